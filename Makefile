@@ -1,0 +1,68 @@
+# Two commands: `make demo` (see it work) and `make test` (see that it is right).
+# Everything lands in .venv/ and build/; nothing has to be installed by hand.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+INPUTS := pyproject.toml constraints.txt scripts/environment.py
+
+export PYTHONUNBUFFERED := 1
+# torch and OpenBLAS start a pool of threads each; instances are the parallelism here.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo lab test bench fmt pin clean python
+
+help:
+	@echo "make demo    run the quickstart notebook, print its table, leave build/01_quickstart.html"
+	@echo "make lab     open the notebooks in JupyterLab"
+	@echo "make test    style, types, layers and the whole test suite"
+	@echo "make bench   one model.py: nbtriton in this process beside the real server"
+	@echo "make fmt     format and fix what can be fixed"
+	@echo "make pin     resolve constraints.txt anew from pyproject.toml"
+	@echo "make clean   remove .venv/ and build/"
+
+python:
+	@test -n "$(PYTHON)" || { echo "nbtriton needs Python 3.11 or newer: apt-get install python3 (or make PYTHON=/path/to/python3 ...)"; exit 1; }
+
+# One stamp per set of packages: installed again only when what it is made from changed.
+$(VENV)/.demo: $(INPUTS) | python
+	@$(PYTHON) scripts/environment.py $(VENV) demo
+	@touch $@
+
+$(VENV)/.lab: $(INPUTS) | python
+	@$(PYTHON) scripts/environment.py $(VENV) demo,lab
+	@touch $@ $(VENV)/.demo
+
+$(VENV)/.test: $(INPUTS) | python
+	@$(PYTHON) scripts/environment.py $(VENV) test
+	@touch $@ $(VENV)/.demo $(VENV)/.lab
+
+# The path of a browser, or nothing where none can be had (its tests then skip and say so).
+$(VENV)/.browser: $(VENV)/.test scripts/get_browser.py
+	@$(BIN)/python scripts/get_browser.py $@
+
+demo: $(VENV)/.demo
+	@$(BIN)/python scripts/run_notebook.py notebooks/01_quickstart.ipynb --out build
+	@echo "Look at build/01_quickstart.html, or run 'make lab' to open it in JupyterLab."
+
+lab: $(VENV)/.lab
+	$(BIN)/jupyter lab --notebook-dir=notebooks $(LAB_FLAGS)
+
+test: $(VENV)/.test $(VENV)/.browser
+	@$(BIN)/python -m nbtriton.repository.reference || echo "The tests against the real server will skip."
+	@NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" sh scripts/test.sh $(BIN) $(PYTEST_FLAGS)
+
+bench: $(VENV)/.test
+	@$(BIN)/python bench/first.py $(BENCH_FLAGS)
+
+fmt: $(VENV)/.test
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix --quiet .
+
+pin: $(VENV)/.test
+	@$(BIN)/python scripts/pin.py
+
+clean:
+	rm -rf $(VENV) build
