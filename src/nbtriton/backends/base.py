@@ -1,0 +1,224 @@
+"""What a backend is: the one interface between the engine and whatever runs a batch.
+
+The engine knows queues and never looks into a model; a backend knows how one batch runs and never
+looks into a queue. A backend outside this package registers a `Backend` subclass under the entry
+point group ``nbtriton.backends``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from nbtriton.errors import TritonError
+
+if TYPE_CHECKING:
+    from nbtriton.config import ModelConfig
+    from nbtriton.tensors import Array
+
+__all__ = [
+    "Backend",
+    "BackendInstance",
+    "BackendRequest",
+    "BatchTimer",
+    "InstanceContext",
+    "ModelContext",
+    "Response",
+    "ServerHandle",
+]
+
+
+@dataclass(slots=True)
+class Response:
+    """One answer to one request.
+
+    Parameters
+    ----------
+    outputs : mapping of str to array
+        Whole tensors by name, batch dimension first if the model batches.
+    error : TritonError, optional
+        Set instead of outputs when this request alone failed.
+    parameters : mapping
+        Response parameters (bool, int or str values).
+    """
+
+    outputs: Mapping[str, Array] = field(default_factory=dict)
+    error: TritonError | None = None
+    parameters: Mapping[str, bool | int | str] = field(default_factory=dict)
+
+
+class BackendRequest(Protocol):
+    """One request as a backend sees it; the engine's own request object fulfils this."""
+
+    @property
+    def inputs(self) -> Mapping[str, Array]: ...
+    @property
+    def requested_outputs(self) -> frozenset[str]:
+        """Names asked for; never empty: all outputs of the model when the client named none."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """First dimension of the inputs, 1 for a model that does not batch."""
+        ...
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def correlation_id(self) -> int | str: ...
+    @property
+    def flags(self) -> int: ...
+    @property
+    def timeout_us(self) -> int: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def parameters(self) -> Mapping[str, bool | int | str]: ...
+    def is_cancelled(self) -> bool: ...
+    def send(self, response: Response | None, *, final: bool) -> None:
+        """Deliver one response ahead of `BackendInstance.execute` returning (response senders).
+
+        Any thread may call it, also after `execute` returned. ``None`` with ``final=True`` ends
+        the request without a further response. Sending after the final raises `TritonError`.
+        """
+        ...
+
+    def is_answered(self) -> bool:
+        """True once the final response was sent."""
+        ...
+
+
+class BatchTimer(Protocol):
+    """Two marks inside one execution; the engine takes the others (scheduling.md §18)."""
+
+    def inputs_ready(self) -> None:
+        """Inputs are gathered and on the device: compute_input ends, compute_infer starts."""
+        ...
+
+    def infer_done(self) -> None:
+        """The model's own code returned: compute_infer ends, compute_output starts."""
+        ...
+
+
+class ServerHandle(Protocol):
+    """What a model may ask of the server that runs it (business logic scripting)."""
+
+    def submit(
+        self,
+        model_name: str,
+        inputs: Mapping[str, Array],
+        *,
+        version: int = -1,
+        outputs: Sequence[str] = (),
+        request_id: str = "",
+        priority: int = 0,
+        timeout_us: int = 0,
+        correlation_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+        parameters: Mapping[str, bool | int | str] | None = None,
+        on_response: Callable[[Response, bool], None] | None = None,
+    ) -> Any: ...  # an nbtriton.engine.InferenceFuture
+    def is_model_ready(self, name: str, version: int = -1) -> bool: ...
+    def is_decoupled(self, name: str, version: int = -1) -> bool: ...
+    def load_model(self, name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None: ...
+    def unload_model(self, name: str, unload_dependents: bool = False) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelContext:
+    """One version of one model, as its backend gets it.
+
+    Parameters
+    ----------
+    name, version
+        As in the repository.
+    config : ModelConfig
+        Normalised; auto-completed once `Backend.complete_config` has run.
+    source : object
+        What the model is: a class, an `nn.Module` (class or instance), a function, or a `Path` to
+        a file (``model.py``, ``model.pt``, …).
+    model_directory : Path or None
+        ``<repository>/<model>``; None for a model that lives in a notebook.
+    server : ServerHandle or None
+        For models that call other models; None while auto-completing.
+    """
+
+    name: str
+    version: int
+    config: ModelConfig
+    source: object
+    model_directory: Path | None = None
+    server: ServerHandle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceContext:
+    """One instance of one model version: its name (``m_0_1``) and where it runs."""
+
+    model: ModelContext
+    name: str
+    kind: str  # "KIND_CPU", "KIND_GPU" or "KIND_MODEL"; KIND_AUTO is resolved before
+    device_id: int = 0
+
+
+class BackendInstance(ABC):
+    """One loaded instance. The engine never calls it from two threads at once."""
+
+    @abstractmethod
+    def execute(
+        self, requests: Sequence[BackendRequest], timer: BatchTimer
+    ) -> Sequence[Response | None] | None:
+        """Run one batch.
+
+        Parameters
+        ----------
+        requests : sequence of BackendRequest
+            In queue order; their batch sizes add up to at most ``max_batch_size``.
+        timer : BatchTimer
+            Call its marks where they happen; a missing mark counts as "at the end".
+
+        Returns
+        -------
+        sequence of Response or None
+            One entry a request, in order; None for a request answered through ``send``.
+            None alone for a decoupled model.
+
+        Raises
+        ------
+        TritonError
+            Fails every request of the batch that is not answered yet.
+        """
+
+    def finalize(self) -> None:
+        """Give back what the instance holds; nothing is executed afterwards."""
+
+
+class Backend(ABC):
+    """How models of one kind are completed and instantiated."""
+
+    name: ClassVar[str]
+    # What Triton calls the same thing in ``platform`` and in metadata.
+    platform: ClassVar[str] = ""
+
+    @classmethod
+    @abstractmethod
+    def accepts(cls, source: object) -> bool:
+        """True if this backend runs such a source (used when no backend is named)."""
+
+    def complete_config(self, context: ModelContext) -> ModelConfig:
+        """Return the configuration with what the model itself knows filled in."""
+        return context.config
+
+    def open(self, context: ModelContext) -> None:
+        """Prepare what the instances of this version share; one Backend object serves one version."""
+
+    @abstractmethod
+    def create_instance(self, context: InstanceContext) -> BackendInstance:
+        """Create one instance; called on the instance's own thread."""
+
+    def close(self) -> None:
+        """Give back what the instances shared; all instances are finalized before."""

@@ -1,0 +1,302 @@
+"""Plain arrays of three kinds, their facts, and the ways between them.
+
+Everything here runs once or more per request, so the common case (numpy, a known dtype) takes one
+dictionary look-up, and neither torch nor CuPy is imported before somebody else has done so.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from nbtriton.errors import InvalidArgumentError, UnsupportedError
+from nbtriton.tensors.datatypes import NUMPY_DTYPES, numpy_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "Array",
+    "datatype_of",
+    "format_shape",
+    "gather",
+    "is_on_device",
+    "kind_of",
+    "nbytes_of",
+    "scatter",
+    "shape_of",
+    "to_kind",
+    "to_numpy",
+    "to_torch",
+]
+
+# A numpy.ndarray, torch.Tensor or cupy.ndarray. Any: two of the three may not be installed.
+Array: TypeAlias = Any
+
+# numpy dtypes from the start; torch's are added when the first torch tensor comes by.
+_BY_DTYPE: dict[object, str] = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+
+
+def kind_of(array: Array) -> str:
+    """Return ``"numpy"``, ``"torch"`` or ``"cupy"``; InvalidArgumentError for anything else."""
+    if type(array) is np.ndarray:
+        return "numpy"
+    kind = _kind_or_none(array)
+    if kind is None:
+        raise InvalidArgumentError(
+            f"expected a numpy, torch or CuPy array, found type '{type(array).__name__}'"
+        )
+    return kind
+
+
+def datatype_of(array: Array) -> str:
+    """Return the protocol datatype of an array.
+
+    Parameters
+    ----------
+    array : Array
+
+    Returns
+    -------
+    str
+        Such as ``"FP32"``; ``"BYTES"`` for numpy object and ``S`` arrays.
+
+    Raises
+    ------
+    InvalidArgumentError
+        No array, or Triton has no such datatype (complex, ``U``, datetime, float8, …).
+    """
+    try:
+        return _BY_DTYPE[array.dtype]
+    except (AttributeError, KeyError, TypeError):
+        return _datatype_of_rare(array)
+
+
+def shape_of(array: Array) -> tuple[int, ...]:
+    """Return the shape as a tuple of ints."""
+    return tuple(array.shape)
+
+
+def nbytes_of(array: Array) -> int:
+    """Return the size in bytes; for BYTES the size of the serialized form."""
+    if type(array) is np.ndarray and array.dtype.kind == "O":
+        return sum(4 + len(item) for item in array.flat)
+    return int(array.nbytes)
+
+
+def is_on_device(array: Array) -> bool:
+    """Return True if the data is in GPU memory."""
+    if type(array) is np.ndarray:
+        return False
+    kind = kind_of(array)
+    return kind == "cupy" or (kind == "torch" and array.device.type != "cpu")
+
+
+def format_shape(shape: Sequence[int]) -> str:
+    """Return a shape as Triton prints it: ``[1,4]``."""
+    return "[" + ",".join(str(dim) for dim in shape) + "]"
+
+
+def to_numpy(array: Array) -> np.ndarray[Any, Any]:
+    """Return the array on the host as numpy; a view where the data is there already.
+
+    Raises
+    ------
+    UnsupportedError
+        BF16 without the ml_dtypes package.
+    """
+    if type(array) is np.ndarray:
+        return array
+    kind = kind_of(array)
+    if kind == "numpy":
+        return np.asarray(array)
+    if kind == "cupy":
+        return np.asarray(array.get())
+    torch = sys.modules["torch"]
+    host = array.detach().cpu().resolve_conj().resolve_neg()
+    if host.dtype is torch.bfloat16:
+        # torch refuses .numpy() for BF16, so the same bits travel as integers.
+        bits: np.ndarray[Any, Any] = host.view(torch.int16).numpy()
+        return bits.view(numpy_dtype("BF16"))
+    result: np.ndarray[Any, Any] = host.numpy()
+    return result
+
+
+def to_torch(array: Array, device: Any = None) -> Any:
+    """Return the array as a torch tensor; a view where the data is there already.
+
+    Parameters
+    ----------
+    array : Array
+    device : torch.device or str, optional
+        Where the result shall be; by default it stays where it is.
+
+    Raises
+    ------
+    UnsupportedError
+        BYTES: torch has no strings.
+
+    Notes
+    -----
+    A read-only numpy array is copied: torch tensors are always writable, and a model that works in
+    place would change memory that somebody declared constant.
+    """
+    import torch
+    from torch.utils.dlpack import from_dlpack
+
+    kind = kind_of(array)
+    if kind == "torch":
+        tensor = array
+    elif kind == "cupy":
+        tensor = from_dlpack(array)
+    else:
+        tensor = _numpy_to_torch(torch, array)
+    if device is not None and tensor.device != torch.device(device):
+        tensor = tensor.to(device, non_blocking=True)
+    return tensor
+
+
+def to_kind(array: Array, kind: str) -> Array:
+    """Return the array as ``"numpy"``, ``"torch"`` or ``"cupy"``, without a copy where it can be."""
+    if kind == "numpy":
+        return to_numpy(array)
+    if kind == "torch":
+        return to_torch(array)
+    if kind != "cupy":
+        raise InvalidArgumentError(f"unknown kind of array '{kind}'", hint="numpy, torch or cupy")
+    import cupy
+
+    found = kind_of(array)
+    if found == "cupy":
+        return array
+    if found == "torch":
+        return cupy.from_dlpack(array.detach().cuda())
+    return cupy.asarray(array)
+
+
+def gather(arrays: Sequence[Array]) -> Array:
+    """Join arrays along axis 0.
+
+    Parameters
+    ----------
+    arrays : sequence of Array
+        At least one; the same shape apart from axis 0. One array is returned itself, uncopied.
+        Arrays of several kinds become torch tensors, on the device of the first that is on one.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Shapes differ, with all of them named.
+    """
+    if len(arrays) == 1:
+        return arrays[0]
+    try:
+        if all(type(array) is np.ndarray for array in arrays):
+            return np.concatenate(arrays)
+        kinds = {kind_of(array) for array in arrays}
+        if kinds == {"cupy"}:
+            return sys.modules["cupy"].concatenate(arrays)
+        if kinds == {"numpy"}:
+            return np.concatenate(arrays)
+        return _gather_torch(arrays)
+    except (ValueError, RuntimeError) as error:
+        shapes = ", ".join(format_shape(shape_of(array)) for array in arrays)
+        raise InvalidArgumentError(
+            f"cannot join tensors of shapes {shapes} into one batch",
+            hint="all dimensions but the first must be equal",
+        ) from error
+
+
+def scatter(array: Array, sizes: Sequence[int]) -> list[Array]:
+    """Split an array along axis 0 into views.
+
+    Parameters
+    ----------
+    array : Array
+    sizes : sequence of int
+        Lengths of the parts; they add up to ``array.shape[0]``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        They do not.
+    """
+    shape = array.shape
+    if not shape or shape[0] != sum(sizes):
+        raise InvalidArgumentError(
+            f"cannot split a tensor of shape {format_shape(shape)} into batches of "
+            f"{', '.join(map(str, sizes))}",
+            hint=f"the first dimension must be {sum(sizes)}",
+        )
+    if len(sizes) == 1:
+        return [array]
+    views = []
+    start = 0
+    for size in sizes:
+        views.append(array[start : start + size])
+        start += size
+    return views
+
+
+def _kind_or_none(array: object) -> str | None:
+    if isinstance(array, np.ndarray):
+        return "numpy"
+    torch = sys.modules.get("torch")
+    # A module that is being imported is in sys.modules before it has its names.
+    if torch is not None and isinstance(array, getattr(torch, "Tensor", ())):
+        return "torch"
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(array, getattr(cupy, "ndarray", ())):
+        return "cupy"
+    return None
+
+
+def _datatype_of_rare(array: Array) -> str:
+    kind = kind_of(array)
+    dtype = array.dtype
+    name = None
+    if kind == "torch":
+        _learn_torch_dtypes()
+        name = _BY_DTYPE.get(dtype)
+    elif dtype.kind == "S":
+        name = "BYTES"
+    elif dtype.name == "bfloat16":
+        name = _BY_DTYPE[dtype] = "BF16"
+    if name is None:
+        hint = "encode the strings: array.astype(object)" if str(dtype).startswith("<U") else ""
+        if not hint and kind == "numpy" and not dtype.isnative:
+            hint = "make the byte order native: array.astype(array.dtype.newbyteorder('='))"
+        raise InvalidArgumentError(f"dtype {dtype} has no Triton datatype", hint=hint)
+    return name
+
+
+def _learn_torch_dtypes() -> None:
+    torch = sys.modules["torch"]
+    for name, dtype in NUMPY_DTYPES.items():
+        if name != "BYTES":
+            _BY_DTYPE[getattr(torch, dtype.name)] = name
+    _BY_DTYPE[torch.bfloat16] = "BF16"
+
+
+def _numpy_to_torch(torch: Any, array: np.ndarray[Any, Any]) -> Any:
+    if array.dtype.kind in "OSU":
+        raise UnsupportedError("torch has no string tensors", hint="keep BYTES tensors in numpy")
+    if array.dtype.name == "bfloat16":
+        return _numpy_to_torch(torch, array.view(np.int16)).view(torch.bfloat16)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    return torch.from_numpy(array)
+
+
+def _gather_torch(arrays: Sequence[Array]) -> Any:
+    import torch
+
+    tensors = [to_torch(array) for array in arrays]
+    device = next((t.device for t in tensors if t.device.type != "cpu"), None)
+    if device is not None:
+        tensors = [to_torch(tensor, device) for tensor in tensors]
+    return torch.cat(tensors)
