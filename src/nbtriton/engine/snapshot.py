@@ -1,0 +1,73 @@
+"""Immutable pictures of a running server: the only thing views and tables ever read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["BatchRecord", "InstanceSnapshot", "ModelSnapshot", "ServerSnapshot"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """One execution, kept in a ring buffer per model.
+
+    Times are `time.monotonic_ns` values. ``reason`` is the scheduler's own word for why the batch
+    was released then and with that size; ``queue_ns`` is the longest wait among its requests.
+    """
+
+    model: str
+    version: int
+    instance: str
+    requests: tuple[int, ...]
+    batch_size: int
+    reason: str
+    queue_ns: int
+    start_ns: int
+    end_ns: int
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSnapshot:
+    """What one instance is doing now: ``batch_size`` is 0 while it is idle."""
+
+    name: str
+    kind: str
+    device_id: int
+    batch_size: int
+    executions: int
+    busy_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSnapshot:
+    """One version of one model: counters are totals since load, durations in nanoseconds."""
+
+    name: str
+    version: int
+    state: str  # "LOADING", "READY", "UNLOADING", "UNAVAILABLE"
+    reason: str
+    platform: str
+    max_batch_size: int
+    queued: int  # requests waiting in the scheduler, not yet handed to an instance
+    executing: int  # requests inside an instance (an ensemble: requests in flight)
+    instances: tuple[InstanceSnapshot, ...]
+    inference_count: int
+    execution_count: int
+    success_count: int
+    fail_count: int
+    success_ns: int
+    queue_ns: int
+    compute_input_ns: int
+    compute_infer_ns: int
+    compute_output_ns: int
+    batch_sizes: Mapping[int, int]  # executions per total batch size
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSnapshot:
+    """All models at one moment (`time.monotonic_ns`)."""
+
+    now_ns: int
+    models: tuple[ModelSnapshot, ...]

@@ -1,0 +1,200 @@
+"""The errors that nbtriton raises on purpose.
+
+::
+
+    TritonError                   every one of them; carries Triton's status and message
+    ├── InvalidArgumentError      INVALID_ARG: the request or the call is wrong
+    │   └── ConfigError           the model configuration is wrong; knows field, line and column
+    ├── NotFoundError             NOT_FOUND: no such model, version, tensor
+    ├── UnavailableError          UNAVAILABLE: not ready, queue full, timed out
+    │   ├── LoadError             a model could not be loaded; what was loaded before is untouched
+    │   └── EngineStoppedError    the server was closed while the request waited
+    ├── UnsupportedError          UNSUPPORTED: understood, but cannot be done here
+    ├── AlreadyExistsError        ALREADY_EXISTS
+    ├── CancelledError            CANCELLED: by the caller
+    ├── UnknownError              UNKNOWN: a model said so
+    └── InternalError             INTERNAL
+        └── ModelError            the model's own code raised; shows the user's traceback, not ours
+
+Messages follow Triton's wording wherever Triton has one; ``hint`` adds what would be right.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+__all__ = [
+    "AlreadyExistsError",
+    "CancelledError",
+    "ConfigError",
+    "EngineStoppedError",
+    "InternalError",
+    "InvalidArgumentError",
+    "LoadError",
+    "ModelError",
+    "NotFoundError",
+    "TritonError",
+    "UnavailableError",
+    "UnknownError",
+    "UnsupportedError",
+    "error_from_status",
+    "nearest",
+]
+
+
+class TritonError(Exception):
+    """Base of every error nbtriton raises on purpose; carries Triton's status.
+
+    Parameters
+    ----------
+    message : str
+        Triton's text where Triton has one, else a full sentence.
+    hint : str, optional
+        What would be right; shown on a line of its own.
+
+    Attributes
+    ----------
+    status : str
+        Triton's status code: ``"INVALID_ARG"``, ``"NOT_FOUND"``, …
+    """
+
+    status: ClassVar[str] = "UNKNOWN"
+    hint: str = ""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    @property
+    def message(self) -> str:
+        """The text alone, without the hint."""
+        return str(self.args[0])
+
+    def _render_traceback_(self) -> list[str]:
+        """Show one sentence instead of our frames (IPython's own protocol)."""
+        lines = [f"{type(self).__name__} [{self.status}]: {self.message}"]
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return lines
+
+
+class InvalidArgumentError(TritonError):
+    """The request or the call is wrong (INVALID_ARG)."""
+
+    status = "INVALID_ARG"
+
+
+class ConfigError(InvalidArgumentError):
+    """The model configuration is wrong.
+
+    Attributes
+    ----------
+    field : str
+        Path of the field at fault, such as ``dynamic_batching.preferred_batch_size``; may be empty.
+    line, column : int
+        One-based place in the text it was read from; 0 where there is no text.
+    """
+
+    def __init__(
+        self, message: str, *, hint: str = "", field: str = "", line: int = 0, column: int = 0
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.field = field
+        self.line = line
+        self.column = column
+
+
+class NotFoundError(TritonError):
+    """There is no such model, version or tensor (NOT_FOUND)."""
+
+    status = "NOT_FOUND"
+
+
+class UnavailableError(TritonError):
+    """Not ready, queue full, or timed out (UNAVAILABLE)."""
+
+    status = "UNAVAILABLE"
+
+
+class LoadError(UnavailableError):
+    """A model could not be loaded; what was loaded before still serves."""
+
+
+class EngineStoppedError(UnavailableError):
+    """The server was closed before the request was answered."""
+
+
+class UnsupportedError(TritonError):
+    """Understood, but it cannot be done here (UNSUPPORTED)."""
+
+    status = "UNSUPPORTED"
+
+
+class AlreadyExistsError(TritonError):
+    """It is there already (ALREADY_EXISTS)."""
+
+    status = "ALREADY_EXISTS"
+
+
+class CancelledError(TritonError):
+    """The caller cancelled the request (CANCELLED)."""
+
+    status = "CANCELLED"
+
+
+class UnknownError(TritonError):
+    """A model answered with the status UNKNOWN."""
+
+
+class InternalError(TritonError):
+    """Something inside failed (INTERNAL)."""
+
+    status = "INTERNAL"
+
+
+class ModelError(InternalError):
+    """The model's own code raised.
+
+    Attributes
+    ----------
+    user_traceback : str
+        The traceback of the model's code alone: its first line is the user's cell or file.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", user_traceback: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.user_traceback = user_traceback
+
+    def _render_traceback_(self) -> list[str]:
+        return [*self.user_traceback.splitlines(), *super()._render_traceback_()]
+
+
+_BY_STATUS: dict[str, type[TritonError]] = {
+    kind.status: kind
+    for kind in (
+        UnknownError,
+        InternalError,
+        NotFoundError,
+        InvalidArgumentError,
+        UnavailableError,
+        UnsupportedError,
+        AlreadyExistsError,
+        CancelledError,
+    )
+}
+
+
+def error_from_status(status: str, message: str) -> TritonError:
+    """Return the error of this status, for statuses that come from a model or a wire."""
+    return _BY_STATUS[status](message)
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """Return ``did you mean 'x'?`` for the closest allowed name, or the list of all of them."""
+    names = sorted(allowed)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return "known names: " + ", ".join(names) if names else ""

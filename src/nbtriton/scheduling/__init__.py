@@ -1,0 +1,31 @@
+"""When work runs: pure state machines that are told what happened and answer what to do next.
+
+Nothing here knows threads, clocks, locks, arrays or input/output. ``now`` is an argument (integer
+nanoseconds on any monotonic clock), requests are tickets, and every decision carries its reason.
+The live engine and a simulator drive the very same lines.
+"""
+
+from nbtriton.scheduling.batcher import Batcher, BatcherSettings
+from nbtriton.scheduling.ensemble import Advance, EnsemblePlan, EnsembleRun, Start, Step
+from nbtriton.scheduling.ordering import ResponseOrder
+from nbtriton.scheduling.queueing import QueuePolicy, TimeoutAction
+from nbtriton.scheduling.tickets import REASONS, Decision, Drop, Run, Ticket, Where
+
+__all__ = [
+    "REASONS",
+    "Advance",
+    "Batcher",
+    "BatcherSettings",
+    "Decision",
+    "Drop",
+    "EnsemblePlan",
+    "EnsembleRun",
+    "QueuePolicy",
+    "ResponseOrder",
+    "Run",
+    "Start",
+    "Step",
+    "Ticket",
+    "TimeoutAction",
+    "Where",
+]

@@ -1,0 +1,299 @@
+"""The dynamic batcher and the default scheduler (scheduling.md §2, §3, §5).
+
+Theory of operation. Requests wait in a priority queue. A *scan* walks them in serving order and
+decides how many may be *released* into the open *payload*, a batch that waits for an instance and
+may be appended to until an instance takes it. Payloads are formed ahead of time, up to two per
+instance, unless a queue policy could still act on the waiting requests: then a batch is formed
+only when an instance is idle (Q10, Q11). A scan that decides to wait keeps what it accepted
+*pending*, so the next request costs a step and not a new walk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+from nbtriton.scheduling.queueing import PriorityQueue, QueuePolicy, TimeoutAction
+from nbtriton.scheduling.tickets import Decision, Drop, Run, Ticket, Where
+
+__all__ = ["Batcher", "BatcherSettings"]
+
+
+@dataclass(slots=True, frozen=True)
+class BatcherSettings:
+    """What the batcher needs of a model's configuration; times in nanoseconds.
+
+    ``preferred`` is as normalised: the configured sizes, or (max_batch_size,) if there are none.
+    """
+
+    max_batch_size: int = 0
+    dynamic: bool = False
+    preferred: tuple[int, ...] = ()
+    max_queue_delay_ns: int = 0
+    priority_levels: int = 0
+    default_policy: QueuePolicy = QueuePolicy()
+    level_policies: Mapping[int, QueuePolicy] = field(default_factory=dict)
+
+
+class _Payload:
+    """A batch that waits for an instance."""
+
+    __slots__ = ("mergeable", "oldest_ns", "reason", "shape_key", "size", "tickets")
+
+    def __init__(self) -> None:
+        self.tickets: list[Ticket] = []
+        self.size = 0
+        self.shape_key: Hashable = None
+        self.oldest_ns = 0
+        self.reason = ""
+        self.mergeable = True
+
+
+class Batcher:
+    """Decide which requests run together, where and when.
+
+    Every method takes ``now`` (nanoseconds) and returns the decisions that follow, in order. The
+    owner calls them one at a time; there is no lock in here.
+
+    Parameters
+    ----------
+    settings : BatcherSettings
+    instances : int
+        How many instances there are, numbered from 0; all idle at first.
+    """
+
+    def __init__(self, settings: BatcherSettings, instances: int) -> None:
+        self._settings = settings
+        self._limit = max(1, settings.max_batch_size)
+        self._preferred = frozenset(settings.preferred)
+        self._largest_preferred = max(settings.preferred, default=0)
+        self._delay = settings.max_queue_delay_ns
+        self._prefetch = settings.priority_levels == 0 and settings.default_policy.is_default
+        self._slots = 2 * instances  # P2
+        self._queue = PriorityQueue(settings.default_policy, settings.level_policies)
+        self._idle: deque[int] = deque(range(instances))
+        self._ready: deque[_Payload] = deque()
+        self._open: _Payload | None = None  # the payload that may still grow
+        self._pending: deque[Ticket] = deque()
+        self._pending_size = 0
+        self._wait_until: int | None = None
+
+    # -- what happened ---------------------------------------------------------------------------
+
+    def submit(self, now: int, ticket: Ticket) -> list[Decision]:
+        """A request arrived."""
+        if not self._settings.dynamic:
+            return self._submit_alone(now, ticket)
+        drop = self._queue.push(now, ticket)
+        if drop is not None:
+            return [drop]
+        if self._pending and self._queue.outranks(ticket, self._pending[-1]):
+            self._restart_scan()
+        return self._advance(now)
+
+    def finish(self, now: int, instance: int) -> list[Decision]:
+        """An instance finished its batch and is idle again."""
+        self._idle.append(instance)
+        return self._advance(now)
+
+    def cancel(self, now: int, ticket: Ticket) -> list[Decision]:
+        """The caller gave up: a request that still waits is dropped, any other runs on (§17)."""
+        if ticket.where not in (Where.QUEUED, Where.DELAYED, Where.PENDING):
+            return []
+        if ticket.where is Where.PENDING:
+            self._restart_scan()
+        return [self._queue.drop(ticket, "CANCELLED", "", "cancelled"), *self._advance(now)]
+
+    def tick(self, now: int) -> list[Decision]:
+        """`wake_at` has come."""
+        return self._advance(now)
+
+    def clear(self, status: str, message: str) -> list[Drop]:
+        """Drop everything that does not run yet: the server is stopping."""
+        self._restart_scan()
+        drops = []
+        while self._queue.head() is not None:
+            drops.append(self._queue.drop(self._queue.take(), status, message, "cancelled"))
+        for payload in self._ready:
+            for ticket in payload.tickets:
+                ticket.where = Where.GONE
+                drops.append(Drop(ticket, status, message, "cancelled"))
+        self._ready.clear()
+        self._open = None
+        return drops
+
+    # -- what to ask -----------------------------------------------------------------------------
+
+    def wake_at(self) -> int | None:
+        """When `tick` must be called even if nothing happens; None for never."""
+        deadline = self._queue.next_deadline()
+        if self._wait_until is None:
+            return deadline
+        return self._wait_until if deadline is None else min(self._wait_until, deadline)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that are accepted and not yet on an instance."""
+        return self._queue.count + sum(len(payload.tickets) for payload in self._ready)
+
+    # -- how it decides --------------------------------------------------------------------------
+
+    def _submit_alone(self, now: int, ticket: Ticket) -> list[Decision]:
+        """Default scheduler: a payload of its own, at once, never merged (S2)."""
+        ticket.enqueued_ns = now
+        if self._idle and not self._ready:
+            ticket.where = Where.RUNNING
+            return [Run(self._idle.popleft(), (ticket,), ticket.size, "batching_off")]
+        ticket.where = Where.PAYLOAD
+        payload = _Payload()
+        payload.tickets.append(ticket)
+        payload.size = ticket.size
+        payload.reason = "batching_off"
+        self._ready.append(payload)
+        return []
+
+    def _advance(self, now: int) -> list[Decision]:
+        out: list[Decision] = []
+        if self._queue.next_deadline() is not None:
+            self._expire(now, out)
+        while True:
+            while self._idle and self._ready:
+                out.append(self._pop(now))
+            self._wait_until = None
+            if not self._queue.count:
+                return out
+            slots = len(self._ready) < self._slots if self._prefetch else self._idle
+            if not slots or not self._scan(now):
+                return out
+
+    def _expire(self, now: int, out: list[Decision]) -> None:
+        for ticket, action in self._queue.expired(now):
+            if ticket.where is Where.PENDING:
+                self._restart_scan()
+            if action is TimeoutAction.DELAY:
+                self._queue.delay(ticket)
+            else:
+                out.append(
+                    self._queue.drop(ticket, "UNAVAILABLE", "Request timeout expired", "timeout")
+                )
+
+    def _restart_scan(self) -> None:
+        self._queue.put_back(self._pending)
+        self._pending_size = 0
+
+    def _scan(self, now: int) -> bool:
+        """Walk the queue once (D1 to D10); False means: nothing to do before `wake_at`."""
+        payload = self._open
+        if payload is None:
+            payload = self._open = _Payload()
+        held = payload.size
+        best = 0  # size of the marked batch, and how many tickets it has
+        best_count = 0
+        saturated = False  # the payload may not be appended to any more
+        stop = ""  # why the scan ended before the queue did
+        pending = self._pending
+        while (ticket := self._queue.head()) is not None:
+            size = self._pending_size
+            if held + size == 0:  # D2
+                payload.shape_key = ticket.shape_key
+            else:  # D3
+                grown = held + size + ticket.size
+                if grown > self._largest_preferred and best == 0:
+                    best, best_count = size, len(pending)
+                    saturated = True
+                if grown > self._limit:
+                    stop = "max_batch_size"
+                    break
+                if ticket.shape_key != payload.shape_key:
+                    stop = "shape"
+                    payload.mergeable = False
+                    break
+            pending.append(self._queue.take())
+            size = self._pending_size = size + ticket.size
+            if held + size in self._preferred:  # D5
+                best, best_count = size, len(pending)
+        total = held + self._pending_size
+        exceeded = self._delay != 0 and bool(pending) and (
+            now - self._oldest_pending() >= self._delay
+        )
+        if best and not exceeded:  # D7
+            reason = self._size_reason(held + best, stop if best_count == len(pending) else "")
+            self._release(payload, best_count, reason, close=saturated or self._delay == 0)
+            return True
+        if not pending:  # D8: the open payload cannot grow, the next one may
+            if saturated or stop:
+                payload.reason = self._size_reason(held, stop)
+                self._open = None
+            return self._open is None
+        if stop or total >= self._largest_preferred:
+            self._release(payload, len(pending), self._size_reason(total, stop), close=True)
+            return True
+        if exceeded or self._delay == 0:  # D9
+            reason = "max_queue_delay" if exceeded else "joined" if held else "no_delay"
+            self._release(payload, len(pending), reason, close=saturated)
+            return True
+        if held and not saturated and held not in self._preferred:  # D10, the exception
+            self._release(payload, len(pending), "joined", close=False)
+            return True
+        self._wait_until = self._oldest_pending() + self._delay
+        return False
+
+    def _size_reason(self, total: int, stop: str) -> str:
+        """Name what decided a batch of this size."""
+        if not self._settings.max_batch_size:
+            return "no_batch_dimension"
+        if stop or total >= self._limit:
+            return stop or "max_batch_size"
+        return "preferred_batch_size" if total in self._preferred else "preferred_exceeded"
+
+    def _oldest_pending(self) -> int:
+        if self._prefetch:  # one FIFO: the first is the oldest
+            return self._pending[0].enqueued_ns
+        return min(ticket.enqueued_ns for ticket in self._pending)
+
+    def _release(self, payload: _Payload, count: int, reason: str, *, close: bool) -> None:
+        """Move the first ``count`` pending tickets into the payload (D11)."""
+        if not payload.tickets:
+            payload.oldest_ns = self._pending[0].enqueued_ns
+            self._ready.append(payload)
+        for _ in range(count):
+            ticket = self._pending.popleft()
+            self._queue.leave(ticket)
+            ticket.where = Where.PAYLOAD
+            payload.tickets.append(ticket)
+            payload.size += ticket.size
+            payload.oldest_ns = min(payload.oldest_ns, ticket.enqueued_ns)
+        payload.reason = reason
+        # What was scanned beyond the release starts the next scan (its payload is another one).
+        self._restart_scan()
+        if close:
+            self._open = None
+
+    def _pop(self, now: int) -> Run:
+        """An idle instance takes the oldest payload; that ends appends (P4, P5)."""
+        payload = self._ready.popleft()
+        if payload is self._open:
+            self._open = None
+        if self._delay and self._limit > 1:
+            self._merge(now, payload)
+        for ticket in payload.tickets:
+            ticket.where = Where.RUNNING
+        return Run(self._idle.popleft(), payload.tickets, payload.size, payload.reason)
+
+    def _merge(self, now: int, payload: _Payload) -> None:
+        while payload.mergeable and self._ready:
+            other = self._ready[0]
+            if not (
+                other.mergeable
+                and now - other.oldest_ns > self._delay
+                and payload.size + other.size <= self._limit
+                and other.shape_key == payload.shape_key
+            ):
+                return
+            self._ready.popleft()
+            if other is self._open:
+                self._open = None
+            payload.tickets.extend(other.tickets)
+            payload.size += other.size
+            payload.reason = "merged"

@@ -1,0 +1,53 @@
+"""Responses in the order their requests were accepted (preserve_ordering, rule D12)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, TypeVar
+
+__all__ = ["ResponseOrder"]
+
+R = TypeVar("R")
+
+
+class _Slot(Generic[R]):
+    __slots__ = ("finished", "held")
+
+    def __init__(self) -> None:
+        self.held: list[R] = []
+        self.finished = False
+
+
+class ResponseOrder(Generic[R]):
+    """Hold early responses until every request accepted before has sent its final one.
+
+    The head of the line streams: its responses pass as they come. A key stands for one request
+    and must be unique among those in line.
+    """
+
+    __slots__ = ("_line", "_slots")
+
+    def __init__(self) -> None:
+        self._line: deque[int] = deque()
+        self._slots: dict[int, _Slot[R]] = {}
+
+    def accept(self, key: int) -> None:
+        """A request takes its place in the line."""
+        self._line.append(key)
+        self._slots[key] = _Slot()
+
+    def respond(self, key: int, response: R, *, final: bool) -> list[R]:
+        """One response of a request; returns all that may be sent now, in order."""
+        slot = self._slots[key]
+        slot.held.append(response)
+        slot.finished = final
+        out: list[R] = []
+        line = self._line
+        while line:
+            head = self._slots[line[0]]
+            out.extend(head.held)
+            head.held.clear()
+            if not head.finished:
+                break
+            del self._slots[line.popleft()]
+        return out

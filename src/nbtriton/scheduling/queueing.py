@@ -1,0 +1,179 @@
+"""The queue in front of a batcher: priority levels, queue policies, timeouts (scheduling.md §4)."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from heapq import heappop, heappush
+from operator import itemgetter
+
+from nbtriton.scheduling.tickets import Drop, Ticket, Where
+
+__all__ = ["PriorityQueue", "QueuePolicy", "TimeoutAction"]
+
+
+class TimeoutAction(Enum):
+    """What happens to a request whose queue timeout expired (Q7, Q8)."""
+
+    REJECT = 0
+    DELAY = 1
+
+
+@dataclass(slots=True, frozen=True)
+class QueuePolicy:
+    """Triton's ModelQueuePolicy for one priority level; all zero means no limit and no timeout."""
+
+    timeout_action: TimeoutAction = TimeoutAction.REJECT
+    default_timeout_ns: int = 0
+    allow_timeout_override: bool = False
+    max_queue_size: int = 0
+
+    def timeout_ns(self, requested_ns: int) -> int:
+        """Effective timeout: a request can only shorten the default, never set one (Q5)."""
+        if self.allow_timeout_override and 0 < requested_ns < self.default_timeout_ns:
+            return requested_ns
+        return self.default_timeout_ns
+
+    @property
+    def is_default(self) -> bool:
+        """True if the policy never acts; only then batches are formed ahead of time (Q10)."""
+        return not (self.default_timeout_ns or self.allow_timeout_override or self.max_queue_size)
+
+
+class _Level:
+    """One priority level: its FIFO, those whose timeout expired under DELAY, and its policy."""
+
+    __slots__ = ("count", "delayed", "fifo", "policy")
+
+    def __init__(self, policy: QueuePolicy) -> None:
+        self.policy = policy
+        self.fifo: deque[Ticket] = deque()
+        self.delayed: deque[Ticket] = deque()
+        self.count = 0  # waiting here, pending ones included (Q4)
+
+
+class PriorityQueue:
+    """FIFO per level, lower level first; each level has a policy of its own (Q1, Q2).
+
+    Tickets that leave from the middle (timeout, cancellation) are only marked, and skipped when
+    they reach the head: every operation is O(log n) or better in the number waiting.
+    """
+
+    __slots__ = ("_deadlines", "_default", "_levels", "_order", "_policies", "_sequence", "count")
+
+    def __init__(
+        self,
+        default_policy: QueuePolicy = QueuePolicy(),
+        level_policies: Mapping[int, QueuePolicy] | None = None,
+    ) -> None:
+        self._default = default_policy
+        self._policies = dict(level_policies or {})
+        # Levels come to be when first used: a configuration may name millions of them.
+        self._levels: dict[int, _Level] = {}
+        self._order: list[tuple[int, _Level]] = []
+        self._deadlines: list[tuple[int, int, Ticket]] = []
+        self._sequence = 0
+        self.count = 0
+
+    def _level(self, number: int) -> _Level:
+        level = self._levels.get(number)
+        if level is None:
+            level = self._levels[number] = _Level(self._policies.get(number, self._default))
+            insort(self._order, (number, level), key=itemgetter(0))
+        return level
+
+    def push(self, now: int, ticket: Ticket) -> Drop | None:
+        """Accept a ticket, or answer why not (queue full)."""
+        level = self._level(ticket.priority)
+        policy = level.policy
+        if policy.max_queue_size and level.count >= policy.max_queue_size:
+            ticket.where = Where.GONE
+            return Drop(ticket, "UNAVAILABLE", "Exceeds maximum queue size", "queue_full")
+        ticket.enqueued_ns = now
+        ticket.where = Where.QUEUED
+        timeout = policy.timeout_ns(ticket.timeout_ns)
+        if timeout:
+            ticket.deadline_ns = now + timeout
+            self._sequence += 1
+            heappush(self._deadlines, (ticket.deadline_ns, self._sequence, ticket))
+        level.fifo.append(ticket)
+        level.count += 1
+        self.count += 1
+        return None
+
+    def head(self) -> Ticket | None:
+        """Return the next ticket in serving order, without taking it."""
+        for _, level in self._order:
+            if not level.count:
+                continue
+            for line, expected in ((level.fifo, Where.QUEUED), (level.delayed, Where.DELAYED)):
+                while line:
+                    if line[0].where is expected:
+                        return line[0]
+                    line.popleft()
+        return None
+
+    def take(self) -> Ticket:
+        """Take what `head` just returned; it stays counted until `leave`."""
+        ticket = self.head()
+        assert ticket is not None, "take() without a head()"
+        level = self._levels[ticket.priority]
+        (level.fifo if ticket.where is Where.QUEUED else level.delayed).popleft()
+        ticket.where = Where.PENDING
+        return ticket
+
+    def put_back(self, tickets: deque[Ticket]) -> None:
+        """Undo `take` for tickets still pending, in their old order (Q3)."""
+        while tickets:
+            ticket = tickets.pop()
+            if ticket.where is not Where.PENDING:
+                continue
+            level = self._levels[ticket.priority]
+            # A ticket that waits on after its timeout has no deadline any more (Q8).
+            delayed = ticket.deadline_ns < 0
+            ticket.where = Where.DELAYED if delayed else Where.QUEUED
+            (level.delayed if delayed else level.fifo).appendleft(ticket)
+
+    def leave(self, ticket: Ticket) -> None:
+        """The ticket went on to a batch, or was dropped: it counts here no more."""
+        self._levels[ticket.priority].count -= 1
+        self.count -= 1
+
+    def outranks(self, ticket: Ticket, other: Ticket) -> bool:
+        """True if ``ticket`` is served before ``other`` although it came later."""
+        return ticket.priority < other.priority or (
+            ticket.priority == other.priority and other.deadline_ns < 0
+        )
+
+    def expired(self, now: int) -> Iterator[tuple[Ticket, TimeoutAction]]:
+        """Yield the tickets whose deadline has come, with what their level does about it.
+
+        The caller acts on each (`drop`, `delay`) before the next one is looked at.
+        """
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] <= now:
+            _, _, ticket = heappop(deadlines)
+            if ticket.where in (Where.QUEUED, Where.PENDING):
+                yield ticket, self._levels[ticket.priority].policy.timeout_action
+
+    def drop(self, ticket: Ticket, status: str, message: str, reason: str) -> Drop:
+        """Take a waiting ticket out for good."""
+        self.leave(ticket)
+        ticket.where = Where.GONE
+        return Drop(ticket, status, message, reason)
+
+    def delay(self, ticket: Ticket) -> None:
+        """Move an expired ticket behind all unexpired ones of its level (Q8)."""
+        ticket.deadline_ns = -1
+        ticket.where = Where.DELAYED
+        self._levels[ticket.priority].delayed.append(ticket)
+
+    def next_deadline(self) -> int | None:
+        """When the next waiting ticket expires, None if none ever will."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][2].where not in (Where.QUEUED, Where.PENDING):
+            heappop(deadlines)
+        return deadlines[0][0] if deadlines else None

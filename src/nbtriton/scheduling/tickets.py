@@ -1,0 +1,102 @@
+"""What the schedulers talk about: tickets in, decisions with reasons out."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+__all__ = ["REASONS", "Decision", "Drop", "Run", "Ticket", "Where"]
+
+
+class Where(IntEnum):
+    """Where a ticket is. It only ever moves forward, except from PENDING back to QUEUED."""
+
+    OUTSIDE = 0
+    QUEUED = 1
+    DELAYED = 2  # its timeout expired under TimeoutAction.DELAY
+    PENDING = 3  # accepted by the scan that waits for more requests
+    PAYLOAD = 4  # part of a formed batch
+    RUNNING = 5
+    GONE = 6  # finished, rejected or cancelled
+
+
+class Ticket:
+    """One request as a scheduler sees it: no tensors, only what decides when it runs.
+
+    Attributes
+    ----------
+    size : int
+        Batch size of the request, at least 1 (scheduling.md §3).
+    shape_key : hashable
+        Requests share a batch only if their keys are equal; None compares with nothing and
+        everything may join (rules G1 to G5).
+    priority : int
+        1 is the highest; 0 where the model has no priority levels.
+    timeout_ns : int
+        The request's own queue timeout, 0 for none.
+    enqueued_ns : int
+        When the scheduler accepted it; set by the scheduler.
+    """
+
+    __slots__ = ("deadline_ns", "enqueued_ns", "priority", "shape_key", "size", "timeout_ns", "where")
+
+    def __init__(
+        self,
+        size: int = 1,
+        shape_key: Hashable = None,
+        priority: int = 0,
+        timeout_ns: int = 0,
+    ) -> None:
+        self.size = size
+        self.shape_key = shape_key
+        self.priority = priority
+        self.timeout_ns = timeout_ns
+        self.enqueued_ns = 0
+        self.deadline_ns = 0
+        self.where = Where.OUTSIDE
+
+
+REASONS: Final = {
+    "batching_off": "the model has no dynamic_batching: every request runs alone",
+    "no_batch_dimension": "max_batch_size is 0: every request runs alone",
+    "preferred_batch_size": "a preferred batch size was reached",
+    "preferred_exceeded": "the next request would go beyond the largest preferred batch size",
+    "max_batch_size": "the batch is full, or the next request no longer fits",
+    "shape": "the next request has other input shapes, so it cannot share the batch",
+    "max_queue_delay": "the oldest request had waited for max_queue_delay_microseconds",
+    "no_delay": "max_queue_delay_microseconds is 0: what was there went at once",
+    "joined": "requests joined the batch while it waited for an instance",
+    "merged": "batches whose delay had passed were merged while they waited for an instance",
+    "timeout": "the request waited longer than its queue timeout",
+    "queue_full": "max_queue_size requests of its priority level were waiting already",
+    "cancelled": "the caller cancelled the request while it waited",
+}
+"""Every reason a decision can carry, as a sentence."""
+
+
+@dataclass(slots=True, frozen=True)
+class Run:
+    """Run these tickets, in this order, as one batch on this instance.
+
+    ``reason`` is a key of `REASONS`: why the batch was closed at this size.
+    """
+
+    instance: int
+    tickets: Sequence[Ticket]
+    size: int
+    reason: str
+
+
+@dataclass(slots=True, frozen=True)
+class Drop:
+    """Answer this ticket with an error; it will not run. ``reason`` is a key of `REASONS`."""
+
+    ticket: Ticket
+    status: str
+    message: str
+    reason: str
+
+
+Decision = Run | Drop
