@@ -1,0 +1,56 @@
+"""What a model is: Triton's ModelConfig read, completed, checked and written.
+
+Everything here is a function of the configuration alone: no threads, no arrays, no files but the
+text that it is handed. Messages are Triton's, hints are ours.
+"""
+
+from __future__ import annotations
+
+from nbtriton.config._proto import ModelConfig
+from nbtriton.config.convert import (
+    as_config,
+    from_dict,
+    merge,
+    to_dict,
+    to_json,
+    to_reported_dict,
+)
+from nbtriton.config.normalize import (
+    InstancePlan,
+    is_ensemble,
+    normalize,
+    normalize_instance_groups,
+    plan_instances,
+    scheduling_choice,
+)
+from nbtriton.config.pbtxt import format_pbtxt, parse_pbtxt
+from nbtriton.config.signature import (
+    TensorSpec,
+    input_specs,
+    output_specs,
+    parse_annotation,
+    signature_config,
+)
+
+__all__ = [
+    "InstancePlan",
+    "ModelConfig",
+    "TensorSpec",
+    "as_config",
+    "format_pbtxt",
+    "from_dict",
+    "input_specs",
+    "is_ensemble",
+    "merge",
+    "normalize",
+    "normalize_instance_groups",
+    "output_specs",
+    "parse_annotation",
+    "parse_pbtxt",
+    "plan_instances",
+    "scheduling_choice",
+    "signature_config",
+    "to_dict",
+    "to_json",
+    "to_reported_dict",
+]

@@ -1,0 +1,219 @@
+"""Between `ModelConfig` and the other forms of the same thing: dicts, JSON, text of either kind."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+from google.protobuf import json_format
+
+from nbtriton.config._proto import Descriptor, ModelConfig, is_map, is_repeated
+from nbtriton.config.pbtxt import hint_for, parse_pbtxt
+from nbtriton.errors import ConfigError
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+__all__ = ["as_config", "from_dict", "merge", "to_dict", "to_json", "to_reported_dict"]
+
+
+def as_config(value: str | bytes | Mapping[str, Any] | ModelConfig) -> ModelConfig:
+    """Return a configuration from any of its forms.
+
+    Parameters
+    ----------
+    value : str, bytes, mapping or ModelConfig
+        Protobuf text, JSON text (it starts with ``{``, which protobuf text cannot), a dict as
+        `to_dict` gives it, or a message, which is copied.
+
+    Returns
+    -------
+    ModelConfig
+        A message of its own; nothing is filled in.
+
+    Raises
+    ------
+    ConfigError
+        The value cannot be read; with line and column where it is text.
+    """
+    if isinstance(value, Mapping):
+        return from_dict(value)
+    if isinstance(value, str | bytes):
+        is_json = value.lstrip()[:1] in ("{", b"{")
+        return _from_json(value) if is_json else parse_pbtxt(value)
+    if isinstance(value, ModelConfig):
+        copy = ModelConfig()
+        copy.CopyFrom(value)
+        return copy
+    raise ConfigError(
+        f"a model configuration cannot be read from a {type(value).__name__}",
+        hint="give pbtxt text, JSON text, a dict or a ModelConfig",
+    )
+
+
+def to_dict(config: ModelConfig) -> dict[str, Any]:
+    """Return the fields that are set, with enum names and plain numbers; `from_dict` reverses it.
+
+    Map keys are strings and floats that JSON lacks are ``"NaN"``, ``"Infinity"``, ``"-Infinity"``,
+    as in protobuf's JSON.
+    """
+    return _plain(config, defaults=False)
+
+
+def to_json(config: ModelConfig) -> str:
+    """Return `to_dict` as JSON text; `as_config` gives the same message back."""
+    return json.dumps(to_dict(config), ensure_ascii=False)
+
+
+def to_reported_dict(config: ModelConfig) -> dict[str, Any]:
+    """Return the JSON of Triton's ``/v2/models/<m>/config`` (config.md J1, J5).
+
+    Every scalar, list and map is there with its default, a sub-message only if it is set, 64-bit
+    integers are numbers, and keys stand in the order of Triton's model_config.proto.
+    """
+    return _plain(config, defaults=True)
+
+
+def from_dict(value: Mapping[str, Any]) -> ModelConfig:
+    """Read a configuration from a dict.
+
+    Parameters
+    ----------
+    value : mapping
+        Field names to values; enums by name or number; any mapping, sequence or integer type.
+
+    Returns
+    -------
+    ModelConfig
+        The message.
+
+    Raises
+    ------
+    ConfigError
+        A field or an enum value is unknown (the hint has the nearest one) or has a wrong type.
+    """
+    config = ModelConfig()
+    try:
+        json_format.ParseDict(_jsonable(value), config)
+    except (json_format.ParseError, ValueError, TypeError) as error:
+        # Protobuf lists all fields in camel case on a second line; the hint is nearer.
+        detail = str(error).partition("\n")[0].rstrip(".")
+        hint, field = hint_for(detail)
+        raise ConfigError(
+            f"failed to read model configuration: {detail}", hint=hint, field=field
+        ) from None
+    return config
+
+
+def merge(base: ModelConfig, override: ModelConfig) -> ModelConfig:
+    """Return `base` with every field that `override` sets.
+
+    Sub-messages are merged field by field, maps key by key; a list that is set replaces the whole
+    list. A scalar that equals protobuf's default (0, false, "") does not count as set.
+    """
+    merged = ModelConfig()
+    merged.CopyFrom(base)
+    _merge_into(merged, override)
+    return merged
+
+
+def _from_json(text: str | bytes) -> ModelConfig:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"failed to read model configuration: {error}",
+            hint="text that starts with '{' is read as JSON",
+            line=error.lineno,
+            column=error.colno,
+        ) from None
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"failed to read model configuration: {error}") from None
+    return from_dict(value)
+
+
+def _merge_into(target: Message, override: Message) -> None:
+    for field, value in override.ListFields():
+        mine = getattr(target, field.name)
+        if is_map(field):
+            # The union of a message map copies messages; a scalar map takes plain values.
+            mine.MergeFrom(value)
+        elif is_repeated(field):
+            target.ClearField(field.name)
+            getattr(target, field.name).extend(value)
+        elif field.message_type is not None:
+            mine.SetInParent()
+            _merge_into(mine, value)
+        else:
+            setattr(target, field.name, value)
+
+
+def _plain(message: Message, *, defaults: bool) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    descriptor: Descriptor = message.DESCRIPTOR
+    for field in descriptor.fields:
+        value = getattr(message, field.name)
+        if is_map(field):
+            item = field.message_type.fields_by_name["value"]
+            if value or defaults:
+                plain[field.name] = {
+                    str(key): _plain_value(item, value[key], defaults=defaults)
+                    for key in sorted(value)
+                }
+        elif is_repeated(field):
+            if value or defaults:
+                plain[field.name] = [
+                    _plain_value(field, element, defaults=defaults) for element in value
+                ]
+        elif message.HasField(field.name) if field.has_presence else (value or defaults):
+            plain[field.name] = _plain_value(field, value, defaults=defaults)
+        elif isinstance(value, float) and math.copysign(1.0, value) < 0:
+            # Minus zero is set although it compares equal to the default.
+            plain[field.name] = value
+    return plain
+
+
+def _plain_value(field: Descriptor, value: Any, *, defaults: bool) -> Any:
+    if field.message_type is not None:
+        return _plain(value, defaults=defaults)
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(value)
+        return known.name if known else value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return _shortest_float32(value) if field.type == field.TYPE_FLOAT else value
+    return value
+
+
+def _shortest_float32(value: float) -> float:
+    """Return the shortest decimal that is the same 32-bit float: 0.1, not 0.10000000149011612."""
+    exact = struct.pack("<f", value)
+    for digits in range(6, 9):
+        short = float(f"{value:.{digits}g}")
+        try:
+            if struct.pack("<f", short) == exact:
+                return short
+        except OverflowError:
+            # Rounding up passed the largest 32-bit float; more digits do not.
+            continue
+    return value
+
+
+def _jsonable(value: Any) -> Any:
+    """Turn any mapping, sequence and integer type into what protobuf's JSON reader knows."""
+    if value is None or isinstance(value, str | bool | float | int):
+        return value
+    if isinstance(value, Mapping):
+        return {
+            str(key).lower() if isinstance(key, bool) else str(key): _jsonable(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, Sequence):
+        return [_jsonable(item) for item in value]
+    if isinstance(value, SupportsIndex):
+        return int(value)
+    return value

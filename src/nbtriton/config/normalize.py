@@ -1,0 +1,272 @@
+"""What Triton fills in before it checks a configuration, and the instances that follow from it.
+
+Rules N1-N13 of Triton's ``AutoCompleteBackendFields``, ``NormalizeModelConfig`` and
+``NormalizeInstanceGroup`` (core, model_config_utils.cc), and the names and devices of instances
+(backend_model.cc ``PrepareInstances``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nbtriton.config._proto import KINDS, ModelConfig, enum_name
+from nbtriton.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, MutableSequence, Sequence
+
+__all__ = [
+    "InstancePlan",
+    "is_ensemble",
+    "normalize",
+    "normalize_instance_groups",
+    "plan_instances",
+    "scheduling_choice",
+]
+
+_SEQUENCE_IDLE_DEFAULT_US = 1_000_000
+
+# Triton's default for backends whose CPU instances gain from overlap (SetDefaultInstanceCount).
+_TWO_CPU_INSTANCES = frozenset({"tensorflow", "onnxruntime"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """How one backend is recognised (N2): by platform, by file name, by what a version holds."""
+
+    backend: str
+    platform: str
+    filename: str
+    is_directory: bool | None = False  # None: either will do
+
+
+# In Triton's order of tests.
+_FAMILIES = (
+    _Family("tensorflow", "tensorflow_savedmodel", "model.savedmodel", is_directory=True),
+    _Family("tensorflow", "tensorflow_graphdef", "model.graphdef"),
+    _Family("tensorrt", "tensorrt_plan", "model.plan"),
+    _Family("onnxruntime", "onnxruntime_onnx", "model.onnx", is_directory=None),
+    _Family("openvino", "", "model.xml", is_directory=None),
+    _Family("pytorch", "pytorch_libtorch", "model.pt"),
+    _Family("python", "", "model.py", is_directory=None),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class InstancePlan:
+    """One instance that a configuration asks for.
+
+    Parameters
+    ----------
+    name : str
+        ``<group>_<index>``; the instances of one index on several GPUs share it, as in Triton.
+    kind : str
+        ``"KIND_CPU"``, ``"KIND_GPU"`` or ``"KIND_MODEL"``.
+    device_id : int
+        The GPU; 0 for the other kinds.
+    host_policy : str
+        ``"cpu"``, ``"gpu_<id>"`` or ``"model"`` unless the group names one.
+    passive : bool
+        True if the scheduler must not send it requests.
+    """
+
+    name: str
+    kind: str
+    device_id: int
+    host_policy: str
+    passive: bool
+
+
+def is_ensemble(config: ModelConfig) -> bool:
+    """Tell whether a configuration is that of an ensemble."""
+    return config.HasField("ensemble_scheduling") or config.platform == "ensemble"
+
+
+def scheduling_choice(config: ModelConfig) -> str:
+    """Return the scheduler that is configured: its field's name, or ``""`` for the default one."""
+    return config.WhichOneof("scheduling_choice") or ""
+
+
+def normalize(
+    config: ModelConfig, *, name: str, filenames: Collection[str] | None = None
+) -> ModelConfig:
+    """Fill in what Triton fills in before it validates (N1-N9); a new message.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        As the user wrote it, or as auto-complete left it: Triton normalises both.
+    name : str
+        The model's name (its directory); taken where the configuration has none.
+    filenames : collection of str, optional
+        What the first version directory holds, directories with a slash at the end. None for a
+        model without a directory, whose backend somebody else knows.
+
+    Returns
+    -------
+    ModelConfig
+        The normalised configuration.
+
+    Raises
+    ------
+    ConfigError
+        N4: files are given and no backend can be told from them, from the configuration or from a
+        name of the form ``model.<backend>``.
+    """
+    done = ModelConfig()
+    done.CopyFrom(config)
+    if not done.name:
+        done.name = name
+    _fill_backend(done, name, filenames)
+    if not done.HasField("version_policy"):
+        done.version_policy.latest.num_versions = 1
+    if done.HasField("dynamic_batching"):
+        _prefer_max(done.dynamic_batching.preferred_batch_size, done.max_batch_size)
+    if done.HasField("sequence_batching"):
+        sequence = done.sequence_batching
+        if sequence.max_sequence_idle_microseconds == 0:
+            sequence.max_sequence_idle_microseconds = _SEQUENCE_IDLE_DEFAULT_US
+        if sequence.HasField("oldest"):
+            _prefer_max(sequence.oldest.preferred_batch_size, done.max_batch_size)
+    if not done.HasField("ensemble_scheduling"):
+        for pinned in ("input_pinned_memory", "output_pinned_memory"):
+            if not done.optimization.HasField(pinned):
+                getattr(done.optimization, pinned).enable = True
+    return done
+
+
+def normalize_instance_groups(
+    config: ModelConfig, *, gpus: Sequence[int] | None, default_kind: str = "KIND_CPU"
+) -> ModelConfig:
+    """Give every instance group its name, kind, count and GPUs (N10-N13); a new message.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        Already normalised by `normalize`.
+    gpus : sequence of int or None
+        The GPUs of this machine; empty, or None where GPUs are not supported at all.
+    default_kind : str
+        The backend's preferred kind, for a model that configures no group. A preferred
+        ``KIND_GPU`` counts only where there is a GPU.
+
+    Returns
+    -------
+    ModelConfig
+        The configuration with its groups resolved; an ensemble has none.
+    """
+    done = ModelConfig()
+    done.CopyFrom(config)
+    if is_ensemble(done):
+        return done
+    present = sorted(gpus or ())
+    if not done.instance_group:
+        kind = default_kind if present or default_kind != "KIND_GPU" else "KIND_CPU"
+        done.instance_group.add(name=done.name, kind=KINDS[kind], count=1)
+    for index, group in enumerate(done.instance_group):
+        if not group.name:
+            group.name = f"{done.name}_{index}"
+        if group.kind == KINDS["KIND_AUTO"]:
+            usable = present and all(gpu in present for gpu in group.gpus)
+            group.kind = KINDS["KIND_GPU" if usable else "KIND_CPU"]
+        if group.count < 1:
+            two = group.kind == KINDS["KIND_CPU"] and done.backend in _TWO_CPU_INSTANCES
+            group.count = 2 if two else 1
+        if group.kind == KINDS["KIND_GPU"] and not group.gpus:
+            group.gpus.extend(present)
+    return done
+
+
+def plan_instances(config: ModelConfig, *, gpus: Sequence[int] | None) -> tuple[InstancePlan, ...]:
+    """List the instances that a configuration asks for, in the order Triton creates them.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        Normalised; groups that are not resolved yet are resolved for these GPUs.
+    gpus : sequence of int or None
+        The GPUs of this machine.
+
+    Returns
+    -------
+    tuple of InstancePlan
+        Empty for an ensemble.
+    """
+    plans: list[InstancePlan] = []
+    for group in normalize_instance_groups(config, gpus=gpus).instance_group:
+        kind = enum_name(group, "kind")
+        devices = group.gpus if kind == "KIND_GPU" else (0,)
+        for index in range(group.count):
+            plans.extend(
+                InstancePlan(
+                    name=f"{group.name}_{index}",
+                    kind=kind,
+                    device_id=device,
+                    host_policy=group.host_policy or _host_policy(kind, device),
+                    passive=group.passive,
+                )
+                for device in devices
+            )
+    return tuple(plans)
+
+
+def _host_policy(kind: str, device: int) -> str:
+    return {"KIND_GPU": f"gpu_{device}", "KIND_MODEL": "model"}.get(kind, "cpu")
+
+
+def _prefer_max(preferred: MutableSequence[int], max_batch_size: int) -> None:
+    """Let the largest batch be the preferred one where none is (N6, N7)."""
+    if not preferred and max_batch_size > 0:
+        preferred.append(max_batch_size)
+
+
+def _fill_backend(config: ModelConfig, name: str, filenames: Collection[str] | None) -> None:
+    """Tell backend, platform and file name from one another (N2-N4)."""
+    if not config.backend:
+        family = _recognise(config, filenames)
+        if family is not None:
+            config.backend = family.backend
+            if family.backend == "tensorflow" and not config.platform:
+                config.platform = family.platform
+    for family in _FAMILIES:
+        if config.backend != family.backend:
+            continue
+        if family.backend == "tensorflow" and config.platform != family.platform:
+            continue  # its two platforms cannot be told from the backend alone
+        config.platform = config.platform or family.platform
+        config.default_model_filename = config.default_model_filename or family.filename
+    nothing_known = not (config.backend or config.platform or config.default_model_filename)
+    if nothing_known and filenames is not None:
+        _, dot, backend = name.partition(".")
+        if not dot:
+            raise ConfigError(
+                f"Invalid model name: Could not determine backend for model '{name}' with no "
+                "backend in model configuration. Expected model name of the form "
+                "'model.<backend_name>'.",
+                field="backend",
+                hint='set backend, for example backend: "python", or put a model file such as '
+                "model.py into the version directory",
+            )
+        config.backend = backend
+        config.default_model_filename = f"model.{backend}"
+
+
+def _recognise(config: ModelConfig, filenames: Collection[str] | None) -> _Family | None:
+    for family in _FAMILIES:
+        if config.platform:
+            if config.platform == family.platform:
+                return family
+        elif config.default_model_filename:
+            if config.default_model_filename == family.filename:
+                return family
+        elif filenames is not None and _holds(filenames, family):
+            return family
+    return None
+
+
+def _holds(filenames: Collection[str], family: _Family) -> bool:
+    as_file, as_directory = family.filename in filenames, f"{family.filename}/" in filenames
+    if family.is_directory is None:
+        return as_file or as_directory
+    return as_directory if family.is_directory else as_file

@@ -1,0 +1,213 @@
+"""A model's tensors as plain values: read from a configuration, or written as annotations."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from nbtriton.config._proto import DATA_TYPES, ModelConfig, protocol_name
+from nbtriton.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "TensorSpec",
+    "input_specs",
+    "output_specs",
+    "parse_annotation",
+    "signature_config",
+]
+
+_ANNOTATION = re.compile(r"\s*(?P<datatype>\w+)\s*(?:\[(?P<dims>[^\[\]]*)\])?\s*", re.ASCII)
+
+_PROTOCOL_NAMES = frozenset(protocol_name(number) for number in DATA_TYPES.values() if number)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output of a model.
+
+    Parameters
+    ----------
+    name : str
+        The tensor's name; empty for an annotation, which stands beside its name.
+    datatype : str
+        The inference protocol's name: ``"FP32"``, ``"BYTES"``, …
+    dims : tuple of int
+        Without the batch dimension; -1 for a variable one.
+    optional, allow_ragged_batch : bool
+        As in ``ModelInput``; False for outputs.
+    reshape : tuple of int, optional
+        The shape the model itself sees, where it differs from `dims`.
+    label_filename : str
+        File of class labels of an output; may be empty.
+    """
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+    optional: bool = False
+    allow_ragged_batch: bool = False
+    reshape: tuple[int, ...] | None = None
+    label_filename: str = ""
+
+
+def input_specs(config: ModelConfig) -> dict[str, TensorSpec]:
+    """Return the inputs by name, in the order of the configuration; the first of a name counts."""
+    specs: dict[str, TensorSpec] = {}
+    for tensor in config.input:
+        spec = TensorSpec(
+            name=tensor.name,
+            datatype=protocol_name(tensor.data_type),
+            dims=tuple(tensor.dims),
+            optional=tensor.optional,
+            allow_ragged_batch=tensor.allow_ragged_batch,
+            reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
+        )
+        specs.setdefault(tensor.name, spec)
+    return specs
+
+
+def output_specs(config: ModelConfig) -> dict[str, TensorSpec]:
+    """Return the outputs by name, in the order of the configuration; the first of a name counts."""
+    specs: dict[str, TensorSpec] = {}
+    for tensor in config.output:
+        spec = TensorSpec(
+            name=tensor.name,
+            datatype=protocol_name(tensor.data_type),
+            dims=tuple(tensor.dims),
+            reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
+            label_filename=tensor.label_filename,
+        )
+        specs.setdefault(tensor.name, spec)
+    return specs
+
+
+def parse_annotation(annotation: str | TensorSpec) -> TensorSpec:
+    """Read a tensor's type and shape from an annotation.
+
+    Parameters
+    ----------
+    annotation : str or TensorSpec
+        ``"FP32[4]"``, ``"FP32[-1,3]"``, ``"BYTES[1]"``; without brackets, dims are ``(1,)``.
+        Names of data types are the protocol's (``FP32``, ``BYTES``) or the configuration's
+        (``TYPE_FP32``, ``TYPE_STRING``). A `TensorSpec` is returned as it is.
+
+    Returns
+    -------
+    TensorSpec
+        With an empty name.
+
+    Raises
+    ------
+    ConfigError
+        Not of this form, an unknown data type, or a dimension that is neither positive nor -1.
+
+    Examples
+    --------
+    >>> parse_annotation("FP32[-1, 3]").dims
+    (-1, 3)
+    """
+    if isinstance(annotation, TensorSpec):
+        return annotation
+    match = _ANNOTATION.fullmatch(annotation) if isinstance(annotation, str) else None
+    if match is None:
+        raise ConfigError(
+            f"annotation {annotation!r} does not name a tensor",
+            hint="write a data type and dims without the batch dimension, such as 'FP32[4]'",
+        )
+    written = match["datatype"]
+    datatype = "BYTES" if written == "TYPE_STRING" else written.removeprefix("TYPE_")
+    if datatype not in _PROTOCOL_NAMES:
+        raise ConfigError(
+            f"annotation {annotation!r} has an unknown data type '{written}'",
+            hint="did you mean 'BYTES'?"
+            if datatype.upper() in ("STRING", "STR")
+            else nearest(datatype.upper(), _PROTOCOL_NAMES),
+        )
+    return TensorSpec(name="", datatype=datatype, dims=_dims(annotation, match["dims"]))
+
+
+def signature_config(
+    name: str,
+    inputs: Mapping[str, str | TensorSpec],
+    outputs: Mapping[str, str | TensorSpec],
+) -> ModelConfig:
+    """Write a configuration that has these inputs and outputs and nothing else.
+
+    Parameters
+    ----------
+    name : str
+        The model's name.
+    inputs, outputs : mapping of str to annotation
+        Tensor names to what `parse_annotation` reads.
+
+    Returns
+    -------
+    ModelConfig
+        With `name`, `input` and `output`.
+    """
+    config = ModelConfig(name=name)
+    for tensor, annotation in inputs.items():
+        add_input(config, replace(_annotated(tensor, annotation), name=tensor))
+    for tensor, annotation in outputs.items():
+        add_output(config, replace(_annotated(tensor, annotation), name=tensor))
+    return config
+
+
+def add_input(config: ModelConfig, spec: TensorSpec) -> None:
+    """Append an input to a configuration."""
+    tensor = config.input.add(
+        name=spec.name,
+        data_type=_data_type(spec),
+        dims=spec.dims,
+        optional=spec.optional,
+        allow_ragged_batch=spec.allow_ragged_batch,
+    )
+    if spec.reshape is not None:
+        tensor.reshape.SetInParent()
+        tensor.reshape.shape.extend(spec.reshape)
+
+
+def add_output(config: ModelConfig, spec: TensorSpec) -> None:
+    """Append an output to a configuration."""
+    tensor = config.output.add(
+        name=spec.name,
+        data_type=_data_type(spec),
+        dims=spec.dims,
+        label_filename=spec.label_filename,
+    )
+    if spec.reshape is not None:
+        tensor.reshape.SetInParent()
+        tensor.reshape.shape.extend(spec.reshape)
+
+
+def _annotated(tensor: str, annotation: str | TensorSpec) -> TensorSpec:
+    try:
+        return parse_annotation(annotation)
+    except ConfigError as error:
+        error.args = (f"{error.message} (tensor '{tensor}')",)
+        error.field = tensor
+        raise
+
+
+def _data_type(spec: TensorSpec) -> int:
+    return DATA_TYPES["TYPE_STRING" if spec.datatype == "BYTES" else f"TYPE_{spec.datatype}"]
+
+
+def _dims(annotation: str, text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return (1,)
+    try:
+        dims = tuple(int(dim) for dim in text.split(","))
+    except ValueError:
+        dims = ()
+    if not dims or any(dim < 1 and dim != -1 for dim in dims):
+        raise ConfigError(
+            f"annotation {annotation!r}: dimension must be integer >= 1, or -1 to indicate a "
+            "variable-size dimension",
+            hint="one value per request is [1], a sequence of any length is [-1]",
+        )
+    return dims
