@@ -1,0 +1,195 @@
+"""Loads: what one level asks of the server, when its requests are due, and how levels are written.
+
+Pure: numbers in, numbers out. Nothing here knows a server, a thread or a clock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from nbtriton.errors import InvalidArgumentError
+
+__all__ = [
+    "Concurrency",
+    "Distribution",
+    "LevelRange",
+    "Levels",
+    "Load",
+    "RequestIntervals",
+    "RequestRate",
+    "level_values",
+    "parse_levels",
+    "send_times_ns",
+]
+
+Distribution = Literal["constant", "poisson"]
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """Closed loop: exactly ``value`` requests outstanding; one that ends starts the next."""
+
+    value: int
+
+    @property
+    def label(self) -> str:
+        """How messages name this level."""
+        return f"concurrency {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRate:
+    """Open loop: ``value`` requests per second, sent whether or not answers came back."""
+
+    value: float
+    distribution: Distribution = "constant"
+
+    @property
+    def label(self) -> str:
+        """How messages name this level."""
+        return f"request rate {self.value:g}/s"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestIntervals:
+    """Open loop: the gaps between requests in microseconds, cycled."""
+
+    intervals_us: tuple[int, ...]
+
+    @property
+    def value(self) -> float:
+        """Requests per second as perf_analyzer reports them: n * 10^9 // sum of the gaps in ns."""
+        return float(len(self.intervals_us) * 1_000_000_000 // (sum(self.intervals_us) * 1000))
+
+    @property
+    def label(self) -> str:
+        """How messages name this level."""
+        return f"intervals ({self.value:g}/s)"
+
+
+Load = Concurrency | RequestRate | RequestIntervals
+
+
+def send_times_ns(load: RequestRate | RequestIntervals, *, seed: int = 0) -> Iterator[int]:
+    """Yield when each request is due, in nanoseconds after the start, without end.
+
+    The k-th time is the sum of the first k gaps: 1/rate each (``constant``), exponential with mean
+    1/rate (``poisson``, reproducible by `seed`), or the given intervals in a cycle. Constant times
+    are multiples of the exact period, so rounding never adds up.
+    """
+    match load:
+        case RequestRate(value=rate, distribution="poisson"):
+            draw = random.Random(seed)  # noqa: S311  traffic, not secrets
+            mean, t = 1e9 / rate, 0.0
+            while True:
+                t += draw.expovariate(1.0) * mean
+                yield round(t)
+        case RequestRate(value=rate):
+            for k in itertools.count(1):
+                yield round(k * 1e9 / rate)
+        case RequestIntervals(intervals_us=gaps):
+            t_ns = 0
+            for gap in itertools.cycle(gaps):
+                t_ns += gap * 1000
+                yield t_ns
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRange:
+    """``start:end:step`` with `end` included; ``end`` 0 goes on until something stops the search.
+
+    With `geometric` the next level is the last one times `step` (``1:32:x2``; ours, perf_analyzer
+    has only the arithmetic form).
+    """
+
+    start: float
+    end: float
+    step: float
+    geometric: bool = False
+
+    def __iter__(self) -> Iterator[float]:
+        for k in itertools.count():
+            level = self.start * self.step**k if self.geometric else self.start + k * self.step
+            # Decimal steps such as 0.1 do not add up exactly in binary.
+            if self.end and level > self.end and not math.isclose(level, self.end):
+                return
+            yield level
+
+
+Levels = LevelRange | tuple[float, ...]
+
+
+def level_values(levels: Levels) -> tuple[float, ...] | None:
+    """Return all levels, or None where their number is open."""
+    if isinstance(levels, LevelRange) and not levels.end:
+        return None
+    return tuple(levels)
+
+
+def parse_levels(
+    value: float | str | range | Iterable[float], *, option: str, integral: bool
+) -> Levels:
+    """Read levels as a person writes them.
+
+    Parameters
+    ----------
+    value : number, str, range or iterable of numbers
+        ``4``, ``"1:32"``, ``"1:32:4"``, ``"1:32:x2"``, ``"1,2,8"``, ``range(1, 33)``, ``[1, 2, 8]``.
+        A text range includes its end, as in perf_analyzer; a Python `range` does not.
+    option : str
+        perf_analyzer's name of the option, for the message (``--concurrency-range``).
+    integral : bool
+        True if only whole numbers make sense.
+
+    Raises
+    ------
+    InvalidArgumentError
+        With perf_analyzer's text.
+    """
+
+    def fail(what: str) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"Failed to parse {option}. {what}",
+            hint='write 8, "1:32", "1:32:4", "1:32:x2", "1,2,8" or a list of numbers',
+        )
+
+    def number(item: object) -> float:
+        try:
+            read = float(item)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise fail("The value does not match <start:end:step>.") from None
+        if not math.isfinite(read) or (integral and read != int(read)):
+            raise fail("The value does not match <start:end:step>.")
+        return int(read) if integral else read
+
+    levels: Levels
+    if isinstance(value, str) and ":" in value:
+        parts = value.split(":")
+        geometric = len(parts) == 3 and parts[2].startswith("x")
+        if len(parts) > 3:
+            raise fail("The value does not match <start:end:step>.")
+        step = number(parts[2].removeprefix("x")) if len(parts) == 3 else 1
+        levels = LevelRange(number(parts[0]), number(parts[1]), step, geometric)
+        if levels.step <= (1 if geometric else 0):
+            raise fail("The step of the search range must go up.")
+        if levels.end and levels.end < levels.start:
+            raise fail("The end of the search range must not be less than its start.")
+    elif isinstance(value, range) and len(value) > 1 and value.step > 0:
+        levels = LevelRange(value[0], value[-1], value.step)
+    elif isinstance(value, str):
+        levels = tuple(number(item) for item in value.split(","))
+    elif isinstance(value, Iterable):
+        levels = tuple(number(item) for item in value)
+    else:
+        levels = (number(value),)
+    if not isinstance(levels, LevelRange) and not levels:
+        raise fail("The value does not match <start:end:step>.")
+    first = levels.start if isinstance(levels, LevelRange) else min(levels)
+    if first <= 0:
+        raise fail("The start of the search range must be > 0.")
+    return levels

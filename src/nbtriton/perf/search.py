@@ -1,0 +1,78 @@
+"""Which level comes next: linear and binary search, told after each level whether it passed.
+
+Each search is a generator: ``next`` gives the first level, ``send(passed)`` the one after, and
+the end of the generator is the end of the search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.perf.loads import LevelRange, Levels
+
+__all__ = ["Search", "binary_search", "check_search", "linear_search"]
+
+Search = Generator[float, bool, None]
+
+
+def linear_search(levels: Iterable[float]) -> Search:
+    """Go through `levels` in order; the first that does not pass ends the search (A-9)."""
+    for level in levels:
+        if not (yield level):
+            return
+
+
+def binary_search(levels: LevelRange, *, integral: bool) -> Search:
+    """Narrow down the highest level that passes (A-10).
+
+    The start must pass and the end must fail, or there is nothing to search; then midpoints,
+    while the bracket is wider than the step. 1:8:2 where 4 fails visits 1, 8, 4, 2.
+    """
+    low, high = levels.start, levels.end
+    if not (yield low) or (yield high):
+        return
+    while high - low > levels.step:
+        middle = (low + high) // 2 if integral else (low + high) / 2
+        if (yield middle):
+            low = middle
+        else:
+            high = middle
+
+
+def check_search(levels: Levels, *, binary: bool, latency_threshold_ms: float | None) -> None:
+    """Refuse searches that could not end, with perf_analyzer's texts (A.1, A.8).
+
+    Raises
+    ------
+    InvalidArgumentError
+        Open end or binary search without a latency limit; binary search without a range.
+    """
+    is_range = isinstance(levels, LevelRange)
+    if is_range and not levels.end and not latency_threshold_ms and not binary:
+        raise InvalidArgumentError(
+            "The end of the search range and the latency limit can not be both 0 (or 0.0) "
+            "simultaneously",
+            hint="give the range an end, or latency_threshold_ms",
+        )
+    if not binary:
+        return
+    if not latency_threshold_ms:
+        raise InvalidArgumentError(
+            "The --latency-threshold cannot be 0 for binary search mode.",
+            hint="give latency_threshold_ms",
+        )
+    if not is_range:
+        raise InvalidArgumentError(
+            "binary search needs a range of levels with a start and an end",
+            hint='write concurrency="1:64"',
+        )
+    if not levels.end:
+        raise InvalidArgumentError(
+            "The end of the range can not be 0 (or 0.0) for binary search mode."
+        )
+    if levels.geometric:
+        raise InvalidArgumentError(
+            "binary search narrows down to a step; it has no use for a factor",
+            hint='write the range as "start:end" or "start:end:step"',
+        )

@@ -1,0 +1,276 @@
+"""Measurement windows: percentiles, stability, the verdict on a level, merging (A-3 to A-9).
+
+Pure: a window is numbers that somebody else collected, with that somebody's times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "LatencySummary",
+    "LevelMeter",
+    "Measurement",
+    "Outcome",
+    "StabilityRule",
+    "Verdict",
+    "Window",
+    "is_stable",
+    "merge",
+    "percentile_us",
+    "summarize",
+]
+
+# perf_analyzer judges, and reports, the last three windows.
+STABLE_WINDOWS = 3
+# A request that was due before the sender came to it is delayed; perf_analyzer warns above 1 %.
+DELAY_WARNING = 0.01
+
+Outcome = Literal["stable", "unstable", "over_limit", "failed", "empty", "interrupted"]
+_NO_LATENCIES: npt.NDArray[np.int64] = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """What ended between two moments (A-3: a request belongs to the window it ends in).
+
+    Parameters
+    ----------
+    start_ns, end_ns : int
+        The real bounds, from one monotonic clock.
+    latencies_ns : ndarray of int64
+        Last response minus start, one entry a successful request.
+    errors : int
+        Requests that ended with an error.
+    first_error : str
+        Text of the first of them.
+    lateness_ns : ndarray of int64
+        Open loop only: how long past its due time each successful request was when the sender
+        came to it; 0 for one in time.
+    """
+
+    start_ns: int
+    end_ns: int
+    latencies_ns: npt.NDArray[np.int64]
+    errors: int = 0
+    first_error: str = ""
+    lateness_ns: npt.NDArray[np.int64] = field(default_factory=lambda: _NO_LATENCIES)
+
+    @property
+    def seconds(self) -> float:
+        """Real length of the window in seconds (A-1)."""
+        return (self.end_ns - self.start_ns) / 1e9
+
+    @property
+    def requests_per_s(self) -> float:
+        """Successful requests per second of real window."""
+        return len(self.latencies_ns) / self.seconds if self.end_ns > self.start_ns else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySummary:
+    """Latencies of a pool of requests, in microseconds; nan where the pool is empty."""
+
+    avg_us: float
+    std_us: float
+    p50_us: float
+    p90_us: float
+    p95_us: float
+    p99_us: float
+    percentile_us: float | None = None
+
+
+def percentile_us(sorted_ns: npt.NDArray[np.int64], percent: float) -> float:
+    """Return perf_analyzer's percentile: element floor(p/100 * (n-1) + 0.5) of the sorted list."""
+    if not len(sorted_ns):
+        return math.nan
+    return float(sorted_ns[math.floor(percent / 100 * (len(sorted_ns) - 1) + 0.5)]) / 1000
+
+
+def summarize(latencies_ns: npt.NDArray[np.int64], percentile: float | None) -> LatencySummary:
+    """Summarise one pool; the standard deviation is that of the pool itself (divisor n)."""
+    pool = np.sort(latencies_ns)
+    empty = not len(pool)
+    return LatencySummary(
+        avg_us=math.nan if empty else float(pool.mean()) / 1000,
+        std_us=math.nan if empty else float(pool.std()) / 1000,
+        p50_us=percentile_us(pool, 50),
+        p90_us=percentile_us(pool, 90),
+        p95_us=percentile_us(pool, 95),
+        p99_us=percentile_us(pool, 99),
+        percentile_us=None if percentile is None else percentile_us(pool, percentile),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StabilityRule:
+    """When a level is done (A-5 to A-9).
+
+    Parameters
+    ----------
+    percentage : float
+        Allowed spread of the last three windows (perf_analyzer's ``-s``).
+    percentile : float or None
+        Stabilise on this percentile instead of the mean.
+    max_trials : int
+        Windows at most.
+    latency_threshold_ms : float or None
+        A level whose stabilising latency reaches it is over the limit.
+    asynchronous : bool
+        Senders do not wait for answers, so latency may grow for ever while throughput holds (A-7).
+    single : bool
+        One window and no judgement (``request_count``).
+    """
+
+    percentage: float = 10.0
+    percentile: float | None = None
+    max_trials: int = 10
+    latency_threshold_ms: float | None = None
+    asynchronous: bool = False
+    single: bool = False
+
+    def latency_us(self, latencies_ns: npt.NDArray[np.int64]) -> float:
+        """Return the stabilising latency in microseconds: the mean, or the chosen percentile."""
+        if not len(latencies_ns):
+            return math.nan
+        if self.percentile is None:
+            return float(latencies_ns.mean()) / 1000
+        return percentile_us(np.sort(latencies_ns), self.percentile)
+
+    def over_limit(self, latencies_ns: npt.NDArray[np.int64]) -> bool:
+        """True at or above the limit.
+
+        perf_analyzer cuts the latency to whole milliseconds and compares with ``>=``; for its
+        whole-numbered limits that is the plain comparison, which also serves limits below 1 ms.
+        """
+        limit = self.latency_threshold_ms
+        return bool(limit) and self.latency_us(latencies_ns) / 1000 >= (limit or 0.0)
+
+
+def is_stable(values: Sequence[float], percentage: float) -> bool:
+    """A-5: max/min of the values is at most 1 + percentage/100, and none is 0 or missing."""
+    if not all(value > 0 for value in values):  # also false for nan
+        return False
+    return max(values) <= min(values) * (1 + percentage / 100)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measurement:
+    """The merged windows of one level (A-8): counts add up, latencies are pooled."""
+
+    window_s: float
+    request_count: int
+    error_count: int
+    first_error: str
+    latency: LatencySummary
+    stabilizing_us: float
+    delayed_fraction: float
+    lateness_avg_us: float
+
+
+def merge(windows: Sequence[Window], rule: StabilityRule) -> Measurement:
+    """Merge windows into what the report says of them."""
+    pool = np.concatenate([w.latencies_ns for w in windows]) if windows else _NO_LATENCIES
+    late = np.concatenate([w.lateness_ns for w in windows]) if windows else _NO_LATENCIES
+    return Measurement(
+        window_s=sum(w.seconds for w in windows),
+        request_count=len(pool),
+        error_count=sum(w.errors for w in windows),
+        first_error=next((w.first_error for w in windows if w.first_error), ""),
+        latency=summarize(pool, rule.percentile),
+        stabilizing_us=rule.latency_us(pool),
+        delayed_fraction=float((late > 0).mean()) if len(late) else 0.0,
+        lateness_avg_us=float(late.mean()) / 1000 if len(late) else 0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdict:
+    """Why a level ended, the windows that count, and perf_analyzer's sentence about it."""
+
+    outcome: Outcome
+    windows: tuple[Window, ...]
+    message: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class LevelMeter:
+    """Windows go in one by one, a verdict comes out once the level is done.
+
+    >>> meter = LevelMeter(StabilityRule(), label="concurrency 4")
+    >>> meter.add(Window(0, 10**9, np.full(100, 10**6)))  # not enough windows yet
+    """
+
+    rule: StabilityRule
+    label: str
+    windows: list[Window] = field(default_factory=list)
+
+    def add(self, window: Window) -> Verdict | None:
+        """Take the next window; return the verdict if the level is over."""
+        self.windows.append(window)
+        last = tuple(self.windows[-STABLE_WINDOWS:])
+        pools = [w.latencies_ns for w in last]
+        if not any(len(w.latencies_ns) for w in self.windows) and window.errors:
+            return Verdict("failed", last, f"every request failed: {last[0].first_error}")
+        if self.rule.single:
+            if not len(window.latencies_ns):
+                return Verdict("empty", last, _EMPTY)
+            return self._within_limit("stable", last)
+        if len(last) == STABLE_WINDOWS:
+            if all(self.rule.over_limit(pool) for pool in pools):
+                return Verdict("over_limit", last, self._limit_message())
+            if self._steady_throughput(last) and self._steady_latency(last):
+                return self._within_limit("stable", last)
+        if len(self.windows) < self.rule.max_trials:
+            return None
+        if not any(len(pool) for pool in pools):
+            return Verdict("empty", last, _EMPTY)
+        steady = len(last) == STABLE_WINDOWS and self._steady_throughput(last)
+        if steady and self.rule.asynchronous:
+            return self._within_limit(
+                "stable",
+                last,
+                "Warning: Request latency is not stabilizing. "
+                "Please try lowering the request rate.",
+            )
+        return self._within_limit("unstable", last, self._unstable_message())
+
+    def cut(self, window: Window | None) -> Verdict:
+        """End the level now; `window` is the unfinished one (A-15)."""
+        if window is not None and (len(window.latencies_ns) or window.errors):
+            self.windows.append(window)
+        last = tuple(self.windows[-STABLE_WINDOWS:])
+        return Verdict("interrupted", last, "interrupted before the level was stable")
+
+    def _steady_throughput(self, last: Sequence[Window]) -> bool:
+        return is_stable([w.requests_per_s for w in last], self.rule.percentage)
+
+    def _steady_latency(self, last: Sequence[Window]) -> bool:
+        latencies = [self.rule.latency_us(w.latencies_ns) for w in last]
+        return is_stable(latencies, self.rule.percentage)
+
+    def _within_limit(self, outcome: Outcome, last: tuple[Window, ...], text: str = "") -> Verdict:
+        if self.rule.over_limit(np.concatenate([w.latencies_ns for w in last])):
+            return Verdict("over_limit", last, self._limit_message())
+        return Verdict(outcome, last, text)
+
+    def _limit_message(self) -> str:
+        limit = self.rule.latency_threshold_ms
+        return f"Measured latency went over the set limit of {limit:g} msec."
+
+    def _unstable_message(self) -> str:
+        if not self.label.startswith("concurrency"):
+            return "Failed to obtain stable measurement."
+        return (
+            f"Failed to obtain stable measurement within {self.rule.max_trials} measurement "
+            f"windows for {self.label}. Please try to increase the --measurement-interval."
+        )
+
+
+_EMPTY = "No valid requests recorded within time interval. Please use a larger time window."

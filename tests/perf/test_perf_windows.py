@@ -1,0 +1,275 @@
+"""Windows, percentiles, stability, verdicts and merging: rules A-3 to A-9, no clock, no thread."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbtriton.perf.windows import (
+    LevelMeter,
+    StabilityRule,
+    Window,
+    is_stable,
+    merge,
+    percentile_us,
+    summarize,
+)
+
+SECOND = 10**9
+
+
+class Clock:
+    """A clock that windows are cut from, back to back."""
+
+    def __init__(self, start_ns: int = 123_456_789) -> None:
+        self.now_ns = start_ns
+
+    def window(
+        self, count: int, latency_us: float = 100, *, seconds: float = 1.0, **more
+    ) -> Window:
+        start = self.now_ns
+        self.now_ns += round(seconds * SECOND)
+        return Window(start, self.now_ns, np.full(count, round(latency_us * 1000)), **more)
+
+
+def feed(meter: LevelMeter, windows):
+    for n, window in enumerate(windows, 1):
+        verdict = meter.add(window)
+        if verdict:
+            return n, verdict
+    return None, None
+
+
+# --- percentiles -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("percent", "index"),
+    # n = 10: floor(p/100 * 9 + 0.5)
+    [(50, 5), (90, 8), (95, 9), (99, 9), (1, 0), (5.6, 1)],
+)
+def test_A8_percentile_index_is_floor_of_p_times_n_minus_1_plus_half(percent, index):
+    pool = np.arange(10) * 1000
+    assert percentile_us(pool, percent) == index
+
+
+def test_A8_percentiles_of_an_empty_pool_are_nan():
+    summary = summarize(np.empty(0, np.int64), 42)
+    assert math.isnan(summary.p50_us)
+    assert math.isnan(summary.avg_us)
+
+
+latencies = st.lists(st.integers(1, 10**10), min_size=1, max_size=200).map(np.array)
+
+
+@given(latencies, st.floats(0, 100), st.floats(0, 100))
+def test_A8_percentiles_are_members_and_ordered(pool, p, q):
+    pool = np.sort(pool)
+    low, high = sorted((p, q))
+    assert percentile_us(pool, low) <= percentile_us(pool, high)
+    assert percentile_us(pool, p) in pool / 1000
+    assert percentile_us(pool, 0) == pool[0] / 1000
+    assert percentile_us(pool, 100) == pool[-1] / 1000
+
+
+@given(latencies)
+def test_A8_summary_does_not_depend_on_the_order(pool):
+    assert summarize(pool, 42) == summarize(pool[::-1].copy(), 42)
+
+
+# --- stability -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([100, 100, 100], True),
+        ([100, 105, 110], True),
+        ([100, 105, 111], False),
+        ([0, 0, 0], False),
+        ([100, 0, 100], False),
+        ([100, math.nan, 100], False),
+    ],
+)
+def test_A5_three_windows_agree_within_the_percentage(values, expected):
+    assert is_stable(values, 10) is expected
+
+
+positive = st.floats(1e-3, 1e9)
+
+
+@given(st.lists(positive, min_size=3, max_size=3), positive)
+def test_A5_stability_knows_no_unit_and_no_order(values, scale):
+    spread = (max(values) / min(values) - 1) * 100
+    assert is_stable(values, spread * 1.001 + 1e-6)
+    assert is_stable([v * scale for v in reversed(values)], spread * 1.001 + 1e-6)
+    if spread > 1e-3:
+        assert not is_stable(values, spread * 0.999)
+
+
+def test_A5_a_level_needs_three_windows_and_looks_at_the_last_three():
+    clock = Clock()
+    n, verdict = feed(
+        LevelMeter(StabilityRule(), "concurrency 1"),
+        [clock.window(count) for count in (10, 50, 100, 101, 102, 103)],
+    )
+    assert (n, verdict.outcome) == (5, "stable")
+    assert [len(w.latencies_ns) for w in verdict.windows] == [100, 101, 102]
+
+
+def test_A5_latency_must_hold_too():
+    clock = Clock()
+    windows = [clock.window(100, latency) for latency in (100, 200, 300, 310, 320)]
+    n, verdict = feed(LevelMeter(StabilityRule(), "concurrency 1"), windows)
+    assert (n, verdict.outcome) == (5, "stable")
+
+
+def test_A5_stabilises_on_the_percentile_when_asked():
+    clock = Clock()
+
+    def window(tail_us):
+        pool = np.r_[np.full(98, 100_000), np.full(2, tail_us * 1000)]
+        return Window(clock.now_ns, clock.now_ns + SECOND, pool)
+
+    # The mean moves by less than 10 %, the p99 doubles.
+    windows = [window(tail) for tail in (200, 300, 400, 500, 600)]
+    mean = LevelMeter(StabilityRule(), "concurrency 1")
+    assert feed(mean, windows)[0] == 3
+    tail = LevelMeter(StabilityRule(percentile=99, max_trials=5), "concurrency 1")
+    assert feed(tail, windows)[1].outcome == "unstable"
+
+
+def test_A6_not_stable_after_max_trials():
+    clock = Clock()
+    counts = [100, 200] * 5
+    meter = LevelMeter(StabilityRule(max_trials=10), "concurrency 4")
+    n, verdict = feed(meter, [clock.window(c) for c in counts])
+    assert (n, verdict.outcome) == (10, "unstable")
+    assert verdict.message == (
+        "Failed to obtain stable measurement within 10 measurement windows for concurrency 4. "
+        "Please try to increase the --measurement-interval."
+    )
+    rate = LevelMeter(StabilityRule(max_trials=3), "request rate 50/s")
+    _, verdict = feed(rate, [clock.window(c) for c in counts])
+    assert verdict.message == "Failed to obtain stable measurement."
+
+
+def test_A7_growing_latency_is_accepted_only_for_asynchronous_senders():
+    clock = Clock()
+    windows = [clock.window(100, 100 * 2**k) for k in range(10)]
+    meter = LevelMeter(StabilityRule(asynchronous=True), "request rate 50/s")
+    _, verdict = feed(meter, windows)
+    assert verdict.outcome == "stable"
+    assert verdict.message.startswith("Warning: Request latency is not stabilizing.")
+    _, verdict = feed(LevelMeter(StabilityRule(), "concurrency 1"), windows)
+    assert verdict.outcome == "unstable"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 1000)), min_size=1, max_size=14),
+    st.integers(1, 10),
+    st.booleans(),
+)
+def test_A5_A6_every_level_ends_within_max_trials_and_stable_means_stable(rows, trials, async_):
+    clock = Clock()
+    meter = LevelMeter(
+        StabilityRule(max_trials=trials, asynchronous=async_, percentage=20), "concurrency 2"
+    )
+    n, verdict = feed(meter, [clock.window(*row) for row in rows])
+    if verdict is None:
+        assert len(rows) < trials
+        return
+    assert n <= max(trials, 1)
+    assert len(verdict.windows) <= 3
+    if verdict.outcome == "stable":
+        assert is_stable([w.requests_per_s for w in verdict.windows], 20)
+        assert len(verdict.windows) == 3
+
+
+# --- the limit, errors, one window ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("latency_us", "over"), [(999, False), (1000, True), (1001, True)])
+def test_A9_the_limit_is_reached_at_or_above(latency_us, over):
+    rule = StabilityRule(latency_threshold_ms=1)
+    assert rule.over_limit(np.array([latency_us * 1000])) is over
+    assert not StabilityRule().over_limit(np.array([10**12]))
+
+
+def test_A9_three_windows_over_the_limit_end_the_level_early():
+    clock = Clock()
+    meter = LevelMeter(StabilityRule(latency_threshold_ms=1), "concurrency 8")
+    # Not stable at all, yet over after three.
+    n, verdict = feed(meter, [clock.window(c, lat) for c, lat in ((10, 2e3), (90, 5e3), (40, 9e3))])
+    assert (n, verdict.outcome) == (3, "over_limit")
+    assert verdict.message == "Measured latency went over the set limit of 1 msec."
+
+
+def test_A11_windows_without_any_request_are_empty():
+    clock = Clock()
+    meter = LevelMeter(StabilityRule(max_trials=3), "concurrency 1")
+    _, verdict = feed(meter, [clock.window(0)] * 3)
+    assert verdict.outcome == "empty"
+    assert verdict.message == (
+        "No valid requests recorded within time interval. Please use a larger time window."
+    )
+
+
+def test_only_errors_end_the_level_at_once_and_say_so():
+    clock = Clock()
+    meter = LevelMeter(StabilityRule(), "concurrency 1")
+    n, verdict = feed(meter, [clock.window(0, errors=7, first_error="no such model")] * 2)
+    assert (n, verdict.outcome) == (1, "failed")
+    assert "no such model" in verdict.message
+
+
+def test_request_count_is_one_window_and_stable():
+    meter = LevelMeter(StabilityRule(single=True), "concurrency 1")
+    assert meter.add(Clock().window(5)).outcome == "stable"
+
+
+def test_A15_cut_keeps_the_last_three_windows_with_the_unfinished_one():
+    clock = Clock()
+    meter = LevelMeter(StabilityRule(), "concurrency 1")
+    feed(meter, [clock.window(c) for c in (10, 100, 200)])
+    verdict = meter.cut(clock.window(7, seconds=0.1))
+    assert verdict.outcome == "interrupted"
+    assert [len(w.latencies_ns) for w in verdict.windows] == [100, 200, 7]
+    assert len(meter.cut(clock.window(0)).windows) == 3
+
+
+# --- merging -----------------------------------------------------------------------------------
+
+
+def test_A1_throughput_divides_by_the_real_window():
+    assert Clock().window(60, seconds=1.2).requests_per_s == pytest.approx(50)
+
+
+@given(st.lists(latencies, min_size=1, max_size=3), st.integers(0, 5))
+def test_A8_merging_pools_latencies_and_adds_counts_and_durations(pools, errors):
+    clock = Clock()
+    windows = []
+    for pool in pools:
+        start, clock.now_ns = clock.now_ns, clock.now_ns + SECOND
+        windows.append(Window(start, clock.now_ns, pool, errors, "boom" if errors else ""))
+    merged = merge(windows, StabilityRule(percentile=42))
+    pooled = np.sort(np.concatenate(pools))
+    assert merged.request_count == len(pooled)
+    assert merged.error_count == errors * len(pools)
+    assert merged.window_s == pytest.approx(len(pools))
+    assert merged.latency.p99_us == percentile_us(pooled, 99)
+    assert merged.latency.percentile_us == percentile_us(pooled, 42)
+    assert merged.stabilizing_us == percentile_us(pooled, 42)
+    assert merged.latency.avg_us == pytest.approx(pooled.mean() / 1000)
+
+
+def test_A14_delayed_share_and_lateness():
+    late = np.array([0, 0, 0, 4000])
+    window = Window(0, SECOND, np.full(4, 10), lateness_ns=late)
+    merged = merge([window], StabilityRule())
+    assert merged.delayed_fraction == 0.25
+    assert merged.lateness_avg_us == 1.0
