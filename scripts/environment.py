@@ -29,12 +29,11 @@ def say(text: str) -> None:
 
 def quietly(command: Sequence[str]) -> bool:
     """Run a command whose output nobody needs unless it is the last hope; True if it worked."""
-    return (
-        subprocess.run(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
-        ).returncode
-        == 0
-    )
+    try:
+        done = subprocess.run(command, capture_output=True, check=False)
+    except FileNotFoundError:
+        return False
+    return done.returncode == 0
 
 
 def as_root() -> list[str] | None:
