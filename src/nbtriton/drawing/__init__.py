@@ -1,0 +1,55 @@
+"""Plain data in, pictures out: SVG, HTML and text, without servers, notebooks or scripts."""
+
+from __future__ import annotations
+
+from nbtriton.drawing.curve import Point, Series, curve_finding, curve_scene, curve_svg, curve_text
+from nbtriton.drawing.dag import dag_scene, dag_svg, dag_text
+from nbtriton.drawing.graph import Edge, Graph, Layout, Node, layout, topological
+from nbtriton.drawing.numbers import count, measure, sparkline
+from nbtriton.drawing.scene import Shape, to_json, to_svg
+from nbtriton.drawing.table import Column, table_html, table_text
+from nbtriton.drawing.watch import (
+    Lane,
+    ModelActivity,
+    batch_bins,
+    bin_counts,
+    watch_html,
+    watch_scene,
+    watch_svg,
+    watch_text,
+)
+
+__all__ = [
+    "Column",
+    "Edge",
+    "Graph",
+    "Lane",
+    "Layout",
+    "ModelActivity",
+    "Node",
+    "Point",
+    "Series",
+    "Shape",
+    "batch_bins",
+    "bin_counts",
+    "count",
+    "curve_finding",
+    "curve_scene",
+    "curve_svg",
+    "curve_text",
+    "dag_scene",
+    "dag_svg",
+    "dag_text",
+    "layout",
+    "measure",
+    "sparkline",
+    "table_html",
+    "table_text",
+    "to_json",
+    "to_svg",
+    "topological",
+    "watch_html",
+    "watch_scene",
+    "watch_svg",
+    "watch_text",
+]

@@ -1,0 +1,89 @@
+"""How numbers are written and where axes put their ticks."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = [
+    "MISSING",
+    "count",
+    "log_ticks",
+    "measure",
+    "nice_ceiling",
+    "nice_ticks",
+    "plain",
+    "sparkline",
+]
+
+# A narrow no-break space between thousands: 12 345.
+_THIN = "\u202f"
+MISSING = "\u2013"
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def count(value: float) -> str:
+    """Write a whole number, exactly, its thousands apart: ``12 345``."""
+    return f"{round(value):,}".replace(",", _THIN)
+
+
+def measure(value: float, digits: int = 3) -> str:
+    """Write a measured number with ``digits`` significant digits: ``0.123``, ``4.56``, ``1 230``.
+
+    What is not finite is written as a dash.
+    """
+    if not math.isfinite(value):
+        return MISSING
+    if value == 0:
+        return "0"
+    exponent = math.floor(math.log10(abs(value)))
+    rounded = round(value, digits - 1 - exponent)
+    if rounded and math.floor(math.log10(abs(rounded))) > exponent:
+        exponent += 1
+    decimals = max(0, digits - 1 - exponent)
+    return f"{rounded:,.{decimals}f}".replace(",", _THIN)
+
+
+def plain(value: float) -> str:
+    """Write a number that somebody chose, such as a tick or a load, without trailing zeros."""
+    whole, _, decimals = f"{value:.6g}".partition(".")
+    if "e" in whole or "e" in decimals:
+        return f"{value:.6g}"
+    grouped = f"{int(whole):,}".replace(",", _THIN)
+    sign = "-" if value < 0 and grouped == "0" else ""
+    return f"{sign}{grouped}.{decimals}" if decimals else grouped
+
+
+def nice_ticks(low: float, high: float, about: int = 5) -> tuple[float, ...]:
+    """Ticks at 1, 2 or 5 times a power of ten that cover ``low`` to ``high``."""
+    span = high - low
+    if span <= 0:
+        span = abs(high) or 1.0
+    raw = span / max(1, about)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return tuple(round(i * step, 12) for i in range(first, max(last, first + 1) + 1))
+
+
+def log_ticks(low: float, high: float) -> tuple[float, ...]:
+    """Ticks at 1, 2 and 5 times each power of ten from below ``low`` to above ``high``."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    steps = [m * 10.0**p for p in range(first, last + 1) for m in (1, 2, 5)]
+    below = max((t for t in steps if t <= low), default=steps[0])
+    above = min((t for t in steps if t >= high), default=steps[-1])
+    return tuple(t for t in steps if below <= t <= above)
+
+
+def nice_ceiling(value: float, floor: float = 4) -> float:
+    """Return the top of a scale that starts at 0: the next 1, 2, 4, 5 or 8 times a power of ten."""
+    value = max(value, floor)
+    power = 10.0 ** math.floor(math.log10(value))
+    return float(next(m * power for m in (1, 2, 4, 5, 8, 10) if m * power >= value * 0.9999))
+
+
+def sparkline(values: tuple[float, ...] | list[float]) -> str:
+    """Draw numbers as a row of blocks, the highest one full."""
+    top = max(values, default=0)
+    if top <= 0:
+        return _BLOCKS[0] * len(values)
+    return "".join(_BLOCKS[min(7, max(0, round(v / top * 7)))] for v in values)

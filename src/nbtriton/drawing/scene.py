@@ -1,0 +1,197 @@
+"""Pictures as plain data: a tree of shapes, written out as SVG text or as JSON for a live view.
+
+Every figure of nbtriton is such a tree, so its static and its live form are the same picture.
+Colours are roles, not values: each shape carries a presentation attribute (what survives where
+a host strips style sheets: a light card with dark ink) and a class, which the figure's own style
+sheet maps to the theme of the host where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+
+__all__ = [
+    "SERIES_ROLES",
+    "STYLE",
+    "Shape",
+    "figure",
+    "ink",
+    "shape",
+    "text_width",
+    "to_json",
+    "to_svg",
+]
+
+Attr = str | float | int
+
+# role -> colour on a light card. The categories are Okabe-Ito's, in the order in which they keep
+# 3:1 against both white and near-black; the last two are darkened for that.
+_LIGHT: dict[str, str] = {
+    "fg": "#1f2328",
+    "muted": "#57606a",
+    "line": "#d0d7de",
+    "panel": "#f6f8fa",
+    "bg": "#ffffff",
+    "s0": "#0072b2",
+    "s1": "#d55e00",
+    "s2": "#009e73",
+    "s3": "#b8588f",
+    "s4": "#a87400",
+    "s5": "#2b87bd",
+}
+SERIES_ROLES = ("s0", "s1", "s2", "s3", "s4", "s5")
+
+# Mixing with the ink darkens a colour on a light theme and brightens it on a dark one.
+_MIXES = {
+    "muted": "color-mix(in srgb,var(--nbt-fg) 72%,var(--nbt-bg))",
+    "line": "color-mix(in srgb,var(--nbt-fg) 20%,var(--nbt-bg))",
+    "panel": "color-mix(in srgb,var(--nbt-fg) 5%,var(--nbt-bg))",
+    **{role: f"color-mix(in srgb,{_LIGHT[role]} 84%,var(--nbt-fg))" for role in SERIES_ROLES},
+}
+_HOST_FG = "var(--jp-ui-font-color1,var(--vscode-editor-foreground,%s))"
+_HOST_BG = "var(--jp-layout-color1,var(--vscode-editor-background,%s))"
+_FONT = (
+    "var(--jp-ui-font-family,system-ui),-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,"
+    "'DejaVu Sans',sans-serif"
+)
+
+
+def _style() -> str:
+    base = f"--nbt-fg:{_HOST_FG % '#1f2328'};--nbt-bg:{_HOST_BG % '#ffffff'};"
+    dark = f"--nbt-fg:{_HOST_FG % '#e6edf3'};--nbt-bg:{_HOST_BG % '#161b22'};"
+    mixes = "".join(f"--nbt-{role}:{value};" for role, value in _MIXES.items())
+    rules = "".join(
+        f".nbt-fig .nbt-f-{role}{{fill:var(--nbt-{role})}}"
+        f".nbt-fig .nbt-s-{role}{{stroke:var(--nbt-{role})}}"
+        for role in _LIGHT
+    )
+    return (
+        f".nbt-fig{{{base}{mixes}font-family:{_FONT};font-variant-numeric:tabular-nums}}"
+        f"@media (prefers-color-scheme:dark){{.nbt-fig{{{dark}}}}}{rules}"
+    )
+
+
+STYLE = _style()
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One element: its tag, its attributes in order, and what stands inside."""
+
+    tag: str
+    attrs: tuple[tuple[str, Attr], ...] = ()
+    children: tuple[Shape | str, ...] = ()
+
+    def walk(self) -> Iterator[Shape]:
+        """Go through this shape and everything inside it, in drawing order."""
+        yield self
+        for child in self.children:
+            if isinstance(child, Shape):
+                yield from child.walk()
+
+
+def shape(tag: str, *children: Shape | str, **attrs: Attr | None) -> Shape:
+    """Make a shape; ``stroke_width`` is written ``stroke-width``, ``class_`` is ``class``."""
+    named = tuple(
+        (name.rstrip("_").replace("_", "-"), value)
+        for name, value in attrs.items()
+        if value is not None and value != ""
+    )
+    return Shape(tag, named, children)
+
+
+def ink(fill: str | None = None, stroke: str | None = None, cls: str = "") -> dict[str, Attr]:
+    """Attributes that paint with the named roles, in a style sheet's absence too."""
+    classes = [cls] if cls else []
+    attrs: dict[str, Attr] = {"fill": "none" if fill is None else _LIGHT[fill]}
+    if fill is not None:
+        classes.append(f"nbt-f-{fill}")
+    if stroke is not None:
+        attrs["stroke"] = _LIGHT[stroke]
+        classes.append(f"nbt-s-{stroke}")
+    attrs["class_"] = " ".join(classes)
+    return attrs
+
+
+def figure(
+    width: float, height: float, *children: Shape, label: str, title: str, cls: str
+) -> Shape:
+    """Put shapes on a card of their own background, with a name for those who do not see it."""
+    card = shape(
+        "rect", x=0.5, y=0.5, width=width - 1, height=height - 1, rx=8, **ink("bg", "line")
+    )
+    return shape(
+        "svg",
+        shape("title", title),
+        shape("style", STYLE),
+        card,
+        *children,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {_number(width)} {_number(height)}",
+        width=width,
+        height=height,
+        role="img",
+        aria_label=label,
+        class_=f"nbt-fig {cls}",
+        font_family="system-ui, 'Segoe UI', Roboto, Arial, 'DejaVu Sans', sans-serif",
+        style="max-width:100%;height:auto",
+    )
+
+
+def to_svg(root: Shape) -> str:
+    """Write the tree as SVG text."""
+    parts: list[str] = []
+    _write(root, parts)
+    return "".join(parts)
+
+
+def to_json(root: Shape) -> list[object]:
+    """Return ``[tag, {attribute: value}, [children]]``, what a live view builds elements from."""
+    return [
+        root.tag,
+        {name: value if isinstance(value, str) else _number(value) for name, value in root.attrs},
+        [child if isinstance(child, str) else to_json(child) for child in root.children],
+    ]
+
+
+def _write(node: Shape, parts: list[str]) -> None:
+    parts.append(f"<{node.tag}")
+    for name, value in node.attrs:
+        written = value if isinstance(value, str) else _number(value)
+        parts.append(f' {name}="{escape(written)}"')
+    if not node.children:
+        parts.append("/>")
+        return
+    parts.append(">")
+    for child in node.children:
+        if isinstance(child, Shape):
+            _write(child, parts)
+        else:
+            # A style sheet holds no markup of ours; escaping its quotes would break it.
+            parts.append(child if node.tag == "style" else escape(child, quote=False))
+    parts.append(f"</{node.tag}>")
+
+
+def _number(value: float) -> str:
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
+
+
+# Advance widths in em of DejaVu Sans, the widest of the fonts above: text never outgrows its box.
+_NARROW = dict.fromkeys("ijl|.,:;'!I ", 0.31) | dict.fromkeys("ftr()[]-/", 0.41)
+_WIDE = dict.fromkeys("mwMWOQ@%", 0.95)
+
+
+def text_width(text: str, size: float, *, bold: bool = False) -> float:
+    """Estimate the width of a line of text in pixels, never too small."""
+    ems = 0.0
+    for char in text:
+        if char in _NARROW:
+            ems += _NARROW[char]
+        elif char in _WIDE:
+            ems += _WIDE[char]
+        else:
+            ems += 0.72 if char.isupper() else 0.64
+    return ems * size * (1.1 if bold else 1.0)

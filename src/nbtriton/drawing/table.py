@@ -1,0 +1,169 @@
+"""Tables for pages and terminals: units in the head, digits under digits, no script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from unicodedata import east_asian_width
+
+from nbtriton.drawing.numbers import MISSING, count, measure
+
+__all__ = ["Column", "table_html", "table_text"]
+
+Format = str | Callable[[object], str]
+
+# Endings of column names that are units, longest first.
+_UNITS = (
+    ("_per_s", "1/s"),
+    ("_percent", "%"),
+    ("_bytes", "B"),
+    ("_mib", "MiB"),
+    ("_ms", "ms"),
+    ("_us", "µs"),
+    ("_ns", "ns"),
+    ("_s", "s"),
+)
+_RULE = "1px solid rgba(128,128,128,.45)"
+_HAIR = "1px solid rgba(128,128,128,.22)"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The head of a column: what is in it and in which unit."""
+
+    label: str
+    unit: str = ""
+
+    @classmethod
+    def of(cls, name: str) -> Column:
+        """Read a name such as ``p99_ms`` as ``p99`` in milliseconds."""
+        if name == "infer_per_s":
+            return cls("throughput", "infer/s")
+        for ending, unit in _UNITS:
+            if name.endswith(ending) and name != ending:
+                return cls(name.removesuffix(ending).replace("_", " "), unit)
+        return cls(name.replace("_", " "))
+
+
+def table_html(
+    columns: Sequence[str | Column],
+    rows: Sequence[Sequence[object]],
+    formats: Mapping[str, Format] | None = None,
+    *,
+    caption: str = "",
+    cls: str = "nbt-table",
+) -> str:
+    """Write a table as HTML that takes its colours from the page.
+
+    Parameters
+    ----------
+    columns : sequence of str or Column
+        A string is read by `Column.of`: ``"p99_ms"`` is headed ``p99`` with the unit ``ms``.
+    rows : sequence of sequences
+        The cells. Whole numbers are written exactly, others with three significant digits.
+    formats : mapping, optional
+        Column name or label to a format specification (``".1f"``) or a function.
+    caption : str, optional
+        Written above the table.
+    """
+    heads = [_head(column) for column in columns]
+    cells, numeric = _cells(columns, rows, formats)
+    parts = []
+    if caption:
+        parts.append(f'<div style="font-weight:600;margin:.3em 0">{escape(caption)}</div>')
+    parts.append(
+        f'<table class="{escape(cls)}" style="border-collapse:collapse;color:inherit;'
+        'font-variant-numeric:tabular-nums"><thead><tr>'
+    )
+    for head, right in zip(heads, numeric, strict=True):
+        unit = (
+            f'<br><span style="font-weight:400;opacity:.8">{escape(head.unit)}</span>'
+            if head.unit
+            else ""
+        )
+        parts.append(
+            f'<th scope="col" style="{_align(right)}padding:4px 10px;vertical-align:bottom;'
+            f'border-bottom:{_RULE}">{escape(head.label)}{unit}</th>'
+        )
+    parts.append("</tr></thead><tbody>")
+    for row in cells:
+        parts.append("<tr>")
+        parts.extend(
+            f'<td style="{_align(right)}padding:3px 10px;border-bottom:{_HAIR}">{escape(cell)}</td>'
+            for cell, right in zip(row, numeric, strict=True)
+        )
+        parts.append("</tr>")
+    parts.append("</tbody></table>")
+    return "".join(parts)
+
+
+def table_text(
+    columns: Sequence[str | Column],
+    rows: Sequence[Sequence[object]],
+    formats: Mapping[str, Format] | None = None,
+    *,
+    caption: str = "",
+) -> str:
+    """Write a table as aligned text; parameters as in `table_html`."""
+    heads = [_head(column) for column in columns]
+    cells, numeric = _cells(columns, rows, formats)
+    titles = [f"{head.label} [{head.unit}]" if head.unit else head.label for head in heads]
+    widths = [
+        max(map(_columns_of, column), default=0) for column in zip(titles, *cells, strict=True)
+    ]
+    lines = [caption] if caption else []
+    for row in (titles, *cells):
+        padded = []
+        for cell, width, right in zip(row, widths, numeric, strict=True):
+            space = " " * (width - _columns_of(cell))
+            padded.append(space + cell if right else cell + space)
+        lines.append("  ".join(padded).rstrip())
+    lines.insert(1 + bool(caption), "  ".join("─" * width for width in widths))
+    return "\n".join(lines)
+
+
+def _head(column: str | Column) -> Column:
+    return column if isinstance(column, Column) else Column.of(column)
+
+
+def _cells(
+    columns: Sequence[str | Column],
+    rows: Sequence[Sequence[object]],
+    formats: Mapping[str, Format] | None,
+) -> tuple[list[list[str]], list[bool]]:
+    wanted = [(formats or {}).get(c.label if isinstance(c, Column) else c) for c in columns]
+    numeric = [
+        bool(rows) and all(_is_number(row[i]) or row[i] is None for row in rows)
+        for i in range(len(columns))
+    ]
+    cells = [[_cell(value, fmt) for value, fmt in zip(row, wanted, strict=True)] for row in rows]
+    return cells, numeric
+
+
+def _is_number(value: object) -> bool:
+    # Also NumPy's scalars, without importing NumPy.
+    return hasattr(value, "__float__") and not isinstance(value, bool | str)
+
+
+def _cell(value: object, fmt: Format | None) -> str:
+    if value is None:
+        return MISSING
+    if callable(fmt):
+        return fmt(value)
+    if fmt is not None:
+        return format(value, fmt)
+    if isinstance(value, bool) or not _is_number(value):
+        return str(value)
+    if hasattr(value, "__index__"):
+        return count(int(value))
+    return measure(float(value))  # type: ignore[arg-type]
+
+
+def _align(right: bool) -> str:
+    return f"text-align:{'right' if right else 'left'};"
+
+
+def _columns_of(text: str) -> int:
+    """Count terminal columns: East Asian wide characters take two."""
+    return sum(2 if east_asian_width(char) in "WF" else 1 for char in text)

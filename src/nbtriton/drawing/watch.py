@@ -1,0 +1,410 @@
+"""What a server did over the last seconds: queues, instances and batch sizes of its models.
+
+The picture is also the skeleton of the live view, which fills the parts that carry ``data-role``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nbtriton.drawing.numbers import count, measure, nice_ceiling, sparkline
+from nbtriton.drawing.scene import Shape, figure, ink, shape, text_width, to_svg
+from nbtriton.drawing.table import table_html, table_text
+
+__all__ = [
+    "Lane",
+    "ModelActivity",
+    "batch_bins",
+    "bin_counts",
+    "watch_html",
+    "watch_scene",
+    "watch_svg",
+    "watch_text",
+]
+
+_WIDTH = 900.0
+_PLOT_X, _PLOT_W = 250.0, 330.0
+_BARS_X, _BARS_W = 706.0, 174.0
+_STRIP_H, _LANE_H, _LANE_STEP = 46.0, 13.0, 19.0
+# More lanes than this make a card longer than a screen; the rest is said in words.
+_MAX_LANES = 8
+
+STATE_ROLES = {"READY": "s2", "LOADING": "s0", "UNLOADING": "s4", "UNAVAILABLE": "s1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One instance: the share of time it was busy around each sample, and what it runs now."""
+
+    name: str
+    busy: tuple[float, ...]
+    batch_size: int = 0
+    executions: int = 0
+
+    @property
+    def share(self) -> float:
+        """The share of the whole time in which it was busy, 0 to 1."""
+        return sum(self.busy) / len(self.busy) if self.busy else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelActivity:
+    """One model over a span of time.
+
+    Attributes
+    ----------
+    ages_s : tuple of float
+        How long ago each sample was taken, oldest first.
+    queued : tuple of float
+        Requests that waited, per sample.
+    bins : tuple of (str, int)
+        Batch sizes and how many executions had them.
+    infer_per_s, queue_ms, compute_ms : float
+        Over the span; the latter two are means per request.
+    """
+
+    name: str
+    version: int = 1
+    state: str = "READY"
+    reason: str = ""
+    platform: str = ""
+    ages_s: tuple[float, ...] = ()
+    queued: tuple[float, ...] = ()
+    executing: int = 0
+    lanes: tuple[Lane, ...] = ()
+    bins: tuple[tuple[str, int], ...] = ()
+    infer_per_s: float = 0.0
+    queue_ms: float = 0.0
+    compute_ms: float = 0.0
+    inference_count: int = 0
+    execution_count: int = 0
+    fail_count: int = 0
+
+
+def batch_bins(max_batch_size: int) -> tuple[tuple[int, int], ...]:
+    """Return the first and last batch size of each bar: single sizes up to 12, else doubling."""
+    top = max(1, max_batch_size)
+    if top <= 12:
+        return tuple((size, size) for size in range(1, top + 1))
+    bins, first = [(1, 1)], 2
+    while first <= top:
+        last = min(top, 2 * (first - 1))
+        bins.append((first, last))
+        first = last + 1
+    return tuple(bins)
+
+
+def bin_counts(
+    bins: Sequence[tuple[int, int]], sizes: Mapping[int, int]
+) -> tuple[tuple[str, int], ...]:
+    """Sum executions per bar; what is larger than the last bar counts there."""
+    totals = [0] * len(bins)
+    for size, executions in sizes.items():
+        at = next((i for i, (_, last) in enumerate(bins) if size <= last), len(bins) - 1)
+        totals[at] += executions
+    names = (str(a) if a == b else f"{a}\u2013{b}" for a, b in bins)
+    return tuple(zip(names, totals, strict=True))
+
+
+def watch_svg(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> str:
+    """Draw one card per model: counters, queue depth and instances over time, batch sizes."""
+    return to_svg(watch_scene(models, span_s=span_s))
+
+
+def watch_html(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> str:
+    """Return the picture of `watch_svg` with the same numbers as a table beneath it."""
+    columns, rows = _table(models)
+    table = table_html(columns, rows, cls="nbt-watch-table")
+    return (
+        f'<div class="nbt-watch nbt-static">{watch_svg(models, span_s=span_s)}'
+        f"<details><summary>the numbers as a table</summary>{table}</details></div>"
+    )
+
+
+def watch_text(models: Sequence[ModelActivity]) -> str:
+    """Write the counters as an aligned table with a sparkline of each queue."""
+    columns, rows = _table(models)
+    if not rows:
+        return "no models are loaded"
+    sparks = [sparkline(_thin(model.queued, 24)) for model in models]
+    return table_text(
+        [*columns, "queue"], [[*row, spark] for row, spark in zip(rows, sparks, strict=True)]
+    )
+
+
+def _table(models: Sequence[ModelActivity]) -> tuple[list[str], list[list[object]]]:
+    columns = [
+        "model",
+        "version",
+        "state",
+        "queued",
+        "executing",
+        "infer_per_s",
+        "queue_ms",
+        "compute_ms",
+        "inferences",
+        "executions",
+        "failed",
+        "mean batch",
+    ]
+    rows: list[list[object]] = [
+        [
+            model.name,
+            model.version,
+            model.state,
+            int(model.queued[-1]) if model.queued else 0,
+            model.executing,
+            float(model.infer_per_s),
+            float(model.queue_ms),
+            float(model.compute_ms),
+            model.inference_count,
+            model.execution_count,
+            model.fail_count,
+            model.inference_count / model.execution_count if model.execution_count else None,
+        ]
+        for model in models
+    ]
+    return columns, rows
+
+
+def watch_scene(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> Shape:
+    """Return the picture of some models as shapes; each card is a group with ``data-model``."""
+    y = 12.0
+    cards = []
+    for model in models:
+        height = _card_height(model)
+        cards.append(_card(model, y, height, span_s))
+        y += height + 10
+    if not models:
+        cards.append(_text(24, 40, "no models are loaded", 13, "muted"))
+        y = 66.0
+    said = "; ".join(
+        f"{model.name} {model.state}, {measure(model.infer_per_s)} infer/s, "
+        f"{int(model.queued[-1]) if model.queued else 0} queued"
+        for model in models
+    )
+    return figure(
+        _WIDTH,
+        y + 2,
+        *cards,
+        label=f"Server activity over the last {span_s:.0f} s: {said or 'no models'}",
+        title="Server activity",
+        cls="nbt-watch-svg",
+    )
+
+
+def _card_height(model: ModelActivity) -> float:
+    lanes = min(len(model.lanes), _MAX_LANES) + (len(model.lanes) > _MAX_LANES)
+    return max(132.0, 26 + _STRIP_H + 10 + lanes * _LANE_STEP + 24)
+
+
+def _card(model: ModelActivity, y: float, height: float, span_s: float) -> Shape:
+    parts = [shape("rect", x=10, y=y, width=_WIDTH - 20, height=height, rx=6, **ink("panel"))]
+    parts += _counters(model, y)
+    parts += _queue(model, y, span_s)
+    parts += _lanes(model, y + 26 + _STRIP_H + 10, span_s)
+    parts += _time_axis(y + height - 10, span_s)
+    parts += _histogram(model, y, height)
+    return shape("g", *parts, class_="nbt-model", data_model=model.name, data_version=model.version)
+
+
+def _counters(model: ModelActivity, y: float) -> list[Shape]:
+    role = STATE_ROLES.get(model.state, "muted")
+    name = model.name
+    while text_width(name, 14, bold=True) > 210 and len(name) > 4:
+        name = name[:-2] + "…"
+    failed = f"{count(model.fail_count)} failed"
+    return [
+        shape("title", " ".join(filter(None, (model.name, model.platform, model.reason)))),
+        _text(24, y + 24, name, 14, "fg", bold=True),
+        shape("circle", cx=28.5, cy=y + 38, r=4.5, **ink(role)),
+        _text(39, y + 42, f"{model.state} · version {model.version}", 11, "muted"),
+        _text(24, y + 72, measure(model.infer_per_s), 22, "fg", bold=True, role="rate"),
+        _text(24, y + 87, "inferences per second", 11, "muted"),
+        _text(
+            24,
+            y + 106,
+            f"wait {measure(model.queue_ms)} ms · compute {measure(model.compute_ms)} ms",
+            11,
+            "muted",
+            role="times",
+        ),
+        _text(24, y + 121, f"{count(model.inference_count)} done", 11, "muted", role="done"),
+        _text(
+            150,
+            y + 121,
+            failed,
+            11,
+            "s1" if model.fail_count else "muted",
+            role="failed",
+            bold=bool(model.fail_count),
+        ),
+    ]
+
+
+def _queue(model: ModelActivity, y: float, span_s: float) -> list[Shape]:
+    top, base = y + 26, y + 26 + _STRIP_H
+    high = nice_ceiling(max(model.queued, default=0))
+    now = int(model.queued[-1]) if model.queued else 0
+    line, area = _steps(model.ages_s, model.queued, high, top, _STRIP_H, span_s)
+    right = _PLOT_X + _PLOT_W
+    return [
+        _text(_PLOT_X, y + 18, "queue depth, requests", 11, "muted"),
+        _text(right, y + 18, f"0 to {count(high)}", 10, "muted", anchor="end", role="queue-top"),
+        shape("path", d=f"M{_PLOT_X} {top:.1f}h{_PLOT_W}", **ink(None, "line")),
+        shape("path", d=area, opacity=0.25, data_role="queue-area", **ink("s0")),
+        shape("path", d=line, stroke_width=1.5, data_role="queue-line", **ink(None, "s0")),
+        shape("path", d=f"M{_PLOT_X} {base:.1f}h{_PLOT_W}", **ink(None, "muted")),
+        _text(right + 10, base - 16, count(now), 16, "fg", bold=True, role="queue-now"),
+        _text(right + 10, base - 2, "waiting now", 10, "muted"),
+    ]
+
+
+def _lanes(model: ModelActivity, y: float, span_s: float) -> list[Shape]:
+    parts: list[Shape] = []
+    for i, lane in enumerate(model.lanes[:_MAX_LANES]):
+        top = y + i * _LANE_STEP
+        _, area = _steps(model.ages_s, lane.busy, 1.0, top, _LANE_H, span_s)
+        parts += [
+            shape("title", lane.name),
+            shape(
+                "rect", x=_PLOT_X, y=top, width=_PLOT_W, height=_LANE_H, rx=2, **ink("bg", "line")
+            ),
+            shape("path", d=area, data_role="lane", data_lane=i, **ink("s2")),
+            _text(
+                _PLOT_X + _PLOT_W + 10,
+                top + 10.5,
+                lane_text(lane.share, lane.batch_size),
+                11,
+                "fg",
+                role="lane-text",
+                lane=i,
+            ),
+            _text(_PLOT_X - 7, top + 10.5, str(i), 10, "muted", anchor="end"),
+        ]
+    if len(model.lanes) > _MAX_LANES:
+        more = len(model.lanes) - _MAX_LANES
+        top = y + _MAX_LANES * _LANE_STEP
+        parts.append(_text(_PLOT_X, top + 10.5, f"and {more} more instances", 11, "muted"))
+    return parts
+
+
+def lane_text(share: float, batch_size: int) -> str:
+    """Say how busy an instance was, and what it does now."""
+    doing = f"batch {batch_size}" if batch_size else "idle"
+    return f"{share * 100:.0f} % · {doing}"
+
+
+def _time_axis(y: float, span_s: float) -> list[Shape]:
+    return [
+        _text(_PLOT_X, y, f"{span_s:.0f} s ago", 10, "muted"),
+        _text(_PLOT_X + _PLOT_W, y, "now", 10, "muted", anchor="end"),
+    ]
+
+
+def _histogram(model: ModelActivity, y: float, height: float) -> list[Shape]:
+    bins = model.bins or (("1", 0),)
+    top, base = y + 30, y + height - 24
+    most = max(max((n for _, n in bins), default=0), 1)
+    step = min(_BARS_W / len(bins), 34.0)
+    wide = step * 0.78
+    parts = [
+        _text(_BARS_X, y + 18, "batch sizes", 11, "muted"),
+        shape("path", d=f"M{_BARS_X} {base:.1f}h{_BARS_W}", **ink(None, "muted")),
+    ]
+    # Labels that would touch their neighbours are left out, always keeping the last.
+    widest = max(text_width(name, 10) for name, _ in bins) + 3
+    every = max(1, -(-int(widest) // max(1, int(step))))
+    for i, (name, n) in enumerate(bins):
+        bar = (base - top - 10) * n / most
+        x = _BARS_X + i * step + (step - wide) / 2
+        parts.append(
+            shape(
+                "rect",
+                shape("title", f"batch size {name}: {count(n)} executions"),
+                x=x,
+                y=base - bar,
+                width=wide,
+                height=bar,
+                data_role="bar",
+                data_base=base,
+                data_room=base - top - 10,
+                **ink("s3"),
+            )
+        )
+        if (len(bins) - 1 - i) % every == 0:
+            parts.append(_text(x + wide / 2, base + 13, name, 10, "muted", anchor="middle"))
+    parts.append(
+        _text(
+            _BARS_X + _BARS_W,
+            y + 18,
+            f"max {count(most)} executions",
+            10,
+            "muted",
+            "end",
+            role="bar-top",
+        )
+    )
+    return parts
+
+
+def _steps(
+    ages: Sequence[float],
+    values: Sequence[float],
+    high: float,
+    top: float,
+    tall: float,
+    span: float,
+) -> tuple[str, str]:
+    """Return the outline and the area of values over time, newest at the right edge."""
+    pairs = [(a, v) for a, v in zip(ages, values, strict=True) if a <= span]
+    if not pairs:
+        return "", ""
+    base = top + tall
+    spots = [
+        (_PLOT_X + (1 - age / span) * _PLOT_W, base - min(value / high, 1.0) * tall)
+        for age, value in pairs
+    ]
+    line = f"M{spots[0][0]:.1f} {spots[0][1]:.1f}" + "".join(
+        f"H{x:.1f}V{y:.1f}" for x, y in spots[1:]
+    )
+    area = f"M{spots[0][0]:.1f} {base:.1f}V{spots[0][1]:.1f}" + line[line.find("H") :]
+    if len(spots) == 1:
+        area = f"M{spots[0][0]:.1f} {base:.1f}V{spots[0][1]:.1f}"
+    return line, f"{area}V{base:.1f}z"
+
+
+def _thin(values: Sequence[float], most: int) -> list[float]:
+    """Keep at most ``most`` values, each the highest of its stretch."""
+    if len(values) <= most:
+        return list(values)
+    return [
+        max(values[i * len(values) // most : (i + 1) * len(values) // most]) for i in range(most)
+    ]
+
+
+def _text(
+    x: float,
+    y: float,
+    text: str,
+    size: float,
+    paint: str,
+    anchor: str = "",
+    *,
+    bold: bool = False,
+    role: str = "",
+    lane: int | None = None,
+) -> Shape:
+    return shape(
+        "text",
+        text,
+        x=x,
+        y=y,
+        font_size=size,
+        font_weight=600 if bold else None,
+        text_anchor=anchor,
+        data_role=role,
+        data_lane=lane,
+        **ink(paint),
+    )
