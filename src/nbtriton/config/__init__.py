@@ -7,6 +7,7 @@ text that it is handed. Messages are Triton's, hints are ours.
 from __future__ import annotations
 
 from nbtriton.config._proto import ModelConfig
+from nbtriton.config.autocomplete import AutoCompleteConfig, complete_from
 from nbtriton.config.convert import (
     as_config,
     from_dict,
@@ -15,6 +16,7 @@ from nbtriton.config.convert import (
     to_json,
     to_reported_dict,
 )
+from nbtriton.config.dataflow import parse_dataflow
 from nbtriton.config.normalize import (
     InstancePlan,
     is_ensemble,
@@ -23,6 +25,7 @@ from nbtriton.config.normalize import (
     plan_instances,
     scheduling_choice,
 )
+from nbtriton.config.options import apply_options
 from nbtriton.config.pbtxt import format_pbtxt, parse_pbtxt
 from nbtriton.config.signature import (
     TensorSpec,
@@ -31,12 +34,18 @@ from nbtriton.config.signature import (
     parse_annotation,
     signature_config,
 )
+from nbtriton.config.validate import validate, validate_instance_groups
+from nbtriton.config.validate_ensemble import validate_ensemble
+from nbtriton.config.validate_io import validate_io, validate_load
 
 __all__ = [
+    "AutoCompleteConfig",
     "InstancePlan",
     "ModelConfig",
     "TensorSpec",
+    "apply_options",
     "as_config",
+    "complete_from",
     "format_pbtxt",
     "from_dict",
     "input_specs",
@@ -46,6 +55,7 @@ __all__ = [
     "normalize_instance_groups",
     "output_specs",
     "parse_annotation",
+    "parse_dataflow",
     "parse_pbtxt",
     "plan_instances",
     "scheduling_choice",
@@ -53,4 +63,9 @@ __all__ = [
     "to_dict",
     "to_json",
     "to_reported_dict",
+    "validate",
+    "validate_ensemble",
+    "validate_instance_groups",
+    "validate_io",
+    "validate_load",
 ]

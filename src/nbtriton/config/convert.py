@@ -69,7 +69,7 @@ def to_json(config: ModelConfig) -> str:
 
 
 def to_reported_dict(config: ModelConfig) -> dict[str, Any]:
-    """Return the JSON of Triton's ``/v2/models/<m>/config`` (config.md J1, J5).
+    """Return the JSON of Triton's ``/v2/models/<m>/config``.
 
     Every scalar, list and map is there with its default, a sub-message only if it is set, 64-bit
     integers are numbers, and keys stand in the order of Triton's model_config.proto.
