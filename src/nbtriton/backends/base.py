@@ -124,7 +124,9 @@ class ServerHandle(Protocol):
     ) -> Any: ...  # an nbtriton.engine.InferenceFuture
     def is_model_ready(self, name: str, version: int = -1) -> bool: ...
     def is_decoupled(self, name: str, version: int = -1) -> bool: ...
-    def load_model(self, name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None: ...
+    def load_model(
+        self, name: str, config: str = "", files: Mapping[str, bytes] | None = None
+    ) -> None: ...
     def unload_model(self, name: str, unload_dependents: bool = False) -> None: ...
 
 
@@ -145,6 +147,9 @@ class ModelContext:
         ``<repository>/<model>``; None for a model that lives in a notebook.
     server : ServerHandle or None
         For models that call other models; None while auto-completing.
+    example : object, optional
+        One call's inputs with the batch dimension (an array, a tuple or a dict), from which a
+        backend may complete the configuration.
     """
 
     name: str
@@ -153,6 +158,7 @@ class ModelContext:
     source: object
     model_directory: Path | None = None
     server: ServerHandle | None = None
+    example: object | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +172,16 @@ class InstanceContext:
 
 
 class BackendInstance(ABC):
-    """One loaded instance. The engine never calls it from two threads at once."""
+    """One loaded instance. The engine never calls it from two threads at once.
+
+    Attributes
+    ----------
+    any_thread : bool
+        False if `execute` must always run on the instance's own thread. Otherwise an idle instance
+        may run a request in the thread of its caller, which saves two hand-overs between threads.
+    """
+
+    any_thread: bool = True
 
     @abstractmethod
     def execute(

@@ -1,0 +1,124 @@
+"""Whole batches: inputs of requests joined along axis 0, outputs named, checked and split again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nbtriton.backends.base import BackendRequest, Response
+from nbtriton.errors import InternalError, InvalidArgumentError, nearest
+from nbtriton.tensors import Array, format_shape, gather, scatter, shape_of
+
+__all__ = ["gather_inputs", "name_outputs", "scatter_outputs"]
+
+
+def gather_inputs(requests: Sequence[BackendRequest], names: Sequence[str]) -> dict[str, Array]:
+    """Return the inputs of a batch, joined along axis 0, for those of the names that it has.
+
+    A single request's arrays pass through uncopied, unless they are read-only: the model may work
+    in place.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Requests with different inputs or shapes in one batch.
+    """
+    first = requests[0].inputs
+    joined = {}
+    for name in names:
+        if name not in first:
+            continue
+        try:
+            array = gather([request.inputs[name] for request in requests])
+        except KeyError:
+            raise InvalidArgumentError(
+                f"input '{name}' is missing in some requests of one batch"
+            ) from None
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(
+                f"input '{name}': {error.message}", hint=error.hint
+            ) from None
+        if type(array) is np.ndarray and not array.flags.writeable:
+            array = array.copy()
+        joined[name] = array
+    return joined
+
+
+def name_outputs(result: Any, names: Sequence[str], *, model: str) -> dict[str, Any]:
+    """Return what a model's code returned as a dict by output name.
+
+    Parameters
+    ----------
+    result : mapping, tuple, list or a single output
+        By name, or in the order of `names`.
+    names : sequence of str
+        The model's outputs in the order of its configuration.
+    model : str
+        For messages.
+
+    Raises
+    ------
+    InternalError
+        Wrong number of outputs, a missing or an unknown name.
+    """
+    listed = ", ".join(f"'{name}'" for name in names)
+    if isinstance(result, Mapping):
+        for name in result:
+            if name not in names:
+                raise InternalError(
+                    f"model '{model}' returned the output '{name}', which its configuration does "
+                    "not have",
+                    hint=nearest(str(name), names),
+                )
+        missing = [name for name in names if name not in result]
+        if missing:
+            raise InternalError(
+                f"model '{model}' did not return the output '{missing[0]}', found only "
+                + (", ".join(f"'{name}'" for name in result) or "an empty dict")
+            )
+        return dict(result)
+    if result is None:
+        raise InternalError(f"model '{model}' returned None, its configuration has {listed}")
+    values = result if isinstance(result, (tuple, list)) else (result,)
+    if len(values) != len(names):
+        raise InternalError(
+            f"model '{model}' returned {len(values)} outputs, its configuration has "
+            f"{len(names)}: {listed}"
+        )
+    return dict(zip(names, values, strict=True))
+
+
+def scatter_outputs(
+    requests: Sequence[BackendRequest],
+    outputs: Mapping[str, Array],
+    *,
+    batches: bool,
+    model: str,
+) -> list[Response]:
+    """Return one response a request, with views of the outputs that it asked for.
+
+    Raises
+    ------
+    InternalError
+        The first dimension of an output is not the size of the batch.
+    """
+    if not batches:
+        (request,) = requests
+        return [Response({n: a for n, a in outputs.items() if n in request.requested_outputs})]
+    sizes = [request.batch_size for request in requests]
+    total = sum(sizes)
+    wanted: list[dict[str, Array]] = [{} for _ in requests]
+    for name, array in outputs.items():
+        shape = shape_of(array)
+        if not shape or shape[0] != total:
+            raise InternalError(
+                f"output '{name}' of model '{model}' has shape {format_shape(shape)}, expected "
+                f"a first dimension of {total}, the size of the batch",
+                hint="with max_batch_size > 0 the model gets and returns whole batches",
+            )
+        for request, part, found in zip(requests, scatter(array, sizes), wanted, strict=True):
+            if name in request.requested_outputs:
+                found[name] = part
+    return [Response(found) for found in wanted]

@@ -1,0 +1,190 @@
+"""The python backend: `TritonPythonModel` classes, ``model.py`` files and plain functions."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
+from nbtriton.backends.python.function import FunctionInstance
+from nbtriton.backends.python.imports import LocalModules
+from nbtriton.backends.python.install import install_pb_utils
+from nbtriton.backends.python.instance import PythonInstance
+from nbtriton.backends.python.running import CURRENT, Running
+from nbtriton.backends.signature import complete_signature, read_signature
+from nbtriton.backends.tracebacks import load_error
+from nbtriton.config import AutoCompleteConfig, ModelConfig, complete_from, to_reported_dict
+from nbtriton.errors import ConfigError, InternalError, UnsupportedError
+from nbtriton.errors import TritonError as EngineError
+
+__all__ = ["PythonBackend"]
+
+_CLASS = "TritonPythonModel"
+
+
+class PythonBackend(Backend):
+    """Runs Python code, as Triton's backend of the same name does."""
+
+    name: ClassVar[str] = "python"
+
+    def __init__(self) -> None:
+        install_pb_utils()
+
+    @classmethod
+    def accepts(cls, source: object) -> bool:
+        """Return True for a class with ``execute``, a function, and a path to a ``.py`` file."""
+        if isinstance(source, type):
+            return source.__name__ == _CLASS or callable(getattr(source, "execute", None))
+        if isinstance(source, Path):
+            return source.suffix == ".py"
+        return inspect.isfunction(source)
+
+    def complete_config(self, context: ModelContext) -> ModelConfig:
+        """Run the model's ``auto_complete_config``, or read a function's annotations.
+
+        Raises
+        ------
+        ModelError
+            The model's own code raised.
+        ConfigError
+            Annotations are missing or contradict the configuration.
+        """
+        if inspect.isfunction(context.source):
+            return _complete_function(context.source, context.config)
+        running = Running(context.name, context.name, _version_directory(context))
+        token = CURRENT.set(running)
+        try:
+            function = getattr(_model_class(context), "auto_complete_config", None)
+            if function is None:
+                return context.config
+            completed = function(AutoCompleteConfig(context.config))
+        except (EngineError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise load_error(error) from error
+        finally:
+            CURRENT.reset(token)
+        if not isinstance(completed, AutoCompleteConfig):
+            raise InternalError(
+                f"auto_complete_config function in model '{context.name}' must return a valid "
+                "pb.ModelConfig object.",
+                hint="end it with: return auto_complete_model_config",
+            )
+        return complete_from(context.config, completed.as_dict())
+
+    def create_instance(self, context: InstanceContext) -> BackendInstance:
+        """Create one instance.
+
+        Raises
+        ------
+        ModelError
+            Importing the file, the constructor or ``initialize`` raised.
+        UnsupportedError
+            FORCE_CPU_ONLY_INPUT_TENSORS is neither yes nor no.
+        """
+        model = context.model
+        running = Running(
+            model.name,
+            context.name,
+            _version_directory(model),
+            model.server,
+            decoupled=model.config.model_transaction_policy.decoupled,
+        )
+        force_cpu = _force_cpu(model.config)
+        if inspect.isfunction(model.source):
+            return FunctionInstance(model.source, model.config, running)
+        return PythonInstance(
+            partial(_make_model, model),
+            running,
+            _initialize_arguments(context),
+            force_cpu=force_cpu,
+            source_name=str(model.source) if isinstance(model.source, Path) else model.name,
+        )
+
+
+def _model_class(context: ModelContext) -> Callable[[], Any]:
+    """Return the model's class; of a file, imported afresh: instances share no globals."""
+    source = context.source
+    if isinstance(source, type):
+        return source
+    if not isinstance(source, Path):
+        raise InternalError(f"the python backend cannot run {source!r}")
+    if not source.is_file():
+        raise InternalError(f"Python model file not found: '{source}'")
+    directories = [source.parent]
+    if context.model_directory is not None and context.model_directory != source.parent:
+        directories.append(context.model_directory)
+    module = LocalModules(context.version, directories).load(source)
+    found: Callable[[], Any] = getattr(module, _CLASS)
+    return found
+
+
+def _make_model(context: ModelContext) -> object:
+    return _model_class(context)()
+
+
+def _version_directory(context: ModelContext) -> Path | None:
+    if isinstance(context.source, Path):
+        return context.source.parent
+    if context.model_directory is not None:
+        return context.model_directory / str(context.version)
+    return None
+
+
+def _initialize_arguments(context: InstanceContext) -> dict[str, str]:
+    model = context.model
+    directory = model.model_directory or _version_directory(model) or ""
+    return {
+        "model_config": json.dumps(to_reported_dict(model.config)),
+        "model_instance_kind": context.kind.removeprefix("KIND_"),
+        "model_instance_name": context.name,
+        "model_instance_device_id": str(context.device_id),
+        "model_repository": str(directory),
+        "model_version": str(model.version),
+        "model_name": model.name,
+    }
+
+
+def _force_cpu(config: ModelConfig) -> bool:
+    key = "FORCE_CPU_ONLY_INPUT_TENSORS"
+    if key not in config.parameters:
+        return True
+    value = config.parameters[key].string_value
+    if value not in ("yes", "no"):
+        raise UnsupportedError(f"Incorrect value for {key}: {value}'", hint="yes or no")
+    return value == "yes"
+
+
+def _complete_function(function: Callable[..., Any], config: ModelConfig) -> ModelConfig:
+    signature = read_signature(function)
+    configured = {tensor.name for tensor in config.input}
+    unknown = [name for name in signature.unannotated if name not in configured]
+    if unknown:
+        raise ConfigError(
+            f"parameter '{unknown[0]}' of '{function.__name__}' names no tensor",
+            hint=f'annotate it: {unknown[0]}: "FP32[4]", dims without the batch dimension',
+            field=unknown[0],
+        )
+    completed = complete_signature(config, signature.inputs, signature.outputs)
+    if not completed.output:
+        raise ConfigError(
+            f"'{function.__name__}' does not say what it returns",
+            hint='annotate it: -> {"OUT": "FP32[4]"}, dims without the batch dimension',
+        )
+    accepts_any = any(
+        parameter.kind is parameter.VAR_KEYWORD
+        for parameter in inspect.signature(function).parameters.values()
+    )
+    parameters = inspect.signature(function).parameters
+    for tensor in completed.input:
+        if tensor.name not in parameters and not accepts_any:
+            raise ConfigError(
+                f"'{function.__name__}' has no parameter for input '{tensor.name}'",
+                hint=f"its parameters: {', '.join(parameters)}",
+                field=tensor.name,
+            )
+    return completed

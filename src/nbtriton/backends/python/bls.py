@@ -1,0 +1,303 @@
+"""Calls from one model to another (business logic scripting) and to the repository."""
+
+# ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Mapping
+from queue import SimpleQueue
+from typing import Any
+
+from nbtriton.backends.base import Response, ServerHandle
+from nbtriton.backends.python.errors import TritonError, TritonModelException
+from nbtriton.backends.python.messages import (
+    InferenceRequest,
+    InferenceResponse,
+    MemoryType,
+    PreferredMemory,
+)
+from nbtriton.backends.python.running import current, current_server
+from nbtriton.backends.python.tensor import Tensor, wire_array
+from nbtriton.errors import TritonError as EngineError
+from nbtriton.tensors import Array, is_on_device, to_numpy, to_torch
+
+__all__ = [
+    "ResponseIterator",
+    "execute",
+    "execute_async",
+    "is_model_ready",
+    "load_model",
+    "unload_model",
+]
+
+_SEQUENCE_START = 1
+_SEQUENCE_END = 2
+_ONLY_DURING_EXECUTE = "BLS is only supported during the 'execute' function."
+
+
+class ResponseIterator:
+    """The responses of one call, in order; ends after the final one.
+
+    Notes
+    -----
+    A decoupled target that ends with a bare final flag gives one last response without tensors.
+    """
+
+    def __init__(self, preferred: PreferredMemory | None) -> None:
+        self._preferred = preferred
+        self._queue: SimpleQueue[InferenceResponse | None] = SimpleQueue()
+        self._future: Any = None
+        self._ended = False  # the producer's side
+        self._exhausted = False  # the consumer's side
+
+    def __iter__(self) -> Iterator[InferenceResponse]:
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        if self._exhausted:
+            raise StopIteration
+        response = self._queue.get()
+        if response is None:
+            self._exhausted = True
+            raise StopIteration
+        return response
+
+    def cancel(self) -> None:
+        """Tell the target that nobody waits any more; the iterator still ends by itself."""
+        if self._future is not None:
+            self._future.cancel()
+
+    def _on_response(self, response: Response | None, final: bool) -> None:
+        if self._ended:
+            return
+        self._queue.put(_from_response(response or Response(), self._preferred))
+        if final:
+            self._end()
+
+    def _on_done(self, future: Any) -> None:
+        # Requests that failed before their model saw them may end without any response.
+        if self._ended:
+            return
+        error = future.exception()
+        if error is not None:
+            self._queue.put(_failed(str(getattr(error, "message", error))))
+        self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._queue.put(None)
+
+
+def execute(request: InferenceRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
+    """Run a request and wait; see `InferenceRequest.exec`."""
+    server = _server()
+    if decoupled:
+        return _iterate(server, request)
+    future = _submit(server, request)
+    if isinstance(future, InferenceResponse):
+        return future
+    try:
+        result = future.result()
+    except EngineError as error:
+        return _failed(_late_text(error))
+    return _from_result(result, request)
+
+
+def execute_async(request: InferenceRequest, decoupled: bool) -> asyncio.Future[Any]:
+    """Return an awaitable of what `execute` returns; needs a running event loop."""
+    loop = asyncio.get_running_loop()
+    server = _server()
+    answer: asyncio.Future[Any] = loop.create_future()
+    if decoupled:
+        answer.set_result(_iterate(server, request))
+        return answer
+    future = _submit(server, request)
+    if isinstance(future, InferenceResponse):
+        answer.set_result(future)
+        return answer
+
+    def deliver(response: InferenceResponse) -> None:
+        if not answer.done():
+            answer.set_result(response)
+
+    def done(future: Any) -> None:
+        error = future.exception()
+        if error is None:
+            response = _from_result(future.result(), request)
+        else:
+            response = _failed(_late_text(error))
+        # the loop was closed: nobody waits
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(deliver, response)
+
+    future.add_done_callback(done)
+    return answer
+
+
+def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
+    """Load or reload a model of the server's repository.
+
+    Parameters
+    ----------
+    model_name : str
+    config : str
+        JSON that replaces the model's configuration.
+    files : dict of str to bytes
+        Files of the model directory, by path, instead of those on disk.
+
+    Raises
+    ------
+    TritonModelException
+        The server could not load it.
+    """
+    for path, content in (files or {}).items():
+        if not isinstance(content, bytes):
+            raise TypeError(
+                f"load_model(): incompatible function arguments. Expected bytes for file "
+                f"'{path}', found type {type(content).__name__}"
+            )
+    try:
+        _any_server().load_model(model_name, config, files)
+    except EngineError as error:
+        raise TritonModelException(f"Failed to load model: {_with_instance(error)}") from error
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Unload a model; unknown names are no error."""
+    try:
+        _any_server().unload_model(model_name, unload_dependents)
+    except EngineError as error:
+        raise TritonModelException(f"Failed to unload model: {_with_instance(error)}") from error
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Return True if the model can be called now."""
+    return _any_server().is_model_ready(model_name, int(model_version) if model_version else -1)
+
+
+def _server() -> ServerHandle:
+    server = current_server()
+    if server is None:
+        raise TritonModelException(_ONLY_DURING_EXECUTE)
+    return server
+
+
+def _any_server() -> ServerHandle:
+    # Unlike inference, model control is allowed in initialize and finalize.
+    running = current()
+    server = running.server if running is not None else current_server()
+    if server is None:
+        raise TritonModelException("Model control needs a model that a server runs.")
+    return server
+
+
+def _with_instance(error: EngineError) -> str:
+    running = current()
+    name = running.instance_name if running is not None else ""
+    return f"Failed to process the request for model '{name}', message: {error.message}"
+
+
+def _submit(server: ServerHandle, request: InferenceRequest) -> Any | InferenceResponse:
+    """Return the engine's future, or the response of a request that was not accepted."""
+    name = request._model_name
+    assert name is not None
+    try:
+        if server.is_decoupled(name, request._model_version):
+            return _failed(
+                f"Model {name} - Error when running inference: Model {name} is using the "
+                "decoupled. The current BLS request call doesn't support models using the "
+                "decoupled transaction policy. Please use 'decoupled=True' argument to the "
+                "'exec' or 'async_exec' calls for decoupled models.'"
+            )
+        return server.submit(name, _inputs(request), **_options(request))
+    except EngineError as error:
+        return _failed(_admission_text(server, request, error))
+
+
+def _iterate(server: ServerHandle, request: InferenceRequest) -> ResponseIterator:
+    responses = ResponseIterator(request._preferred_memory)
+    name = request._model_name
+    assert name is not None
+    try:
+        future = server.submit(
+            name, _inputs(request), on_response=responses._on_response, **_options(request)
+        )
+    except EngineError as error:
+        responses._queue.put(_failed(_admission_text(server, request, error)))
+        responses._end()
+        return responses
+    responses._future = future
+    future.add_done_callback(responses._on_done)
+    return responses
+
+
+def _inputs(request: InferenceRequest) -> dict[str, Array]:
+    return {tensor._name: wire_array(tensor._array) for tensor in request._inputs}
+
+
+def _options(request: InferenceRequest) -> dict[str, Any]:
+    return {
+        "version": request._model_version,
+        "outputs": request._requested_output_names,
+        "request_id": request._request_id,
+        "timeout_us": request._timeout,
+        "correlation_id": request._correlation_id,
+        "sequence_start": bool(request._flags & _SEQUENCE_START),
+        "sequence_end": bool(request._flags & _SEQUENCE_END),
+        "parameters": request._parameters or None,
+    }
+
+
+def _admission_text(server: ServerHandle, request: InferenceRequest, error: EngineError) -> str:
+    name = request._model_name
+    assert name is not None
+    prefix = f"Model {name} - Error when running inference: "
+    if not server.is_model_ready(name, request._model_version):
+        return f"{prefix}Failed for execute the inference request. Model '{name}' is not ready."
+    return prefix + error.message
+
+
+def _late_text(error: BaseException) -> str:
+    # What the target itself answered is passed on unchanged.
+    return error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+
+
+def _failed(message: str) -> InferenceResponse:
+    # Always INTERNAL, whatever the target's own status was: so does Triton (B-60).
+    return InferenceResponse([], TritonError(message, TritonError.INTERNAL))
+
+
+def _from_result(result: Any, request: InferenceRequest) -> InferenceResponse:
+    return _respond(result, result.parameters, request._preferred_memory)
+
+
+def _from_response(response: Response, preferred: PreferredMemory | None) -> InferenceResponse:
+    if response.error is not None:
+        return _failed(response.error.message)
+    return _respond(response.outputs, response.parameters, preferred)
+
+
+def _respond(
+    outputs: Mapping[str, Array],
+    parameters: Mapping[str, bool | int | str],
+    preferred: PreferredMemory | None,
+) -> InferenceResponse:
+    tensors = [
+        Tensor._wrap(name, array if preferred is None else _place(array, preferred))
+        for name, array in outputs.items()
+    ]
+    response = InferenceResponse(tensors)
+    response._parameters = dict(parameters or {})
+    return response
+
+
+def _place(array: Array, preferred: PreferredMemory) -> Array:
+    if preferred.preferred_memory_type() is MemoryType.TRITONSERVER_MEMORY_CPU:
+        return to_numpy(array) if is_on_device(array) else array
+    import torch
+
+    # Without a GPU everything is in host memory, as in Triton's CPU builds.
+    if is_on_device(array) or not torch.cuda.is_available():
+        return array
+    return to_torch(array, f"cuda:{preferred.preferred_device_id()}")

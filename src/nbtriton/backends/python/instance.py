@@ -1,0 +1,257 @@
+"""One instance of a `TritonPythonModel`: Triton's contract of ``execute``."""
+
+# ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from itertools import chain
+from typing import Any
+
+from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
+from nbtriton.backends.python.loop import LoopThread, Outcome, without_running_loop
+from nbtriton.backends.python.messages import (
+    InferenceResponse,
+    ReceivedRequest,
+    to_engine_response,
+)
+from nbtriton.backends.python.running import CURRENT, Running, enter_live, leave_live
+from nbtriton.backends.python.tensor import Tensor, own_outputs
+from nbtriton.backends.synchronize import to_host, wait_for_outputs
+from nbtriton.backends.tracebacks import describe, execute_error, load_error
+from nbtriton.errors import ModelError
+from nbtriton.errors import TritonError as EngineError
+
+__all__ = ["PythonInstance"]
+
+_log = logging.getLogger("nbtriton.python")
+
+
+class PythonInstance(BackendInstance):
+    """Runs one model object.
+
+    Parameters
+    ----------
+    create : callable
+        Makes the model object; what it raises is a load error.
+    running : Running
+        What the model's code may know about this instance.
+    arguments : dict of str to str
+        For ``initialize``.
+    force_cpu : bool
+        Bring inputs from a GPU to the host before the model sees them.
+    source_name : str
+        File or class, for messages.
+    """
+
+    def __init__(
+        self,
+        create: Callable[[], object],
+        running: Running,
+        arguments: dict[str, str],
+        *,
+        force_cpu: bool,
+        source_name: str,
+    ) -> None:
+        self._running = running
+        self._force_cpu = force_cpu
+        self._source_name = source_name
+        self._loop: LoopThread | None = None
+        self._prefix = (
+            f"Failed to process the request(s) for model '{running.instance_name}', message: "
+        )
+        token = CURRENT.set(running)
+        try:
+            self._model = create()
+            initialize = getattr(self._model, "initialize", None)
+            if initialize is not None:
+                initialize(arguments)
+        except (EngineError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise load_error(error) from error
+        finally:
+            CURRENT.reset(token)
+        self._execute: Callable[[list[ReceivedRequest]], Any] | None = getattr(
+            self._model, "execute", None
+        )
+        enter_live(running)
+
+    def execute(
+        self, requests: Sequence[BackendRequest], timer: BatchTimer
+    ) -> Sequence[Response | None] | None:
+        """Run one batch; see `BackendInstance.execute`."""
+        if self._execute is None:
+            raise self._error(
+                f"Python model {self._source_name} does not implement `execute` method."
+            )
+        received = self._receive(requests)
+        timer.inputs_ready()
+        token = CURRENT.set(self._running)
+        try:
+            result = without_running_loop(self._call, received)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            failure = execute_error(self._running.instance_name, error)
+            if all(request.is_answered() for request in requests):
+                _log.error("%s", failure.message)
+                return [None] * len(requests)
+            raise failure from error
+        finally:
+            CURRENT.reset(token)
+            timer.infer_done()
+        if self._running.decoupled:
+            self._finish_decoupled(requests, received, result)
+            return None
+        return self._finish(requests, received, result)
+
+    def finalize(self) -> None:
+        """Call the model's ``finalize``; what it raises is logged only, as in Triton."""
+        leave_live(self._running)
+        finalize = getattr(self._model, "finalize", None)
+        token = CURRENT.set(self._running)
+        try:
+            if finalize is not None:
+                finalize()
+        except Exception as error:
+            _log.error("finalize of '%s': %s", self._running.instance_name, describe(error))
+        finally:
+            CURRENT.reset(token)
+            if self._loop is not None:
+                self._loop.close()
+            del self._model
+            self._execute = None
+
+    def _receive(self, requests: Sequence[BackendRequest]) -> list[ReceivedRequest]:
+        decoupled = self._running.decoupled
+        wrap = Tensor._wrap
+        received = []
+        for request in requests:
+            inputs = request.inputs
+            if self._force_cpu:
+                inputs = to_host(inputs)
+            tensors = {name: wrap(name, array) for name, array in inputs.items()}
+            received.append(ReceivedRequest(request, tensors, decoupled=decoupled))
+        return received
+
+    def _call(self, received: list[ReceivedRequest]) -> object:
+        assert self._execute is not None
+        # A copy: the model may empty its list.
+        result = self._execute(list(received))
+        if not inspect.iscoroutine(result):
+            return result
+        if self._loop is None:
+            self._loop = LoopThread(f"nbtriton-loop-{self._running.instance_name}")
+        future = self._loop.start(result)
+        if self._running.decoupled:
+            # The next batch may start while this one awaits (B-36).
+            future.add_done_callback(_Background(self._running.instance_name, received))
+            return None
+        try:
+            outcome = future.result()
+        except BaseException:
+            future.cancel()
+            raise
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
+
+    def _finish(
+        self,
+        requests: Sequence[BackendRequest],
+        received: list[ReceivedRequest],
+        result: object,
+    ) -> list[Response | None]:
+        by_sender = [r._sender is not None and r._sender.was_used() for r in received]
+        if result is None or all(by_sender):
+            result = [None] * len(requests)
+        if not isinstance(result, list):
+            raise self._error(
+                f"Expected a list in the execute return, found type '{type(result)}'."
+            )
+        if len(result) != len(requests):
+            raise self._error(
+                "Number of InferenceResponse objects do not match the number of InferenceRequest "
+                f"objects. InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) "
+                f"size is:{len(result)}\n"
+            )
+        for item in result:
+            if item is not None and not isinstance(item, InferenceResponse):
+                raise self._error(
+                    "Expected an 'InferenceResponse' object in the execute function return list, "
+                    f"found type '{type(item)}'."
+                )
+        responses: list[Response | None] = []
+        tensors = list(chain.from_iterable(r._output_tensors for r in result if r is not None))
+        own_outputs(tensors)
+        wait_for_outputs(tensor._array for tensor in tensors)
+        for item, request, view, sent in zip(result, requests, received, by_sender, strict=True):
+            if sent:
+                responses.append(None)
+            elif item is None:
+                _leave_open(view)
+                responses.append(None)
+            else:
+                _close(view)
+                responses.append(to_engine_response(item, request))
+        return responses
+
+    def _finish_decoupled(
+        self,
+        requests: Sequence[BackendRequest],
+        received: list[ReceivedRequest],
+        result: object,
+    ) -> None:
+        if result is not None and not all(request.is_answered() for request in requests):
+            raise self._error(
+                f"Python model '{self._running.instance_name}' is using the decoupled mode and "
+                "the execute function must return None."
+            )
+        for view in received:
+            _leave_open(view)
+
+    def _error(self, text: str) -> ModelError:
+        return ModelError(self._prefix + text)
+
+
+class _Background:
+    """Answers what a decoupled ``async def execute`` left unanswered when it raised."""
+
+    def __init__(self, instance: str, received: list[ReceivedRequest]) -> None:
+        self._instance = instance
+        self._received = received
+
+    def __call__(self, future: Future[Outcome]) -> None:
+        received, self._received = self._received, []
+        error: BaseException | None = None
+        if future.cancelled():
+            error = RuntimeError("the model was unloaded")
+        else:
+            error = future.result().error
+        if error is None:
+            return
+        failure = execute_error(self._instance, error)
+        _log.error("%s", failure.message)
+        for view in received:
+            request = view._backend_request
+            try:
+                if not request.is_answered():
+                    request.send(Response(error=failure), final=True)
+            except EngineError:
+                _log.debug("answered in between: %s", request.request_id)
+
+
+def _leave_open(view: ReceivedRequest) -> None:
+    # The model may answer later, from any thread that has the request or its sender. The sender
+    # must exist now: when the last reference to it goes, it answers with an error.
+    if not view._backend_request.is_answered():
+        view.get_response_sender()
+
+
+def _close(view: ReceivedRequest) -> None:
+    # Answered by the returned response: a sender that was taken and not used is worthless now.
+    if view._sender is not None:
+        view._sender.close()

@@ -1,0 +1,82 @@
+"""The event loop that an instance owns for ``async def execute``."""
+
+# ruff: noqa: SLF001 - the running loop is set in no other way
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+__all__ = ["LoopThread", "Outcome", "without_running_loop"]
+
+_Argument = TypeVar("_Argument")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a coroutine came to: exactly one of value and error counts."""
+
+    value: object = None
+    error: BaseException | None = None
+
+
+class LoopThread:
+    """A thread that runs coroutines, as Triton's stub process does: tasks outlive ``execute``."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def start(self, coroutine: Coroutine[Any, Any, object]) -> Future[Outcome]:
+        """Run a coroutine in the context of the caller; the future never raises its exception."""
+        return asyncio.run_coroutine_threadsafe(_outcome(coroutine), self._loop)
+
+    def close(self) -> None:
+        """Cancel what still runs and end the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+
+
+async def _outcome(coroutine: Coroutine[Any, Any, object]) -> Outcome:
+    # As a value: SystemExit would end the loop, and a future would add its own frames.
+    try:
+        return Outcome(value=await coroutine)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return Outcome(error=error)
+
+
+def without_running_loop(call: Callable[[_Argument], _Result], argument: _Argument) -> _Result:
+    """Call a function as on a thread without an event loop.
+
+    A model may call `asyncio.run`. In a notebook it may run on the kernel's own thread, where a
+    loop is running already and `asyncio.run` would refuse.
+    """
+    running = asyncio._get_running_loop()
+    if running is None:
+        return call(argument)
+    asyncio._set_running_loop(None)
+    try:
+        return call(argument)
+    finally:
+        asyncio._set_running_loop(running)

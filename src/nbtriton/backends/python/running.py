@@ -1,0 +1,75 @@
+"""Who is running: the link from code inside a model to the instance that called it.
+
+`triton_python_backend_utils` is one module for the whole process, but several instances of several
+servers run at once. The instance puts itself into a context variable around every call of the
+model, which tasks and `asyncio.to_thread` inherit. A thread that a model starts itself inherits
+nothing; there the answer is taken if it cannot be wrong: all live instances have the same server.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nbtriton.backends.base import ServerHandle
+
+__all__ = ["CURRENT", "Running", "current", "current_server", "enter_live", "leave_live"]
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """What code inside a model may know about its instance.
+
+    ``initialized`` is True between the end of ``initialize`` and the start of ``finalize``:
+    Triton allows business logic scripting in just that span.
+    """
+
+    model_name: str
+    instance_name: str
+    version_directory: Path | None = None
+    server: ServerHandle | None = None
+    decoupled: bool = False
+    initialized: bool = False
+
+
+CURRENT: ContextVar[Running | None] = ContextVar("nbtriton_running_instance", default=None)
+
+_live: set[Running] = set()
+_live_lock = threading.Lock()
+
+
+def enter_live(running: Running) -> None:
+    """Note that an instance is initialized."""
+    running.initialized = True
+    with _live_lock:
+        _live.add(running)
+
+
+def leave_live(running: Running) -> None:
+    """Note that an instance is about to be finalized."""
+    running.initialized = False
+    with _live_lock:
+        _live.discard(running)
+
+
+def current() -> Running | None:
+    """Return the instance whose code calls, or None where that cannot be known."""
+    running = CURRENT.get()
+    if running is not None:
+        return running
+    with _live_lock:
+        return next(iter(_live)) if len(_live) == 1 else None
+
+
+def current_server() -> ServerHandle | None:
+    """Return the server that calls to other models go to, or None outside of a running model."""
+    running = CURRENT.get()
+    if running is not None:
+        return running.server if running.initialized else None
+    with _live_lock:
+        servers = {id(r.server): r.server for r in _live if r.server is not None}
+    return next(iter(servers.values())) if len(servers) == 1 else None

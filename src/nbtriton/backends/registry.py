@@ -1,0 +1,90 @@
+"""Find the backend of a configuration, or of a thing that somebody wants to serve."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import entry_points
+from typing import cast
+
+from nbtriton.backends.base import Backend
+from nbtriton.errors import InvalidArgumentError, UnsupportedError, nearest
+
+__all__ = ["backend_for", "find_backend"]
+
+_GROUP = "nbtriton.backends"
+
+# Those of this package by name: they are there too when it is only on PYTHONPATH. In the order in
+# which they are asked about a source: an nn.Module may have an `execute` of its own.
+_BUILT_IN = {
+    "pytorch": "nbtriton.backends.pytorch:PyTorchBackend",
+    "python": "nbtriton.backends.python:PythonBackend",
+}
+
+
+def find_backend(name: str) -> type[Backend]:
+    """Return the backend of this name.
+
+    Parameters
+    ----------
+    name : str
+        As in ``backend`` of a configuration: ``"python"``, ``"pytorch"``, or the name of an entry
+        point in the group ``nbtriton.backends``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is none (config.pbtxt's V-36), with the nearest name.
+    UnsupportedError
+        It is there and cannot be imported.
+    """
+    target = _BUILT_IN.get(name)
+    if target is not None:
+        return _load(name, target)
+    for point in entry_points(group=_GROUP):
+        if point.name == name:
+            return _load(name, point.value)
+    raise InvalidArgumentError(
+        f"unable to find backend library for backend '{name}', try specifying runtime on the "
+        "model configuration.",
+        hint=nearest(name, _names()),
+    )
+
+
+def backend_for(source: object) -> type[Backend]:
+    """Return the backend that runs such a source.
+
+    Parameters
+    ----------
+    source : object
+        A class, an ``nn.Module``, a function or a path, as in `ModelContext`.
+
+    Raises
+    ------
+    InvalidArgumentError
+        No backend does.
+    """
+    for name in _names():
+        backend = find_backend(name)
+        if backend.accepts(source):
+            return backend
+    what = source.__name__ if isinstance(source, type) else type(source).__name__
+    raise InvalidArgumentError(
+        f"no backend runs {source!r}" if len(repr(source)) < 80 else f"no backend runs a {what}",
+        hint="give a class with an execute method, a torch.nn.Module, a function with annotated "
+        "tensors, or a path to model.py or model.pt",
+    )
+
+
+def _names() -> list[str]:
+    return [*_BUILT_IN, *(p.name for p in entry_points(group=_GROUP) if p.name not in _BUILT_IN)]
+
+
+def _load(name: str, target: str) -> type[Backend]:
+    module, _, attribute = target.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise UnsupportedError(
+            f"backend '{name}' cannot be imported: {error}", hint=f"install what {module} needs"
+        ) from error
+    return cast("type[Backend]", found)

@@ -1,0 +1,46 @@
+"""Where arrays of one batch meet the host: one wait per batch, none without a GPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from nbtriton.tensors import Array, is_on_device, to_numpy
+
+__all__ = ["to_host", "wait_for_outputs"]
+
+
+def to_host(arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Return the same arrays with those from a GPU brought to the host."""
+    for array in arrays.values():
+        if type(array) is not np.ndarray and is_on_device(array):
+            break
+    else:
+        return arrays
+    return {name: _host(array) if is_on_device(array) else array for name, array in arrays.items()}
+
+
+def wait_for_outputs(arrays: Iterable[Array]) -> None:
+    """Wait until the GPU has written these arrays, as far as this thread's streams produce them.
+
+    Whoever gets them next may use another stream or another library, and needs no event then.
+    """
+    devices = set()
+    for array in arrays:
+        if type(array) is not np.ndarray and is_on_device(array):
+            devices.add(getattr(array, "device", None))
+    for device in devices:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(device, torch.device):
+            torch.cuda.current_stream(device).synchronize()
+        else:
+            sys.modules["cupy"].cuda.get_current_stream().synchronize()
+
+
+def _host(array: Array) -> Array:
+    # BF16 stays a torch tensor: numpy has no such dtype, and models reach it through DLPack.
+    if str(array.dtype) == "torch.bfloat16":
+        return array.cpu()
+    return to_numpy(array)

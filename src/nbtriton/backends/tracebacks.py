@@ -1,0 +1,53 @@
+"""The two texts of an exception in a model: Triton's message and the user's traceback."""
+
+from __future__ import annotations
+
+import traceback
+from types import FrameType, TracebackType
+
+from nbtriton.errors import ModelError
+
+__all__ = ["describe", "execute_error", "load_error", "user_frames"]
+
+# Modules that stand between the engine and the model's first line.
+_MACHINERY = ("nbtriton.", "asyncio.", "concurrent.", "importlib.", "torch.nn.modules.", "inspect")
+
+
+def user_frames(tb: TracebackType | None) -> TracebackType | None:
+    """Return the traceback from the model's own first frame on; None if it has no such frame."""
+    while tb is not None and _is_machinery(tb.tb_frame):
+        tb = tb.tb_next
+    return tb
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception as Triton's python backend prints it, innermost frame first."""
+    text = f"{type(error).__name__}: {error}"
+    frames = traceback.extract_tb(user_frames(error.__traceback__))
+    if not frames:
+        return text
+    lines = "".join(f"  {f.filename}({f.lineno}): {f.name}\n" for f in reversed(frames))
+    return f"{text}\n\nAt:\n{lines}"
+
+
+def execute_error(instance: str, error: BaseException) -> ModelError:
+    """Return the error of all requests of a batch whose execution raised."""
+    return ModelError(
+        f"Failed to process the request(s) for model '{instance}', message: {describe(error)}",
+        user_traceback=_user_traceback(error),
+    )
+
+
+def load_error(error: BaseException) -> ModelError:
+    """Return the error of a model whose own code raised while it was loaded."""
+    return ModelError(describe(error), user_traceback=_user_traceback(error))
+
+
+def _user_traceback(error: BaseException) -> str:
+    tb = user_frames(error.__traceback__)
+    return "".join(traceback.format_exception(type(error), error, tb))
+
+
+def _is_machinery(frame: FrameType) -> bool:
+    name = str(frame.f_globals.get("__name__", ""))
+    return name.startswith(_MACHINERY) or frame.f_code.co_filename.startswith("<frozen importlib")
