@@ -103,9 +103,10 @@ class ReferenceServer:
         """Address for ``tritonclient.http`` and ``perf_analyzer -u``."""
         return f"127.0.0.1:{self.http_port}"
 
-    def log_tail(self, lines: int = 30) -> str:
-        """Return the last lines of the log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+    def complaints(self) -> str:
+        """Return the errors that the server logged, and its last line."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return "\n".join([*(line for line in lines if line.startswith("E")), *lines[-1:]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,13 +427,13 @@ def _wait_until_ready(server: ReferenceServer, timeout_s: float) -> None:
     while time.monotonic() < deadline:
         if server.process.poll() is not None:
             raise UnavailableError(
-                f"tritonserver ended with status {server.process.returncode}:\n{server.log_tail()}"
+                f"tritonserver ended with status {server.process.returncode}:\n{server.complaints()}"
             )
         with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2):
             return
         time.sleep(0.05)
     raise UnavailableError(
-        f"tritonserver was not ready after {timeout_s:.0f} s:\n{server.log_tail()}"
+        f"tritonserver was not ready after {timeout_s:.0f} s:\n{server.complaints()}"
     )
 
 

@@ -1,0 +1,495 @@
+"""One script of traffic, two servers: the real tritonserver over gRPC, and ours in this process.
+
+A `Scenario` says which models exist and which requests arrive in which order; `RealSide` and
+`OurSide` play it and return an `Outcome` that is plain data, equal if the servers agree.
+
+Order of arrival is made certain, not hoped for. A request that carries a *gate* keeps its
+execution busy: the model creates ``<gate>.entered`` and returns once ``<gate>.open`` exists. While
+it is busy, each further request is submitted only when the server counts the one before as
+waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import re
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Answer", "Model", "OurSide", "Outcome", "RealSide", "Scenario", "Send", "write"]
+
+ANSWER_S = 30.0
+# Longer than either server needs to take a request in, shorter than every delay in a scenario.
+SETTLE_S = 0.06
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model of the repository: ``source`` is its model.py, None for an ensemble."""
+
+    name: str
+    config: str
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class Send:
+    """One request. ``gate`` holds its execution busy until all others are submitted."""
+
+    inputs: Mapping[str, Any]
+    model: str = ""
+    gate: bool = False
+    outputs: tuple[str, ...] = ()
+    request_id: str = ""
+    version: int = -1
+    priority: int = 0
+    timeout_us: int = 0
+    correlation_id: int = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    # Bounds on how long its answer takes, in seconds; wide, as the machine may be busy.
+    takes_s: tuple[float, float] = (0.0, ANSWER_S)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Traffic for the last of its models, and what to compare besides the answers."""
+
+    id: str
+    models: tuple[Model, ...]
+    traffic: tuple[Send, ...]
+    # Send each request only when the one before is answered.
+    one_by_one: bool = False
+    statistics: bool = True
+    batches: bool = False
+    # The model whose queue says that a request has arrived; the target if not given.
+    waits_on: str = ""
+    # How long gates stay shut after the last request.
+    hold_s: float = 0.0
+
+    @property
+    def target(self) -> str:
+        return self.models[-1].name
+
+
+@dataclass
+class Answer:
+    """What a client sees of one request."""
+
+    outputs: dict[str, tuple[str, list[int], list[Any]]] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
+    status: str = "OK"
+    message: str = ""
+    took_s: float = field(default=0.0, compare=False)
+
+
+@dataclass
+class Outcome:
+    """Everything that the two servers must agree on."""
+
+    answers: list[Answer]
+    batches: list[list[int]]
+    statistics: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A request under way: ``answer`` waits for it."""
+
+    answer: Callable[[], Answer]
+    done: Callable[[], bool]
+
+
+def write(repository: Path, models: Sequence[Model]) -> None:
+    """Lay the models out as a repository."""
+    for model in models:
+        folder = repository / model.name / "1"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder.parent / "config.pbtxt").write_text(model.config)
+        if model.source is not None:
+            (folder / "model.py").write_text(model.source)
+
+
+class _Side:
+    """What both sides share: gates, the order of arrival, the shape of an outcome."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._gates = itertools.count()
+
+    # Each side fills these in.
+    def send(self, send: Send, model: str, parameters: Mapping[str, Any]) -> Pending:
+        raise NotImplementedError
+
+    def waiting(self, model: str) -> int:
+        raise NotImplementedError
+
+    def statistics(self, model: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def play(self, scenario: Scenario) -> Outcome:
+        names = [model.name for model in scenario.models]
+        before = {name: _counts(self.statistics(name)) for name in names}
+        pending: list[Pending] = []
+        answers: list[Answer] = []
+        gate = ""
+        queued = 0
+        with contextlib.ExitStack() as stack:
+            for send in scenario.traffic:
+                parameters = dict(send.parameters)
+                if send.gate:
+                    gate = str(self._scratch / f"{type(self).__name__}-{next(self._gates)}")
+                    stack.callback(Path(gate + ".open").touch)
+                    parameters["gate"] = gate
+                model = send.model or scenario.target
+                request = self.send(send, model, parameters)
+                pending.append(request)
+                if send.gate:
+                    entered = Path(gate + ".entered")
+                    _until(lambda: entered.exists() or request.done(), ANSWER_S)  # noqa: B023
+                elif scenario.one_by_one:
+                    answers.append(request.answer())
+                else:
+                    queued += 1
+                    queue = scenario.waits_on or model
+                    _until(lambda: self.waiting(queue) >= queued, SETTLE_S)  # noqa: B023
+            time.sleep(scenario.hold_s)
+        answers = answers or [request.answer() for request in pending]
+        after = self._settled(names, before, answers) if scenario.statistics else {}
+        return Outcome(
+            answers=[_without_seen(a) if scenario.batches else a for a in answers],
+            batches=_batches(answers) if scenario.batches else [],
+            statistics=after,
+        )
+
+    def _settled(
+        self, names: Sequence[str], before: dict[str, Any], answers: Sequence[Answer]
+    ) -> dict[str, Any]:
+        """Statistics are written after the answer is sent: read until two readings agree."""
+        last: dict[str, Any] = {}
+        deadline = time.monotonic() + 2.0
+        while time.monotonic() < deadline:
+            now = {n: _difference(_counts(self.statistics(n)), before[n]) for n in names}
+            done = sum(a.status == "OK" for a in answers)
+            if now == last and now[names[-1]].get("success", 0) >= done:
+                return now
+            last = now
+            time.sleep(0.03)
+        return last
+
+
+class RealSide(_Side):
+    """The real tritonserver: raw gRPC messages, so that a wrong request can be sent as it is."""
+
+    def __init__(self, server: Any, scratch: Path) -> None:
+        super().__init__(scratch)
+        import grpc
+        from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+        self._server = server
+        self._grpc = grpc
+        self._messages = service_pb2
+        self._channel = grpc.insecure_channel(server.grpc_url)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def send(self, send: Send, model: str, parameters: Mapping[str, Any]) -> Pending:
+        request = self._messages.ModelInferRequest(model_name=model, id=send.request_id)
+        if send.version >= 0:
+            request.model_version = str(send.version)
+        for name, value in send.inputs.items():
+            array = np.asarray(value)
+            tensor = request.inputs.add(
+                name=name, datatype=_protocol_name(array.dtype), shape=array.shape
+            )
+            assert tensor.name == name
+            request.raw_input_contents.append(_raw(array))
+        for name in send.outputs:
+            request.outputs.add(name=name)
+        own = {
+            "priority": send.priority,
+            "timeout": send.timeout_us,
+            "sequence_id": send.correlation_id,
+            "sequence_start": send.sequence_start,
+            "sequence_end": send.sequence_end,
+        }
+        for key, value in {**{k: v for k, v in own.items() if v}, **parameters}.items():
+            parameter = request.parameters[key]
+            if isinstance(value, bool):
+                parameter.bool_param = value
+            elif key == "priority":
+                parameter.uint64_param = value
+            elif isinstance(value, int):
+                parameter.int64_param = value
+            else:
+                parameter.string_param = value
+        start = time.monotonic()
+        took: list[float] = []
+        future = self._stub.ModelInfer.future(request)
+        done = threading.Event()
+
+        def note(_: object) -> None:
+            took.append(time.monotonic() - start)
+            done.set()
+
+        future.add_done_callback(note)
+
+        def answer() -> Answer:
+            try:
+                response = future.result(timeout=ANSWER_S)
+            except self._grpc.RpcError as error:
+                done.wait(ANSWER_S)
+                status = _TRITON_STATUS[error.code().name]
+                return Answer(status=status, message=_words(error.details()), took_s=took[0])
+            done.wait(ANSWER_S)
+            return Answer(
+                outputs={
+                    tensor.name: (
+                        tensor.datatype,
+                        list(tensor.shape),
+                        _values(tensor.datatype, raw),
+                    )
+                    for tensor, raw in zip(
+                        response.outputs, response.raw_output_contents, strict=True
+                    )
+                },
+                parameters={
+                    key: getattr(value, value.WhichOneof("parameter_choice"))
+                    for key, value in response.parameters.items()
+                },
+                took_s=took[0],
+            )
+
+        return Pending(answer, done.is_set)
+
+    def waiting(self, model: str) -> int:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._server.metrics_port}/metrics") as r:
+            text = r.read().decode()
+        match = re.search(
+            rf'nv_inference_pending_request_count{{model="{model}",version="1"}} (\d+)', text
+        )
+        return int(match.group(1)) if match else 0
+
+    def statistics(self, model: str) -> dict[str, Any]:
+        return self._get(f"models/{model}/stats")["model_stats"][0]
+
+    def config(self, model: str) -> dict[str, Any]:
+        return self._get(f"models/{model}/config")
+
+    def metadata(self, model: str) -> dict[str, Any]:
+        return self._get(f"models/{model}")
+
+    def _get(self, path: str) -> dict[str, Any]:
+        with urllib.request.urlopen(f"http://{self._server.http_url}/v2/{path}") as reply:
+            return json.load(reply)
+
+
+class OurSide(_Side):
+    """A `nbtriton.Server` in this process, over the same files."""
+
+    def __init__(self, repository: Path, models: Sequence[Model], scratch: Path) -> None:
+        super().__init__(scratch)
+        import nbtriton
+
+        self.server = nbtriton.Server()
+        for model in models:
+            path = repository / model.name / "1" / "model.py"
+            self.server.load(
+                model.config, path if model.source is not None else None, name=model.name
+            )
+
+    def close(self) -> None:
+        self.server.close()
+
+    def send(self, send: Send, model: str, parameters: Mapping[str, Any]) -> Pending:
+        from nbtriton import TritonError
+
+        start = time.monotonic()
+        took: list[float] = []
+        done = threading.Event()
+
+        def failed(error: TritonError) -> Answer:
+            return Answer(
+                status=error.status,
+                message=_words(error.message),
+                took_s=took[0] if took else time.monotonic() - start,
+            )
+
+        try:
+            future = self.server.submit(
+                model,
+                {name: np.asarray(value) for name, value in send.inputs.items()},
+                version=send.version,
+                outputs=send.outputs,
+                request_id=send.request_id,
+                priority=send.priority,
+                timeout_us=send.timeout_us,
+                correlation_id=send.correlation_id,
+                sequence_start=send.sequence_start,
+                sequence_end=send.sequence_end,
+                parameters=dict(parameters),
+            )
+        except TritonError as error:
+            refused = failed(error)
+            return Pending(lambda: refused, lambda: True)
+
+        def note(_: object) -> None:
+            took.append(time.monotonic() - start)
+            done.set()
+
+        future.add_done_callback(note)
+
+        def answer() -> Answer:
+            from nbtriton.tensors import datatype_of, shape_of, to_numpy
+
+            try:
+                result = future.result(timeout_s=ANSWER_S)
+            except TritonError as error:
+                done.wait(ANSWER_S)
+                return failed(error)
+            done.wait(ANSWER_S)
+            return Answer(
+                outputs={
+                    name: (datatype_of(a), list(shape_of(a)), to_numpy(a).ravel().tolist())
+                    for name, a in result.items()
+                },
+                parameters=dict(result.parameters),
+                took_s=took[0],
+            )
+
+        return Pending(answer, done.is_set)
+
+    def waiting(self, model: str) -> int:
+        # `submit` puts the request in before it returns: arrival is in order of the calls.
+        del model
+        return 1_000_000
+
+    def statistics(self, model: str) -> dict[str, Any]:
+        return self.server.statistics(model)["model_stats"][0]
+
+    def config(self, model: str) -> dict[str, Any]:
+        from nbtriton.config import to_reported_dict
+
+        return to_reported_dict(self.server.config(model))
+
+    def metadata(self, model: str) -> dict[str, Any]:
+        return self.server.metadata(model)
+
+
+# --- normalising -------------------------------------------------------------------------------
+
+_TRITON_STATUS = {
+    "INVALID_ARGUMENT": "INVALID_ARG",
+    "UNIMPLEMENTED": "UNSUPPORTED",
+    **{
+        name: name
+        for name in (
+            "ALREADY_EXISTS", "CANCELLED", "INTERNAL", "NOT_FOUND", "UNAVAILABLE", "UNKNOWN"
+        )
+    },
+}  # fmt: skip
+
+_PROTOCOL_NAMES = {
+    "bool": "BOOL", "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64",
+    "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64",
+    "float16": "FP16", "float32": "FP32", "float64": "FP64", "object": "BYTES",
+}  # fmt: skip
+
+
+def _protocol_name(dtype: np.dtype[Any]) -> str:
+    return _PROTOCOL_NAMES[dtype.name]
+
+
+def _raw(array: np.ndarray[Any, Any]) -> bytes:
+    if array.dtype != object:
+        return np.ascontiguousarray(array).tobytes()
+    return b"".join(len(item).to_bytes(4, "little") + item for item in array.ravel())
+
+
+def _values(datatype: str, raw: bytes) -> list[Any]:
+    if datatype != "BYTES":
+        (name,) = (k for k, v in _PROTOCOL_NAMES.items() if v == datatype)
+        return np.frombuffer(raw, dtype=name).tolist()
+    values, at = [], 0
+    while at < len(raw):
+        size = int.from_bytes(raw[at : at + 4], "little")
+        values.append(raw[at + 4 : at + 4 + size])
+        at += 4 + size
+    return values
+
+
+def _words(message: str) -> str:
+    """Drop from a message what differs by nature.
+
+    Folders of file names; the order of names where tritonserver walks a hash table.
+    """
+    message = re.sub(r"[^\s'\"(]*/([\w.]+\.py)", r"\1", message)
+    message = re.sub(r"input '\w+' batch size does not", "input '...' batch size does not", message)
+    return re.sub(
+        r"Got input\(s\) \[([^\]]*)\]",
+        lambda match: f"Got input(s) [{','.join(sorted(match.group(1).split(',')))}]",
+        message,
+    )
+
+
+def _counts(statistics: dict[str, Any]) -> dict[str, Any]:
+    """Keep the counts of a statistics answer; times differ by nature."""
+    counts = {
+        "inference_count": statistics.get("inference_count", 0),
+        "execution_count": statistics.get("execution_count", 0),
+        **{key: value["count"] for key, value in statistics["inference_stats"].items()},
+    }
+    for entry in statistics["batch_stats"]:
+        for part in ("compute_input", "compute_infer", "compute_output"):
+            counts[f"batch {entry['batch_size']} {part}"] = entry[part]["count"]
+    return counts
+
+
+def _difference(after: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    changes = {key: value - before.get(key, 0) for key, value in after.items()}
+    return {key: value for key, value in changes.items() if value}
+
+
+def _executions(answers: Sequence[Answer]) -> Iterator[tuple[str, int, int, int]]:
+    for request, answer in enumerate(answers):
+        if "SEEN" in answer.outputs:
+            instance, execution, position = answer.outputs["SEEN"][2][0].decode().split()
+            yield instance, int(execution), int(position), request
+
+
+def _batches(answers: Sequence[Answer]) -> list[list[int]]:
+    """Return which requests (by place in the traffic) each execution held, in order.
+
+    Which of several idle instances takes a batch is unspecified, so executions are listed by the
+    first request in them.
+    """
+    found: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for instance, execution, position, request in _executions(answers):
+        found.setdefault((instance, execution), []).append((position, request))
+    ordered = sorted(found.items(), key=lambda item: item[0][1])
+    lists = [[request for _, request in sorted(members)] for _, members in ordered]
+    several = len({instance for instance, _ in found}) > 1
+    return sorted(lists) if several else lists
+
+
+def _without_seen(answer: Answer) -> Answer:
+    outputs = {name: value for name, value in answer.outputs.items() if name != "SEEN"}
+    return Answer(outputs, answer.parameters, answer.status, answer.message, answer.took_s)
+
+
+def _until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.002)

@@ -1,0 +1,41 @@
+"""nbtriton and the real tritonserver give the same answers to the same traffic.
+
+Compared are outputs with datatype and shape, response parameters, status and message of errors,
+which requests shared an execution, and the counts of the statistics of every model involved.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.differential.harness import OurSide, Outcome, RealSide, Scenario
+from tests.differential.scenarios import MODELS, SCENARIOS
+
+pytestmark = [pytest.mark.reference, pytest.mark.slow]
+
+
+def in_time(scenario: Scenario, outcome: Outcome, side: str) -> None:
+    for number, (send, answer) in enumerate(zip(scenario.traffic, outcome.answers, strict=True)):
+        low, high = send.takes_s
+        assert low <= answer.took_s <= high, f"{side}: request {number} took {answer.took_s:.3f} s"
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.id)
+def test_same_traffic_same_outcome(real: RealSide, ours: OurSide, scenario: Scenario) -> None:
+    theirs = real.play(scenario)
+    mine = ours.play(scenario)
+    in_time(scenario, theirs, "tritonserver")
+    in_time(scenario, mine, "nbtriton")
+    assert mine.answers == theirs.answers
+    assert mine.batches == theirs.batches
+    assert mine.statistics == theirs.statistics
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_same_completed_config(real: RealSide, ours: OurSide, model) -> None:
+    assert ours.config(model.name) == real.config(model.name)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_same_metadata(real: RealSide, ours: OurSide, model) -> None:
+    assert ours.metadata(model.name) == real.metadata(model.name)
