@@ -4,10 +4,10 @@
 
     TritonError                   every one of them; carries Triton's status and message
     ├── InvalidArgumentError      INVALID_ARG: the request or the call is wrong
-    │   └── ConfigError           the model configuration is wrong; knows field, line and column
+    │   ├── ConfigError           the model configuration is wrong; knows field, line and column
+    │   └── LoadError             a model could not be loaded; what was loaded before is untouched
     ├── NotFoundError             NOT_FOUND: no such model, version, tensor
     ├── UnavailableError          UNAVAILABLE: not ready, queue full, timed out
-    │   ├── LoadError             a model could not be loaded; what was loaded before is untouched
     │   └── EngineStoppedError    the server was closed while the request waited
     ├── UnsupportedError          UNSUPPORTED: understood, but cannot be done here
     ├── AlreadyExistsError        ALREADY_EXISTS
@@ -106,6 +106,23 @@ class ConfigError(InvalidArgumentError):
         self.column = column
 
 
+class LoadError(InvalidArgumentError):
+    """A model could not be loaded; what was loaded before still serves.
+
+    Attributes
+    ----------
+    user_traceback : str
+        The traceback of the model's own code, empty if it never ran.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", user_traceback: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.user_traceback = user_traceback
+
+    def _render_traceback_(self) -> list[str]:
+        return [*self.user_traceback.splitlines(), *super()._render_traceback_()]
+
+
 class NotFoundError(TritonError):
     """There is no such model, version or tensor (NOT_FOUND)."""
 
@@ -116,10 +133,6 @@ class UnavailableError(TritonError):
     """Not ready, queue full, or timed out (UNAVAILABLE)."""
 
     status = "UNAVAILABLE"
-
-
-class LoadError(UnavailableError):
-    """A model could not be loaded; what was loaded before still serves."""
 
 
 class EngineStoppedError(UnavailableError):

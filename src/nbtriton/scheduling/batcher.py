@@ -78,6 +78,7 @@ class Batcher:
         self._pending: deque[Ticket] = deque()
         self._pending_size = 0
         self._wait_until: int | None = None
+        self._in_payloads = 0
 
     # -- what happened ---------------------------------------------------------------------------
 
@@ -120,6 +121,7 @@ class Batcher:
                 ticket.where = Where.GONE
                 drops.append(Drop(ticket, status, message, "cancelled"))
         self._ready.clear()
+        self._in_payloads = 0
         self._open = None
         return drops
 
@@ -135,7 +137,7 @@ class Batcher:
     @property
     def waiting(self) -> int:
         """Requests that are accepted and not yet on an instance."""
-        return self._queue.count + sum(len(payload.tickets) for payload in self._ready)
+        return self._queue.count + self._in_payloads
 
     # -- how it decides --------------------------------------------------------------------------
 
@@ -151,6 +153,7 @@ class Batcher:
         payload.size = ticket.size
         payload.reason = "batching_off"
         self._ready.append(payload)
+        self._in_payloads += 1
         return []
 
     def _advance(self, now: int) -> list[Decision]:
@@ -257,6 +260,7 @@ class Batcher:
         if not payload.tickets:
             payload.oldest_ns = self._pending[0].enqueued_ns
             self._ready.append(payload)
+        self._in_payloads += count
         for _ in range(count):
             ticket = self._pending.popleft()
             self._queue.leave(ticket)
@@ -277,6 +281,7 @@ class Batcher:
             self._open = None
         if self._delay and self._limit > 1:
             self._merge(now, payload)
+        self._in_payloads -= len(payload.tickets)
         for ticket in payload.tickets:
             ticket.where = Where.RUNNING
         return Run(self._idle.popleft(), payload.tickets, payload.size, payload.reason)

@@ -1,0 +1,19 @@
+"""The live runtime: models, instances, ensembles and the scheduler thread, in this process."""
+
+from nbtriton.engine.future import InferenceFuture
+from nbtriton.engine.handle import ModelHandle
+from nbtriton.engine.result import InferenceResult, RequestTiming
+from nbtriton.engine.server import Server
+from nbtriton.engine.snapshot import BatchRecord, InstanceSnapshot, ModelSnapshot, ServerSnapshot
+
+__all__ = [
+    "BatchRecord",
+    "InferenceFuture",
+    "InferenceResult",
+    "InstanceSnapshot",
+    "ModelHandle",
+    "ModelSnapshot",
+    "RequestTiming",
+    "Server",
+    "ServerSnapshot",
+]

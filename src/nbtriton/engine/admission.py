@@ -1,0 +1,278 @@
+"""What a request must be before any scheduler sees it (scheduling.md §1, rules A3 to A16).
+
+Failures here are raised to the caller at once; they never count in the model's statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from nbtriton.config import ModelConfig, input_specs, output_specs
+from nbtriton.engine.request import InferenceRequest, ResponseCallback
+from nbtriton.errors import InvalidArgumentError, nearest
+from nbtriton.tensors import (
+    Array,
+    as_array,
+    datatype_of,
+    format_shape,
+    kind_of,
+    nbytes_of,
+    numpy_dtype,
+)
+
+__all__ = ["Interface"]
+
+_SHAPE_NOTE = (
+    "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
+    "prepended to each input shape. If you want to specify the full shape including the batch dim "
+    "in your input dims config, try setting max_batch_size to zero. See the model configuration "
+    "docs for more info on max_batch_size."
+)
+_SEQUENCE_START = 1
+_SEQUENCE_END = 2
+
+
+class _InputRule:
+    """What one input must be, prepared for the hot path."""
+
+    __slots__ = ("compared", "datatype", "dims", "dtype", "fixed", "name", "optional", "reshape")
+
+    def __init__(self, spec: Any) -> None:
+        self.name: str = spec.name
+        self.datatype: str = spec.datatype
+        self.dims: tuple[int, ...] = spec.dims
+        self.optional: bool = spec.optional
+        self.reshape: tuple[int, ...] | None = spec.reshape
+        self.fixed = -1 not in spec.dims
+        self.compared = not self.fixed and not spec.allow_ragged_batch  # G1
+        # The dtype that needs no second look; BYTES elements and BF16 always get one.
+        self.dtype = (
+            numpy_dtype(spec.datatype) if spec.datatype not in ("BYTES", "BF16") else None
+        )
+
+    def matches(self, shape: tuple[int, ...]) -> bool:
+        """True if a shape without batch dimension fits ``dims``."""
+        if self.fixed:
+            return shape == self.dims
+        return len(shape) == len(self.dims) and all(
+            want in (-1, found) for want, found in zip(self.dims, shape, strict=True)
+        )
+
+    def reshaped(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape that the model sees: each -1 takes the next variable dimension (A12)."""
+        assert self.reshape is not None
+        variable = iter(n for want, n in zip(self.dims, shape, strict=True) if want == -1)
+        return tuple(next(variable) if want == -1 else want for want in self.reshape)
+
+
+class Interface:
+    """The signature of one model version, and the gate that every request passes.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        Normalised and completed.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.name: str = config.name
+        self.max_batch_size: int = config.max_batch_size
+        self.decoupled: bool = config.model_transaction_policy.decoupled
+        self.inputs = input_specs(config)
+        self.outputs = output_specs(config)
+        self._rules = {name: _InputRule(spec) for name, spec in self.inputs.items()}
+        self._required = [rule.name for rule in self._rules.values() if not rule.optional]
+        self._any_optional = len(self._required) < len(self._rules)
+        self._any_compared = any(rule.compared for rule in self._rules.values())
+        self._all_outputs = frozenset(self.outputs)
+        batcher = config.dynamic_batching
+        self._priority_levels: int = batcher.priority_levels
+        self._default_priority: int = batcher.default_priority_level
+
+    def admit(
+        self,
+        number: int,
+        inputs: Mapping[str, Any],
+        *,
+        outputs: Collection[str] = (),
+        request_id: str = "",
+        priority: int = 0,
+        timeout_us: int = 0,
+        correlation_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+        parameters: Mapping[str, bool | int | str] | None = None,
+        on_response: ResponseCallback | None = None,
+        root: InferenceRequest | None = None,
+        flags: int = 0,
+    ) -> InferenceRequest:
+        """Check a request and make it.
+
+        Parameters
+        ----------
+        number : int
+            Unique in the server.
+        inputs : mapping of str to array_like
+            Whole tensors, batch dimension first if the model batches. Python values become arrays
+            of the input's datatype; arrays must have it already.
+
+        Raises
+        ------
+        InvalidArgumentError
+            With Triton's text; the order of the checks is Triton's.
+        """
+        requested = frozenset(outputs) if outputs else self._all_outputs
+        if outputs and not requested <= self._all_outputs:
+            self._refuse_output(outputs)
+        prefix = f"[request id: {request_id or '<id_unknown>'}] "
+        if not len(self._required) <= len(inputs) <= len(self._rules) or any(
+            name not in inputs for name in self._required
+        ):
+            self._refuse_count(inputs, prefix)
+        arrays: dict[str, Array] = {}
+        kind = "numpy"
+        batch_size = 0
+        key: list[Hashable] = []
+        for name, value in inputs.items():
+            rule = self._rules.get(name)
+            if rule is None:
+                raise InvalidArgumentError(
+                    f"unexpected inference input '{name}' for model '{self.name}'",
+                    hint=nearest(name, self._rules),
+                )
+            if type(value) is not np.ndarray or value.dtype != rule.dtype:
+                value = self._look_closer(rule, value, prefix)
+                if kind == "numpy":
+                    kind = kind_of(value)
+            shape = tuple(value.shape)
+            if self.max_batch_size > 0:
+                batch_size = self._check_batch(name, shape, batch_size, not arrays, prefix)
+                item = shape[1:]
+            else:
+                item = shape
+            if not rule.matches(item):
+                self._refuse_shape(rule, shape, prefix)
+            if rule.reshape is not None:
+                value = value.reshape((*shape[: len(shape) - len(item)], *rule.reshaped(item)))
+            if rule.compared:
+                key.append((name, item))
+            arrays[name] = value
+        if self.max_batch_size > 0 and batch_size > self.max_batch_size:
+            raise InvalidArgumentError(
+                f"{prefix}inference request batch-size must be <= {self.max_batch_size} "
+                f"for '{self.name}'",
+                hint=f"found {batch_size}; a request is never split",
+            )
+        if self.max_batch_size > 0 and arrays and batch_size == 0:
+            self._refuse_empty(arrays, prefix)
+        if self._any_optional:  # G5
+            key.append(frozenset(arrays))
+        return InferenceRequest(
+            number,
+            arrays,
+            requested,
+            batch_size,
+            kind,
+            shape_key=tuple(sorted(key, key=str)) if key else None,
+            priority=self._priority(priority),
+            timeout_us=timeout_us,
+            request_id=request_id,
+            correlation_id=correlation_id,
+            flags=flags or _SEQUENCE_START * sequence_start | _SEQUENCE_END * sequence_end,
+            parameters=parameters,
+            on_response=on_response,
+            root=root,
+        )
+
+    def _priority(self, priority: int) -> int:
+        if not self._priority_levels:
+            return 0
+        return priority if 0 < priority <= self._priority_levels else self._default_priority  # A16
+
+    def _check_batch(
+        self, name: str, shape: tuple[int, ...], batch_size: int, first: bool, prefix: str
+    ) -> int:
+        if not shape:
+            raise InvalidArgumentError(
+                f"{prefix}input '{name}' has no shape but model requires batch dimension "
+                f"for '{self.name}'"
+            )
+        if not first and shape[0] != batch_size:
+            raise InvalidArgumentError(
+                f"{prefix}input '{name}' batch size does not match other inputs for '{self.name}'",
+                hint=f"found {shape[0]} and {batch_size}",
+            )
+        return shape[0]
+
+    def _look_closer(self, rule: _InputRule, value: Any, prefix: str) -> Array:
+        array = as_array(value, rule.datatype, name=rule.name)
+        found = datatype_of(array)
+        if found != rule.datatype:
+            raise InvalidArgumentError(
+                f"{prefix}inference input '{rule.name}' data-type is '{found}', "
+                f"but model '{self.name}' expects '{rule.datatype}'",
+                hint=f"convert it, for example with .astype('{_numpy_name(rule.datatype)}')",
+            )
+        return array
+
+    def _refuse_output(self, outputs: Collection[str]) -> None:
+        unknown = next(name for name in outputs if name not in self._all_outputs)
+        raise InvalidArgumentError(
+            f"unexpected inference output '{unknown}' for model '{self.name}'",
+            hint=nearest(unknown, self._all_outputs),
+        )
+
+    def _refuse_count(self, inputs: Mapping[str, Any], prefix: str) -> None:
+        missing = [name for name in self._required if name not in inputs]
+        count = len(inputs)
+        unknown = [name for name in inputs if name not in self._rules]
+        hint = nearest(unknown[0], self._rules) if unknown else ""
+        if unknown and not self._any_optional and count == len(self._rules):
+            # With the right count Triton complains of the name (A7).
+            raise InvalidArgumentError(
+                f"unexpected inference input '{unknown[0]}' for model '{self.name}'", hint=hint
+            )
+        expected = (
+            f"number of inputs between {len(self._required)} and {len(self._rules)}"
+            if self._any_optional
+            else f"{len(self._rules)} inputs"
+        )
+        given = "[" + ",".join(f"'{name}'" for name in inputs) + "]"
+        lacking = "[" + ",".join(f"'{name}'" for name in missing) + "]" if missing else "]"  # A5
+        raise InvalidArgumentError(
+            f"{prefix}expected {expected} but got {count} inputs for model '{self.name}'. "
+            f"Got input(s) {given}, but missing required input(s) {lacking}. "
+            "Please provide all required input(s).",
+            hint=hint,
+        )
+
+    def _refuse_shape(self, rule: _InputRule, shape: tuple[int, ...], prefix: str) -> None:
+        dims = (-1, *rule.dims) if self.max_batch_size > 0 else rule.dims
+        note = _SHAPE_NOTE if self.max_batch_size > 0 else ""
+        raise InvalidArgumentError(
+            f"{prefix}unexpected shape for input '{rule.name}' for model '{self.name}'. "
+            f"Expected {format_shape(dims)}, got {format_shape(shape)}. {note}"
+        )
+
+    def _refuse_empty(self, arrays: Mapping[str, Array], prefix: str) -> None:
+        for name, array in arrays.items():
+            rule = self._rules[name]
+            if rule.dtype is not None and rule.fixed:
+                expected = int(np.prod(rule.dims)) * rule.dtype.itemsize
+                if expected != nbytes_of(array):  # A14: Triton expects the bytes of one item
+                    raise InvalidArgumentError(
+                        f"{prefix}input byte size mismatch for input '{name}' for model "
+                        f"'{self.name}'. Expected {expected}, got {nbytes_of(array)}",
+                        hint="the batch dimension is 0",
+                    )
+        raise InvalidArgumentError(
+            f"{prefix}inference request batch-size must be >= 1 for '{self.name}'",
+            hint="the batch dimension is 0",
+        )
+
+
+def _numpy_name(datatype: str) -> str:
+    return "object" if datatype == "BYTES" else numpy_dtype(datatype).name

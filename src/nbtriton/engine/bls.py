@@ -1,0 +1,74 @@
+"""What a model may ask of the server that runs it (business logic scripting, §13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from nbtriton.backends.base import Response
+from nbtriton.errors import InternalError, TritonError
+from nbtriton.tensors import Array
+
+if TYPE_CHECKING:
+    from nbtriton.engine.future import InferenceFuture
+    from nbtriton.engine.server import Server
+
+__all__ = ["ModelServer"]
+
+
+class ModelServer:
+    """The part of a `Server` that model code gets (`nbtriton.backends.base.ServerHandle`)."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def submit(
+        self,
+        model_name: str,
+        inputs: Mapping[str, Array],
+        *,
+        version: int = -1,
+        outputs: Sequence[str] = (),
+        request_id: str = "",
+        priority: int = 0,
+        timeout_us: int = 0,
+        correlation_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+        parameters: Mapping[str, bool | int | str] | None = None,
+        on_response: Callable[[Response, bool], None] | None = None,
+    ) -> InferenceFuture:
+        """Send a request through normal scheduling (B1)."""
+        return self._server.submit(
+            model_name, inputs, version=version, outputs=outputs, request_id=request_id,
+            priority=priority, timeout_us=timeout_us, correlation_id=correlation_id,
+            sequence_start=sequence_start, sequence_end=sequence_end, parameters=parameters,
+            on_response=on_response,
+        )  # fmt: skip
+
+    def is_model_ready(self, name: str, version: int = -1) -> bool:
+        """Return True if the model takes requests; False also for an unknown one."""
+        return self._server.is_ready(name, version)
+
+    def is_decoupled(self, name: str, version: int = -1) -> bool:
+        """Return True if the model answers with any number of responses."""
+        try:
+            return bool(self._server.config(name, version).model_transaction_policy.decoupled)
+        except TritonError:
+            return False
+
+    def load_model(
+        self, name: str, config: str = "", files: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Load a model again, with another configuration if one is given.
+
+        A server in a kernel has no repository to take an unknown model or new files from.
+        """
+        if files or not self._server.is_ready(name):
+            raise InternalError(f"failed to load '{name}', failed to poll from model repository")
+        if config:
+            self._server.load(config, name=name)
+
+    def unload_model(self, name: str, unload_dependents: bool = False) -> None:
+        """Unload a model; an unknown one is no error (L18)."""
+        self._server.unload(name, unload_dependents)

@@ -1,0 +1,31 @@
+"""Which GPUs there are, found out without importing a framework where there can be none."""
+
+from __future__ import annotations
+
+import functools
+import glob
+
+__all__ = ["visible_gpus"]
+
+
+@functools.cache
+def visible_gpus() -> tuple[int, ...]:
+    """Return the ids of the GPUs that torch or CuPy can use.
+
+    Importing torch takes about a second, so it is asked only on a machine that has a device file
+    of an NVIDIA or AMD driver.
+    """
+    if not any(glob.glob(path) for path in ("/dev/nvidia[0-9]*", "/dev/dxg", "/dev/kfd")):
+        return ()
+    try:
+        import torch
+
+        return tuple(range(torch.cuda.device_count()))
+    except ImportError:
+        pass
+    try:
+        import cupy
+
+        return tuple(range(cupy.cuda.runtime.getDeviceCount()))
+    except Exception:  # CuPy raises its own errors where the driver is missing
+        return ()

@@ -1,0 +1,163 @@
+"""The answer that is yet to come: what `Server.submit` returns."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from _thread import allocate_lock, get_ident
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.engine.shield import MAIN_THREAD, shield
+from nbtriton.errors import CancelledError, TritonError
+
+if TYPE_CHECKING:
+    from nbtriton.engine.request import InferenceRequest
+    from nbtriton.engine.result import InferenceResult
+
+__all__ = ["InferenceFuture"]
+
+_log = logging.getLogger("nbtriton.engine")
+
+
+class InferenceFuture:
+    """One request's answer.
+
+    It is resolved exactly once. Unlike `concurrent.futures.Future` it owns no condition: a waiter
+    brings its own lock, so a request nobody waits for costs nothing.
+    """
+
+    __slots__ = ("_callbacks", "_claim", "_done", "_error", "_result", "_waiters", "request")
+
+    def __init__(self, request: InferenceRequest) -> None:
+        self.request = request
+        self._result: InferenceResult | None = None
+        self._error: TritonError | None = None
+        self._done = False
+        # Popping is atomic with and without a GIL: who gets the item may answer.
+        self._claim = [None]
+        self._waiters: list[Any] = []
+        self._callbacks: list[Callable[[InferenceFuture], object]] = []
+
+    def done(self) -> bool:
+        """Return True once the answer, the error or the cancellation is there."""
+        return self._done
+
+    def result(self, timeout_s: float | None = None) -> InferenceResult:
+        """Wait for the answer.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            Seconds to wait; for ever by default. The request goes on after a timeout.
+
+        Raises
+        ------
+        TritonError
+            The request failed, with Triton's status and message.
+        TimeoutError
+            There is no answer yet.
+        """
+        if not self._done:
+            self._wait(timeout_s)
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+    def exception(self, timeout_s: float | None = None) -> TritonError | None:
+        """Wait, and return the error instead of raising it; None if the request succeeded."""
+        if not self._done:
+            self._wait(timeout_s)
+        return self._error
+
+    def add_done_callback(self, callback: Callable[[InferenceFuture], object]) -> None:
+        """Call ``callback(self)`` once done: on the thread that finished it, or here and now."""
+        self._callbacks.append(callback)
+        if self._done:
+            self._call_back()
+
+    def cancel(self) -> bool:
+        """Give the request up; True if it had no answer yet.
+
+        A request that still waits is dropped. One that is already part of a batch runs on, as in
+        Triton (scheduling.md §17); its answer is thrown away.
+        """
+        if not self.resolve(None, CancelledError("the request was cancelled by the caller")):
+            return False
+        self.request.cancel()
+        return True
+
+    def __await__(self) -> Generator[Any, None, InferenceResult]:
+        return self._as_asyncio().__await__()
+
+    def _as_asyncio(self) -> asyncio.Future[InferenceResult]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[InferenceResult] = loop.create_future()
+
+        def settle() -> None:
+            if future.cancelled():
+                return
+            if self._error is not None:
+                future.set_exception(self._error)
+            else:
+                assert self._result is not None
+                future.set_result(self._result)
+
+        def hand_over(_: InferenceFuture) -> None:
+            # The loop may have been closed while the request ran.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle)
+
+        self.add_done_callback(hand_over)
+        future.add_done_callback(lambda f: self.cancel() if f.cancelled() else None)
+        return future
+
+    def _wait(self, timeout_s: float | None) -> None:
+        lock = allocate_lock()
+        lock.acquire()
+        self._waiters.append(lock)
+        if self._done:  # resolved in between: whoever resolves looks at the waiters afterwards
+            return
+        timeout = -1 if timeout_s is None else max(0.0, timeout_s)
+        on_main = get_ident() == MAIN_THREAD
+        depth = shield.depth
+        try:
+            if on_main:  # waiting can be interrupted
+                shield.depth = 0
+                shield.flush()
+            answered = lock.acquire(timeout=timeout)
+        finally:
+            if on_main:
+                shield.depth = depth
+        if not answered:
+            raise TimeoutError(f"no answer within {timeout_s} s")
+
+    def resolve(self, result: InferenceResult | None, error: TritonError | None) -> bool:
+        """Set the answer; False if there was one already."""
+        try:
+            self._claim.pop()
+        except IndexError:
+            return False
+        self._result = result
+        self._error = error
+        self._done = True
+        while self._waiters:
+            try:
+                self._waiters.pop().release()
+            except IndexError:
+                break
+        if self._callbacks:
+            self._call_back()
+        return True
+
+    def _call_back(self) -> None:
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop(0)
+            except IndexError:
+                return
+            try:
+                callback(self)
+            except Exception:  # a caller's mistake must not hurt the thread that finished
+                _log.exception("a done callback of an inference request raised")

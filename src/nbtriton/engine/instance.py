@@ -1,0 +1,209 @@
+"""One instance of a model: its thread, and the way of a batch through it."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from _thread import get_ident
+from collections.abc import Sequence
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response
+from nbtriton.engine.request import InferenceRequest
+from nbtriton.engine.shield import MAIN_THREAD, shield
+from nbtriton.engine.snapshot import BatchRecord, InstanceSnapshot
+from nbtriton.engine.timer import Timer
+from nbtriton.engine.warmup import warm_up
+from nbtriton.errors import InternalError, TritonError
+from nbtriton.scheduling import Run
+
+if TYPE_CHECKING:
+    from nbtriton.engine.model import ModelRuntime
+
+__all__ = ["Instance"]
+
+_log = logging.getLogger("nbtriton.engine")
+
+
+class Instance:
+    """A backend instance with a thread of its own.
+
+    The thread creates it, runs its batches and finalizes it. An idle instance may also run a batch
+    in the thread of the request's caller; the scheduler's books keep the two apart.
+    """
+
+    def __init__(self, owner: ModelRuntime, backend: Backend, context: InstanceContext, index: int):
+        self.name = context.name
+        self.any_thread = False
+        self._owner = owner
+        self._backend = backend
+        self._context = context
+        self._index = index
+        self._inbox: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
+        self._created = threading.Event()
+        self._error: BaseException | None = None
+        self._batch_size = 0
+        self._executions = 0
+        self._busy_ns = 0
+        self._model: BackendInstance | None = None
+        self._thread = threading.Thread(
+            target=self._live, name=f"nbtriton-{context.name}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start the thread, which creates the backend's instance."""
+        self._thread.start()
+
+    def wait_created(self) -> BaseException | None:
+        """Wait until the backend's instance is there; returns what went wrong, if anything."""
+        self._created.wait()
+        return self._error
+
+    def put(self, run: Run) -> None:
+        """Hand a batch to the thread."""
+        self._inbox.put(run)
+
+    def stop(self) -> None:
+        """Finalize once everything in the inbox is done."""
+        self._inbox.put(None)
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait for the thread's end; False if it still runs."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def snapshot(self) -> InstanceSnapshot:
+        """Return what the instance is doing now."""
+        return InstanceSnapshot(
+            self.name,
+            self._context.kind,
+            self._context.device_id,
+            self._batch_size,
+            self._executions,
+            self._busy_ns,
+        )
+
+    def execute(self, run: Run) -> None:
+        """Run one batch and answer each of its requests exactly once.
+
+        KeyboardInterrupt passes through (it can only come up on the direct path), after the
+        requests have been answered and the instance is free again.
+        """
+        assert self._model is not None
+        requests: Sequence[InferenceRequest] = run.tickets  # type: ignore[assignment]
+        self._batch_size = run.size
+        timer = Timer()
+        start = monotonic_ns()
+        for request in requests:
+            request.execute_start_ns = start
+        error: TritonError | None = None
+        responses: Sequence[Response | None] | None = None
+        on_main = get_ident() == MAIN_THREAD
+        depth = shield.depth
+        try:
+            try:
+                if on_main:  # the user's code can be interrupted, ours cannot
+                    shield.depth = 0
+                    shield.flush()
+                responses = self._model.execute(requests, timer)
+            except TritonError as raised:
+                error = raised
+            except Exception as raised:
+                _log.exception("the backend of %s raised", self.name)
+                error = InternalError(f"{type(raised).__name__}: {raised}")
+            except BaseException:
+                error = InternalError(f"the execution of '{self.name}' was interrupted")
+                raise
+        finally:
+            if on_main:
+                shield.depth = depth
+            self._settle(run, requests, responses, error, start, timer)
+
+    def _settle(
+        self,
+        run: Run,
+        requests: Sequence[InferenceRequest],
+        responses: Sequence[Response | None] | None,
+        error: TritonError | None,
+        start: int,
+        timer: Timer,
+    ) -> None:
+        end = monotonic_ns()
+        infer_start = timer.infer_start_ns or end
+        infer_end = timer.infer_end_ns or end
+        owner = self._owner
+        queued = total = inferences = 0
+        oldest = start
+        for request in requests:
+            request.compute_start_ns = infer_start
+            request.compute_end_ns = infer_end
+            request.execute_end_ns = end
+            request.ridden_size = run.size
+            queued += start - request.enqueued_ns
+            oldest = min(oldest, request.enqueued_ns)
+            total += end - request.start_ns
+            inferences += request.size
+        count = len(requests)
+        books = owner.statistics
+        books.execution(run.size, infer_start - start, infer_end - infer_start, end - infer_end)
+        if error is None:
+            books.success(
+                count, inferences, total, queued,
+                count * (infer_start - start), count * (infer_end - infer_start),
+                count * (end - infer_end),
+            )  # fmt: skip
+        else:
+            books.failure(count, total)
+        self._executions += 1
+        self._busy_ns += end - start
+        owner.record(
+            BatchRecord(
+                owner.name, owner.version, self.name, tuple(r.number for r in requests), run.size,
+                run.reason, start - oldest, start, end, error is not None,
+            )  # fmt: skip
+        )
+        self._batch_size = 0
+        self._answer(requests, responses, error)
+        owner.finished(self._index, requests)
+
+    def _answer(
+        self,
+        requests: Sequence[InferenceRequest],
+        responses: Sequence[Response | None] | None,
+        error: TritonError | None,
+    ) -> None:
+        if error is not None:
+            for request in requests:
+                request.fail(error)
+            return
+        if responses is None:  # decoupled: the model sends on its own, perhaps for long
+            return
+        for request, response in zip(requests, responses, strict=True):
+            if response is None:
+                if not self._owner.interface.decoupled and not request.is_answered():
+                    request.fail(InternalError(f"'{self.name}' did not answer the request"))
+            elif not request.is_answered():
+                request.send(response, final=True)
+
+    def _live(self) -> None:
+        try:
+            self._model = self._backend.create_instance(self._context)
+            self.any_thread = self._model.any_thread
+            warm_up(self._owner, self._context, self._model)
+        except BaseException as error:  # also SystemExit from a model's initialize
+            self._error = error
+            return
+        finally:
+            self._created.set()
+        while (run := self._inbox.get()) is not None:
+            try:
+                self.execute(run)
+            except BaseException:
+                # The requests are answered; the instance goes on.
+                _log.exception("an execution of %s ended abnormally", self.name)
+        try:
+            self._model.finalize()
+        except Exception:
+            _log.exception("finalize of %s raised", self.name)

@@ -1,0 +1,164 @@
+"""From a configuration and a source to a version that serves (config.md §2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from nbtriton.backends import backend_for, find_backend
+from nbtriton.backends.base import Backend, ModelContext, ServerHandle
+from nbtriton.config import (
+    ModelConfig,
+    is_ensemble,
+    normalize,
+    normalize_instance_groups,
+    plan_instances,
+    scheduling_choice,
+    validate,
+    validate_ensemble,
+    validate_instance_groups,
+    validate_io,
+    validate_load,
+)
+from nbtriton.engine.clock import SchedulerThread
+from nbtriton.engine.ensemble import EnsembleRuntime, Resolve
+from nbtriton.engine.model import ModelRuntime
+from nbtriton.errors import ConfigError, LoadError, TritonError, UnsupportedError
+
+__all__ = ["build_ensemble", "build_model"]
+
+_CODE_TEXTS = {
+    "INVALID_ARG": "Invalid argument",
+    "INTERNAL": "Internal",
+    "NOT_FOUND": "Not found",
+    "UNAVAILABLE": "Unavailable",
+    "UNSUPPORTED": "Unsupported",
+    "ALREADY_EXISTS": "Already exists",
+    "UNKNOWN": "Unknown",
+    "CANCELLED": "Cancelled",
+}
+
+
+def build_model(
+    config: ModelConfig,
+    source: object,
+    version: int,
+    *,
+    example: object,
+    gpus: Sequence[int],
+    server: ServerHandle,
+    clock: SchedulerThread,
+) -> ModelRuntime:
+    """Complete and check a configuration, and create the instances.
+
+    Raises
+    ------
+    ConfigError
+        The configuration is wrong.
+    LoadError
+        The model's own code failed, with Triton's text and the model's traceback.
+    """
+    backend = _backend(config, source)
+    config = _named(config, backend)
+    validate(config)
+    context = ModelContext(
+        config.name, version, config, source, _model_directory(source), None, example
+    )
+    try:
+        completed = _named(backend.complete_config(context), backend)
+    except ConfigError:
+        raise
+    except TritonError as error:
+        raise _load_error(config.name, version, error) from error
+    validate(completed)
+    validate_io(completed)
+    if scheduling_choice(completed) == "sequence_batching":
+        raise UnsupportedError(
+            f"sequence_batching of model '{config.name}' cannot be run by this version of nbtriton",
+            hint="the default scheduler and dynamic_batching can",
+        )
+    completed = normalize_instance_groups(
+        completed, gpus=gpus, default_kind="KIND_GPU" if gpus else "KIND_CPU"
+    )
+    validate_instance_groups(completed, gpus=gpus)
+    validate_load(completed)
+    context = ModelContext(
+        completed.name, version, completed, source, context.model_directory, server, example
+    )
+    try:
+        backend.open(context)
+        runtime = ModelRuntime(context, backend, plan_instances(completed, gpus=gpus), clock)
+        runtime.start()
+    except TritonError as error:
+        raise _load_error(config.name, version, error) from error
+    except Exception as error:
+        raise LoadError(
+            _load_text(config.name, version, "Internal", f"{type(error).__name__}: {error}")
+        ) from error
+    return runtime
+
+
+def build_ensemble(
+    config: ModelConfig, version: int, members: Mapping[str, ModelConfig], resolve: Resolve
+) -> EnsembleRuntime:
+    """Check an ensemble against its composing models and make it.
+
+    Raises
+    ------
+    ConfigError
+        With Triton's text.
+    """
+    config = normalize(config, name=config.name)
+    validate(config)
+    validate_io(config)
+    validate_ensemble(config, members)
+    # An ensemble is decoupled iff one of its steps is (E14).
+    if any(
+        members[step.model_name].model_transaction_policy.decoupled
+        for step in config.ensemble_scheduling.step
+    ):
+        config.model_transaction_policy.decoupled = True
+    return EnsembleRuntime(config, version, resolve)
+
+
+def _backend(config: ModelConfig, source: object) -> Backend:
+    if is_ensemble(config):
+        raise ConfigError(
+            f"Ensemble model '{config.name}' must have platform type 'ensemble' and empty backend "
+            "type",
+            hint="an ensemble has no code of its own: load it without a model",
+            field="platform",
+        )
+    if config.backend:
+        return find_backend(config.backend)()
+    if config.platform == "pytorch_libtorch":
+        return find_backend("pytorch")()
+    return backend_for(source)()
+
+
+def _named(config: ModelConfig, backend: Backend) -> ModelConfig:
+    copy = ModelConfig()
+    copy.CopyFrom(config)
+    copy.backend = backend.name
+    return normalize(copy, name=config.name)
+
+
+def _model_directory(source: object) -> Path | None:
+    """``<repository>/<model>`` for a file in a version folder."""
+    if isinstance(source, Path) and source.parent.name.isdigit():
+        return source.parent.parent
+    return source.parent if isinstance(source, Path) else None
+
+
+def _load_error(name: str, version: int, error: TritonError) -> LoadError:
+    return LoadError(
+        _load_text(name, version, _CODE_TEXTS[error.status], error.message),
+        hint=error.hint,
+        user_traceback=getattr(error, "user_traceback", ""),
+    )
+
+
+def _load_text(name: str, version: int, code: str, text: str) -> str:
+    return (
+        f"load failed for model '{name}': version {version} is at UNAVAILABLE state: {code}: {text};"
+    )

@@ -1,0 +1,100 @@
+"""What a caller gets back from a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from nbtriton.tensors import Array, datatype_of, format_shape, shape_of, to_kind
+
+__all__ = ["InferenceResult", "RequestTiming"]
+
+
+@dataclass(slots=True, frozen=True)
+class RequestTiming:
+    """Where the time of one request went; durations in nanoseconds (scheduling.md §18).
+
+    ``batch_size`` is the size of the batch it rode in. For an ensemble the compute times are the
+    sums over its steps, which may run side by side.
+    """
+
+    total_ns: int = 0
+    queue_ns: int = 0
+    compute_input_ns: int = 0
+    compute_infer_ns: int = 0
+    compute_output_ns: int = 0
+    batch_size: int = 0
+
+
+class InferenceResult(Mapping[str, Array]):
+    """The output tensors of one response by name, and the facts about the response.
+
+    Tensors are of the caller's kind (numpy in, numpy out; torch or CuPy in, same kind out); one
+    that lives on a device comes to the host when it is looked at, not before.
+
+    Attributes
+    ----------
+    model_name : str
+    model_version : int
+    request_id : str
+    parameters : mapping
+        Response parameters.
+    timing : RequestTiming
+    """
+
+    __slots__ = (
+        "_kind", "_outputs", "model_name", "model_version", "parameters", "request_id", "timing",
+    )
+
+    def __init__(
+        self,
+        outputs: Mapping[str, Array],
+        kind: str,
+        *,
+        model_name: str,
+        model_version: int,
+        request_id: str,
+        parameters: Mapping[str, bool | int | str],
+        timing: RequestTiming,
+    ) -> None:
+        self._outputs = dict(outputs)
+        self._kind = kind
+        self.model_name = model_name
+        self.model_version = model_version
+        self.request_id = request_id
+        self.parameters = parameters
+        self.timing = timing
+
+    def __getitem__(self, name: str) -> Array:
+        value = self._outputs[name]
+        converted = to_kind(value, "numpy" if datatype_of(value) == "BYTES" else self._kind)
+        self._outputs[name] = converted
+        return converted
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._outputs)
+
+    def __len__(self) -> int:
+        return len(self._outputs)
+
+    def raw(self, name: str) -> Array:
+        """Return a tensor as the model made it, on the device where it is."""
+        return self._outputs[name]
+
+    def describe(self) -> list[tuple[str, str, str, str]]:
+        """Return (name, datatype, shape, where it is now) of each tensor, without moving any."""
+        return [
+            (name, datatype_of(value), format_shape(shape_of(value)), _place(value))
+            for name, value in self._outputs.items()
+        ]
+
+    def __repr__(self) -> str:
+        tensors = ", ".join(f"{name}: {kind}{shape}" for name, kind, shape, _ in self.describe())
+        return (
+            f"<{self.model_name} v{self.model_version} -> {tensors}"
+            f" | {self.timing.total_ns / 1000:.0f} us, batch of {self.timing.batch_size}>"
+        )
+
+
+def _place(array: Array) -> str:
+    return str(getattr(array, "device", "cpu"))

@@ -1,0 +1,101 @@
+"""What every loaded model version is to the rest of the engine, whatever runs behind it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from nbtriton.backends.base import Response
+from nbtriton.config import ModelConfig
+from nbtriton.engine.admission import Interface
+from nbtriton.engine.request import InferenceRequest
+from nbtriton.engine.snapshot import ModelSnapshot
+from nbtriton.engine.statistics import Statistics
+from nbtriton.errors import InternalError
+
+__all__ = ["Runtime", "inline_runs"]
+
+_numbers = itertools.count(1)
+
+
+class _Inline(threading.local):
+    """Batches that a thread inside `Server.infer` may run itself (the direct path).
+
+    ``root`` is the request that the thread waits for; only batches that hold nothing else are
+    taken, and one at a time, so that independent branches of an ensemble still run side by side.
+    """
+
+    root: InferenceRequest | None = None
+    batch: Any = None
+
+
+inline_runs = _Inline()
+
+
+class Runtime(ABC):
+    """One version of one model, ready to take requests.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        Normalised and completed.
+    version : int
+    """
+
+    def __init__(self, config: ModelConfig, version: int) -> None:
+        self.config = config
+        self.name: str = config.name
+        self.version = version
+        self.interface = Interface(config)
+        self.statistics = Statistics()
+
+    def admit(self, inputs: Mapping[str, Any], **options: Any) -> InferenceRequest:
+        """Check a request against this version's signature; see `Interface.admit`."""
+        request = self.interface.admit(next(_numbers), inputs, **options)
+        request.runtime = self
+        return request
+
+    @abstractmethod
+    def submit(self, request: InferenceRequest) -> bool:
+        """Accept an admitted request; False if this version has been retired meanwhile."""
+
+    @abstractmethod
+    def cancel(self, request: InferenceRequest) -> None:
+        """The caller gave the request up."""
+
+    def respond(self, request: InferenceRequest, response: Response | None, *, final: bool) -> None:
+        """Deliver one response of a request.
+
+        Raises
+        ------
+        InternalError
+            The final response was sent already.
+        """
+        if not (request.claim() if final else request.open):
+            raise InternalError("Unable to send response. Response sender has been closed.")
+        self.deliver(request, response, final=final)
+
+    def deliver(
+        self, request: InferenceRequest, response: Response | None, *, final: bool
+    ) -> None:
+        """Pass on a response whose right to be sent is settled."""
+        request.deliver(response, final=final)
+
+    @abstractmethod
+    def retire(self) -> None:
+        """Take no more requests; what was accepted is finished, then everything is given back."""
+
+    @abstractmethod
+    def abandon(self, reason: str) -> None:
+        """Answer everything that waits with UNAVAILABLE: the server is stopping."""
+
+    @abstractmethod
+    def wait_retired(self, timeout_s: float | None) -> bool:
+        """Wait until nothing of this version is left; False if time ran out."""
+
+    @abstractmethod
+    def snapshot(self, state: str, reason: str) -> ModelSnapshot:
+        """Return what can be seen of this version now."""

@@ -1,0 +1,561 @@
+"""The server in the kernel: the Python interface to everything the engine does."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from time import monotonic, monotonic_ns
+from types import TracebackType
+from typing import Any
+
+from nbtriton.backends.base import Response
+from nbtriton.config import (
+    ModelConfig,
+    as_config,
+    is_ensemble,
+    validate_ensemble,
+)
+from nbtriton.engine.bls import ModelServer
+from nbtriton.engine.clock import SchedulerThread
+from nbtriton.engine.devices import visible_gpus
+from nbtriton.engine.ensemble import EnsembleRuntime
+from nbtriton.engine.future import InferenceFuture
+from nbtriton.engine.handle import ModelHandle
+from nbtriton.engine.loading import build_ensemble, build_model
+from nbtriton.engine.model import ModelRuntime
+from nbtriton.engine.registry import Entry, Registry, Slot, versions_to_keep
+from nbtriton.engine.request import BARE_FINAL, InferenceRequest
+from nbtriton.engine.result import InferenceResult
+from nbtriton.engine.runtime import Runtime, inline_runs
+from nbtriton.engine.shield import shield
+from nbtriton.engine.snapshot import BatchRecord, ModelSnapshot, ServerSnapshot
+from nbtriton.errors import (
+    ConfigError,
+    EngineStoppedError,
+    InvalidArgumentError,
+    TritonError,
+    UnsupportedError,
+)
+
+__all__ = ["Server"]
+
+_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"  # Y5
+
+
+class Server:
+    """Models, ensembles and the scheduler that runs them, inside this process.
+
+    Parameters
+    ----------
+    gpus : sequence of int, optional
+        Ids of the GPUs that models may use; all visible ones by default.
+
+    Examples
+    --------
+    >>> import numpy as np, nbtriton as nt
+    >>> def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+    ...     return {"OUT": IN * 2}
+    >>> with nt.Server() as server:
+    ...     _ = server.load("max_batch_size: 8", model=double, name="double")
+    ...     server.infer("double", {"IN": np.ones((1, 4), np.float32)})["OUT"]
+    array([[2., 2., 2., 2.]], dtype=float32)
+    """
+
+    def __init__(self, *, gpus: Sequence[int] | None = None) -> None:
+        self._gpus = None if gpus is None else tuple(gpus)
+        self._registry = Registry()
+        self._changing = threading.RLock()
+        self._clock = SchedulerThread()
+        self._leaving: list[Runtime] = []
+        self._closed = False
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._registry.entries)} models"
+        return f"<nbtriton.Server: {state}>"
+
+    # -- models ----------------------------------------------------------------------------------
+
+    def load(
+        self,
+        config: str | Mapping[str, Any] | ModelConfig | None = None,
+        model: object = None,
+        *,
+        name: str | None = None,
+        version: int | None = None,
+        example: object = None,
+    ) -> ModelHandle:
+        """Load a model or an ensemble, or replace one that is loaded.
+
+        A version that is loaded already goes on serving until its successor is ready; the requests
+        it accepted are finished, and none is lost.
+
+        Parameters
+        ----------
+        config : str, mapping or ModelConfig, optional
+            ``config.pbtxt`` text, JSON, a dict or the message itself.
+        model : object, optional
+            A class with ``execute``, a `torch.nn.Module` (class or instance), an annotated
+            function, or the path of a ``model.py`` or ``model.pt``. None for an ensemble, or to
+            keep the code of a model that is loaded.
+        name : str, optional
+            Needed where the configuration has none.
+        version : int, optional
+            By default the highest version there is, or 1.
+        example : array, tuple or mapping of arrays, optional
+            Sample inputs with a batch dimension, from which a torch module's tensors are learnt.
+
+        Raises
+        ------
+        ConfigError
+            The configuration is wrong; nothing has changed.
+        LoadError
+            The model's code failed to load; nothing has changed.
+        """
+        with self._changing:
+            self._check_open()
+            wanted = ModelConfig() if config is None else as_config(config)
+            name = self._name(wanted, name)
+            entry = self._registry.entries.get(name)
+            current = entry.latest if entry is not None else None
+            if config is None and entry is not None:
+                wanted.CopyFrom(entry.user_config)
+            wanted.name = name
+            user_config = ModelConfig()
+            user_config.CopyFrom(wanted)
+            number = version or (max(entry.slots) if entry is not None else 1)
+            runtime = self._build(wanted, model, number, example, current)
+            self._put(name, user_config, runtime)
+        return ModelHandle(self, name)
+
+    def _name(self, config: ModelConfig, name: str | None) -> str:
+        if name and config.name and config.name != name:
+            raise ConfigError(
+                f"unexpected name '{config.name}' in the configuration of model '{name}'",
+                hint="leave 'name' out of the configuration, or make the two equal",
+                field="name",
+            )
+        found = name or str(config.name)
+        if not found:
+            raise ConfigError("model configuration must specify 'name'", field="name")
+        return found
+
+    def _build(
+        self,
+        config: ModelConfig,
+        model: object,
+        version: int,
+        example: object,
+        current: Runtime | None,
+    ) -> Runtime:
+        if model is None and (is_ensemble(config) or config.platform == "ensemble"):
+            return build_ensemble(
+                config, version, self._registry.configs(), self._registry.resolve
+            )
+        if model is None and isinstance(current, ModelRuntime):
+            model = current.source
+            example = current.example if example is None else example
+        if model is None:
+            raise InvalidArgumentError(
+                f"no code for model '{config.name}'",
+                hint="give model=…: a class, a torch module, a function or the path of a file; "
+                "an ensemble has platform: \"ensemble\" and ensemble_scheduling",
+            )
+        if isinstance(model, str):
+            model = Path(model)
+        return build_model(
+            config,
+            model,
+            version,
+            example=example,
+            gpus=visible_gpus() if self._gpus is None else self._gpus,
+            server=ModelServer(self),
+            clock=self._clock,
+        )
+
+    def _put(self, name: str, user_config: ModelConfig, runtime: Runtime) -> None:
+        old = self._registry.entries.get(name)
+        slots = dict(old.slots) if old is not None else {}
+        replaced = slots.get(runtime.version)
+        slots[runtime.version] = Slot(runtime)
+        kept = versions_to_keep(runtime.config, slots)
+        if not kept:
+            runtime.retire()
+            raise ConfigError(
+                f"at least one version must be available under the version policy of model '{name}'",
+                field="version_policy",
+            )
+        gone = [slot for number, slot in slots.items() if number not in kept]
+        if replaced is not None:
+            gone.append(replaced)
+        self._registry.entries[name] = Entry(
+            {number: slot for number, slot in slots.items() if number in kept}, user_config
+        )
+        for slot in gone:
+            self._retire(slot.runtime)
+        self._check_dependents(name)
+
+    def _retire(self, runtime: Runtime) -> None:
+        self._leaving = [old for old in self._leaving if not old.wait_retired(0)]
+        self._leaving.append(runtime)
+        runtime.retire()
+
+    def _check_dependents(self, name: str) -> None:
+        """Ensembles follow their composing models: out of service, and back again (E18)."""
+        for ensemble in self._registry.dependents(name):
+            entry = self._registry.entries[ensemble]
+            for number, slot in entry.slots.items():
+                if not isinstance(slot.runtime, EnsembleRuntime):
+                    continue
+                try:
+                    validate_ensemble(slot.runtime.config, self._registry.configs())
+                except ConfigError as error:
+                    changed = Slot(slot.runtime, "UNAVAILABLE", error.message)
+                else:
+                    changed = Slot(slot.runtime)
+                entry = entry.with_slot(number, changed)
+            self._registry.entries[ensemble] = entry
+
+    def unload(
+        self, name: str, unload_dependents: bool = False, *, timeout_s: float | None = 0.0
+    ) -> bool:
+        """Unload all versions of a model.
+
+        New requests are refused at once; those that were accepted are finished (L18). Unloading
+        what is not loaded succeeds, as in Triton.
+
+        Parameters
+        ----------
+        name : str
+        unload_dependents : bool
+            For an ensemble: unload its composing models too, unless another ensemble uses them.
+        timeout_s : float or None
+            Seconds to wait until the last request is finished; 0 does not wait, None has no limit.
+
+        Returns
+        -------
+        bool
+            True once nothing of the model is left.
+        """
+        with self._changing:
+            entry = self._registry.entries.pop(name, None)
+            if entry is None:
+                return True
+            runtimes = [slot.runtime for slot in entry.slots.values()]
+            members = {
+                step.model_name
+                for runtime in runtimes
+                for step in runtime.config.ensemble_scheduling.step
+            }
+            for runtime in runtimes:
+                self._retire(runtime)
+            self._check_dependents(name)
+            if unload_dependents:
+                for member in members:
+                    if not self._registry.dependents(member):
+                        self.unload(member, unload_dependents=True)
+        deadline = None if timeout_s is None else monotonic() + timeout_s
+        return all(
+            runtime.wait_retired(None if deadline is None else max(0.0, deadline - monotonic()))
+            for runtime in runtimes
+        )
+
+    def close(self, *, timeout_s: float = 5.0) -> None:
+        """Stop: finish what runs, answer what waits, end all threads. Harmless when repeated.
+
+        Parameters
+        ----------
+        timeout_s : float
+            Seconds to wait for requests that are executing. Those that still wait in a queue are
+            answered with `EngineStoppedError` at once.
+        """
+        with self._changing:
+            self._closed = True
+            runtimes = [
+                slot.runtime
+                for entry in self._registry.entries.values()
+                for slot in entry.slots.values()
+            ]
+            self._registry.entries.clear()
+            runtimes += self._leaving
+            self._leaving = []
+        for runtime in runtimes:
+            runtime.retire()
+            runtime.abandon("Server is stopping")
+        deadline = monotonic() + timeout_s
+        for runtime in runtimes:
+            runtime.wait_retired(max(0.0, deadline - monotonic()))
+        self._clock.stop()
+        shield.remove()
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def infer(
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        *,
+        version: int = -1,
+        outputs: Sequence[str] = (),
+        request_id: str = "",
+        priority: int = 0,
+        timeout_us: int = 0,
+        correlation_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+        parameters: Mapping[str, bool | int | str] | None = None,
+    ) -> InferenceResult:
+        """Send one request and wait for its answer.
+
+        Where an instance is idle the request runs in this very thread.
+
+        Parameters
+        ----------
+        name : str
+        inputs : mapping of str to array_like
+            Whole tensors, with the batch dimension if the model batches. numpy in gives numpy out,
+            torch and CuPy likewise; Python values are converted to the input's datatype.
+        version : int
+            -1 for the highest that is ready.
+        outputs : sequence of str
+            All by default.
+        request_id, priority, timeout_us, correlation_id, sequence_start, sequence_end, parameters
+            As in Triton's inference request.
+
+        Raises
+        ------
+        TritonError
+            With Triton's status and message.
+        """
+        inline = inline_runs
+        before = (inline.root, inline.batch)
+        with shield:
+            request = self._accept(
+                name, inputs, version, None, direct=True, outputs=outputs, request_id=request_id,
+                priority=priority, timeout_us=timeout_us, correlation_id=correlation_id,
+                sequence_start=sequence_start, sequence_end=sequence_end, parameters=parameters,
+            )  # fmt: skip
+            try:
+                while inline.batch is not None:
+                    instance, run = inline.batch
+                    inline.batch = None
+                    instance.execute(run)
+                inline.root, inline.batch = before
+                assert request.future is not None
+                return request.future.result()
+            except BaseException:
+                inline.root, inline.batch = before
+                # After Ctrl-C nobody waits for the answer any more.
+                assert request.future is not None
+                request.future.cancel()
+                raise
+
+    def submit(
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        *,
+        version: int = -1,
+        outputs: Sequence[str] = (),
+        request_id: str = "",
+        priority: int = 0,
+        timeout_us: int = 0,
+        correlation_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+        parameters: Mapping[str, bool | int | str] | None = None,
+        on_response: Callable[[Response, bool], None] | None = None,
+    ) -> InferenceFuture:
+        """Send one request and return at once; arguments and errors as for `infer`.
+
+        Parameters
+        ----------
+        on_response : callable, optional
+            ``on_response(response, final)`` for every response, on the thread that sends it;
+            needed for decoupled models.
+
+        Returns
+        -------
+        InferenceFuture
+            Can be waited for, awaited, given a callback, cancelled.
+        """
+        with shield:
+            request = self._accept(
+                name, inputs, version, on_response, direct=False, outputs=outputs,
+                request_id=request_id, priority=priority, timeout_us=timeout_us,
+                correlation_id=correlation_id, sequence_start=sequence_start,
+                sequence_end=sequence_end, parameters=parameters,
+            )  # fmt: skip
+        assert request.future is not None
+        return request.future
+
+    def infer_async(
+        self, name: str, inputs: Mapping[str, Any], **options: Any
+    ) -> Awaitable[InferenceResult]:
+        """Return an awaitable for one request; arguments as for `infer`."""
+        return self.submit(name, inputs, **options)
+
+    def stream(
+        self, name: str, inputs: Mapping[str, Any], **options: Any
+    ) -> Iterator[InferenceResult]:
+        """Send one request and yield its responses as they come; arguments as for `infer`.
+
+        Works for decoupled models (any number of responses) and for others (one). Leaving the loop
+        early cancels the request.
+        """
+        arrived: queue.SimpleQueue[tuple[Response, bool]] = queue.SimpleQueue()
+        future = self.submit(
+            name, inputs, on_response=lambda response, final: arrived.put((response, final)),
+            **options,
+        )  # fmt: skip
+        final = False
+        try:
+            while not final:
+                response, final = arrived.get()
+                if response.error is not None:
+                    raise response.error
+                if response is not BARE_FINAL:
+                    yield future.request.result_of(response)
+        finally:
+            if not final:
+                future.cancel()
+
+    def _accept(
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        version: int,
+        on_response: Callable[[Response, bool], None] | None,
+        *,
+        direct: bool,
+        **options: Any,
+    ) -> InferenceRequest:
+        inline = inline_runs
+        while True:
+            if self._closed:
+                raise EngineStoppedError("the server is closed")
+            runtime = self._registry.resolve(name, version)
+            if runtime.interface.decoupled and on_response is None:
+                raise UnsupportedError(_DECOUPLED, hint="use server.stream(…)")
+            request = runtime.admit(inputs, **options)
+            if on_response is not None:
+                request.on_response = lambda _, response, final: on_response(response, final)
+            if direct:
+                inline.root, inline.batch = request, None
+            try:
+                # False: replaced between the look-up and now; its successor takes the request.
+                if runtime.submit(request):
+                    return request
+            finally:
+                if direct and inline.root is not request:
+                    inline.root = None
+
+    # -- what is there ---------------------------------------------------------------------------
+
+    def is_ready(self, name: str, version: int = -1) -> bool:
+        """Return True if a request to this version would be taken."""
+        try:
+            self._registry.resolve(name, version)
+        except TritonError:
+            return False
+        return True
+
+    def config(self, name: str, version: int = -1) -> ModelConfig:
+        """Return a copy of the completed configuration of a version."""
+        copy = ModelConfig()
+        copy.CopyFrom(self._registry.resolve(name, version).config)
+        return copy
+
+    def user_config(self, name: str) -> ModelConfig:
+        """Return a copy of a model's configuration as it was given, before completion."""
+        self._registry.resolve(name)
+        copy = ModelConfig()
+        copy.CopyFrom(self._registry.entries[name].user_config)
+        return copy
+
+    def metadata(self, name: str, version: int = -1) -> dict[str, Any]:
+        """Return Triton's model metadata: tensors with the batch dimension (config.md J4)."""
+        runtime = self._registry.resolve(name, version)
+        batch = [-1] if runtime.interface.max_batch_size > 0 else []
+        return {
+            "name": name,
+            "versions": [str(number) for number in sorted(self._registry.entries[name].slots)],
+            "platform": runtime.snapshot("READY", "").platform,
+            **{
+                key: [
+                    {"name": n, "datatype": spec.datatype, "shape": [*batch, *spec.dims]}
+                    for n, spec in specs.items()
+                ]
+                for key, specs in (
+                    ("inputs", runtime.interface.inputs),
+                    ("outputs", runtime.interface.outputs),
+                )
+            },
+        }
+
+    def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
+        """Return the statistics in the form of Triton's endpoint.
+
+        Parameters
+        ----------
+        name : str
+            All models by default.
+        version : int
+            All versions by default.
+
+        Returns
+        -------
+        dict
+            ``{"model_stats": [...]}``; counts, and durations in nanoseconds.
+        """
+        if name:
+            self._registry.resolve(name, version)
+        return {
+            "model_stats": [
+                slot.runtime.statistics.to_dict(model, number)
+                for model, entry in sorted(self._registry.entries.items())
+                for number, slot in sorted(entry.slots.items())
+                if name in ("", model) and version in (-1, number)
+            ]
+        }
+
+    def models(self) -> tuple[ModelSnapshot, ...]:
+        """Return every version of every model, by name."""
+        return tuple(
+            slot.runtime.snapshot(slot.state, slot.reason)
+            for _, entry in sorted(self._registry.entries.items())
+            for _, slot in sorted(entry.slots.items())
+        )
+
+    def model_names(self) -> tuple[str, ...]:
+        """Return the names of all models; cheap enough for completion."""
+        return tuple(sorted(self._registry.entries))
+
+    def snapshot(self) -> ServerSnapshot:
+        """Return everything that can be seen at this moment."""
+        return ServerSnapshot(monotonic_ns(), self.models())
+
+    def batches(self, name: str, version: int = -1) -> tuple[BatchRecord, ...]:
+        """Return a model's recent executions, oldest first; none for an ensemble."""
+        runtime = self._registry.resolve(name, version)
+        return runtime.batches() if isinstance(runtime, ModelRuntime) else ()
+
+    def source(self, name: str, version: int = -1) -> object:
+        """Return what a model was made of; None for an ensemble."""
+        return getattr(self._registry.resolve(name, version), "source", None)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineStoppedError("the server is closed", hint="make a new nbtriton.Server()")

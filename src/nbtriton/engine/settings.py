@@ -1,0 +1,49 @@
+"""From a model configuration to what the schedulers need: names and units change, rules do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbtriton.config import ModelConfig
+from nbtriton.scheduling import BatcherSettings, EnsemblePlan, QueuePolicy, Step, TimeoutAction
+
+__all__ = ["batcher_settings", "ensemble_plan"]
+
+
+def batcher_settings(config: ModelConfig) -> BatcherSettings:
+    """Return the batcher's settings; without ``dynamic_batching``, those of the default scheduler."""
+    if not config.HasField("dynamic_batching"):
+        return BatcherSettings(max_batch_size=config.max_batch_size)
+    batching = config.dynamic_batching
+    return BatcherSettings(
+        max_batch_size=config.max_batch_size,
+        dynamic=True,
+        preferred=tuple(batching.preferred_batch_size),
+        max_queue_delay_ns=batching.max_queue_delay_microseconds * 1000,
+        priority_levels=batching.priority_levels,
+        default_policy=_policy(batching.default_queue_policy),
+        level_policies={
+            level: _policy(policy) for level, policy in batching.priority_queue_policy.items()
+        },
+    )
+
+
+def ensemble_plan(config: ModelConfig) -> EnsemblePlan:
+    """Return the dataflow of an ensemble."""
+    return EnsemblePlan(
+        [
+            Step(step.model_name, step.model_version, dict(step.input_map), dict(step.output_map))
+            for step in config.ensemble_scheduling.step
+        ],
+        [tensor.name for tensor in config.input],
+        [tensor.name for tensor in config.output],
+    )
+
+
+def _policy(policy: Any) -> QueuePolicy:
+    return QueuePolicy(
+        timeout_action=TimeoutAction(policy.timeout_action),
+        default_timeout_ns=policy.default_timeout_microseconds * 1000,
+        allow_timeout_override=policy.allow_timeout_override,
+        max_queue_size=policy.max_queue_size,
+    )

@@ -1,0 +1,83 @@
+"""Ctrl-C without a lost request.
+
+CPython raises KeyboardInterrupt in the main thread between any two bytecodes. Inside a scheduler
+that would lose the request at hand, so the main thread raises a shield while it is in there: an
+interrupt that comes meanwhile is kept and raised on the way out. Model code and waiting run with
+the shield lifted.
+
+The shield is a SIGINT handler in front of the one that was there. ipykernel installs its own for
+every cell, therefore it is looked at on every entry (some 60 ns) and set only when it changed.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from _thread import get_ident
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+__all__ = ["MAIN_THREAD", "shield"]
+
+MAIN_THREAD = threading.main_thread().ident
+
+
+class _Shield:
+    """Context manager for the main thread; any other thread passes through it untouched.
+
+    ``depth`` may be assigned directly: a plain store is the one thing that no interrupt can come
+    between, which is what lifting the shield inside try/finally needs.
+    """
+
+    __slots__ = ("_behind", "_pending", "depth")
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self._pending = False
+        self._behind: Callable[[int, FrameType | None], Any] | int | None = None
+
+    def __enter__(self) -> None:
+        if get_ident() != MAIN_THREAD:
+            return
+        if self.depth == 0:
+            current = signal.getsignal(signal.SIGINT)
+            # Bound methods are equal, not identical. A handler set from C (None) or an ignored
+            # signal never raises, so there is nothing to hold back.
+            if callable(current) and current != self._handle:
+                self._behind = current
+                signal.signal(signal.SIGINT, self._handle)
+        self.depth += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if get_ident() != MAIN_THREAD:
+            return
+        self.depth -= 1
+        self.flush()
+
+    def flush(self) -> None:
+        """Raise the interrupt that was kept, if the shield is down."""
+        if self._pending and self.depth == 0:
+            self._pending = False
+            if callable(self._behind):
+                self._behind(signal.SIGINT, None)
+
+    def remove(self) -> None:
+        """Put the handler back that was there before, if ours still stands."""
+        if get_ident() == MAIN_THREAD and signal.getsignal(signal.SIGINT) == self._handle:
+            signal.signal(signal.SIGINT, self._behind)
+            self._behind = None
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.depth:
+            self._pending = True
+        elif callable(self._behind):
+            self._behind(number, frame)
+
+
+shield = _Shield()

@@ -1,0 +1,120 @@
+"""Model warmup: sample requests that run before a version is ready (scheduling.md §15)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbtriton.backends.base import BackendInstance, InstanceContext
+from nbtriton.engine.timer import Timer
+from nbtriton.errors import InternalError, InvalidArgumentError
+from nbtriton.tensors import Array, deserialize_bytes, numpy_dtype, to_protocol
+
+if TYPE_CHECKING:
+    from nbtriton.engine.runtime import Runtime
+
+__all__ = ["warm_up"]
+
+
+def warm_up(runtime: Runtime, context: InstanceContext, model: BackendInstance) -> None:
+    """Run every warmup sample of the configuration on one instance, bypassing the scheduler (W1).
+
+    A sample of batch size n makes n requests of one item each in one execution (W2); the
+    executions count in the statistics (W5).
+
+    Raises
+    ------
+    InternalError
+        A sample failed: the load fails with Triton's text (W4).
+    """
+    for sample in context.model.config.model_warmup:
+        if sample.batch_size == 0:
+            continue
+        inputs = {
+            name: _data(runtime, context, name, spec) for name, spec in sample.inputs.items()
+        }
+        for _ in range(max(1, sample.count)):
+            _run(runtime, model, sample, inputs)
+
+
+def _run(
+    runtime: Runtime, model: BackendInstance, sample: Any, inputs: dict[str, Array]
+) -> None:
+    requests = [runtime.admit(inputs) for _ in range(sample.batch_size)]
+    timer = Timer()
+    start = monotonic_ns()
+    errors: list[str] = []
+    try:
+        responses = model.execute(requests, timer) or []
+        errors = [str(r.error) for r in responses if r is not None and r.error is not None]
+    except Exception as error:
+        errors = [str(error)]
+    end = monotonic_ns()
+    if errors:
+        raise InternalError(
+            f"failed to run warmup sample '{sample.name}': " + "".join(f"{e}; " for e in errors)
+        )
+    count = len(requests)
+    began = timer.infer_start_ns or end
+    ended = timer.infer_end_ns or end
+    runtime.statistics.execution(count, began - start, ended - began, end - ended)
+    runtime.statistics.success(
+        count, count, count * (end - start), 0,
+        count * (began - start), count * (ended - began), count * (end - ended),
+    )  # fmt: skip
+
+
+def _data(runtime: Runtime, context: InstanceContext, name: str, spec: Any) -> Array:
+    shape = tuple(spec.dims)
+    if -1 in shape:
+        raise InvalidArgumentError(
+            f"warmup setting expects all variable-size dimensions are specified for input '{name}'"
+        )
+    if runtime.interface.max_batch_size > 0:
+        shape = (1, *shape)
+    datatype = to_protocol(_datatype_name(spec))
+    source = spec.WhichOneof("input_data_type")
+    if source is None:
+        raise InvalidArgumentError(
+            "[request id: <id_unknown>] warmup setting expects input "
+            f"'{name}' to have input_data_type set"
+        )
+    if source == "input_data_file":
+        return _from_file(context, spec.input_data_file, datatype, shape)
+    if datatype == "BYTES":  # zero and random data alike are empty strings (W3)
+        return np.full(shape, b"", dtype=object)
+    dtype = numpy_dtype(datatype)
+    if source == "zero_data":
+        return np.zeros(shape, dtype)
+    random = np.random.default_rng(0).bytes(int(np.prod(shape)) * dtype.itemsize)
+    return np.frombuffer(random, np.uint8).copy().view(dtype).reshape(shape)
+
+
+def _datatype_name(spec: Any) -> str:
+    field = spec.DESCRIPTOR.fields_by_name["data_type"]
+    return str(field.enum_type.values_by_number[spec.data_type].name)
+
+
+def _from_file(
+    context: InstanceContext, filename: str, datatype: str, shape: tuple[int, ...]
+) -> Array:
+    directory = context.model.model_directory
+    path = Path(directory or "") / "warmup" / filename
+    if directory is None or not path.is_file():
+        raise InternalError(
+            f"failed to open text file for read {path}: No such file or directory"
+        )
+    content = path.read_bytes()
+    if datatype == "BYTES":
+        return deserialize_bytes(content).reshape(shape)
+    dtype = numpy_dtype(datatype)
+    expected = int(np.prod(shape)) * dtype.itemsize
+    if len(content) < expected:
+        raise InvalidArgumentError(
+            f"[request id: <id_unknown>] warmup setting expects {expected} bytes, "
+            f"but the data provided from {filename}only has {len(content)} bytes"
+        )
+    return np.frombuffer(content[:expected], dtype).reshape(shape).copy()
