@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from nbtriton.drawing.numbers import log_ticks, measure, nice_ticks, plain, sparkline
 from nbtriton.drawing.scene import SERIES_ROLES, Shape, figure, ink, shape, text_width, to_svg
@@ -282,6 +283,7 @@ def _curves(
             for (x, y), point in zip(line, one.points, strict=False)
         )
         axes.taken.extend((x - 5, y - 5, x + 5, y + 5) for x, y in line)
+        axes.taken.extend(_along(line))
         ends.append((*line[-1], f"p{percentile}", role))
     if lines:
         loads.extend(
@@ -318,6 +320,17 @@ def _end_labels(ends: Sequence[tuple[float, float, str, str]], axes: _Axes) -> l
         axes.taken.append(box)
         parts.append(_text(left, low, text, size, role, bold=True))
     return parts
+
+
+def _along(line: Sequence[tuple[float, float]]) -> list[tuple[float, float, float, float]]:
+    """Cover a line with small boxes, so that no load is written across it."""
+    boxes = []
+    for (x0, y0), (x1, y1) in pairwise(line):
+        steps = max(1, int(math.hypot(x1 - x0, y1 - y0) / 6))
+        for i in range(1, steps):
+            x, y = x0 + (x1 - x0) * i / steps, y0 + (y1 - y0) * i / steps
+            boxes.append((x - 2, y - 2, x + 2, y + 2))
+    return boxes
 
 
 def _tooltip(one: Series, point: Point) -> str:

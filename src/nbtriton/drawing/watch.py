@@ -60,6 +60,8 @@ class ModelActivity:
         Requests that waited, per sample.
     bins : tuple of (str, int)
         Batch sizes and how many executions had them.
+    bins_since : str
+        Which executions those are, in words.
     infer_per_s, queue_ms, compute_ms : float
         Over the span; the latter two are means per request.
     """
@@ -74,6 +76,7 @@ class ModelActivity:
     executing: int = 0
     lanes: tuple[Lane, ...] = ()
     bins: tuple[tuple[str, int], ...] = ()
+    bins_since: str = "since load"
     infer_per_s: float = 0.0
     queue_ms: float = 0.0
     compute_ms: float = 0.0
@@ -253,7 +256,14 @@ def _queue(model: ModelActivity, y: float, span_s: float) -> list[Shape]:
         _text(_PLOT_X, y + 18, "queue depth, requests", 11, "muted"),
         _text(right, y + 18, f"0 to {count(high)}", 10, "muted", anchor="end", role="queue-top"),
         shape("path", d=f"M{_PLOT_X} {top:.1f}h{_PLOT_W}", **ink(None, "line")),
-        shape("path", d=area, opacity=0.25, data_role="queue-area", **ink("s0")),
+        shape(
+            "path",
+            d=area,
+            opacity=0.25,
+            data_role="queue-area",
+            data_plot=_plot(top, _STRIP_H),
+            **ink("s0"),
+        ),
         shape("path", d=line, stroke_width=1.5, data_role="queue-line", **ink(None, "s0")),
         shape("path", d=f"M{_PLOT_X} {base:.1f}h{_PLOT_W}", **ink(None, "muted")),
         _text(right + 10, base - 16, count(now), 16, "fg", bold=True, role="queue-now"),
@@ -271,7 +281,14 @@ def _lanes(model: ModelActivity, y: float, span_s: float) -> list[Shape]:
             shape(
                 "rect", x=_PLOT_X, y=top, width=_PLOT_W, height=_LANE_H, rx=2, **ink("bg", "line")
             ),
-            shape("path", d=area, data_role="lane", data_lane=i, **ink("s2")),
+            shape(
+                "path",
+                d=area,
+                data_role="lane",
+                data_lane=i,
+                data_plot=_plot(top, _LANE_H),
+                **ink("s2"),
+            ),
             _text(
                 _PLOT_X + _PLOT_W + 10,
                 top + 10.5,
@@ -310,7 +327,7 @@ def _histogram(model: ModelActivity, y: float, height: float) -> list[Shape]:
     step = min(_BARS_W / len(bins), 34.0)
     wide = step * 0.78
     parts = [
-        _text(_BARS_X, y + 18, "batch sizes", 11, "muted"),
+        _text(_BARS_X, y + 18, f"batch sizes {model.bins_since}", 11, "muted", role="bar-title"),
         shape("path", d=f"M{_BARS_X} {base:.1f}h{_BARS_W}", **ink(None, "muted")),
     ]
     # Labels that would touch their neighbours are left out, always keeping the last.
@@ -335,17 +352,12 @@ def _histogram(model: ModelActivity, y: float, height: float) -> list[Shape]:
         )
         if (len(bins) - 1 - i) % every == 0:
             parts.append(_text(x + wide / 2, base + 13, name, 10, "muted", anchor="middle"))
-    parts.append(
-        _text(
-            _BARS_X + _BARS_W,
-            y + 18,
-            f"max {count(most)} executions",
-            10,
-            "muted",
-            "end",
-            role="bar-top",
-        )
-    )
+    # The tallest bar's number stands at its height.
+    full = base - (base - top - 10)
+    parts += [
+        shape("path", d=f"M{_BARS_X} {full:.1f}h{_BARS_W}", **ink(None, "line")),
+        _text(_BARS_X + _BARS_W, full - 4, count(most), 10, "muted", "end", role="bar-top"),
+    ]
     return parts
 
 
@@ -373,6 +385,11 @@ def _steps(
     if len(spots) == 1:
         area = f"M{spots[0][0]:.1f} {base:.1f}V{spots[0][1]:.1f}"
     return line, f"{area}V{base:.1f}z"
+
+
+def _plot(top: float, tall: float) -> str:
+    """Say where a strip stands, for the live view that redraws it."""
+    return f"{_PLOT_X:g} {top:g} {_PLOT_W:g} {tall:g}"
 
 
 def _thin(values: Sequence[float], most: int) -> list[float]:

@@ -1,0 +1,37 @@
+"""What a person sees in a notebook: live views, each with a static form that stays.
+
+Importing this package imports anywidget; nothing else of nbtriton imports it before it is used.
+"""
+
+from __future__ import annotations
+
+from nbtriton.widgets.activity import Recorder
+from nbtriton.widgets.curve import CurveView
+from nbtriton.widgets.dag import DagView, server_graph
+from nbtriton.widgets.graphs import graph_of
+from nbtriton.widgets.publisher import Hub, Publisher, hub
+from nbtriton.widgets.show import Shown, show_live
+from nbtriton.widgets.static import StaticView, curve_view, dag_view, frame_view
+from nbtriton.widgets.table import LiveTable
+from nbtriton.widgets.view import LiveView
+from nbtriton.widgets.watch import WatchView
+
+__all__ = [
+    "CurveView",
+    "DagView",
+    "Hub",
+    "LiveTable",
+    "LiveView",
+    "Publisher",
+    "Recorder",
+    "Shown",
+    "StaticView",
+    "WatchView",
+    "curve_view",
+    "dag_view",
+    "frame_view",
+    "graph_of",
+    "hub",
+    "server_graph",
+    "show_live",
+]

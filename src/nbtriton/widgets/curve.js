@@ -1,0 +1,69 @@
+// One sentence in this time is what a person can listen to.
+const SAY_MS = 5000;
+
+/** @param {{model: Model, el: HTMLElement}} context */
+function render({ model, el }) {
+  const root = make("div", "nbt-root nbt-curve");
+  const bar = make("div", "nbt-curve-bar");
+  const line = make("div", "nbt-curve-line");
+  const track = make("div", "nbt-curve-track");
+  const done = make("div", "nbt-curve-done");
+  const button = /** @type {HTMLButtonElement} */ (make("button", "nbt-curve-stop", "Stop"));
+  const said = make("div", "nbt-hidden-text");
+  const picture = make("div", "nbt-curve-picture");
+  button.type = "button";
+  said.setAttribute("role", "status");
+  said.setAttribute("aria-live", "polite");
+  track.setAttribute("role", "progressbar");
+  track.setAttribute("aria-label", "progress of the sweep");
+  track.setAttribute("aria-valuemin", "0");
+  track.setAttribute("aria-valuemax", "100");
+  track.append(done);
+  const left = make("div", "nbt-curve-left");
+  left.append(line, track);
+  bar.append(left, button);
+  root.append(bar, picture, said);
+  el.append(root);
+
+  /** @type {unknown} */
+  let drawn = null;
+  let spoken = -Infinity;
+
+  const draw = () => {
+    if (model.get("scene") !== drawn) {
+      drawn = model.get("scene");
+      picture.replaceChildren(build(model.get("scene")));
+    }
+    const running = model.get("running");
+    const stopping = model.get("stopping");
+    const fraction = model.get("fraction");
+    write(line, model.get("progress") || (running ? "starting" : "done"));
+    track.classList.toggle("nbt-unknown", running && fraction < 0);
+    const percent = Math.round(Math.max(0, running ? fraction : 1) * 100);
+    done.style.width = `${percent}%`;
+    if (fraction < 0 && running) track.removeAttribute("aria-valuenow");
+    else track.setAttribute("aria-valuenow", String(percent));
+    button.hidden = !running;
+    button.disabled = stopping;
+    write(button, stopping ? "Stopping" : "Stop");
+    const now = performance.now();
+    if (now - spoken >= SAY_MS && model.get("finding")) {
+      spoken = now;
+      write(said, model.get("finding"));
+    }
+  };
+
+  const onStop = () => {
+    button.disabled = true;
+    write(button, "Stopping");
+    model.send({ kind: "stop" });
+  };
+  button.addEventListener("click", onStop);
+  const stop = follow(model, ["scene", "progress", "fraction", "running", "stopping"], draw);
+  return () => {
+    stop();
+    root.remove();
+  };
+}
+
+export default { render };

@@ -1,0 +1,98 @@
+"""The latency/throughput curve that grows while a sweep runs, its progress and a Stop button."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import traitlets
+
+from nbtriton.drawing import Series, curve_finding, curve_scene, to_json
+from nbtriton.widgets.static import StaticView, curve_view
+from nbtriton.widgets.view import LiveView, asset
+
+__all__ = ["CurveView"]
+
+
+class CurveView(LiveView):
+    """A curve that grows, a progress line, and a button that asks to stop.
+
+    Methods may be called from any thread.
+
+    Parameters
+    ----------
+    title : str, optional
+        Written above the curve.
+    on_stop : callable, optional
+        Called once when the button is pressed, on whichever thread the host delivers that.
+
+    Attributes
+    ----------
+    stop_requested : threading.Event
+        Set when the button is pressed.
+    """
+
+    _esm = asset("curve.js")
+    _css = asset("curve.css")
+
+    scene: Any = traitlets.List().tag(sync=True)
+    finding = traitlets.Unicode("").tag(sync=True)
+    progress = traitlets.Unicode("").tag(sync=True)
+    fraction = traitlets.Float(-1.0).tag(sync=True)
+    running = traitlets.Bool(True).tag(sync=True)
+    stopping = traitlets.Bool(False).tag(sync=True)
+
+    def __init__(
+        self, *, title: str = "", on_stop: Callable[[], None] | None = None, **options: Any
+    ) -> None:
+        self.stop_requested = threading.Event()
+        self._on_stop = on_stop
+        self._title = title
+        self._series: tuple[Series, ...] = ()
+        self._line = ("", -1.0)
+        self._news = True
+        super().__init__(scene=to_json(curve_scene((), title=title)), **options)
+
+    def update(self, series: Sequence[Series]) -> None:
+        """Show these curves: all that was measured so far."""
+        self._series = tuple(series)
+        self._news = True
+
+    def show_progress(self, line: str, fraction: float | None = None) -> None:
+        """Show a line such as ``concurrency 8 of 16 · window 2/3``, and how much is done (0 to 1)."""
+        self._line = (line, -1.0 if fraction is None else min(1.0, max(0.0, fraction)))
+        self._news = True
+
+    def finish(self) -> None:
+        """Send the last state; there is nothing to stop any more."""
+        self._news = True
+        self.running = False
+        super().finish()
+
+    def _on_message(self, content: dict[str, Any]) -> None:
+        if content.get("kind") == "stop" and not self.stop_requested.is_set():
+            self.stop_requested.set()
+            self.stopping = True
+            if self._on_stop is not None:
+                self._on_stop()
+
+    def _observe(self) -> tuple[tuple[Series, ...], str, float] | None:
+        if not self._news:
+            return None
+        self._news = False
+        return (self._series, *self._line)
+
+    def _send_state(self, state: tuple[tuple[Series, ...], str, float]) -> None:
+        series, line, fraction = state
+        self._sequence += 1
+        with self.hold_sync():
+            self.scene = to_json(curve_scene(series, title=self._title))
+            self.finding = curve_finding(series)
+            self.progress, self.fraction = line, fraction
+            # A frame of its own number: every message is acknowledged, also an unchanged picture.
+            self.frame = self._sequence.to_bytes(8, "little")
+
+    def static(self) -> StaticView:
+        """Return the curves as they are now."""
+        return curve_view(self._series, title=self._title)

@@ -1,0 +1,101 @@
+"""What stays in a notebook when a live view has ended: HTML, SVG and text, no script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nbtriton.drawing import (
+    Graph,
+    Series,
+    curve_finding,
+    curve_svg,
+    curve_text,
+    dag_svg,
+    dag_text,
+    table_html,
+    table_text,
+)
+
+__all__ = ["StaticView", "curve_view", "dag_view", "frame_view"]
+
+
+@dataclass(frozen=True, slots=True)
+class StaticView:
+    """One thing to see in every form that a host may want.
+
+    Attributes
+    ----------
+    html, text, svg : str
+        `svg` is empty where the thing is more than a picture.
+    """
+
+    html: str
+    text: str
+    svg: str = ""
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_mimebundle_(
+        self,
+        include: Sequence[str] | None = None,  # noqa: ARG002 -- IPython's protocol
+        exclude: Sequence[str] | None = None,  # noqa: ARG002
+    ) -> dict[str, str]:
+        bundle = {"text/plain": self.text, "text/html": self.html}
+        if self.svg:
+            bundle["image/svg+xml"] = self.svg
+        return bundle
+
+    def save(self, path: str | Path) -> Path:
+        """Write it to a file: ``.svg``, ``.html`` or text, by the file's ending."""
+        path = Path(path)
+        forms = {".svg": self.svg or self.html, ".html": f"<!doctype html>{self.html}"}
+        path.write_text(forms.get(path.suffix, self.text), encoding="utf-8")
+        return path
+
+
+def dag_view(graph: Graph) -> StaticView:
+    """Return the static form of a graph."""
+    svg = dag_svg(graph)
+    return StaticView(f'<div class="nbt-dag nbt-static">{svg}</div>', dag_text(graph), svg)
+
+
+def curve_view(series: Sequence[Series], *, title: str = "") -> StaticView:
+    """Return the static form of latency/throughput curves, the numbers in a table one click away."""
+    svg = curve_svg(series, title=title)
+    percentiles = sorted({p for one in series for point in one.points for p in point.latency_ms})
+    columns = ["configuration", "load", "infer_per_s", *(f"p{p}_ms" for p in percentiles)]
+    rows = [
+        [
+            one.name,
+            int(point.load) if point.load == int(point.load) else point.load,
+            float(point.throughput),
+            *(point.latency_ms.get(p) for p in percentiles),
+        ]
+        for one in series
+        for point in one.points
+    ]
+    table = table_html(columns, rows, cls="nbt-curve-table")
+    html = (
+        f'<div class="nbt-curve nbt-static">{svg}'
+        f"<details><summary>the numbers as a table</summary>{table}</details></div>"
+    )
+    text = curve_text(series, title=title)
+    return StaticView(html, f"{text}\n{curve_finding(series)}", svg)
+
+
+def frame_view(
+    frame: Any, *, caption: str = "", formats: Mapping[str, str] | None = None
+) -> StaticView:
+    """Return a pandas DataFrame as a table; a named index becomes the first column."""
+    if any(name is not None for name in frame.index.names):
+        frame = frame.reset_index()
+    columns = [str(name) for name in frame.columns]
+    rows = [list(row) for row in frame.itertuples(index=False, name=None)]
+    return StaticView(
+        table_html(columns, rows, formats, caption=caption),
+        table_text(columns, rows, formats, caption=caption),
+    )

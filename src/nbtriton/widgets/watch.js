@@ -1,0 +1,193 @@
+/** @typedef {{name: string, version: number, state: string, lanes: string[], bins: string[]}} Shown */
+
+const COLUMNS = [
+  ["model", ""],
+  ["version", ""],
+  ["state", ""],
+  ["queued", ""],
+  ["executing", ""],
+  ["throughput", "infer/s"],
+  ["queue", "ms"],
+  ["compute", "ms"],
+  ["inferences", ""],
+  ["executions", ""],
+  ["failed", ""],
+];
+// Numbers in a table that change faster than this cannot be read.
+const TABLE_MS = 500;
+
+/** The next 1, 2, 4, 5 or 8 times a power of ten: the top of a scale, as in Python.
+ * @param {number} value */
+function ceiling(value) {
+  const least = Math.max(value, 4);
+  const power = 10 ** Math.floor(Math.log10(least));
+  return ([1, 2, 4, 5, 8, 10].find((m) => m * power >= least * 0.9999) ?? 10) * power;
+}
+
+/** @param {() => number} next */
+function readModel(next) {
+  const [queued, executing, rate, queueMs, computeMs, inferences, executions, failed, recent] =
+    Array.from({ length: 9 }, next);
+  const samples = next();
+  const lanes = next();
+  const bins = next();
+  const many = () => Array.from({ length: samples }, next);
+  return {
+    queued, executing, rate, queueMs, computeMs, inferences, executions, failed, recent,
+    ages: many(),
+    depths: many(),
+    lanes: Array.from({ length: lanes }, () => ({ share: next(), batch: next(), busy: many() })),
+    bins: Array.from({ length: bins }, next),
+  };
+}
+
+/** The outline and the area of values over time inside a plot.
+ * @param {number[]} ages @param {number[]} values @param {number} high @param {number} span
+ * @param {{x: number, y: number, width: number, height: number}} plot */
+function steps(ages, values, high, span, plot) {
+  const base = plot.y + plot.height;
+  let line = "";
+  let area = "";
+  for (let i = 0; i < ages.length; i++) {
+    if (ages[i] > span) continue;
+    const x = (plot.x + (1 - ages[i] / span) * plot.width).toFixed(1);
+    const y = (base - Math.min(values[i] / high, 1) * plot.height).toFixed(1);
+    area += area ? `H${x}V${y}` : `M${x} ${base}V${y}`;
+    line += line ? `H${x}V${y}` : `M${x} ${y}`;
+  }
+  return { line, area: area && `${area}V${base}z` };
+}
+
+/** @param {{model: Model, el: HTMLElement}} context */
+function render({ model, el }) {
+  const root = make("div", "nbt-root nbt-watch");
+  const picture = make("div", "nbt-watch-picture");
+  const table = make("table", "nbt-watch-table");
+  const scroll = make("div", "nbt-watch-scroll");
+  scroll.append(table);
+  root.append(picture, scroll);
+  el.append(root);
+
+  /** @type {unknown} */
+  let drawn = null;
+  /** @type {Element[]} */
+  let cards = [];
+  /** @type {HTMLElement[][]} */
+  let cells = [];
+  let tabled = -Infinity;
+
+  const build_all = () => {
+    picture.replaceChildren(build(model.get("scene")));
+    cards = [...picture.querySelectorAll("[data-model]")];
+    const head = make("tr", "");
+    for (const [name, unit] of COLUMNS) {
+      const cell = make("th", "", name);
+      cell.setAttribute("scope", "col");
+      if (unit) cell.append(make("br", ""), make("small", "", unit));
+      head.append(cell);
+    }
+    const top = make("thead", "");
+    top.append(head);
+    const body = make("tbody", "");
+    cells = /** @type {Shown[]} */ (model.get("models")).map((shown) => {
+      const row = make("tr", "");
+      row.dataset.model = shown.name;
+      row.dataset.version = String(shown.version);
+      const made = COLUMNS.map(([name]) => {
+        const cell = make("td", "");
+        cell.dataset.column = name;
+        return cell;
+      });
+      row.append(...made);
+      body.append(row);
+      write(made[0], shown.name);
+      write(made[1], String(shown.version));
+      write(made[2], shown.state);
+      return made;
+    });
+    table.replaceChildren(top, body);
+    tabled = -Infinity;
+  };
+
+  const draw = () => {
+    if (model.get("scene") !== drawn) {
+      drawn = model.get("scene");
+      build_all();
+    }
+    const next = reader(model.get("frame"));
+    if (!next.left()) return;
+    next();
+    const all = Array.from({ length: next() }, () => readModel(next));
+    if (all.length !== cards.length) return;
+    const now = performance.now();
+    const fill = now - tabled >= TABLE_MS;
+    if (fill) tabled = now;
+    all.forEach((data, i) => {
+      draw_card(cards[i], data);
+      if (fill) draw_row(cells[i], data);
+    });
+  };
+
+  /** @param {Element} card @param {ReturnType<typeof readModel>} data */
+  const draw_card = (card, data) => {
+    const part = (/** @type {string} */ role) => card.querySelector(`[data-role="${role}"]`);
+    const span = model.get("span_s");
+    write(part("rate"), measure(data.rate));
+    write(part("times"), `wait ${measure(data.queueMs)} ms · compute ${measure(data.computeMs)} ms`);
+    write(part("done"), `${count(data.inferences)} done`);
+    const failed = part("failed");
+    write(failed, `${count(data.failed)} failed`);
+    failed?.classList.toggle("nbt-f-s1", data.failed > 0);
+    failed?.classList.toggle("nbt-f-muted", data.failed === 0);
+    write(part("queue-now"), count(data.queued));
+    const high = ceiling(Math.max(0, ...data.depths));
+    write(part("queue-top"), `0 to ${count(high)}`);
+    const queue = part("queue-area");
+    if (queue) {
+      const drawnSteps = steps(data.ages, data.depths, high, span, plot(queue));
+      queue.setAttribute("d", drawnSteps.area);
+      part("queue-line")?.setAttribute("d", drawnSteps.line);
+    }
+    for (const lane of card.querySelectorAll('[data-role="lane"]')) {
+      const values = data.lanes[Number(lane.getAttribute("data-lane"))];
+      if (values) lane.setAttribute("d", steps(data.ages, values.busy, 1, span, plot(lane)).area);
+    }
+    for (const text of card.querySelectorAll('[data-role="lane-text"]')) {
+      const values = data.lanes[Number(text.getAttribute("data-lane"))];
+      if (!values) continue;
+      const doing = values.batch ? `batch ${values.batch}` : "idle";
+      write(text, `${Math.round(values.share * 100)} % · ${doing}`);
+    }
+    const most = Math.max(1, ...data.bins);
+    write(part("bar-title"), `batch sizes ${data.recent ? `in ${span} s` : "since load"}`);
+    write(part("bar-top"), count(most));
+    card.querySelectorAll('[data-role="bar"]').forEach((bar, k) => {
+      const height = (Number(bar.getAttribute("data-room")) * (data.bins[k] ?? 0)) / most;
+      bar.setAttribute("height", height.toFixed(1));
+      bar.setAttribute("y", (Number(bar.getAttribute("data-base")) - height).toFixed(1));
+    });
+  };
+
+  /** Where a strip stands, as Python laid it out. @param {Element} strip */
+  const plot = (strip) => {
+    const [x, y, width, height] = (strip.getAttribute("data-plot") ?? "").split(" ").map(Number);
+    return { x, y, width, height };
+  };
+
+  /** @param {HTMLElement[]} row @param {ReturnType<typeof readModel>} data */
+  const draw_row = (row, data) => {
+    const texts = [
+      count(data.queued), count(data.executing), measure(data.rate), measure(data.queueMs),
+      measure(data.computeMs), count(data.inferences), count(data.executions), count(data.failed),
+    ];
+    texts.forEach((text, k) => write(row[k + 3], text));
+  };
+
+  const stop = follow(model, ["scene"], draw);
+  return () => {
+    stop();
+    root.remove();
+  };
+}
+
+export default { render };

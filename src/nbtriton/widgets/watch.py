@@ -1,0 +1,81 @@
+"""What a server does, live: queues, instances, batch sizes and counters of its models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import traitlets
+
+from nbtriton.drawing import ModelActivity, to_json, watch_html, watch_scene, watch_svg, watch_text
+from nbtriton.widgets.activity import Recorder, encode
+from nbtriton.widgets.static import StaticView
+from nbtriton.widgets.view import LiveView, asset
+
+__all__ = ["WatchView"]
+
+
+class WatchView(LiveView):
+    """Queue depth over the last half minute, instances, batch sizes and a table, live.
+
+    Parameters
+    ----------
+    server : Server
+        Anything whose ``snapshot()`` returns a `ServerSnapshot`.
+    names : sequence of str, optional
+        The models to show; empty for all of them.
+    span_s : float, optional
+        How far back the view reaches.
+    """
+
+    _esm = asset("watch.js")
+    _css = asset("watch.css")
+
+    scene: Any = traitlets.List().tag(sync=True)
+    models: Any = traitlets.List().tag(sync=True)
+    span_s = traitlets.Float(30.0).tag(sync=True)
+
+    def __init__(
+        self, server: Any, names: Sequence[str] = (), *, span_s: float = 30.0, **options: Any
+    ) -> None:
+        self._server = server
+        self._recorder = Recorder(names, span_s=span_s)
+        self._structure: object = None
+        super().__init__(span_s=span_s, **options)
+        self._recorder.add(server.snapshot())
+        self._send_state(self._recorder)
+
+    def _observe(self) -> Recorder:
+        self._recorder.add(self._server.snapshot())
+        return self._recorder
+
+    def _send_state(self, state: Recorder) -> None:
+        models = state.models()
+        structure = [_structure(model) for model in models]
+        self._sequence += 1
+        with self.hold_sync():
+            if structure != self._structure:
+                self._structure = structure
+                self.scene = to_json(watch_scene(models, span_s=state.span_s))
+                self.models = structure
+            self.frame = encode(self._sequence, models)
+
+    def static(self) -> StaticView:
+        """Return the last half minute as it is now; rates are over the time in which it worked."""
+        models = self._recorder.models(whole=True)
+        span = self._recorder.span_s
+        return StaticView(
+            watch_html(models, span_s=span), watch_text(models), watch_svg(models, span_s=span)
+        )
+
+
+def _structure(model: ModelActivity) -> dict[str, Any]:
+    """Return what a page must be told anew when it changes: names, not numbers."""
+    return {
+        "name": model.name,
+        "version": model.version,
+        "state": model.state,
+        "reason": model.reason,
+        "lanes": [lane.name for lane in model.lanes],
+        "bins": [name for name, _ in model.bins],
+    }
