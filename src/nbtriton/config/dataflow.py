@@ -8,6 +8,7 @@ ensemble; one that no line uses, or that the caller lists, is an output.
 from __future__ import annotations
 
 import ast
+import textwrap
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
@@ -110,7 +111,7 @@ def parse_dataflow(
 
 def _statements(text: str) -> list[ast.stmt]:
     try:
-        return ast.parse(text).body
+        return ast.parse(textwrap.dedent(text)).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 0
         raise ConfigError(

@@ -98,6 +98,10 @@ def _config_error(error: text_format.ParseError, text: str, source: str) -> Conf
         detail = detail.removeprefix(f"'{lines[line - 1]}': ")
     place = f"{line}:{column}: " if line else ""
     hint, field = hint_for(detail)
+    if detail.startswith(("Enum type", "Couldn't parse", "Value out of range")):
+        before = "\n".join([*lines[: line - 1], lines[line - 1][: column - 1]])
+        key = re.search(r"(\w+)\s*:[^:{}]*$", before)
+        field = key[1] if key else ""
     return ConfigError(
         f"failed to read text proto from {source}: {place}{detail}",
         hint=hint,
@@ -142,11 +146,12 @@ def _hint_unknown_field(type_name: str, name: str) -> tuple[str, str]:
 
 def _hint_unknown_value(type_name: str, value: str) -> str:
     if type_name == "inference.DataType":
-        protocol = "TYPE_STRING" if value.upper() == "BYTES" else f"TYPE_{value.upper()}"
-        if protocol in DATA_TYPES:
-            return f"did you mean '{protocol}'?"
+        short = value.upper().removeprefix("TYPE_")
+        known = "TYPE_STRING" if short in ("BYTES", "STR") else f"TYPE_{short}"
+        if known in DATA_TYPES:
+            return f"did you mean '{known}'?"
     enum = ModelConfig.DESCRIPTOR.file.pool.FindEnumTypeByName(type_name)
-    return nearest(value, [known.name for known in enum.values])
+    return nearest(value, [one.name for one in enum.values])
 
 
 def _descriptors(

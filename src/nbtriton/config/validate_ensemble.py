@@ -74,10 +74,10 @@ def validate_structure(config: ModelConfig) -> None:
             raise ConfigError(
                 f"ensemble tensor '{node.name}' is unused in ensemble '{name}'",
                 field="ensemble_scheduling.step",
-                hint=f"nothing writes '{node.name}': make it an input or let a step write it"
-                if not (node.ready or node.is_output)
-                else f"nothing reads '{node.name}': make it an output, let a step read it, or "
-                "leave it out of output_map",
+                hint=f"nothing reads '{node.name}': make it an output, let a step read it, or "
+                "leave it out of output_map"
+                if node.ready
+                else _hint_unready(_unready_source(node)),
             )
 
 
@@ -155,9 +155,7 @@ def _validate_outputs(config: ModelConfig, graph: dict[str, _Node]) -> set[str]:
             raise ConfigError(
                 message,
                 field=f"output[{index}].name",
-                hint="the steps wait for each other in a circle"
-                if culprit.is_output
-                else f"make '{culprit.name}' an input of the ensemble or let a step write it",
+                hint=_hint_unready(culprit),
             )
     return {tensor.name for tensor in config.output}
 
@@ -173,6 +171,12 @@ def _unready_source(node: _Node) -> _Node:
             return last
         seen.add(above.name)
         last = above
+
+
+def _hint_unready(culprit: _Node) -> str:
+    if culprit.is_output:
+        return "the steps wait for each other in a circle"
+    return f"make '{culprit.name}' an input of the ensemble or let a step write it"
 
 
 @dataclass(slots=True, eq=False)
