@@ -268,8 +268,11 @@ def test_A8_merging_pools_latencies_and_adds_counts_and_durations(pools, errors)
 
 
 def test_A14_delayed_share_and_lateness():
-    late = np.array([0, 0, 0, 4000])
+    late = np.array([0, 0, 0, 4_000_000])
     window = Window(0, SECOND, np.full(4, 10), lateness_ns=late)
     merged = merge([window], StabilityRule())
     assert merged.delayed_fraction == 0.25
-    assert merged.lateness_avg_us == 1.0
+    assert merged.lateness_avg_us == 1000.0
+    # The timer's own error is no delay.
+    window = Window(0, SECOND, np.full(4, 10), lateness_ns=np.full(4, 60_000))
+    assert merge([window], StabilityRule()).delayed_fraction == 0

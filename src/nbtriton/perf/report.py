@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from nbtriton.drawing import measure
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.perf.breakdown import ServerBreakdown
 from nbtriton.perf.windows import Outcome
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["LoadMode", "Observer", "PerfPoint", "PerfProgress", "PerfReport", "row_of"]
+__all__ = ["LoadMode", "Observer", "PerfPoint", "PerfProgress", "PerfReport", "describe", "row_of"]
 
 LoadMode = Literal["concurrency", "request_rate", "intervals"]
 
 _OBJECTIVES: Mapping[str, Callable[[PerfPoint], float]] = {
-    "throughput": lambda point: point.throughput_per_s,
+    "throughput": lambda point: point.infer_per_s,
     "avg_latency": lambda point: -point.latency_avg_us,
     "p50_latency": lambda point: -point.latency_p50_us,
     "p90_latency": lambda point: -point.latency_p90_us,
@@ -34,7 +35,7 @@ _OBJECTIVES: Mapping[str, Callable[[PerfPoint], float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PerfPoint:
     """One level of load on one configuration, measured.
 
@@ -47,7 +48,7 @@ class PerfPoint:
         The swept options this point was measured with; empty if none was swept.
     batch_size : int
         Rows per request.
-    throughput_per_s : float
+    infer_per_s : float
         Inferences per second: successful requests * batch size / window (A-4).
     request_count, error_count : int
         Requests that ended well, and those that ended with an error, in the windows that count.
@@ -62,7 +63,8 @@ class PerfPoint:
         ``"stable"``, ``"unstable"``, ``"failed"`` (only errors), ``"empty"`` (nothing ended in
         time) or ``"interrupted"``.
     delayed_fraction, lateness_avg_us : float
-        Open loop: the share of requests sent later than due, and by how much on average (A-14).
+        Open loop: the share of requests sent over 1 ms later than due, and by how much requests
+        were late on average (A-14).
     server : ServerBreakdown or None
         The server's own account of the time; None if it answered nothing.
     composing : tuple of ServerBreakdown
@@ -75,7 +77,7 @@ class PerfPoint:
     value: float
     configuration: Mapping[str, Any]
     batch_size: int
-    throughput_per_s: float
+    infer_per_s: float
     request_count: int
     error_count: int
     first_error: str
@@ -108,10 +110,15 @@ class PerfPoint:
     @property
     def label(self) -> str:
         """The configuration in a few words, such as ``instances=2, batch_size=8``."""
-        words = [f"{key}={_short(value)}" for key, value in self.configuration.items()]
-        if self.batch_size != 1:
-            words.append(f"batch_size={self.batch_size}")
-        return ", ".join(words)
+        return describe("", self.configuration, self.batch_size)
+
+    def __repr__(self) -> str:
+        load = f"{self.mode.replace('_', ' ')} {self.value:g}"
+        return (
+            f"<PerfPoint {describe(load, self.configuration, self.batch_size)}: "
+            f"{measure(self.infer_per_s)} infer/s, p99 {measure(self.latency_p99_us / 1000)} ms, "
+            f"{self.outcome}>"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +136,7 @@ class PerfProgress:
     elapsed_s : float
     eta_s : float or None
         Time left in seconds, None where nobody can know.
-    throughput_per_s : float
+    infer_per_s : float
         Inferences per second in the latest window; 0 before the first.
     points : tuple of PerfPoint
         Levels that are done.
@@ -142,14 +149,14 @@ class PerfProgress:
     max_windows: int
     elapsed_s: float
     eta_s: float | None
-    throughput_per_s: float
+    infer_per_s: float
     points: tuple[PerfPoint, ...]
 
 
 Observer = Callable[[PerfProgress], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PerfReport:
     """The result of `nbtriton.perf`: shows itself in a notebook, and is plain data.
 
@@ -179,6 +186,21 @@ class PerfReport:
     elapsed_s: float = 0.0
     interrupted: bool = False
     quick: bool = False
+
+    @property
+    def headline(self) -> str:
+        """What was measured and how long it took, in one line."""
+        count = len(self.points)
+        words = f"{self.model}: {count} level{'' if count == 1 else 's'} measured in "
+        words += f"{measure(self.elapsed_s)} s"
+        if self.quick:
+            words += ", quick (short windows: good to look at, not to quote)"
+        if self.interrupted:
+            words += ", interrupted"
+        return words
+
+    def __repr__(self) -> str:
+        return f"<PerfReport {self.headline}>"
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -249,13 +271,22 @@ class PerfReport:
         return {"text/plain": render.text(self), "text/html": render.html(self)}
 
 
+def describe(load: str, configuration: Mapping[str, Any], batch_size: int) -> str:
+    """Name a level, or without `load` a configuration: ``concurrency 8, instances=2``."""
+    words = [load] if load else []
+    words += [f"{key}={_short(value)}" for key, value in configuration.items()]
+    if batch_size != 1:
+        words.append(f"batch_size={batch_size}")
+    return ", ".join(words)
+
+
 def row_of(point: PerfPoint) -> dict[str, Any]:
     """Flatten a point to named columns: one row of the frame."""
     row: dict[str, Any] = {
         "concurrency" if point.mode == "concurrency" else "request_rate_per_s": point.value,
         **{key: _short(value) for key, value in point.configuration.items()},
         "batch_size": point.batch_size,
-        "throughput_per_s": point.throughput_per_s,
+        "infer_per_s": point.infer_per_s,
         "requests": point.request_count,
         "errors": point.error_count,
         "latency_avg_us": point.latency_avg_us,

@@ -48,8 +48,8 @@ def check_search(levels: Levels, *, binary: bool, latency_threshold_ms: float | 
     InvalidArgumentError
         Open end or binary search without a latency limit; binary search without a range.
     """
-    is_range = isinstance(levels, LevelRange)
-    if is_range and not levels.end and not latency_threshold_ms and not binary:
+    is_open = isinstance(levels, LevelRange) and not levels.end
+    if is_open and not latency_threshold_ms and not binary:
         raise InvalidArgumentError(
             "The end of the search range and the latency limit can not be both 0 (or 0.0) "
             "simultaneously",
@@ -62,7 +62,7 @@ def check_search(levels: Levels, *, binary: bool, latency_threshold_ms: float | 
             "The --latency-threshold cannot be 0 for binary search mode.",
             hint="give latency_threshold_ms",
         )
-    if not is_range:
+    if not isinstance(levels, LevelRange):
         raise InvalidArgumentError(
             "binary search needs a range of levels with a start and an end",
             hint='write concurrency="1:64"',

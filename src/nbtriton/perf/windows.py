@@ -29,7 +29,11 @@ __all__ = [
 
 # perf_analyzer judges, and reports, the last three windows.
 STABLE_WINDOWS = 3
-# A request that was due before the sender came to it is delayed; perf_analyzer warns above 1 %.
+# A-14: a request that was due when the sender came to it is delayed, and perf_analyzer warns above
+# 1 % of them. It has several senders; one that comes from a 60 us timer finds the next of two
+# close requests late by some microseconds, which is no failure to keep up. One that cannot keep
+# up passes any bound.
+DELAYED_FROM_NS = 1_000_000
 DELAY_WARNING = 0.01
 
 Outcome = Literal["stable", "unstable", "over_limit", "failed", "empty", "interrupted"]
@@ -51,8 +55,8 @@ class Window:
     first_error : str
         Text of the first of them.
     lateness_ns : ndarray of int64
-        Open loop only: how long past its due time each successful request was when the sender
-        came to it; 0 for one in time.
+        How long past its due time each successful request was when the sender came to it; 0 for
+        one in time, and in a closed loop.
     """
 
     start_ns: int
@@ -185,7 +189,7 @@ def merge(windows: Sequence[Window], rule: StabilityRule) -> Measurement:
         first_error=next((w.first_error for w in windows if w.first_error), ""),
         latency=summarize(pool, rule.percentile),
         stabilizing_us=rule.latency_us(pool),
-        delayed_fraction=float((late > 0).mean()) if len(late) else 0.0,
+        delayed_fraction=float((late > DELAYED_FROM_NS).mean()) if len(late) else 0.0,
         lateness_avg_us=float(late.mean()) / 1000 if len(late) else 0.0,
     )
 

@@ -1,0 +1,313 @@
+"""One level, measured: when its windows end, what the server says meanwhile, and the point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Literal
+
+from nbtriton.perf.breakdown import (
+    ServerBreakdown,
+    StatisticsDocument,
+    breakdown,
+    with_composing,
+)
+from nbtriton.perf.data import Request
+from nbtriton.perf.driver import LoadRun, start_load
+from nbtriton.perf.loads import Concurrency, Load, RequestIntervals
+from nbtriton.perf.report import LoadMode, PerfPoint
+from nbtriton.perf.windows import (
+    DELAY_WARNING,
+    LevelMeter,
+    Measurement,
+    StabilityRule,
+    Verdict,
+    Window,
+    merge,
+)
+
+if TYPE_CHECKING:
+    from nbtriton.engine import Server
+
+__all__ = ["Level", "MeasurementMode", "WindowPlan", "measure_level"]
+
+MeasurementMode = Literal["time_windows", "count_windows"]
+
+# A-1: perf_analyzer sleeps for 1.2 intervals, so that is how long a window really is.
+_SLEEP_FACTOR = 1.2
+# How often to look whether enough requests were counted (perf_analyzer: 1 s, for requests that
+# cross a network; here 50 of them can be through in 5 ms).
+_COUNT_POLL_NS = 10_000_000
+# A window whose length nobody chose should see some generations of requests go by.
+_GENERATIONS = 5
+# How often to look whether the warm-up has seen a whole generation.
+_WARM_UP_POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPlan:
+    """When a window is over (A-1, A-2).
+
+    Parameters
+    ----------
+    mode : {"time_windows", "count_windows"}
+    interval_ms : float
+        Nominal length of a time window in milliseconds.
+    request_count : int
+        Requests that a count window waits for.
+    longest_ms : float
+        Up to which the interval may grow for a slow model; 0 if it is to stay as it is.
+    """
+
+    mode: MeasurementMode = "time_windows"
+    interval_ms: float = 5000.0
+    request_count: int = 50
+    longest_ms: float = 0.0
+
+    def wake_ns(self, start_ns: int, now_ns: int) -> int:
+        """When to look at the window that began at `start_ns`."""
+        if self.mode == "count_windows":
+            return now_ns + _COUNT_POLL_NS
+        return start_ns + round(self.interval_ms * _SLEEP_FACTOR * 1e6)
+
+    def is_over(self, start_ns: int, now_ns: int, completed: int) -> bool:
+        """True if the window ends now, with so many requests ended in it."""
+        if self.mode == "count_windows":
+            return completed >= self.request_count
+        return now_ns >= self.wake_ns(start_ns, now_ns)
+
+    def fitted(self, latency_us: float) -> WindowPlan:
+        """Return the plan for requests that take so long."""
+        needed_ms = min(latency_us / 1000 * _GENERATIONS, self.longest_ms)
+        return replace(self, interval_ms=max(self.interval_ms, needed_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Everything that one level is about.
+
+    Parameters
+    ----------
+    load : Load
+    requests : sequence of mapping
+        Sent in turn.
+    batch_size : int
+        Rows per request.
+    rule : StabilityRule
+    plan : WindowPlan
+    warm_up_s, longest_warm_up_s : float
+        Load before the first window: so many seconds, and on until each outstanding request of a
+        closed loop was answered once (its first generation finds an empty queue), up to the
+        second number.
+    request_count : int
+        Send just so many and stop; 0 for windows.
+    seed : int
+    configuration : mapping
+        The swept options in force.
+    """
+
+    load: Load
+    requests: Sequence[Request]
+    batch_size: int
+    rule: StabilityRule
+    plan: WindowPlan
+    warm_up_s: float = 0.0
+    longest_warm_up_s: float = 0.0
+    request_count: int = 0
+    seed: int = 0
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+
+
+def measure_level(
+    server: Server,
+    model: str,
+    composing: Sequence[str],
+    level: Level,
+    on_window: Callable[[int, Window], None],
+) -> PerfPoint | None:
+    """Run one level to its verdict.
+
+    A KeyboardInterrupt ends it early: the load is stopped and what was measured is returned with
+    the outcome ``"interrupted"``.
+
+    Parameters
+    ----------
+    server : Server
+    model : str
+    composing : sequence of str
+        The models an ensemble is made of, else empty.
+    level : Level
+    on_window : callable
+        Called with the number of windows and the latest one after each of them.
+
+    Returns
+    -------
+    PerfPoint or None
+        None if it was interrupted before anything ended.
+    """
+    # Senders that do not wait for answers: all but the single caller (A-7).
+    is_async = level.load != Concurrency(1)
+    rule = replace(level.rule, asynchronous=is_async, single=bool(level.request_count))
+    meter = LevelMeter(rule, level.load.label)
+    # The server's statistics at each bound of a window.
+    statistics: dict[int, StatisticsDocument] = {}
+
+    def bound() -> int:
+        document = _statistics(server, (model, *composing))
+        now_ns = monotonic_ns()
+        statistics[now_ns] = document
+        return now_ns
+
+    run: LoadRun | None = None
+    start_ns = 0
+    try:
+        if level.request_count:
+            start_ns = bound()
+        run = start_load(
+            server, model, level.load, level.requests, limit=level.request_count, seed=level.seed
+        )
+        if level.request_count:
+            run.finished.wait()
+            end_ns = bound()
+            verdict = meter.add(_clamped(run, start_ns, end_ns, statistics))
+            assert verdict is not None
+            on_window(1, meter.windows[-1])
+        else:
+            plan = level.plan.fitted(_warm_up(run, level))
+            start_ns = bound()
+            found: Verdict | None = None
+            while found is None:
+                _wait(run, plan, start_ns)
+                end_ns = bound()
+                window = run.take(start_ns, end_ns)
+                start_ns = end_ns
+                found = meter.add(window)
+                on_window(len(meter.windows), window)
+            verdict = found
+    except KeyboardInterrupt:
+        verdict = meter.cut(run.take(start_ns, bound()) if run and start_ns else None)
+    finally:
+        if run is not None:
+            run.stop()
+    if not verdict.windows:
+        return None
+    before = statistics[verdict.windows[0].start_ns]
+    after = statistics[verdict.windows[-1].end_ns]
+    return _point(level, rule, verdict, _server_side(model, composing, before, after))
+
+
+def _statistics(server: Server, models: Sequence[str]) -> StatisticsDocument:
+    return {"model_stats": [e for name in models for e in server.statistics(name)["model_stats"]]}
+
+
+def _warm_up(run: LoadRun, level: Level) -> float:
+    """Let the load run until it has settled; return the longest latency seen, in microseconds."""
+    generation = level.load.value if isinstance(level.load, Concurrency) else 1
+    start_ns = monotonic_ns()
+    run.finished.wait(level.warm_up_s)
+    while (now_ns := monotonic_ns()) < start_ns + level.longest_warm_up_s * 1e9:
+        if run.completed() >= generation:
+            break
+        run.finished.wait(_WARM_UP_POLL_S)
+    seen = run.take(start_ns, now_ns).latencies_ns
+    return (int(seen.max()) if len(seen) else now_ns - start_ns) / 1000
+
+
+def _wait(run: LoadRun, plan: WindowPlan, start_ns: int) -> None:
+    completed_before = run.completed()
+    while True:
+        now_ns = monotonic_ns()
+        if plan.is_over(start_ns, now_ns, run.completed() - completed_before):
+            return
+        run.finished.wait((plan.wake_ns(start_ns, now_ns) - now_ns) / 1e9)
+
+
+def _clamped(
+    run: LoadRun, start_ns: int, end_ns: int, statistics: dict[int, StatisticsDocument]
+) -> Window:
+    """Return the one window of a request count: from the first start to the last end (A.1)."""
+    first_ns, last_ns = run.span_ns() or (start_ns, end_ns)
+    statistics[first_ns], statistics[last_ns] = statistics[start_ns], statistics[end_ns]
+    return replace(run.take(start_ns, end_ns), start_ns=first_ns, end_ns=last_ns)
+
+
+def _server_side(
+    model: str, composing: Sequence[str], before: StatisticsDocument, after: StatisticsDocument
+) -> tuple[ServerBreakdown | None, tuple[ServerBreakdown, ...]]:
+    found = (breakdown(before, after, name) for name in composing)
+    steps = tuple(step for step in found if step is not None)
+    whole = breakdown(before, after, model)
+    return (with_composing(whole, steps) if whole else None), steps
+
+
+def _point(
+    level: Level,
+    rule: StabilityRule,
+    verdict: Verdict,
+    server_side: tuple[ServerBreakdown | None, tuple[ServerBreakdown, ...]],
+) -> PerfPoint:
+    measured = merge(verdict.windows, rule)
+    server, steps = server_side
+    rate = measured.request_count / measured.window_s if measured.window_s else 0.0
+    mode: LoadMode = "request_rate"
+    if isinstance(level.load, Concurrency):
+        mode = "concurrency"
+    elif isinstance(level.load, RequestIntervals):
+        mode = "intervals"
+    latency = measured.latency
+    return PerfPoint(
+        mode=mode,
+        value=level.load.value,
+        configuration=dict(level.configuration),
+        batch_size=level.batch_size,
+        infer_per_s=rate * level.batch_size,
+        request_count=measured.request_count,
+        error_count=measured.error_count,
+        first_error=measured.first_error,
+        latency_avg_us=latency.avg_us,
+        latency_std_us=latency.std_us,
+        latency_p50_us=latency.p50_us,
+        latency_p90_us=latency.p90_us,
+        latency_p95_us=latency.p95_us,
+        latency_p99_us=latency.p99_us,
+        percentile=rule.percentile,
+        percentile_us=latency.percentile_us,
+        window_s=measured.window_s,
+        outcome=verdict.outcome,
+        delayed_fraction=measured.delayed_fraction,
+        lateness_avg_us=measured.lateness_avg_us,
+        server=server,
+        composing=steps,
+        notes=_notes(measured, rate, verdict, server, steps),
+    )
+
+
+def _notes(
+    measured: Measurement,
+    rate: float,
+    verdict: Verdict,
+    server: ServerBreakdown | None,
+    steps: Sequence[ServerBreakdown],
+) -> tuple[str, ...]:
+    notes = [verdict.message] if verdict.message else []
+    if measured.error_count and verdict.outcome != "failed":
+        total = measured.error_count + measured.request_count
+        notes.append(
+            f"{measured.error_count} of {total} requests failed, the first with: "
+            f"{measured.first_error}"
+        )
+    if measured.delayed_fraction > DELAY_WARNING:
+        notes.append(
+            f"Avg send request rate: {rate:.2f} requests/s. The sender was not able to keep up "
+            f"with the desired request rate. {measured.delayed_fraction:.1%} of the requests "
+            "were delayed."
+        )
+    # Steps of an ensemble that run side by side add up to more than the client waits.
+    if server and not steps and server.accounted_us > measured.latency.avg_us:
+        notes.append(
+            "Server average accounted time was larger than client average wait time due to small "
+            "sample size. Increase the measurement interval with `--measurement-interval`."
+        )
+    notes += [each.warning for each in (server, *steps) if each and each.warning]
+    return tuple(notes)

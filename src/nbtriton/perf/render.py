@@ -1,0 +1,287 @@
+"""How a report looks, and the files it can become: functions of the report alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.drawing import Column, Point, Series, curve_svg, table_html, table_text
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.perf.breakdown import ServerBreakdown, network_us
+from nbtriton.perf.report import PerfPoint, PerfReport, row_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["html", "plot", "save", "series_of", "svg", "text", "write_csv"]
+
+# What a person compares; `PerfReport.frame` has everything.
+_TABLE: Mapping[str, Column] = {
+    "concurrency": Column("concurrency"),
+    "request_rate_per_s": Column("request rate", "1/s"),
+    "instances": Column("instances"),
+    "max_batch_size": Column("max batch"),
+    "dynamic_batching": Column("dynamic batching"),
+    "max_queue_delay_us": Column("max queue delay", "µs"),
+    "preferred": Column("preferred"),
+    "batch_size": Column("batch size"),
+    "infer_per_s": Column("throughput", "infer/s"),
+    "latency_p50_us": Column("p50", "µs"),
+    "latency_p90_us": Column("p90", "µs"),
+    "latency_p99_us": Column("p99", "µs"),
+    "server_queue_us": Column("queue", "µs"),
+    "server_compute_us": Column("compute", "µs"),
+    "server_mean_batch_size": Column("mean batch"),
+    "errors": Column("errors"),
+    "delayed_percent": Column("delayed", "%"),
+    "outcome": Column("outcome"),
+}
+# Columns that say nothing where every row has this.
+_NEVER = object()
+_PLAIN: Mapping[str, object] = {"batch_size": 1, "errors": 0, "delayed_percent": 0.0}
+
+
+def series_of(report: PerfReport) -> tuple[Series, ...]:
+    """Return the curves: one a configuration and batch size, p50 and p99 and the chosen one."""
+    groups: dict[str, list[PerfPoint]] = {}
+    for point in report.points:
+        if point.request_count:
+            groups.setdefault(point.label or report.model, []).append(point)
+    return tuple(
+        Series(
+            name=name,
+            points=tuple(Point(p.value, p.infer_per_s, _latency_ms(p)) for p in points),
+            load_name="concurrency" if points[0].mode == "concurrency" else "requests/s",
+        )
+        for name, points in groups.items()
+    )
+
+
+def svg(report: PerfReport) -> str:
+    """Draw latency against throughput."""
+    return curve_svg(series_of(report), title=report.model)
+
+
+def text(report: PerfReport) -> str:
+    """Write the report for a terminal."""
+    columns, rows = _table(report)
+    parts = [report.headline]
+    if rows:
+        parts.append(table_text(columns, rows))
+    parts += [f"note: {note}" for note in _notes(report)]
+    return "\n".join(parts)
+
+
+def html(report: PerfReport) -> str:
+    """Write the report for a page: the curve, the table, the notes."""
+    columns, rows = _table(report)
+    parts = [f'<div class="nbt-perf"><p>{escape(report.headline)}</p>']
+    if rows:
+        parts += [svg(report), table_html(columns, rows)]
+    notes = _notes(report)
+    if notes:
+        items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+        parts.append(f"<ul>{items}</ul>")
+    parts.append("</div>")
+    return "".join(parts)
+
+
+def plot(report: PerfReport, ax: Axes | None = None) -> Figure:
+    """Draw p99 latency over throughput with matplotlib."""
+    from matplotlib import pyplot as plt
+
+    if ax is None:
+        figure, ax = plt.subplots(figsize=(8, 4.5), layout="constrained")
+        # The caller shows the figure; a notebook would otherwise show it a second time.
+        plt.close(figure)
+    for one in series_of(report):
+        points = one.points
+        (line,) = ax.plot(
+            [p.throughput for p in points],
+            [p.latency_ms[99] for p in points],
+            marker="o",
+            label=one.name,
+        )
+        for point in points:
+            ax.annotate(
+                f"{point.load:g}",
+                (point.throughput, point.latency_ms[99]),
+                textcoords="offset points",
+                xytext=(4, 4),
+                fontsize=8,
+                color=line.get_color(),
+            )
+    ax.set_xlabel("throughput (inferences/s)")
+    ax.set_ylabel("p99 latency (ms)")
+    ax.set_ylim(bottom=0)
+    ax.set_title(report.model)
+    if ax.lines:
+        ax.legend()
+    found = ax.get_figure(root=True)
+    assert found is not None
+    return found
+
+
+def save(report: PerfReport, path: Path) -> None:
+    """Write the report in the form that the name's ending asks for."""
+    match path.suffix.lower():
+        case ".html":
+            path.write_text(_page(report), encoding="utf-8")
+        case ".svg":
+            path.write_text(svg(report), encoding="utf-8")
+        case ".csv":
+            write_csv(report, path)
+        case ".json":
+            document = json.dumps(_plain(asdict(report)), indent=1, ensure_ascii=False)
+            path.write_text(document, encoding="utf-8")
+        case other:
+            raise InvalidArgumentError(
+                f"cannot save a report as '{other}'", hint="known: .html, .svg, .csv, .json"
+            )
+
+
+def write_csv(report: PerfReport, path: Path) -> None:
+    """Write perf_analyzer's columns (perf_analyzer ``-f``), whole microseconds, slowest first.
+
+    Swept options follow in columns of their own at the end. Each composing model of an ensemble
+    gets a file ``<model>_v<version>.<name>`` beside it.
+    """
+    points = sorted(report.points, key=lambda point: point.infer_per_s)
+    extras = list(dict.fromkeys(key for p in points for key in p.configuration))
+    if len({p.batch_size for p in points}) > 1:
+        extras.append("batch_size")
+    rows = []
+    for point in points:
+        percentiles = {
+            50.0: point.latency_p50_us,
+            90.0: point.latency_p90_us,
+            95.0: point.latency_p95_us,
+            99.0: point.latency_p99_us,
+        }
+        if point.percentile is not None and point.percentile_us is not None:
+            percentiles[point.percentile] = point.percentile_us
+        row = _csv_row(point, point.infer_per_s, point.server, network_us(
+            point.latency_avg_us, point.server
+        ))  # fmt: skip
+        row |= {f"p{p:g} latency": _whole(us) for p, us in sorted(percentiles.items())}
+        flat = row_of(point)
+        row |= {name: flat.get(name, "") for name in extras}
+        rows.append(row)
+    _write_rows(path, rows)
+    steps: dict[str, list[dict[str, Any]]] = {}
+    for point in points:
+        for step in point.composing:
+            ratio = step.success_count / point.server.success_count if point.server else 0.0
+            steps.setdefault(f"{step.model}_v{step.version}.{path.name}", []).append(
+                _csv_row(point, point.infer_per_s * ratio, step, step.overhead_us)
+            )
+    for name, step_rows in steps.items():
+        _write_rows(path.with_name(name), step_rows)
+
+
+def _csv_row(
+    point: PerfPoint, infer_per_s: float, server: ServerBreakdown | None, network: float
+) -> dict[str, Any]:
+    return {
+        "Concurrency" if point.mode == "concurrency" else "Request Rate": f"{point.value:g}",
+        "Inferences/Second": f"{infer_per_s:.6g}",
+        # Nothing is marshalled inside a process.
+        "Client Send": 0,
+        "Network+Server Send/Recv": _whole(network),
+        "Server Queue": _whole(server.queue_us if server else 0.0),
+        "Server Compute Input": _whole(server.compute_input_us if server else 0.0),
+        "Server Compute Infer": _whole(server.compute_infer_us if server else 0.0),
+        "Server Compute Output": _whole(server.compute_output_us if server else 0.0),
+        "Client Recv": 0,
+    }
+
+
+def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _whole(us: float) -> int:
+    return int(us) if math.isfinite(us) else 0
+
+
+def _latency_ms(point: PerfPoint) -> dict[int, float]:
+    found = {50: point.latency_p50_us / 1000, 99: point.latency_p99_us / 1000}
+    chosen = point.percentile
+    if chosen is not None and chosen == int(chosen) and point.percentile_us is not None:
+        found[int(chosen)] = point.percentile_us / 1000
+    return found
+
+
+def _table(report: PerfReport) -> tuple[list[Column], list[list[object]]]:
+    rows = []
+    for point in report.points:
+        row = row_of(point)
+        if point.server is not None:
+            server = point.server
+            row["server_compute_us"] = server.accounted_us - server.queue_us
+        rows.append(row)
+    columns = dict(_TABLE)
+    for point in report.points:
+        if point.percentile is not None:
+            columns.setdefault(
+                f"latency_p{point.percentile:g}_us", Column(f"p{point.percentile:g}", "µs")
+            )
+    shown = [
+        name
+        for name in columns
+        if any(name in row for row in rows)
+        and not all(row.get(name) == _PLAIN.get(name, _NEVER) for row in rows)
+    ]
+    return [columns[name] for name in shown], [[row.get(name) for name in shown] for row in rows]
+
+
+def _notes(report: PerfReport) -> list[str]:
+    """Levels that share a note share its line; unstable ones are only counted."""
+    levels: dict[str, list[str]] = {}
+    for point in report.points:
+        what = f"{point.value:g}" + (f" ({point.label})" if point.label else "")
+        for note in point.notes[point.outcome == "unstable" :]:
+            levels.setdefault(note, []).append(what)
+    mode = report.points[0].mode.replace("_", " ") if report.points else ""
+    notes = [f"{mode} {', '.join(at)}: {note}" for note, at in levels.items()]
+    unstable = sum(point.outcome == "unstable" for point in report.points)
+    if unstable:
+        notes.insert(
+            0,
+            f"{unstable} of {len(report.points)} levels did not become stable; longer windows "
+            "(measurement_interval_ms) or more of them (max_trials) may help",
+        )
+    return notes + list(report.notes)
+
+
+def _page(report: PerfReport) -> str:
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"<title>{escape(report.model)}: performance</title>"
+        "<style>:root{color-scheme:light dark}"
+        "body{font:14px/1.4 system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em;"
+        "color:CanvasText;background:Canvas}svg{max-width:100%;height:auto}</style></head>"
+        f"<body>{html(report)}</body></html>\n"
+    )
+
+
+def _plain(value: Any) -> Any:
+    """JSON knows no nan: what was not measured is null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,198 @@
+"""Configurations to go through: the cross product of options, put in force and taken back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.config import ModelConfig, apply_options, is_ensemble, validate
+from nbtriton.errors import NotFoundError, nearest
+
+if TYPE_CHECKING:
+    from nbtriton.engine import Server
+
+__all__ = ["Configuration", "Configurator", "combinations", "model_tree", "with_options"]
+
+Configuration = Mapping[str, Any]
+
+
+def combinations(
+    *,
+    instances: int | Sequence[int] | None = None,
+    max_batch_size: int | Sequence[int] | None = None,
+    max_queue_delay_us: int | Sequence[int] | None = None,
+    dynamic_batching: bool | Sequence[bool] | None = None,
+    preferred: int | Sequence[int] | Sequence[Sequence[int]] | None = None,
+) -> tuple[Configuration, ...]:
+    """Return every combination of the given options, the last one changing fastest.
+
+    `preferred` is one list of sizes, or a list of such lists. Without the dynamic batcher there
+    is no delay and no preferred size, so such combinations are one.
+    """
+    axes: dict[str, list[Any]] = {}
+    given = {
+        "instances": instances,
+        "max_batch_size": max_batch_size,
+        "dynamic_batching": dynamic_batching,
+        "max_queue_delay_us": max_queue_delay_us,
+    }
+    for name, value in given.items():
+        if value is not None:
+            axes[name] = list(value) if isinstance(value, Sequence) else [value]
+    if preferred is not None:
+        sizes: list[Any] = [preferred] if isinstance(preferred, int) else list(preferred)
+        nested = any(isinstance(size, Sequence) for size in sizes)
+        axes["preferred"] = [tuple(size) for size in sizes] if nested else [tuple(sizes)]
+    found: list[Configuration] = []
+    for values in itertools.product(*axes.values()):
+        options = dict(zip(axes, values, strict=True))
+        if options.get("dynamic_batching") is False:
+            options.pop("max_queue_delay_us", None)
+            options.pop("preferred", None)
+        if options not in found:
+            found.append(options)
+    return tuple(found)
+
+
+def with_options(config: ModelConfig, options: Configuration) -> ModelConfig:
+    """Return a normalised configuration with options applied, still consistent in itself.
+
+    Normalising made ``max_batch_size`` the preferred size where none was set, so that follows a
+    new ``max_batch_size``; preferred sizes that no longer fit are left out.
+    """
+    chosen = dict(options)
+    size = chosen.get("max_batch_size")
+    batcher = config.dynamic_batching if config.HasField("dynamic_batching") else None
+    keeps_batcher = chosen.get("dynamic_batching") is not False
+    if size and batcher is not None and keeps_batcher and "preferred" not in chosen:
+        now = list(batcher.preferred_batch_size)
+        fitting = [n for n in now if n <= size]
+        chosen["preferred"] = fitting if fitting and now != [config.max_batch_size] else [size]
+    return apply_options(config, **chosen)
+
+
+def model_tree(server: Server, model: str) -> tuple[dict[str, ModelConfig], dict[str, ModelConfig]]:
+    """Return the configurations of the ensembles and of the other models that `model` is made of.
+
+    Both in the order of a walk through the steps. A model that is no ensemble is alone in the
+    second.
+    """
+    ensembles: dict[str, ModelConfig] = {}
+    others: dict[str, ModelConfig] = {}
+
+    def walk(name: str) -> None:
+        if name in ensembles or name in others:
+            return
+        config = server.config(name)
+        if not is_ensemble(config):
+            others[name] = config
+            return
+        ensembles[name] = config
+        for step in config.ensemble_scheduling.step:
+            walk(step.model_name)
+
+    walk(model)
+    return ensembles, others
+
+
+class Configurator:
+    """Puts configurations in force on the models of a sweep, and the original ones back.
+
+    Parameters
+    ----------
+    server : Server
+    model : str
+        What is measured.
+    sweep_models : sequence of str, optional
+        Whose configuration changes; by default `model`, or its composing models if it is an
+        ensemble.
+    configurations : sequence of Configuration
+        All that will be applied; each is checked before anything changes.
+
+    Raises
+    ------
+    ConfigError
+        A combination that no model could have.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        model: str,
+        configurations: Sequence[Configuration],
+        sweep_models: Sequence[str] = (),
+    ) -> None:
+        self._server = server
+        self._ensembles, others = model_tree(server, model)
+        for name in sweep_models:
+            if name in self._ensembles or not server.is_ready(name):
+                known = [m.name for m in server.models() if m.name not in self._ensembles]
+                raise NotFoundError(
+                    f"cannot sweep the configuration of '{name}'", hint=nearest(name, known)
+                )
+        chosen = {name: server.config(name) for name in sweep_models}
+        self._swept = chosen or others
+        self._originals = {**self._ensembles, **others, **self._swept}
+        self._given = {name: server.user_config(name) for name in self._originals}
+        self._current = dict(self._originals)
+        for options in configurations:
+            for config in self._target(options).values():
+                validate(config)
+
+    def apply(self, options: Configuration) -> None:
+        """Load what these options change against what is in force."""
+        self._move(self._target(options))
+
+    def restore(self) -> None:
+        """Load the original configurations again, as the user gave them, where others are in force.
+
+        That is before completion: what Triton fills in then follows from it again.
+        """
+        self._move(self._originals, self._given)
+
+    def _target(self, options: Configuration) -> dict[str, ModelConfig]:
+        target = dict(self._originals)
+        if not options:
+            return target
+        for name, config in self._swept.items():
+            target[name] = with_options(config, options)
+        if "max_batch_size" in options:
+            # V-117 and B.2 Q-8: an ensemble allows what the smallest of its steps allows. Steps
+            # come after the ensemble in a walk, so go backwards for nested ones.
+            for name in reversed(self._ensembles):
+                self._fit_ensemble(target, name)
+        return target
+
+    def _fit_ensemble(self, target: dict[str, ModelConfig], name: str) -> None:
+        config = self._originals[name]
+        steps = [target[s.model_name].max_batch_size for s in config.ensemble_scheduling.step]
+        sizes = [size for size in steps if size > 0]
+        if config.max_batch_size > 0 and sizes:
+            target[name] = apply_options(config, max_batch_size=min(sizes))
+
+    def _move(
+        self, target: Mapping[str, ModelConfig], given: Mapping[str, ModelConfig] | None = None
+    ) -> None:
+        for name in self._order(target):
+            if self._current[name] == target[name]:
+                continue
+            # What is in force is unknown while it loads: an interrupt may come in between.
+            self._current[name] = ModelConfig()
+            self._server.load((given or target)[name], name=name)
+            self._current[name] = target[name]
+
+    def _order(self, target: Mapping[str, ModelConfig]) -> Iterator[str]:
+        """Ensembles that shrink, then models, then the other ensembles.
+
+        So no ensemble ever allows a larger batch than a step of its.
+        """
+        ensembles = list(self._ensembles)
+        shrinking = [
+            name
+            for name in ensembles
+            if target[name].max_batch_size < self._current[name].max_batch_size
+        ]
+        yield from shrinking
+        yield from (name for name in self._swept if name not in self._ensembles)
+        yield from (name for name in reversed(ensembles) if name not in shrinking)
