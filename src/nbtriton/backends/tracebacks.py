@@ -7,7 +7,7 @@ from types import FrameType, TracebackType
 
 from nbtriton.errors import ModelError
 
-__all__ = ["describe", "execute_error", "load_error", "user_frames"]
+__all__ = ["describe", "execute_error", "load_error", "model_error", "user_frames"]
 
 # Modules that stand between the engine and the model's first line.
 _MACHINERY = ("nbtriton.", "asyncio.", "concurrent.", "importlib.", "torch.nn.modules.", "inspect")
@@ -32,15 +32,17 @@ def describe(error: BaseException) -> str:
 
 def execute_error(instance: str, error: BaseException) -> ModelError:
     """Return the error of all requests of a batch whose execution raised."""
-    return ModelError(
-        f"Failed to process the request(s) for model '{instance}', message: {describe(error)}",
-        user_traceback=_user_traceback(error),
-    )
+    return model_error(f"Failed to process the request(s) for model '{instance}', message: ", error)
 
 
 def load_error(error: BaseException) -> ModelError:
     """Return the error of a model whose own code raised while it was loaded."""
-    return ModelError(describe(error), user_traceback=_user_traceback(error))
+    return model_error("", error)
+
+
+def model_error(prefix: str, error: BaseException) -> ModelError:
+    """Return the error of a model whose own code raised, its message starting with `prefix`."""
+    return ModelError(prefix + describe(error), user_traceback=_user_traceback(error))
 
 
 def _user_traceback(error: BaseException) -> str:

@@ -71,5 +71,5 @@ def current_server() -> ServerHandle | None:
     if running is not None:
         return running.server if running.initialized else None
     with _live_lock:
-        servers = {id(r.server): r.server for r in _live if r.server is not None}
-    return next(iter(servers.values())) if len(servers) == 1 else None
+        servers = {r.server for r in _live if r.server is not None}
+    return servers.pop() if len(servers) == 1 else None

@@ -1,0 +1,156 @@
+"""The pytorch backend: ``nn.Module`` classes and objects, TorchScript and ``torch.export`` files."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
+from nbtriton.backends.pytorch.complete import complete
+from nbtriton.backends.pytorch.instance import ModuleInstance
+from nbtriton.backends.pytorch.modules import Modules, forward_arguments
+from nbtriton.backends.pytorch.naming import arrange_inputs
+from nbtriton.config import ModelConfig
+from nbtriton.errors import ConfigError, InternalError, UnsupportedError
+
+__all__ = ["PyTorchBackend"]
+
+_SUFFIXES = (".pt", ".pth", ".pt2")
+
+_log = logging.getLogger("nbtriton.pytorch")
+
+
+class PyTorchBackend(Backend):
+    """Runs torch modules, by the conventions of Triton's backend of the same name.
+
+    Instances on the host share the weights of one version; on a GPU there is one copy a device.
+    """
+
+    name: ClassVar[str] = "pytorch"
+    platform: ClassVar[str] = "pytorch_libtorch"
+
+    def __init__(self) -> None:
+        self._modules: Modules | None = None
+
+    @classmethod
+    def accepts(cls, source: object) -> bool:
+        """Return True for an ``nn.Module`` class or object and for a path to a torch file."""
+        if isinstance(source, Path):
+            return source.suffix in _SUFFIXES
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return False
+        if isinstance(source, type):
+            return issubclass(source, torch.nn.Module) and source.__name__ != "TritonPythonModel"
+        return isinstance(source, torch.nn.Module)
+
+    def complete_config(self, context: ModelContext) -> ModelConfig:
+        """Fill inputs and outputs; see `nbtriton.backends.pytorch.complete`."""
+        return complete(context, self._of(context).master())
+
+    def open(self, context: ModelContext) -> None:
+        """Make the module, so that what is wrong with it is known before any instance exists."""
+        self._of(context).master()
+        _set_threads(context.config)
+
+    def create_instance(self, context: InstanceContext) -> BackendInstance:
+        """Create one instance.
+
+        Raises
+        ------
+        UnsupportedError
+            KIND_GPU without such a GPU.
+        ConfigError
+            The inputs' names cannot be matched with the arguments of ``forward``.
+        """
+        import torch
+
+        model = context.model
+        device = None
+        if context.kind == "KIND_GPU":
+            if context.device_id >= torch.cuda.device_count():
+                raise UnsupportedError(
+                    f"instance '{context.name}' of model '{model.name}' wants GPU "
+                    f"{context.device_id}, torch finds {torch.cuda.device_count()} GPUs",
+                    hint="KIND_CPU runs it on the host",
+                )
+            device = torch.device("cuda", context.device_id)
+        elif context.kind == "KIND_CPU":
+            device = torch.device("cpu")
+        module = self._of(model).on(device)
+        arguments = forward_arguments(module)
+        names = [tensor.name for tensor in model.config.input]
+        if arguments is not None and len(names) > len(arguments) and not _variadic(module):
+            raise ConfigError(
+                f"model '{model.name}' has {len(names)} inputs, its forward takes "
+                f"{len(arguments)}: {', '.join(arguments)}",
+                field="input",
+            )
+        return ModuleInstance(
+            model.name,
+            module,
+            device,
+            model.config,
+            arrange_inputs(names, arguments),
+            inference_mode=_flag(model.config, "INFERENCE_MODE", default=True),
+            optimized=not _flag(model.config, "DISABLE_OPTIMIZED_EXECUTION", default=False),
+        )
+
+    def close(self) -> None:
+        """Let go of the weights."""
+        if self._modules is not None:
+            self._modules.close()
+            self._modules = None
+
+    def _of(self, context: ModelContext) -> Modules:
+        source = context.source
+        if self._modules is None:
+            if not self.accepts(source):
+                raise InternalError(f"the pytorch backend cannot run {source!r}")
+            self._modules = Modules(context.name, source)
+        return self._modules
+
+
+def _variadic(module: Any) -> bool:
+    code = getattr(getattr(module.forward, "__func__", None), "__code__", None)
+    # CO_VARARGS: ``def forward(self, *xs)``
+    return code is not None and bool(code.co_flags & 0x04)
+
+
+def _flag(config: ModelConfig, key: str, *, default: bool) -> bool:
+    if key not in config.parameters:
+        return default
+    value = config.parameters[key].string_value
+    if value.lower() not in ("true", "false", "1", "0"):
+        raise ConfigError(
+            f"parameter {key} of model '{config.name}' is '{value}'",
+            hint="true or false",
+            field=f"parameters.{key}",
+        )
+    return value.lower() in ("true", "1")
+
+
+def _set_threads(config: ModelConfig) -> None:
+    """Apply the two thread counts, which hold for the whole process, as in Triton."""
+    import torch
+
+    for key, apply in (
+        ("INTRA_OP_THREAD_COUNT", torch.set_num_threads),
+        ("INTER_OP_THREAD_COUNT", torch.set_num_interop_threads),
+    ):
+        if key not in config.parameters:
+            continue
+        value = config.parameters[key].string_value
+        if not value.isdecimal() or int(value) < 1:
+            raise ConfigError(
+                f"parameter {key} of model '{config.name}' is '{value}'",
+                hint="a whole number from 1",
+                field=f"parameters.{key}",
+            )
+        try:
+            apply(int(value))
+        except RuntimeError as error:
+            # torch fixes the number of inter-op threads when the first of them has worked.
+            _log.warning("model '%s': %s is not applied: %s", config.name, key, error)

@@ -1,0 +1,130 @@
+"""Fill a configuration from what a torch module says, or from what it does with an example."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from nbtriton.backends.base import ModelContext
+from nbtriton.backends.pytorch.modules import forward_arguments
+from nbtriton.backends.pytorch.naming import arrange_inputs
+from nbtriton.backends.signature import complete_signature, read_signature
+from nbtriton.backends.tracebacks import model_error
+from nbtriton.config import ModelConfig, TensorSpec
+from nbtriton.errors import ConfigError
+from nbtriton.tensors import Array, datatype_of, format_shape, kind_of, shape_of, to_torch
+
+__all__ = ["complete"]
+
+_SINGLE_OUTPUT = "OUTPUT__0"
+
+
+def complete(context: ModelContext, module: Any) -> ModelConfig:
+    """Return the configuration with the module's inputs and outputs.
+
+    From the annotations of ``forward``, then from `ModelContext.example`; what the configuration
+    has already must agree.
+
+    Raises
+    ------
+    ConfigError
+        Nothing says what the inputs and outputs are, or two sources contradict each other.
+    ModelError
+        ``forward`` raised on the example.
+    """
+    import torch
+
+    config = context.config
+    if not isinstance(module, torch.jit.ScriptModule) and inspect.ismethod(module.forward):
+        annotated = read_signature(module.forward, single_output=_SINGLE_OUTPUT)
+        config = complete_signature(config, annotated.inputs, annotated.outputs)
+    if context.example is not None and not (config.input and config.output):
+        config = _from_example(context.name, config, module, context.example)
+    missing = "inputs" if not config.input else "outputs" if not config.output else ""
+    if missing:
+        raise ConfigError(
+            f"nothing says what the {missing} of model '{context.name}' are",
+            hint='annotate forward (x: "FP32[1,8,8]") -> {"OUT": "FP32[10]"}, give an example '
+            "batch, or write them in the configuration",
+            field=missing[:-1],
+        )
+    return config
+
+
+def _from_example(name: str, config: ModelConfig, module: Any, example: object) -> ModelConfig:
+    inputs = _example_inputs(config, module, example)
+    batches = config.max_batch_size > 0
+    result = _run(name, config, module, inputs)
+    if isinstance(result, Mapping):
+        outputs = {str(key): value for key, value in result.items()}
+    else:
+        values = result if isinstance(result, (tuple, list)) else (result,)
+        outputs = {f"OUTPUT__{index}": value for index, value in enumerate(values)}
+    specs_in = {key: _spec(key, array, batches=batches) for key, array in inputs.items()}
+    specs_out = {key: _spec(key, array, batches=batches) for key, array in outputs.items()}
+    size = {shape_of(array)[0] for array in inputs.values()}
+    for key, array in outputs.items():
+        if batches and {*shape_of(array)[:1]} != size:
+            raise ConfigError(
+                f"output '{key}' of model '{name}' has shape {format_shape(shape_of(array))} for an "
+                f"example batch of {', '.join(map(str, sorted(size)))}: it keeps no batch dimension",
+                hint="with max_batch_size > 0 the example and the outputs are whole batches",
+                field=key,
+            )
+    # What is configured already counts; complete_signature says where it contradicts.
+    return complete_signature(
+        config,
+        {} if config.input else specs_in,
+        {} if config.output else specs_out,
+    )
+
+
+def _example_inputs(config: ModelConfig, module: Any, example: object) -> dict[str, Array]:
+    if isinstance(example, Mapping):
+        return {str(name): _tensor(value) for name, value in example.items()}
+    values = example if isinstance(example, tuple) else (example,)
+    names = [tensor.name for tensor in config.input] or forward_arguments(module)
+    if names is None or len(values) > len(names):
+        names = [f"INPUT__{index}" for index in range(len(values))]
+    return {name: _tensor(value) for name, value in zip(names, values, strict=False)}
+
+
+def _run(name: str, config: ModelConfig, module: Any, inputs: Mapping[str, Array]) -> Any:
+    import torch
+
+    order = arrange_inputs(
+        [tensor.name for tensor in config.input] or list(inputs), forward_arguments(module)
+    )
+    place = next((tensor.device for tensor in module.parameters()), None)
+    moved = {key: array if place is None else array.to(place) for key, array in inputs.items()}
+    try:
+        with torch.inference_mode():
+            if order.by_keyword:
+                return module(**moved)
+            return module(*(moved[key] for key in order.names if key in moved))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        text = f"model '{name}' failed on the example batch: "
+        raise model_error(text, error) from error
+
+
+def _tensor(value: object) -> Any:
+    import torch
+
+    if hasattr(value, "__array__") or hasattr(value, "__dlpack__"):
+        kind_of(value)
+        return to_torch(value)
+    return torch.as_tensor(value)
+
+
+def _spec(name: str, array: Any, *, batches: bool) -> TensorSpec:
+    shape = shape_of(array)
+    if not shape:
+        raise ConfigError(
+            f"tensor '{name}' of the example has no dimensions", hint="give a batch", field=name
+        )
+    # Without batching the first dimension is one of the model's own; an example cannot show that
+    # it is fixed, and for nearly every module it is not.
+    return TensorSpec(name, datatype_of(array), shape[1:] if batches else (-1, *shape[1:]))

@@ -1,0 +1,151 @@
+"""One instance of a torch module: gather, ``forward``, scatter, on a stream of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
+from nbtriton.backends.batching import gather_inputs, scatter_outputs
+from nbtriton.backends.pytorch.naming import InputOrder, name_results
+from nbtriton.backends.tracebacks import model_error
+from nbtriton.config import ModelConfig, output_specs
+from nbtriton.errors import InternalError, InvalidArgumentError
+from nbtriton.errors import TritonError as EngineError
+from nbtriton.tensors import Array, datatype_of, to_config, to_torch
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["ModuleInstance"]
+
+
+class ModuleInstance(BackendInstance):
+    """Runs one module on one device.
+
+    Parameters
+    ----------
+    name : str
+        The model's name.
+    module : torch.nn.Module
+        On `device`; other instances may share it.
+    device : torch.device or None
+        Where inputs go; None leaves them where they are (KIND_MODEL).
+    config : ModelConfig
+    order : InputOrder
+    inference_mode : bool
+        Triton's parameter INFERENCE_MODE; gradients are off either way.
+    optimized : bool
+        False for Triton's parameter DISABLE_OPTIMIZED_EXECUTION (TorchScript).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: Any,
+        device: torch.device | None,
+        config: ModelConfig,
+        order: InputOrder,
+        *,
+        inference_mode: bool,
+        optimized: bool,
+    ) -> None:
+        import torch
+
+        self._name = name
+        self._module = module
+        self._device = device
+        self._order = order
+        self._outputs = {key: spec.datatype for key, spec in output_specs(config).items()}
+        self._batches = config.max_batch_size > 0
+        self._guard = torch.inference_mode if inference_mode else torch.no_grad
+        script = isinstance(module, torch.jit.ScriptModule)
+        self._plain_execution = script and not optimized
+        self._stream = None
+        if device is not None and device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)
+        # Outputs that are the module's own memory must not leave it (a table, a buffer).
+        self._weights = frozenset(
+            tensor.untyped_storage().data_ptr()
+            for tensor in (*module.parameters(), *module.buffers())
+        )
+
+    def execute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> list[Response]:
+        """Run one batch; see `BackendInstance.execute`."""
+        if not self._batches and len(requests) > 1:
+            return [self._run([request], timer)[0] for request in requests]
+        return self._run(requests, timer)
+
+    def finalize(self) -> None:
+        """Let go of the module."""
+        self._module = None
+        self._stream = None
+
+    def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> list[Response]:
+        with ExitStack() as stack:
+            stack.enter_context(self._guard())
+            if self._stream is not None:
+                self._enter_stream(stack)
+            gathered = gather_inputs(requests, self._order.names)
+            inputs = {name: to_torch(array, self._device) for name, array in gathered.items()}
+            timer.inputs_ready()
+            outputs = self._name_outputs(self._forward(inputs), inputs)
+            if self._stream is not None:
+                # Once per batch: whoever gets the outputs may use any stream or the host.
+                self._stream.synchronize()
+            timer.infer_done()
+            return scatter_outputs(requests, outputs, batches=self._batches, model=self._name)
+
+    def _enter_stream(self, stack: ExitStack) -> None:
+        import torch
+
+        assert self._stream is not None
+        # Inputs on the device come from another instance, which waited for its stream, or from a
+        # caller, who by default works on the default stream.
+        self._stream.wait_stream(torch.cuda.default_stream(self._stream.device))
+        stack.enter_context(torch.cuda.stream(self._stream))
+
+    def _forward(self, inputs: Mapping[str, Array]) -> Any:
+        try:
+            if self._plain_execution:
+                import torch
+
+                with torch.jit.optimized_execution(False):  # type: ignore[no-untyped-call]
+                    return self._call(inputs)
+            return self._call(inputs)
+        except (EngineError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise model_error("PyTorch execute failure: ", error) from error
+
+    def _call(self, inputs: Mapping[str, Array]) -> Any:
+        if self._order.by_keyword:
+            return self._module(**inputs)
+        return self._module(*(inputs[name] for name in self._order.names if name in inputs))
+
+    def _name_outputs(self, result: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        import torch
+
+        named = name_results(result, list(self._outputs), model=self._name)
+        foreign = self._weights.union(
+            tensor.untyped_storage().data_ptr() for tensor in inputs.values()
+        )
+        for name, tensor in named.items():
+            if not isinstance(tensor, torch.Tensor):
+                raise InternalError(
+                    "PyTorch execute failure: output must be of type Tensor, List[str] or Tuple "
+                    "containing one of these two types. It should not be a List / Dictionary of "
+                    "Tensors or a Scalar",
+                    hint=f"output '{name}' is of type {type(tensor).__name__}",
+                )
+            found = datatype_of(tensor)
+            if found != self._outputs[name]:
+                raise InvalidArgumentError(
+                    f"configuration expects datatype {to_config(self._outputs[name])} for output "
+                    f"'{name}', model provides {to_config(found)}",
+                    hint="change data_type of the output, or cast in forward",
+                )
+            if tensor.untyped_storage().data_ptr() in foreign:
+                named[name] = tensor.clone()
+        return named

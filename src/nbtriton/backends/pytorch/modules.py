@@ -1,0 +1,144 @@
+"""One model version's module: made or read once, on the host shared, on a GPU one copy a device."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.backends.tracebacks import load_error
+from nbtriton.errors import InternalError
+from nbtriton.errors import TritonError as EngineError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Modules", "forward_arguments"]
+
+_log = logging.getLogger("nbtriton.pytorch")
+
+
+class Modules:
+    """The module behind a source, on the devices where instances want it.
+
+    Parameters
+    ----------
+    name : str
+        The model, for messages.
+    source : type, torch.nn.Module or Path
+        A class is instantiated without arguments. A module object is copied: what is served stays
+        as it was at load when the notebook goes on training, and the notebook's own object does
+        not change to evaluation mode. A ``.pt2`` file is a ``torch.export`` program, every other
+        file TorchScript.
+    """
+
+    def __init__(self, name: str, source: object) -> None:
+        self._name = name
+        self._source = source
+        self._lock = threading.Lock()
+        self._program: Any = None  # of a .pt2 file, from which the devices' modules are made
+        self._master: Any = None
+        self._by_device: dict[str, Any] = {}
+
+    def master(self) -> Any:
+        """Return the module as it was made, in evaluation mode.
+
+        Raises
+        ------
+        ModelError
+            The class's own code raised.
+        InternalError
+            The file is missing or no model.
+        """
+        with self._lock:
+            return self._make()
+
+    def on(self, device: torch.device | None) -> Any:
+        """Return the module on a device; None leaves it where its own code put it."""
+        with self._lock:
+            master = self._make()
+            if device is None:
+                return master
+            key = str(device)
+            if key not in self._by_device:
+                self._by_device[key] = self._moved(master, device)
+            return self._by_device[key]
+
+    def close(self) -> None:
+        """Let go of all weights."""
+        with self._lock:
+            self._master = self._program = None
+            self._by_device.clear()
+
+    def _make(self) -> Any:
+        if self._master is None:
+            try:
+                self._master = self._evaluating(self._read_source())
+            except (EngineError, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                raise load_error(error) from error
+        return self._master
+
+    def _read_source(self) -> Any:
+        source = self._source
+        if isinstance(source, Path):
+            return self._read_file(source)
+        if isinstance(source, type):
+            return source()
+        try:
+            return copy.deepcopy(source)
+        except (RuntimeError, TypeError) as error:
+            _log.warning("model '%s' is served without a copy of its module: %s", self._name, error)
+            return source
+
+    def _read_file(self, path: Path) -> Any:
+        import torch
+
+        if not path.is_file():
+            raise InternalError(f"unable to find '{path}' for model '{self._name}'")
+        try:
+            if path.suffix == ".pt2":
+                self._program = torch.export.load(path)
+                return self._program.module()
+            return torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+        except Exception as error:
+            raise InternalError(
+                f"failed to load model '{self._name}': {str(error).splitlines()[0]}",
+                hint="model.pt is TorchScript: torch.jit.script(module).save('model.pt')",
+            ) from error
+
+    def _moved(self, master: Any, device: torch.device) -> Any:
+        if self._program is not None and device.type != "cpu":
+            from torch.export.passes import move_to_device_pass
+
+            return move_to_device_pass(self._program, str(device)).module()
+        places = {tensor.device for tensor in (*master.parameters(), *master.buffers())}
+        if places <= {device}:
+            return master
+        return self._evaluating(copy.deepcopy(master).to(device))
+
+    def _evaluating(self, module: Any) -> Any:
+        # An exported program was traced in one mode and refuses to change it.
+        if self._program is None:
+            module.eval()
+        return module
+
+
+def forward_arguments(module: Any) -> list[str] | None:
+    """Return the names of the arguments of ``forward``; None where any are taken."""
+    import torch
+
+    if isinstance(module, torch.jit.ScriptModule):
+        schema = module.forward.schema  # type: ignore[attr-defined]
+        return [argument.name for argument in schema.arguments[1:]]
+    names = []
+    for name, parameter in inspect.signature(module.forward).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            return None
+        if parameter.kind is not parameter.VAR_POSITIONAL:
+            names.append(name)
+    return names
