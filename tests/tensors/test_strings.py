@@ -1,0 +1,83 @@
+"""BYTES tensors and their serialized form."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.tensors import as_bytes_array, deserialize_bytes, serialize_bytes
+
+
+def objects(items):
+    array = np.empty(len(items), dtype=object)
+    array[:] = items
+    return array
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20))
+def test_what_is_serialized_comes_back(items):
+    back = deserialize_bytes(serialize_bytes(objects(items)))
+    assert back.dtype == object
+    assert back.shape == (len(items),)
+    assert back.tolist() == items
+
+
+@given(st.lists(st.binary(max_size=8), min_size=1, max_size=5), st.data())
+def test_a_cut_buffer_is_an_error_or_fewer_items(items, data):
+    buffer = serialize_bytes(objects(items))
+    cut = data.draw(st.integers(0, len(buffer) - 1))
+    whole = []
+    end = 0
+    for item in items:
+        end += 4 + len(item)
+        if end <= cut:
+            whole.append(item)
+    if cut == sum(4 + len(item) for item in whole):
+        assert deserialize_bytes(buffer[:cut]).tolist() == whole
+    else:
+        with pytest.raises(InvalidArgumentError, match="incomplete string"):
+            deserialize_bytes(buffer[:cut])
+
+
+@given(st.lists(st.one_of(st.text(), st.binary(), st.integers(), st.none()), max_size=8))
+def test_other_objects_are_their_text_in_utf8(items):
+    expected = [i if isinstance(i, bytes) else str(i).encode() for i in items]
+    assert as_bytes_array(objects(items)).tolist() == expected
+    assert deserialize_bytes(serialize_bytes(objects(items))).tolist() == expected
+
+
+def test_the_layout_is_a_little_endian_length_and_the_data_in_c_order():
+    array = np.array([[b"a", b"bc"], [b"", b"d"]], dtype=object)
+    expected = b"".join(struct.pack("<I", len(x)) + x for x in (b"a", b"bc", b"", b"d"))
+    assert serialize_bytes(array) == expected
+    assert serialize_bytes(np.asfortranarray(array)) == expected
+    assert serialize_bytes(np.array([b"a", b"bc"])) == expected[: 5 + 6]
+
+
+@pytest.mark.parametrize(
+    ("buffer", "message"),
+    [
+        (
+            b"\1\0",
+            "incomplete string length indicator, expecting 4 bytes but only 2 bytes available",
+        ),
+        (
+            struct.pack("<I", 100) + b"ab",
+            "incomplete string data, expecting string of length 100 but only 2 bytes available",
+        ),
+    ],
+)
+def test_errors_say_what_is_missing(buffer, message):
+    with pytest.raises(InvalidArgumentError) as caught:
+        deserialize_bytes(buffer)
+    assert caught.value.message == message
+
+
+def test_an_array_of_bytes_is_not_copied():
+    array = np.array([b"a"], dtype=object)
+    assert as_bytes_array(array) is array
