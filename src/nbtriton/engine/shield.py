@@ -12,6 +12,7 @@ every cell, therefore it is looked at on every entry (some 60 ns) and set only w
 from __future__ import annotations
 
 import signal
+from _signal import getsignal  # the one in `signal` wraps every answer in an enum: 3 us more
 import threading
 from _thread import get_ident
 from collections.abc import Callable
@@ -41,7 +42,7 @@ class _Shield:
         if get_ident() != MAIN_THREAD:
             return
         if self.depth == 0:
-            current = signal.getsignal(signal.SIGINT)
+            current = getsignal(signal.SIGINT)
             # Bound methods are equal, not identical. A handler set from C (None) or an ignored
             # signal never raises, so there is nothing to hold back.
             if callable(current) and current != self._handle:
@@ -69,7 +70,7 @@ class _Shield:
 
     def remove(self) -> None:
         """Put the handler back that was there before, if ours still stands."""
-        if get_ident() == MAIN_THREAD and signal.getsignal(signal.SIGINT) == self._handle:
+        if get_ident() == MAIN_THREAD and getsignal(signal.SIGINT) == self._handle:
             signal.signal(signal.SIGINT, self._behind)
             self._behind = None
 
