@@ -28,8 +28,8 @@ import numpy as np
 __all__ = ["Answer", "Model", "OurSide", "Outcome", "RealSide", "Scenario", "Send", "write"]
 
 ANSWER_S = 30.0
-# Longer than either server needs to take a request in, shorter than every delay in a scenario.
-SETTLE_S = 0.06
+# How long to wait for a sign that a request has arrived; there is none if its answer is held back.
+SETTLE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,6 @@ class _Side:
         pending: list[Pending] = []
         answers: list[Answer] = []
         gate = ""
-        queued = 0
         with contextlib.ExitStack() as stack:
             for send in scenario.traffic:
                 parameters = dict(send.parameters)
@@ -160,9 +159,7 @@ class _Side:
                 elif scenario.one_by_one:
                     answers.append(request.answer())
                 else:
-                    queued += 1
-                    queue = scenario.waits_on or model
-                    _until(lambda: self.waiting(queue) >= queued, SETTLE_S)  # noqa: B023
+                    self._arrived(scenario.waits_on or model, scenario.traffic, pending)
             time.sleep(scenario.hold_s)
         answers = answers or [request.answer() for request in pending]
         after = self._settled(names, before, answers) if scenario.statistics else {}
@@ -171,6 +168,15 @@ class _Side:
             batches=_batches(answers) if scenario.batches else [],
             statistics=after,
         )
+
+    def _arrived(self, model: str, traffic: Sequence[Send], pending: Sequence[Pending]) -> None:
+        """Wait until each request so far is answered or waits in the queue; gates do neither."""
+        sent = [p for s, p in zip(traffic, pending, strict=False) if not s.gate]
+
+        def accounted() -> bool:
+            return sum(p.done() for p in sent) + self.waiting(model) >= len(sent)
+
+        _until(accounted, SETTLE_S)
 
     def _settled(
         self, names: Sequence[str], before: dict[str, Any], answers: Sequence[Answer]
@@ -372,9 +378,7 @@ class OurSide(_Side):
         return Pending(answer, done.is_set)
 
     def waiting(self, model: str) -> int:
-        # `submit` puts the request in before it returns: arrival is in order of the calls.
-        del model
-        return 1_000_000
+        return sum(m.queued for m in self.server.snapshot().models if m.name == model)
 
     def statistics(self, model: str) -> dict[str, Any]:
         return self.server.statistics(model)["model_stats"][0]

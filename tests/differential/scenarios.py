@@ -395,6 +395,7 @@ BATCHING = [
     busy("D3 a full request", DYNAMIC, 8, 8),
     busy("D7 preferred 4", PREF_4, *[1] * 11),
     busy("D7 preferred 2 and 6", PREF_2_6, *[1] * 5),
+    busy("D8 an open payload overshoots, with a delay", PREF_2_4_DELAY, *[1] * 7),
     busy("D10 an open payload overshoots", PREF_4, 3, 3, 1, 1),
     busy("D7 preferred 4, sizes", PREF_4, 5, 1, 2, 8),
     idle("D10 delay from the first", PREF_4_DELAY, sized(1, takes_s=WAITED), *sizes(1, 1)),
