@@ -1,0 +1,35 @@
+"""A server that every test gets fresh and that must leave nothing behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from nbtriton.backends.python.install import install_pb_utils
+from nbtriton.engine import Server
+from tests.engine.support import Gate
+
+install_pb_utils()  # the models of these tests import triton_python_backend_utils
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    before = set(threading.enumerate())
+    with Server(gpus=()) as running:
+        yield running
+    left = [
+        thread
+        for thread in threading.enumerate()
+        if thread not in before and thread.name.startswith("nbtriton")
+    ]
+    assert not left, f"threads left behind: {left}"
+
+
+@pytest.fixture
+def gate(server: Server) -> Iterator[Gate]:
+    """A gate that is opened before the server closes, so that a failed test ends quickly."""
+    made = Gate()
+    yield made
+    made.open()

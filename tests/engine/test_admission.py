@@ -1,0 +1,414 @@
+"""Requests that no scheduler ever sees: rules A1 to A16 (scheduling.md §1)."""
+
+# ruff: noqa: N803 - a model function names its tensors
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nbtriton.engine import Server
+from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, UnavailableError
+from tests.engine.support import echo, ensemble_text, fields, gated, ones, row
+
+NOTE = (
+    "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
+    "prepended to each input shape. If you want to specify the full shape including the batch dim "
+    "in your input dims config, try setting max_batch_size to zero. See the model configuration "
+    "docs for more info on max_batch_size."
+)
+WHO = "[request id: <id_unknown>] "
+
+TWO = """
+backend: "python" max_batch_size: 4
+input [ { name: "A" data_type: TYPE_FP32 dims: 4 }, { name: "B" data_type: TYPE_INT32 dims: -1 } ]
+output { name: "OUT" data_type: TYPE_FP32 dims: 4 }
+"""
+PLAIN = """
+backend: "python"
+input { name: "A" data_type: TYPE_FP32 dims: [ 4, -1 ] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [ 4, -1 ] }
+"""
+OPTIONAL = """
+backend: "python" max_batch_size: 4
+input [
+  { name: "A" data_type: TYPE_FP32 dims: 4 },
+  { name: "B" data_type: TYPE_FP32 dims: 4 optional: true },
+  { name: "C" data_type: TYPE_FP32 dims: 4 optional: true }
+]
+output { name: "OUT" data_type: TYPE_FP32 dims: 4 }
+"""
+TEXT = """
+backend: "python" max_batch_size: 4
+input { name: "A" data_type: TYPE_STRING dims: 2 }
+output { name: "OUT" data_type: TYPE_FP32 dims: 4 }
+"""
+
+
+class Sink:
+    """Answers nothing but that it was called."""
+
+    def execute(self, requests):
+        import triton_python_backend_utils as pb_utils
+
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros((1, 4), np.float32))])
+            for _ in requests
+        ]
+
+
+B = np.ones((1, 3), np.int32)
+REFUSED = {
+    "A3": (
+        TWO,
+        {"A": ones(), "B": B},
+        {"outputs": ["OUT", "OTHER"]},
+        "unexpected inference output 'OTHER' for model 'm'",
+    ),
+    "A4": (
+        TWO,
+        {"A": ones()},
+        {},
+        WHO + "expected 2 inputs but got 1 inputs for model 'm'. Got input(s) ['A'], but missing "
+        "required input(s) ['B']. Please provide all required input(s).",
+    ),
+    "A4-id": (
+        TWO,
+        {},
+        {"request_id": "seven"},
+        (
+            "[request id: seven] expected 2 inputs but got 0 inputs for model 'm'. Got input(s) "
+            "[], but missing required input(s) ['A','B']. Please provide all required input(s)."
+        ),
+    ),
+    "A4-optional": (
+        OPTIONAL,
+        {},
+        {},
+        WHO + "expected number of inputs between 1 and 3 but got 0 inputs for model 'm'. Got "
+        "input(s) [], but missing required input(s) ['A']. Please provide all required input(s).",
+    ),
+    "A5": (
+        TWO,
+        {"A": ones(), "B": B, "C": ones()},
+        {},
+        WHO + "expected 2 inputs but got 3 inputs for model 'm'. Got input(s) ['A','B','C'], but "
+        "missing required input(s) ]. Please provide all required input(s).",
+    ),
+    # Triton runs such a request without its required input (A6): a deliberate difference.
+    "A6": (
+        OPTIONAL,
+        {"B": ones()},
+        {},
+        WHO + "expected number of inputs between 1 and 3 but got 1 inputs for model 'm'. Got "
+        "input(s) ['B'], but missing required input(s) ['A']. Please provide all required "
+        "input(s).",
+    ),
+    "A7": (TWO, {"A": ones(), "X": B}, {}, "unexpected inference input 'X' for model 'm'"),
+    "A7-optional": (
+        OPTIONAL,
+        {"A": ones(), "X": ones()},
+        {},
+        "unexpected inference input 'X' for model 'm'",
+    ),
+    "A8": (
+        TWO,
+        {"A": ones(2), "B": np.ones((3, 3), np.int32)},
+        {},
+        WHO + "input 'B' batch size does not match other inputs for 'm'",
+    ),
+    "A8-scalar": (
+        TWO,
+        {"A": np.float32(1), "B": B},
+        {},
+        WHO + "input 'A' has no shape but model requires batch dimension for 'm'",
+    ),
+    "A9": (
+        TWO,
+        {"A": ones(5), "B": np.ones((5, 3), np.int32)},
+        {},
+        WHO + "inference request batch-size must be <= 4 for 'm'",
+    ),
+    "A10": (
+        TWO,
+        {"A": np.ones((1, 4), np.int32), "B": B},
+        {},
+        WHO + "inference input 'A' data-type is 'INT32', but model 'm' expects 'FP32'",
+    ),
+    "A10-bytes": (
+        TEXT,
+        {"A": np.ones((1, 2), np.float32)},
+        {},
+        WHO + "inference input 'A' data-type is 'FP32', but model 'm' expects 'BYTES'",
+    ),
+    "A11": (
+        TWO,
+        {"A": row(1, width=5), "B": B},
+        {},
+        WHO + "unexpected shape for input 'A' for model 'm'. Expected [-1,4], got [1,5]. " + NOTE,
+    ),
+    "A11-plain": (
+        PLAIN,
+        {"A": np.ones((3, 2), np.float32)},
+        {},
+        WHO + "unexpected shape for input 'A' for model 'm'. Expected [4,-1], got [3,2]. ",
+    ),
+    "A11-rank": (
+        PLAIN,
+        {"A": np.ones(4, np.float32)},
+        {},
+        WHO + "unexpected shape for input 'A' for model 'm'. Expected [4,-1], got [4]. ",
+    ),
+    "A14": (
+        TWO,
+        {"A": np.ones((0, 4), np.float32), "B": np.ones((0, 3), np.int32)},
+        {},
+        WHO + "input byte size mismatch for input 'A' for model 'm'. Expected 16, got 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", REFUSED)
+def test_request_is_refused(server: Server, rule: str):
+    config, inputs, options, text = REFUSED[rule]
+    server.load(config, Sink, name="m")
+    for send in (server.infer, server.submit):
+        with pytest.raises(InvalidArgumentError) as caught:
+            send("m", inputs, **options)
+        assert caught.value.message == text
+        assert caught.value.status == "INVALID_ARG"
+    # What admission refuses never happened, as far as the books are concerned.
+    counts = fields(server.statistics(), "m")
+    assert not any(value for key, value in counts.items() if key != "batches")
+    assert counts["batches"] == {}
+    assert server.snapshot().models[0].executing == 0
+
+
+def test_A1_unknown_model(server: Server):
+    server.load(echo(), Sink, name="classifier")
+    with pytest.raises(NotFoundError) as caught:
+        server.infer("clasifier", {"IN": ones()})
+    assert caught.value.message == "Request for unknown model: 'clasifier' is not found"
+    assert "classifier" in caught.value.hint
+
+
+def test_A1_unknown_version(server: Server):
+    server.load(echo(), Sink, name="m", version=3)
+    with pytest.raises(NotFoundError) as caught:
+        server.infer("m", {"IN": ones()}, version=2)
+    assert caught.value.message == "Request for unknown model: 'm' version 2 is not found"
+    assert "3" in caught.value.hint
+
+
+def test_A1_no_available_version_and_version_not_ready(server: Server):
+    server.load(echo(), Sink, name="part")
+    server.load(
+        ensemble_text(
+            ("part", {"IN": "X"}, {"OUT": "Y"}), inputs={"X": "FP32[4]"}, outputs={"Y": "FP32[4]"}
+        ),
+        name="whole",
+    )
+    server.unload("part")
+    with pytest.raises(NotFoundError) as caught:
+        server.infer("whole", {"X": ones()})
+    assert caught.value.message == "Request for unknown model: 'whole' has no available versions"
+    with pytest.raises(UnavailableError) as refused:
+        server.infer("whole", {"X": ones()}, version=1)
+    assert refused.value.message == (
+        "Request for unknown model: 'whole' version 1 is not at ready state"
+    )
+
+
+def test_A2_minus_one_is_the_highest_ready_version(server: Server):
+    policy = "version_policy { all {} }"
+    for version, factor in ((2, 2), (1, 1)):
+        server.load(
+            echo(policy), lambda IN, factor=factor: {"OUT": IN * factor}, name="m", version=version
+        )
+    assert server.infer("m", {"IN": ones()})["OUT"][0, 0] == 2
+    assert server.infer("m", {"IN": ones()}, version=1)["OUT"][0, 0] == 1
+
+
+def test_A12_reshape_gives_the_model_its_own_shape(server: Server):
+    seen = []
+
+    def model(A, B):
+        seen.append((A.shape, B.shape))
+        return {"OUT": A.reshape(-1, 1)}
+
+    server.load(
+        """
+        backend: "python" max_batch_size: 4
+        input [
+          { name: "A" data_type: TYPE_FP32 dims: 1 reshape { shape: [] } },
+          { name: "B" data_type: TYPE_FP32 dims: [ 2, -1, 4, -1 ] reshape { shape: [ 1, 2, -1, 2, 2, -1 ] } }
+        ]
+        output { name: "OUT" data_type: TYPE_FP32 dims: 1 }
+        """,
+        model,
+        name="m",
+    )
+    inputs = {"A": np.ones((3, 1), np.float32), "B": np.zeros((3, 2, 5, 4, 7), np.float32)}
+    server.infer("m", inputs)
+    assert seen == [((3,), (3, 1, 2, 5, 2, 2, 7))]
+
+
+def test_A16_priority_beyond_the_levels_is_the_default_level(server: Server, gate):
+    server.load(
+        echo(
+            "dynamic_batching { priority_levels: 2 default_priority_level: 1 "
+            "preferred_batch_size: 1 }",
+            max_batch_size=1,
+        ),
+        gated(gate),
+        name="m",
+    )
+    first = server.submit("m", {"IN": ones()}, request_id="busy")
+    gate.wait_entered()
+    futures = [
+        server.submit("m", {"IN": ones()}, request_id=name, priority=priority)
+        for name, priority in (("low", 2), ("nine", 9), ("none", 0), ("high", 1))
+    ]
+    gate.open()
+    for future in [first, *futures]:
+        future.result(30)
+    assert [ids[0] for ids in gate.batches] == ["busy", "nine", "none", "high", "low"]
+
+
+# -- what a request may be made of ------------------------------------------------------------------
+
+
+def double(IN):
+    return {"OUT": IN * 2}
+
+
+def test_numpy_in_numpy_out(server: Server):
+    server.load(echo(), double, name="m")
+    out = server.infer("m", {"IN": row(1, 2)})["OUT"]
+    assert type(out) is np.ndarray
+    assert out.dtype == np.float32
+    np.testing.assert_array_equal(out, row(2, 4))
+
+
+def test_torch_in_torch_out(server: Server):
+    import torch
+
+    server.load(echo(), double, name="m")
+    out = server.infer("m", {"IN": torch.ones(2, 4)})["OUT"]
+    assert isinstance(out, torch.Tensor)
+    torch.testing.assert_close(out, torch.full((2, 4), 2.0))
+
+
+def test_list_in_numpy_out(server: Server):
+    server.load(echo(), double, name="m")
+    out = server.infer("m", {"IN": [[1, 2, 3, 4]]})["OUT"]
+    assert type(out) is np.ndarray
+    assert out.tolist() == [[2, 4, 6, 8]]
+
+
+def test_read_only_input_reaches_a_model_that_writes(server: Server):
+    def in_place(IN):
+        np.add(IN, 1, out=IN)
+        return {"OUT": IN}
+
+    server.load(echo(), in_place, name="m")
+    value = ones()
+    value.flags.writeable = False
+    assert server.infer("m", {"IN": value})["OUT"][0, 0] == 2
+    assert value[0, 0] == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [["a", b"\xff\x00"]],
+        np.array([["a", b"\xff\x00"]], dtype=object),
+    ],
+    ids=["list", "objects"],
+)
+def test_bytes_in_any_form(server: Server, value):
+    seen = []
+
+    def model(A):
+        seen.append(A.tolist())
+        return {"OUT": np.zeros((len(A), 4), np.float32)}
+
+    server.load(TEXT, model, name="m")
+    server.infer("m", {"A": value})
+    assert seen == [[[b"a", b"\xff\x00"]]]
+
+
+def test_bytes_come_back_as_bytes_whatever_went_in(server: Server):
+    import torch
+
+    server.load(
+        """
+        backend: "python" max_batch_size: 4
+        input { name: "N" data_type: TYPE_INT32 dims: 1 }
+        output { name: "OUT" data_type: TYPE_STRING dims: 1 }
+        """,
+        lambda N: {
+            "OUT": np.array([[str(n).encode()] for n in N.flatten().tolist()], dtype=object)
+        },
+        name="m",
+    )
+    out = server.infer("m", {"N": torch.tensor([[7], [8]], dtype=torch.int32)})["OUT"]
+    assert out.tolist() == [[b"7"], [b"8"]]
+
+
+def test_bf16_is_torchs(server: Server):
+    import torch
+
+    server.load(
+        """
+        backend: "python" max_batch_size: 4
+        input { name: "IN" data_type: TYPE_BF16 dims: 2 }
+        output { name: "OUT" data_type: TYPE_BF16 dims: 2 }
+        """,
+        lambda IN: {"OUT": IN + 1},
+        name="m",
+    )
+    out = server.infer("m", {"IN": torch.ones(1, 2, dtype=torch.bfloat16)})["OUT"]
+    assert out.dtype == torch.bfloat16
+    assert out.tolist() == [[2, 2]]
+    with pytest.raises(InvalidArgumentError) as caught:
+        server.infer("m", {"IN": np.ones((1, 2), np.float32)})
+    assert "data-type is 'FP32', but model 'm' expects 'BF16'" in caught.value.message
+
+
+def test_outputs_asked_for_are_the_outputs_given(server: Server):
+    server.load(
+        echo('output { name: "MORE" data_type: TYPE_FP32 dims: 4 }'),
+        lambda IN: {"OUT": IN, "MORE": IN + 1},
+        name="m",
+    )
+    assert set(server.infer("m", {"IN": ones()})) == {"OUT", "MORE"}
+    assert set(server.infer("m", {"IN": ones()}, outputs=["MORE"])) == {"MORE"}
+
+
+def test_result_says_what_it_is(server: Server):
+    server.load(echo(), double, name="m", version=4)
+    result = server.infer("m", {"IN": ones(3)}, request_id="r")
+    assert (result.model_name, result.model_version, result.request_id) == ("m", 4, "r")
+    assert result.timing.batch_size == 3
+    timing = result.timing
+    parts = timing.queue_ns + timing.compute_input_ns + timing.compute_infer_ns
+    assert 0 < parts + timing.compute_output_ns <= timing.total_ns
+    assert result.describe() == [("OUT", "FP32", "[3,4]", "cpu")]
+    assert "OUT: FP32[3,4]" in repr(result)
+
+
+def test_a_closed_server_takes_nothing():
+    server = Server(gpus=())
+    server.load(echo(), double, name="m")
+    server.close()
+    for send in (server.infer, server.submit):
+        with pytest.raises(UnavailableError, match="closed"):
+            send("m", {"IN": ones()})
+    with pytest.raises(TritonError, match="closed"):
+        server.load(echo(), double, name="m")
+
+
+def test_admission_error_on_a_stream_is_raised_by_the_first_step(server: Server):
+    server.load(echo(), double, name="m")
+    with pytest.raises(InvalidArgumentError, match="unexpected inference input"):
+        next(iter(server.stream("m", {"NI": ones()})))
