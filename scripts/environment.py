@@ -20,6 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # A line this often where there is no terminal to rewrite one on.
 HEARTBEAT_S = 10.0
+# The lines of pip's output that say how far it is.
+STEPS = ("Collecting ", "Downloading ", "Installing collected packages")
 
 
 def say(text: str) -> None:
@@ -95,14 +97,15 @@ def install(directory: Path, extras: str) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             log.append(line)
-            words = line.split()
-            if not words or words[0] not in {"Collecting", "Downloading", "Installing"}:
+            step = line.strip()
+            if not step.startswith(STEPS):
                 continue
-            collected += words[0] == "Collecting"
+            unpacking = step.startswith("Installing")
+            collected += step.startswith("Collecting")
             now = time.monotonic()
-            if terminal or words[0] == "Installing" or now - shown > HEARTBEAT_S:
+            if terminal or unpacking or now - shown > HEARTBEAT_S:
                 shown = now
-                what = "unpacking" if words[0] == "Installing" else " ".join(words[:2])[:60]
+                what = "unpacking" if unpacking else step[:60]
                 text = f"  {now - start:4.0f} s  {collected} packages  {what}"
                 print(
                     f"\r{text:<100}" if terminal else text, end="" if terminal else "\n", flush=True

@@ -1,0 +1,69 @@
+"""What is installed is what the repository holds, and what the metadata promises exists."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import entry_points, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[2]
+
+
+def constraints() -> dict[str, Version]:
+    pins = {}
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            name, version = line.split("==")
+            pins[canonicalize_name(name)] = Version(version)
+    return pins
+
+
+def test_every_backend_entry_point_is_a_backend() -> None:
+    from nbtriton.backends import Backend
+
+    found = {e.name: e.load() for e in entry_points(group="nbtriton.backends")}
+    assert {"python", "pytorch"} <= set(found)
+    assert all(issubclass(backend, Backend) for backend in found.values())
+
+
+def test_the_version_is_one() -> None:
+    import nbtriton
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert nbtriton.__version__ == project["version"]
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_every_file(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT, check=True, capture_output=True,
+    )  # fmt: skip
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if name.startswith("nbtriton/")}
+    source = {
+        file.relative_to(ROOT / "src").as_posix()
+        for file in (ROOT / "src" / "nbtriton").rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+    assert packed == source
+
+
+def test_every_requirement_is_pinned_and_within_its_range() -> None:
+    pins = constraints()
+    for text in requires("nbtriton") or ():
+        requirement = Requirement(text)
+        name = canonicalize_name(requirement.name)
+        if name == "nbtriton" or "gpu" in str(requirement.marker):
+            continue
+        assert name in pins, f"{name} is not in constraints.txt: run `make pin`"
+        assert requirement.specifier.contains(pins[name]), f"{requirement} against {pins[name]}"
