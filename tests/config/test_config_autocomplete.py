@@ -84,21 +84,27 @@ def test_set_model_transaction_policy() -> None:
         (
             "max_batch_size: 8",
             lambda config: config.set_max_batch_size(4),
-            "configuration specified max_batch_size 8, but in auto-complete-config function for "
-            "model 'm' specified max_batch_size 4",
+            (
+                "configuration specified max_batch_size 8, but in auto-complete-config function for "
+                "model 'm' specified max_batch_size 4"
+            ),
         ),
         (
             "sequence_batching { }",
             lambda config: config.set_dynamic_batching(),
-            "Configuration specified scheduling_choice as 'sequence_batching', but "
-            "auto-complete-config function for model 'm' tries to set scheduling_choice as "
-            "'dynamic_batching'",
+            (
+                "Configuration specified scheduling_choice as 'sequence_batching', but "
+                "auto-complete-config function for model 'm' tries to set scheduling_choice as "
+                "'dynamic_batching'"
+            ),
         ),
         (
             "",
             lambda config: config.add_input({**IN, "shape": [1]}),
-            f"input 'IN' {AT} contains property other than 'name', 'data_type', 'dims' and "
-            "'optional'.",
+            (
+                f"input 'IN' {AT} contains property other than 'name', 'data_type', 'dims' and "
+                "'optional'."
+            ),
         ),
         (
             "",
@@ -119,45 +125,57 @@ def test_set_model_transaction_policy() -> None:
         (
             f"input {TENSOR}",
             lambda config: config.add_input(IN),
-            "unable to load model 'm', configuration expects datatype TYPE_INT32 for input 'IN', "
-            "model provides TYPE_FP32",
+            (
+                "unable to load model 'm', configuration expects datatype TYPE_INT32 for input 'IN', "
+                "model provides TYPE_FP32"
+            ),
         ),
         (
             f"output {TENSOR}",
             lambda config: config.add_output(IN),
-            "unable to load model 'm', configuration expects datatype TYPE_INT32 for output 'IN', "
-            "model provides TYPE_FP32",
+            (
+                "unable to load model 'm', configuration expects datatype TYPE_INT32 for output 'IN', "
+                "model provides TYPE_FP32"
+            ),
         ),
         (
             f"input {TENSOR}",
             lambda config: config.add_input({**IN, "data_type": "TYPE_INT32"}),
-            "model 'm', tensor 'IN': the model expects dims [4] but the model configuration "
-            "specifies dims [5]",
+            (
+                "model 'm', tensor 'IN': the model expects dims [4] but the model configuration "
+                "specifies dims [5]"
+            ),
         ),
         (
             f"input {TENSOR}",
             lambda config: config.add_input(
                 {"name": "IN", "data_type": "TYPE_INT32", "dims": [5], "optional": True}
             ),
-            "model 'm', tensor 'IN': the model expects optional True but the model configuration "
-            "specifies optional False",
+            (
+                "model 'm', tensor 'IN': the model expects optional True but the model configuration "
+                "specifies optional False"
+            ),
         ),
         (
             "",
             lambda config: config.set_model_transaction_policy({"decouple": True}),
-            "model transaction property in auto-complete-config function for model 'm' contains "
-            "property other than 'decoupled'.",
+            (
+                "model transaction property in auto-complete-config function for model 'm' contains "
+                "property other than 'decoupled'."
+            ),
         ),
         (
             "model_transaction_policy { }",
             lambda config: config.set_model_transaction_policy({"decoupled": True}),
-            "trying to change decoupled property in auto-complete-config for model 'm', which is "
-            "already set to 'False'.",
+            (
+                "trying to change decoupled property in auto-complete-config for model 'm', which is "
+                "already set to 'False'."
+            ),
         ),
     ],
 )
 def test_conflicts(text: str, call: Callable[[AutoCompleteConfig], None], message: str) -> None:
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ValueError, match=r".") as caught:
         call(auto(text))
     assert str(caught.value) == message
 

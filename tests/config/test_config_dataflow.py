@@ -228,8 +228,10 @@ def test_names_that_python_lacks() -> None:
         (
             "ids, mask = tokenizer(TEXTS=t)",
             1,
-            "in ensemble e, ensemble tensor t is mapping to non-existing input TEXTS in model "
-            "tokenizer",
+            (
+                "in ensemble e, ensemble tensor t is mapping to non-existing input TEXTS in model "
+                "tokenizer"
+            ),
             "did you mean 'TEXT'?",
         ),
         (
@@ -314,7 +316,7 @@ def test_syntax_errors_have_a_line() -> None:
 def test_no_lines_and_unknown_outputs() -> None:
     with pytest.raises(ConfigError, match="must specify 'step' for ensemble 'e'"):
         dataflow("# nothing yet")
-    with pytest.raises(ConfigError, match="'SCORE' for ensemble e is not used") as caught:
+    with pytest.raises(ConfigError, match="'SCORE' for ensemble e' is not used") as caught:
         dataflow("SCORES = join(A=x)", ("SCORE",))
     assert caught.value.hint == "did you mean 'SCORES'?"
 
@@ -328,7 +330,31 @@ def test_circles_are_left_to_validation() -> None:
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(
-        st.sampled_from("a b _ , = ( ) join tokenizer A B TEXT ** { } 'A' : . \n # +".split(" "))
+        st.sampled_from(
+            [
+                "a",
+                "b",
+                "_",
+                ",",
+                "=",
+                "(",
+                ")",
+                "join",
+                "tokenizer",
+                "A",
+                "B",
+                "TEXT",
+                "**",
+                "{",
+                "}",
+                "'A'",
+                ":",
+                ".",
+                "\n",
+                "#",
+                "+",
+            ]
+        )
     ).map(" ".join)
 )
 def test_any_text_gives_an_ensemble_or_a_config_error(text: str) -> None:

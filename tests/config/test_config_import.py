@@ -42,9 +42,7 @@ assert ours.to_dict(ours.as_config(copy)) == ours.to_dict(config)
 
 
 def run(code: str) -> str:
-    done = subprocess.run(  # noqa: S603 - our own interpreter and code
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

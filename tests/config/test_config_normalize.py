@@ -217,8 +217,10 @@ def test_N13_ensembles_have_no_instances() -> None:
         (
             "instance_group [ { name: 'a' gpus: 3 }, { name: 'b' } ]",
             {"instances": 2, "kind": "cpu", "gpus": []},
-            "instance_group [ { name: 'a' kind: KIND_CPU count: 2 }, "
-            "{ name: 'b' kind: KIND_CPU count: 2 } ]",
+            (
+                "instance_group [ { name: 'a' kind: KIND_CPU count: 2 }, "
+                "{ name: 'b' kind: KIND_CPU count: 2 } ]"
+            ),
         ),
         ("", {"dynamic_batching": True}, "dynamic_batching { }"),
         ("dynamic_batching { }", {"dynamic_batching": False}, ""),
@@ -226,8 +228,10 @@ def test_N13_ensembles_have_no_instances() -> None:
         (
             "dynamic_batching { preserve_ordering: true preferred_batch_size: 3 }",
             {"max_queue_delay_us": 100, "preferred": [4, 8]},
-            "dynamic_batching { preserve_ordering: true preferred_batch_size: [ 4, 8 ] "
-            "max_queue_delay_microseconds: 100 }",
+            (
+                "dynamic_batching { preserve_ordering: true preferred_batch_size: [ 4, 8 ] "
+                "max_queue_delay_microseconds: 100 }"
+            ),
         ),
         ("", {"max_queue_delay_us": 0}, "dynamic_batching { }"),
     ],

@@ -126,8 +126,10 @@ def test_bytes_with_foreign_values() -> None:
             2,
             3,
             "dynamic_batching.preferred_batch_sizes",
-            'Message type "inference.ModelDynamicBatching" has no field named '
-            '"preferred_batch_sizes".',
+            (
+                'Message type "inference.ModelDynamicBatching" has no field named '
+                '"preferred_batch_sizes".'
+            ),
             "did you mean 'preferred_batch_size'?",
         ),
         (
@@ -175,8 +177,10 @@ def test_bytes_with_foreign_values() -> None:
             2,
             1,
             "sequence_batching",
-            'Field "sequence_batching" is specified along with field "dynamic_batching", another '
-            'member of oneof "scheduling_choice" for message type "inference.ModelConfig".',
+            (
+                'Field "sequence_batching" is specified along with field "dynamic_batching", another '
+                'member of oneof "scheduling_choice" for message type "inference.ModelConfig".'
+            ),
             "keep either 'sequence_batching' or 'dynamic_batching'",
         ),
         (
@@ -223,11 +227,51 @@ def test_columns_count_what_stands_in_the_text() -> None:
         st.text(),
         st.lists(
             st.sampled_from(
-                "name : max_batch_size input output dims data_type TYPE_FP32 { } [ ] < > , ; ' \" "
-                "# 0x 0 -1 1e9 nan 4 true \\ \n parameters key value string_value 1.5f [a.b] \u2028 "
-                "instance_group sequence_batching state initial_state zero_data \x00 \r \ud800".split(
-                    " "
-                )
+                [
+                    "name",
+                    ":",
+                    "max_batch_size",
+                    "input",
+                    "output",
+                    "dims",
+                    "data_type",
+                    "TYPE_FP32",
+                    "{",
+                    "}",
+                    "[",
+                    "]",
+                    "<",
+                    ">",
+                    ",",
+                    ";",
+                    "'",
+                    '"',
+                    "#",
+                    "0x",
+                    "0",
+                    "-1",
+                    "1e9",
+                    "nan",
+                    "4",
+                    "true",
+                    "\\",
+                    "\n",
+                    "parameters",
+                    "key",
+                    "value",
+                    "string_value",
+                    "1.5f",
+                    "[a.b]",
+                    "\u2028",
+                    "instance_group",
+                    "sequence_batching",
+                    "state",
+                    "initial_state",
+                    "zero_data",
+                    "\x00",
+                    "\r",
+                    "�",
+                ]
             )
         ).map(" ".join),
     )
@@ -273,8 +317,8 @@ def _scalars(field: Any) -> st.SearchStrategy[Any]:
         return st.booleans()
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
         return st.text(max_size=6)
-    width = 32 if field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT else 64
-    return st.floats(allow_nan=False, width=width)
+    is_float32 = field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT
+    return st.floats(allow_nan=False, width=32 if is_float32 else 64)
 
 
 @st.composite
@@ -382,6 +426,28 @@ def test_other_forms_that_cannot_be_read(value: Any, hint: str) -> None:
 
 
 # --- merging and reporting -----------------------------------------------------------------------
+
+
+def test_J1_numbers_as_the_real_server_writes_them() -> None:
+    reported = to_reported_dict(
+        parse_pbtxt(
+            """
+            optimization { cuda { graph_spec { input { key: "IN" value { dim: [ 4 ] } } } } }
+            sequence_batching {
+              state { dims: [ 4 ] initial_state { dims: [ 4 ] } }
+              control_input { control { fp32_false_true: [ 0, 0.1, 1000000, 16777216, 0.33333334 ] } }
+            }
+            instance_group { secondary_devices { device_id: 3 } }
+            """
+        )
+    )
+    graph_spec = reported["optimization"]["cuda"]["graph_spec"][0]
+    assert graph_spec["input"] == {"IN": {"dim": ["4"]}}
+    state = reported["sequence_batching"]["state"][0]
+    assert (state["dims"], state["initial_state"][0]["dims"]) == ([4], ["4"])
+    assert reported["instance_group"][0]["secondary_devices"][0]["device_id"] == "3"
+    (control,) = reported["sequence_batching"]["control_input"][0]["control"]
+    assert repr(control["fp32_false_true"]) == "[0, 0.1, 1000000.0, 16777216, 0.333333343]"
 
 
 def test_merge_lets_what_is_set_win() -> None:

@@ -96,6 +96,10 @@ def enum_name(message: Message, field: str) -> str:
 
 
 def protocol_name(data_type: int) -> str:
-    """Return the inference protocol's name of a data type: ``TYPE_STRING`` is ``BYTES``."""
-    name = next(name for name, number in DATA_TYPES.items() if number == data_type)
+    """Return the inference protocol's name of a data type: ``TYPE_STRING`` is ``BYTES``.
+
+    Triton loads a model whose data type is a number that it does not know; its name is the number.
+    """
+    known = (name for name, number in DATA_TYPES.items() if number == data_type)
+    name = next(known, str(data_type))
     return "BYTES" if name == "TYPE_STRING" else name.removeprefix("TYPE_")

@@ -17,6 +17,15 @@ from nbtriton.errors import ConfigError
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+# Protobuf writes 64-bit integers as JSON strings; Triton turns them into numbers, but forgets these.
+_REPORTED_AS_STRINGS = frozenset(
+    {
+        "inference.ModelOptimizationPolicy.Cuda.GraphSpec.Shape.dim",
+        "inference.ModelSequenceBatching.InitialState.dims",
+        "inference.ModelInstanceGroup.SecondaryDevice.device_id",
+    }
+)
+
 __all__ = ["as_config", "from_dict", "merge", "to_dict", "to_json", "to_reported_dict"]
 
 
@@ -71,8 +80,9 @@ def to_json(config: ModelConfig) -> str:
 def to_reported_dict(config: ModelConfig) -> dict[str, Any]:
     """Return the JSON of Triton's ``/v2/models/<m>/config``.
 
-    Every scalar, list and map is there with its default, a sub-message only if it is set, 64-bit
-    integers are numbers, and keys stand in the order of Triton's model_config.proto.
+    Every scalar, list and map is there with its default, a sub-message only if it is set, and keys
+    stand in the order of Triton's model_config.proto. 64-bit integers are numbers, except three
+    fields that the real server leaves as protobuf's strings; floats without a fraction are integers.
     """
     return _plain(config, defaults=True)
 
@@ -185,22 +195,20 @@ def _plain_value(field: Descriptor, value: Any, *, defaults: bool) -> Any:
     if isinstance(value, float):
         if not math.isfinite(value):
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        return _shortest_float32(value) if field.type == field.TYPE_FLOAT else value
-    return value
+        written = _written_float32(value) if field.type == field.TYPE_FLOAT else repr(value)
+        return int(written) if defaults and written.isdecimal() else float(written)
+    return str(value) if defaults and field.full_name in _REPORTED_AS_STRINGS else value
 
 
-def _shortest_float32(value: float) -> float:
-    """Return the shortest decimal that is the same 32-bit float: 0.1, not 0.10000000149011612."""
-    exact = struct.pack("<f", value)
-    for digits in range(6, 9):
-        short = float(f"{value:.{digits}g}")
-        try:
-            if struct.pack("<f", short) == exact:
-                return short
-        except OverflowError:
-            # Rounding up passed the largest 32-bit float; more digits do not.
-            continue
-    return value
+def _written_float32(value: float) -> str:
+    """Write a 32-bit float as protobuf does: 6 digits if they are enough (0.1), else 9."""
+    short = f"{value:.6g}"
+    try:
+        if struct.pack("<f", float(short)) == struct.pack("<f", value):
+            return short
+    except OverflowError:
+        pass  # rounding up passed the largest 32-bit float
+    return f"{value:.9g}"
 
 
 def _jsonable(value: Any) -> Any:

@@ -83,7 +83,7 @@ def parse_dataflow(
     for wanted in outputs:
         if wanted not in writers:
             raise ConfigError(
-                f"ensemble output '{wanted}' for ensemble {name} is not used",
+                f"ensemble output '{wanted}' for ensemble {name}' is not used",
                 field="output",
                 hint=nearest(wanted, writers),
             )

@@ -69,16 +69,21 @@ def validate_structure(config: ModelConfig) -> None:
     graph = _build_graph(config)
     _flow(config, graph)
     outputs = _validate_outputs(config, graph)
-    for node in graph.values():
-        if node.name not in outputs and not (node.ready and node.after):
-            raise ConfigError(
-                f"ensemble tensor '{node.name}' is unused in ensemble '{name}'",
-                field="ensemble_scheduling.step",
-                hint=f"nothing reads '{node.name}': make it an output, let a step read it, or "
-                "leave it out of output_map"
-                if node.ready
-                else _hint_unready(_unready_source(node)),
-            )
+    unused = [
+        node
+        for node in graph.values()
+        if node.name not in outputs and not (node.ready and node.after)
+    ]
+    # A tensor that nothing writes is the cause of those that wait for it.
+    for node in sorted(unused, key=lambda node: node.is_output):
+        raise ConfigError(
+            f"ensemble tensor '{node.name}' is unused in ensemble '{name}'",
+            field="ensemble_scheduling.step",
+            hint=f"nothing reads '{node.name}': make it an output, let a step read it, or leave it "
+            "out of output_map"
+            if node.ready
+            else _hint_unready(_unready_source(node)),
+        )
 
 
 def _build_graph(config: ModelConfig) -> dict[str, _Node]:
@@ -123,7 +128,7 @@ def _flow(config: ModelConfig, graph: dict[str, _Node]) -> None:
         node = graph.get(tensor.name)
         if node is None:
             raise ConfigError(
-                f"ensemble input '{tensor.name}' for ensemble {config.name} is not used",
+                f"ensemble input '{tensor.name}' for ensemble {config.name}' is not used",
                 field=f"input[{index}].name",
                 hint=nearest(tensor.name, graph),
             )
@@ -141,7 +146,7 @@ def _validate_outputs(config: ModelConfig, graph: dict[str, _Node]) -> set[str]:
         node = graph.get(tensor.name)
         if node is None:
             raise ConfigError(
-                f"ensemble output '{tensor.name}' for ensemble {config.name} is not used",
+                f"ensemble output '{tensor.name}' for ensemble {config.name}' is not used",
                 field=f"output[{index}].name",
                 hint=nearest(tensor.name, graph),
             )
@@ -228,13 +233,16 @@ def validate_ensemble(config: ModelConfig, members: Mapping[str, ModelConfig]) -
         With Triton's text, the field at fault and what would be right.
     """
     steps = config.ensemble_scheduling.step
-    missing = sorted({step.model_name for step in steps} - {*members, config.name})
+    known = {*members, config.name}
+    missing = list(dict.fromkeys(step.model_name for step in steps if step.model_name not in known))
     if missing:
+        also = f"; also missing: {', '.join(missing[1:])}" if missing[1:] else ""
         raise ConfigError(
+            # Triton stops at the first.
             f"ensemble {config.name} contains models that are not available or ambiguous: "
-            + ", ".join(missing),
+            + missing[0],
             field="ensemble_scheduling.step.model_name",
-            hint=nearest(missing[0], members),
+            hint=(nearest(missing[0], members) or "no model is loaded") + also,
         )
     _validate_no_circle(config.name, config.name, {**members, config.name: config}, set())
     tensors, sink = _own_tensors(config)

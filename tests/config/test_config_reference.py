@@ -1,0 +1,131 @@
+"""The same faults, shown to the real server: it must say what we say, word for word."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbtriton.config import (
+    ModelConfig,
+    as_config,
+    format_pbtxt,
+    normalize,
+    normalize_instance_groups,
+    parse_pbtxt,
+    validate,
+    validate_ensemble,
+    validate_instance_groups,
+    validate_io,
+    validate_load,
+)
+from nbtriton.errors import ConfigError
+from tests.config import ensemble_rules, rules
+
+pytestmark = [pytest.mark.reference, pytest.mark.slow]
+
+MODEL = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return []
+"""
+
+# The server has no GPU and always normalises, so these cannot be shown to it. V-116 ends it.
+NOT_SHOWN = {"raw", "G 0", "G 0 1", "G none"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One faulty model of the repository and what we say about it."""
+
+    rule: str
+    name: str
+    ours: str
+
+
+def put(repository: Path, name: str, text: str, *, has_file: bool) -> None:
+    folder = repository / name / "1"
+    folder.mkdir(parents=True)
+    (folder.parent / "config.pbtxt").write_text(text)
+    if has_file:
+        (folder / "model.py").write_text(MODEL)
+
+
+def said(text: str, name: str) -> str:
+    """Check as a server without GPUs does when it loads, and return the first complaint."""
+    try:
+        config = normalize(parse_pbtxt(text), name=name)
+        validate(config)
+        config = normalize_instance_groups(config, gpus=())
+        validate_instance_groups(config, gpus=())
+        validate_io(config)
+        validate_load(config)
+    except ConfigError as error:
+        return error.message
+    return ""
+
+
+def put_models(repository: Path) -> list[Case]:
+    cases = []
+    for index, (rule, check, text, _) in enumerate((*rules.RULES, *ensemble_rules.RULES)):
+        # A model file, or an empty configuration, would let the server tell the backend itself.
+        if check in NOT_SHOWN or not text:
+            continue
+        name = f"m{index}"
+        shown = (text if check == "P" else rules.PY + text).replace("name: 'e' ", "")
+        put(repository, name, shown, has_file='backend: "python"' in shown)
+        cases.append(Case(rule, name, said(shown, name)))
+    return cases
+
+
+def put_ensembles(repository: Path) -> list[Case]:
+    cases = []
+    for index, (rule, text, members, _) in enumerate(ensemble_rules.MEMBER_RULES):
+        if rule == "V-116":
+            continue
+        models = [renamed(member, f"e{index}_") for member in members]
+        for model in models:
+            put(repository, model.name, format_pbtxt(model), has_file=True)
+        config = renamed(normalize(parse_pbtxt(text), name="e"), f"e{index}_")
+        put(repository, config.name, format_pbtxt(config), has_file=False)
+        with pytest.raises(ConfigError) as caught:
+            validate_ensemble(config, {model.name: model for model in models})
+        cases.append(Case(rule, config.name, caught.value.message))
+    return cases
+
+
+def renamed(config: ModelConfig, prefix: str) -> ModelConfig:
+    """Give every rule models of its own, so that one repository holds them all."""
+    config = as_config(config)
+    config.name = prefix + config.name
+    for step in config.ensemble_scheduling.step:
+        step.model_name = prefix + step.model_name
+    return config
+
+
+@pytest.fixture(scope="module")
+def shown(reference: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Case], set[str]]:
+    """Return what we say about each faulty model, and everything that the server said."""
+    folder = tmp_path_factory.mktemp("rules")
+    repository, log = folder / "models", folder / "log"
+    cases = put_models(repository) + put_ensembles(repository)
+    with reference.server(repository, log=log, timeout_s=180):
+        pass  # it is ready once it has tried them all
+    text = log.read_text(errors="replace").replace('\\"', '"')
+    return cases, set(
+        re.findall(
+            r"(?m)(?:Poll failed for model directory '\w+': |"
+            r"\] \"(?:failed to load '\w+' version 1: )?(?:Invalid argument|Internal): )(.*?)\"?$",
+            text,
+        )
+    )
+
+
+def test_the_real_server_says_the_same(shown: tuple[list[Case], set[str]]) -> None:
+    cases, texts = shown
+    assert len(cases) > 90
+    differ = [case for case in cases if case.ours not in texts]
+    assert not differ, sorted(texts)
