@@ -15,7 +15,7 @@ step() {
 step style "$bin/ruff" check --quiet .
 step format "$bin/ruff" format --check --quiet .
 step types "$bin/mypy"
-step layers "$bin/lint-imports" --no-cache
+step layers "$bin/lint-imports" --no-cache --no-logo
 step pytest "$bin/python" -m pytest "$@"
 
 if [ -n "$failed" ]; then
