@@ -139,7 +139,8 @@ def perf(
     quick : bool
         Three short windows a level: a look within 3 s, marked as such.
     observer : callable, optional
-        Called with a `PerfProgress` after each window, in the calling thread.
+        Called with a `PerfProgress` after each window, in the calling thread. It may stop the
+        run by raising KeyboardInterrupt; any other exception is logged and silences it.
 
     Returns
     -------
@@ -190,11 +191,10 @@ def perf(
     for size in sizes:
         if inputs is not None:
             batches.append(requests_from(config, inputs, batch_size=size))
-        else:
-            made = generate(
-                config, batch_size=size or 1, shapes=shapes, input_data=input_data, seed=seed
-            )
-            batches.append(((made,), size or 1))
+            continue
+        rows = 1 if size is None else size
+        made = generate(config, batch_size=rows, shapes=shapes, input_data=input_data, seed=seed)
+        batches.append(((made,), rows))
     configurator = Configurator(server, model, configurations, sweep_models)
 
     total = plan.count and plan.count * len(configurations) * len(batches)

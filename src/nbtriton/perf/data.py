@@ -119,7 +119,7 @@ def requests_from(
             }
         )
     if config.max_batch_size == 0:
-        check_batch_size(config, batch_size or 1)
+        check_batch_size(config, 1 if batch_size is None else batch_size)
         return tuple(requests), 1
     rows = [_rows(request) for request in requests]
     if batch_size is None:

@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.drawing import Column, Point, Series, curve_svg, table_html, table_text
+from nbtriton.drawing import Column, Point, Series, curve_svg, measure, table_html, table_text
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.perf.breakdown import ServerBreakdown, network_us
 from nbtriton.perf.report import PerfPoint, PerfReport, row_of
@@ -230,8 +230,18 @@ def _table(report: PerfReport) -> tuple[list[Column], list[list[object]]]:
         if point.server is not None:
             server = point.server
             row["server_compute_us"] = server.accounted_us - server.queue_us
+        if point.composing:
+            # An ensemble runs request by request; it is its steps that batch.
+            row.pop("server_mean_batch_size", None)
+            row["steps_mean_batch_size"] = " / ".join(
+                measure(step.mean_batch_size) for step in point.composing
+            )
         rows.append(row)
     columns = dict(_TABLE)
+    steps = next((point.composing for point in report.points if point.composing), ())
+    columns["steps_mean_batch_size"] = Column(
+        f"mean batch of {' / '.join(step.model for step in steps)}"
+    )
     for point in report.points:
         if point.percentile is not None:
             columns.setdefault(

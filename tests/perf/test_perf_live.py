@@ -1,0 +1,546 @@
+"""Load on a real server: every level, what it counts, and how it ends. Run lengths are counts."""
+
+# ruff: noqa: F821, N803, UP037 - function models: Triton's datatypes as annotations
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+import time
+from collections import deque
+
+import numpy as np
+import pytest
+
+import nbtriton as nt
+from nbtriton.errors import ConfigError, InvalidArgumentError, NotFoundError
+from nbtriton.perf import driver
+from nbtriton.perf.driver import Slot, collect
+from nbtriton.perf.measure import WindowPlan
+
+
+def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+    return {"OUT": IN * 2}
+
+
+class Watched(nt.Server):
+    """The real server; it also keeps an account of how it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+        self.outstanding = self.most = 0
+        self.threads: set[int] = set()
+        self.loads: list[tuple[str, int, int]] = []
+
+    def submit(self, *args, **options):
+        with self.lock:
+            self.outstanding += 1
+            self.most = max(self.most, self.outstanding)
+        future = super().submit(*args, **options)
+        future.add_done_callback(self._less)
+        return future
+
+    def _less(self, _):
+        with self.lock:
+            self.outstanding -= 1
+
+    def infer(self, *args, **options):
+        self.threads.add(threading.get_ident())
+        return super().infer(*args, **options)
+
+    def load(self, config=None, model=None, **options):
+        handle = super().load(config, model, **options)
+        done = self.config(handle.name)
+        self.loads.append(
+            (handle.name, done.max_batch_size, sum(g.count for g in done.instance_group))
+        )
+        return handle
+
+
+@pytest.fixture
+def server():
+    with Watched() as server:
+        server.load("max_batch_size: 8 dynamic_batching {}", model=double, name="double")
+        server.loads.clear()
+        yield server
+    assert not [t for t in threading.enumerate() if t.name == "nbtriton-perf"]
+
+
+def load(server, function, config="max_batch_size: 8 dynamic_batching {}"):
+    server.load(config, model=function, name=function.__name__)
+    server.loads.clear()
+
+
+# --- the loads -----------------------------------------------------------------------------------
+
+
+def test_closed_loop_keeps_exactly_n_outstanding(server):
+    report = nt.perf(server, "double", concurrency=4, request_count=200)
+    (point,) = report.points
+    assert server.most == 4
+    assert server.outstanding == 0
+    assert (point.request_count, point.error_count, point.outcome) == (200, 0, "stable")
+    assert point.server.success_count == point.server.inference_count == 200
+    assert max(point.server.batch_sizes) <= 4
+
+
+def test_concurrency_1_is_one_caller_in_a_thread_of_its_own(server):
+    report = nt.perf(server, "double", concurrency=1, request_count=50)
+    assert report.points[0].request_count == 50
+    assert server.most == 0
+    assert len(server.threads) == 1
+    assert threading.get_ident() not in server.threads
+
+
+def test_request_count_is_clamped_to_the_first_start_and_the_last_end(server):
+    started = time.monotonic()
+    report = nt.perf(server, "double", concurrency=2, request_count=30)
+    point = report.points[0]
+    assert 0 < point.window_s < time.monotonic() - started
+    assert point.infer_per_s == pytest.approx(30 / point.window_s)
+
+
+def test_given_inputs_are_sent_in_turn(server):
+    seen: deque[float] = deque()
+
+    def keep(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        seen.extend(IN[:, 0].tolist())
+        return {"OUT": IN}
+
+    load(server, keep)
+    inputs = [{"IN": np.full((1, 4), i, np.float32)} for i in range(10)]
+    nt.perf(server, "keep", concurrency=1, request_count=25, inputs=inputs)
+    assert list(seen) == [i % 10 for i in range(25)]
+    seen.clear()
+    nt.perf(server, "keep", concurrency=3, request_count=25, inputs=inputs)
+    assert sorted(seen) == sorted(i % 10 for i in range(25))
+
+
+def test_A4_throughput_counts_rows(server):
+    report = nt.perf(server, "double", concurrency=2, request_count=20, batch_size=[1, 4])
+    one, four = report.points
+    assert (one.batch_size, four.batch_size) == (1, 4)
+    assert four.infer_per_s == pytest.approx(4 * 20 / four.window_s)
+    assert four.server.inference_count == 80
+    assert four.label == "batch_size=4"
+
+
+@pytest.mark.parametrize("distribution", ["constant", "poisson"])
+def test_open_loop_sends_on_schedule(server, distribution):
+    report = nt.perf(
+        server, "double", request_rate=400, request_distribution=distribution,
+        request_count=80, seed=3,
+    )  # fmt: skip
+    (point,) = report.points
+    assert (point.mode, point.value, point.request_count) == ("request_rate", 400, 80)
+    # The schedule takes 200 ms; a sender that did not wait would take a few.
+    schedule = driver.send_times_ns(driver.RequestRate(400, distribution), seed=3)
+    times = list(itertools.islice(schedule, 80))
+    planned_s = (times[-1] - times[0]) / 1e9
+    assert point.window_s > planned_s * 0.98
+
+
+def test_custom_intervals_are_cycled(server):
+    report = nt.perf(server, "double", intervals=[1000, 3000], request_count=50)
+    (point,) = report.points
+    assert (point.mode, point.value) == ("intervals", 500)
+    assert point.window_s > 0.098
+
+
+def test_A14_a_sender_that_cannot_keep_up_says_so(server, monkeypatch):
+    monkeypatch.setattr(driver, "MAX_OUTSTANDING", 4)
+
+    def slow(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        time.sleep(0.002)
+        return {"OUT": IN}
+
+    load(server, slow, "max_batch_size: 1")
+    report = nt.perf(server, "slow", request_rate=5000, request_count=40)
+    (point,) = report.points
+    assert server.most == 4
+    assert point.request_count == 40
+    assert point.delayed_fraction > 0.5
+    assert point.lateness_avg_us > 1000
+    assert any("not able to keep up with the desired request rate" in n for n in point.notes)
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def fails_on_odd(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+    if IN[0, 0] % 2:
+        raise ValueError("odd one")
+    return {"OUT": IN}
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_errors_are_counted_and_the_first_text_is_kept(server, concurrency):
+    load(server, fails_on_odd, "max_batch_size: 1")
+    inputs = [{"IN": np.full((1, 4), i, np.float32)} for i in range(2)]
+    report = nt.perf(
+        server, "fails_on_odd", concurrency=concurrency, request_count=20, inputs=inputs
+    )
+    (point,) = report.points
+    assert (point.request_count, point.error_count) == (10, 10)
+    assert "odd one" in point.first_error
+    assert any("10 of 20 requests failed" in note for note in point.notes)
+
+
+@pytest.mark.parametrize("load_", [{"concurrency": [1, 2]}, {"concurrency": [4, 8]},
+                                   {"request_rate": [500, 900]}])  # fmt: skip
+def test_a_level_with_only_errors_says_so_and_ends_the_search(server, load_):
+    # Refused by submit itself, so that every request ends inside the call.
+    wrong = {"IN": np.zeros((1, 5), np.float32)}
+    report = nt.perf(server, "double", inputs=wrong, quick=True, **load_)
+    (point,) = report.points
+    assert point.outcome == "failed"
+    assert point.request_count == 0
+    assert point.error_count > 0
+    assert "[1,5]" in point.first_error.replace(" ", "") or "shape" in point.first_error
+    assert np.isnan(point.latency_p99_us)
+    assert "every request failed" in report._repr_mimebundle_()["text/plain"]
+    assert server.infer("double", {"IN": np.ones((1, 4), np.float32)})["OUT"].sum() == 8
+
+
+def test_what_is_wrong_with_the_call_is_raised(server):
+    with pytest.raises(NotFoundError):
+        nt.perf(server, "nope")
+    for options, text in (
+        ({"concurrency": 4, "request_rate": 5}, "Cannot specify more then one inference load mode"),
+        ({"concurrency": "1:0"}, "The end of the search range and the latency limit"),
+        ({"percentile": 100}, r"--percentile\. The value must be -1 for not reporting"),
+        ({"measurement_interval_ms": 0}, r"--measurement-interval \(-p\)\. The value must be > 0"),
+        ({"request_distribution": "normal"}, "Unsupported type provided: 'normal'"),
+        ({"intervals": []}, "intervals must be a list of microseconds"),
+        ({"batch_size": 0}, r"-b \(batch size\)\. The value must be > 0"),
+        ({"latency_threshold_ms": -1}, r"--latency-threshold \(-l\)"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=text):
+            nt.perf(server, "double", **options)
+
+
+# --- windows -------------------------------------------------------------------------------------
+
+
+def test_A1_time_windows_are_1_2_intervals_long():
+    plan = WindowPlan(interval_ms=100)
+    assert plan.wake_ns(5, 77) == 120_000_005
+    assert not plan.is_over(0, 119_999_999, 10**6)
+    assert plan.is_over(0, 120_000_000, 0)
+
+
+def test_A2_count_windows_end_with_their_count():
+    plan = WindowPlan(mode="count_windows", request_count=50)
+    assert not plan.is_over(0, 10**12, 49)
+    assert plan.is_over(0, 1, 50)
+
+
+def test_windows_grow_for_slow_models_only_where_nobody_chose_their_length():
+    assert WindowPlan(interval_ms=250).fitted(1e6).interval_ms == 250
+    free = WindowPlan(interval_ms=250, longest_ms=2000)
+    assert free.fitted(10_000).interval_ms == 250
+    assert free.fitted(100_000).interval_ms == 500
+    assert free.fitted(1e6).interval_ms == 2000
+
+
+def test_A3_a_request_belongs_to_the_window_it_ends_in_and_to_no_other():
+    slots, errors = [Slot(), Slot()], deque([(15, "a"), (25, "b")])
+    for slot, ends in zip(slots, [(5, 10, 20), (11, 30)], strict=True):
+        for end in ends:
+            slot.start_ns = end - 3
+            slot.succeeded(end)
+    first, second, third = (
+        collect(slots, errors, start, end) for start, end in ((0, 10), (10, 20), (20, 40))
+    )
+    assert [len(w.latencies_ns) for w in (first, second, third)] == [2, 2, 1]
+    assert [w.errors for w in (first, second, third)] == [0, 1, 1]
+    assert second.first_error == "a"
+    assert set(first.latencies_ns) == {3}
+
+
+def test_time_windows_measure_until_stable_or_out_of_trials(server):
+    report = nt.perf(
+        server, "double", concurrency=2, measurement_interval_ms=10, max_trials=5,
+        stability_percentage=1000, percentile=97,
+    )  # fmt: skip
+    (point,) = report.points
+    assert point.outcome == "stable"
+    # Three windows of 12 ms, a little more on a busy machine.
+    assert point.window_s >= 0.036
+    assert point.infer_per_s == pytest.approx(point.request_count / point.window_s)
+    assert point.latency_p95_us <= point.percentile_us <= point.latency_p99_us
+    assert "latency_p97_us" in report.frame
+    # A-12: the same windows at the server; requests in flight at the bounds make the difference.
+    assert point.server.success_count == pytest.approx(point.request_count, rel=0.2, abs=20)
+    assert 0 < point.server.accounted_us <= point.server.request_us + 1
+
+
+def test_A2_count_windows_run(server):
+    report = nt.perf(
+        server, "double", concurrency=4, measurement_mode="count_windows",
+        measurement_request_count=20, stability_percentage=1000, max_trials=3,
+    )  # fmt: skip
+    assert report.points[0].request_count >= 60
+
+
+def test_A9_a_level_over_the_limit_is_not_reported_and_ends_the_search(server):
+    report = nt.perf(server, "double", concurrency="1:0", latency_threshold_ms=1e-3, quick=True)
+    assert report.points == ()
+    assert report.notes == (
+        "concurrency 1: Measured latency went over the set limit of 0.001 msec.",
+    )
+
+
+def test_A10_binary_search_visits_the_start_and_the_end_first(server):
+    visited = []
+    report = nt.perf(
+        server, "double", concurrency="2:64", latency_threshold_ms=60_000, binary_search=True,
+        quick=True, observer=lambda p: visited.append((p.what, p.levels)),
+    )  # fmt: skip
+    assert list(dict.fromkeys(visited)) == [("concurrency 2", None), ("concurrency 64", None)]
+    assert [point.value for point in report.points] == [2, 64]
+
+
+def test_quick_stays_within_three_seconds_and_says_so(server):
+    started = time.monotonic()
+    report = nt.perf(server, "double", concurrency="1:16:x2", quick=True)
+    assert time.monotonic() - started < 3
+    assert report.quick
+    assert len(report.points) == 5
+    assert all(point.request_count for point in report.points)
+
+
+# --- progress ------------------------------------------------------------------------------------
+
+
+def test_the_observer_hears_of_every_window_in_the_calling_thread(server):
+    heard = []
+    nt.perf(
+        server, "double", concurrency=[1, 2], quick=True,
+        observer=lambda p: heard.append((threading.get_ident(), p)),
+    )  # fmt: skip
+    assert {ident for ident, _ in heard} == {threading.get_ident()}
+    steps = [(p.level, p.levels, p.window, len(p.points)) for _, p in heard]
+    assert steps == [(1, 2, 0, 0), (1, 2, 1, 0), (1, 2, 2, 0), (1, 2, 3, 0),
+                     (2, 2, 0, 1), (2, 2, 1, 1), (2, 2, 2, 1), (2, 2, 3, 1)]  # fmt: skip
+    etas = [p.eta_s for _, p in heard]
+    assert etas[:4] == [None] * 4
+    assert all(a >= b >= 0 for a, b in itertools.pairwise(etas[4:]))
+    assert heard[-1][1].infer_per_s > 0
+    assert heard[-1][1].what == "concurrency 2"
+
+
+def test_an_observer_that_raises_is_removed_and_logged(server, caplog):
+    calls = []
+
+    def broken(progress):
+        calls.append(progress)
+        raise RuntimeError("the view is gone")
+
+    report = nt.perf(server, "double", concurrency=[1, 2], request_count=5, observer=broken)
+    assert len(report.points) == 2
+    assert len(calls) == 1
+    assert "the view is gone" in caplog.text
+
+
+# --- sweeps --------------------------------------------------------------------------------------
+
+
+def test_each_configuration_is_applied_and_the_own_one_comes_back(server):
+    before = server.user_config("double")
+    report = nt.perf(
+        server, "double", concurrency=[1, 2], request_count=10, instances=[1, 2],
+        max_batch_size=[8, 4],
+    )  # fmt: skip
+    assert [dict(p.configuration) for p in report.points[::2]] == [
+        {"instances": 1, "max_batch_size": 8},
+        {"instances": 1, "max_batch_size": 4},
+        {"instances": 2, "max_batch_size": 8},
+        {"instances": 2, "max_batch_size": 4},
+    ]
+    # The first is what is loaded already; the last load brings it back.
+    assert server.loads == [("double", 4, 1), ("double", 8, 2), ("double", 4, 2), ("double", 8, 1)]
+    assert server.user_config("double") == before
+    assert report.points[0].label == "instances=1, max_batch_size=8"
+
+
+def test_without_options_nothing_is_loaded(server):
+    nt.perf(server, "double", request_count=5)
+    assert server.loads == []
+
+
+def test_a_configuration_that_cannot_be_is_refused_before_anything_changes(server):
+    with pytest.raises(ConfigError):
+        nt.perf(server, "double", request_count=5, max_batch_size=[4, 8], preferred=[6])
+    assert server.loads == []
+
+
+def test_the_own_configuration_comes_back_after_an_error(server):
+    def picky(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        return {"OUT": IN}
+
+    load(server, picky)
+    original = server.load
+
+    def load_or_fail(config=None, model=None, **options):
+        if config.instance_group and config.instance_group[0].count == 3:
+            raise RuntimeError("no room for three")
+        return original(config, model, **options)
+
+    server.load = load_or_fail
+    with pytest.raises(RuntimeError, match="no room for three"):
+        nt.perf(server, "picky", request_count=5, instances=[2, 3])
+    assert [name for name, *_ in server.loads] == ["picky", "picky"]
+    assert server.loads[-1] == ("picky", 8, 1)
+
+
+@pytest.fixture
+def ensemble(server):
+    def first(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        return {"OUT": IN + 1}
+
+    def second(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        return {"OUT": IN * 2}
+
+    for function in (first, second):
+        load(server, function)
+    server.load(
+        """
+        platform: "ensemble" max_batch_size: 8
+        input [{ name: "X" data_type: TYPE_FP32 dims: [4] }]
+        output [{ name: "Y" data_type: TYPE_FP32 dims: [4] }]
+        ensemble_scheduling { step [
+          { model_name: "first" model_version: -1
+            input_map { key: "IN" value: "X" } output_map { key: "OUT" value: "t" } },
+          { model_name: "second" model_version: -1
+            input_map { key: "IN" value: "t" } output_map { key: "OUT" value: "Y" } }
+        ] }
+        """,
+        name="both",
+    )
+    server.loads.clear()
+    return server
+
+
+def test_A12_an_ensemble_reports_its_composing_models(ensemble):
+    report = nt.perf(ensemble, "both", concurrency=4, request_count=40)
+    (point,) = report.points
+    assert [step.model for step in point.composing] == ["first", "second"]
+    assert [step.success_count for step in point.composing] == [40, 40]
+    assert point.server.queue_us == pytest.approx(sum(s.queue_us for s in point.composing))
+    assert {"first.mean_batch_size", "second.queue_us"} <= set(report.frame)
+    assert "mean batch of first / second" in report._repr_mimebundle_()["text/plain"]
+
+
+def test_V117_options_of_an_ensemble_go_to_its_steps_and_its_batch_size_follows(ensemble):
+    report = nt.perf(ensemble, "both", request_count=5, max_batch_size=[4, 16], instances=2)
+    assert ensemble.loads == [
+        # Down: the ensemble first. Up: it last. And back down.
+        ("both", 4, 0), ("first", 4, 2), ("second", 4, 2),
+        ("first", 16, 2), ("second", 16, 2), ("both", 16, 0),
+        ("both", 8, 0), ("first", 8, 1), ("second", 8, 1),
+    ]  # fmt: skip
+    assert [p.error_count for p in report.points] == [0, 0]
+
+
+def test_sweep_models_names_whose_options_change(ensemble):
+    nt.perf(ensemble, "both", request_count=5, instances=2, sweep_models=["second"])
+    assert ensemble.loads == [("second", 8, 2), ("second", 8, 1)]
+    with pytest.raises(NotFoundError) as error:
+        nt.perf(ensemble, "both", request_count=5, instances=2, sweep_models=["secnd"])
+    assert "second" in error.value.hint
+
+
+# --- interrupts ----------------------------------------------------------------------------------
+
+
+def interrupt():
+    """What the kernel's interrupt button does."""
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+
+def interrupt_from_a_model(server, after_s):
+    """Load a model that interrupts the main thread some time after its first batch."""
+    began: list[float] = []
+
+    def interrupting(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        now = time.monotonic()
+        began.append(now)
+        if now > began[0] + after_s and not interrupted_at:
+            interrupted_at.append(now)
+            interrupt()
+        return {"OUT": IN}
+
+    interrupted_at: list[float] = []
+    load(server, interrupting)
+    return interrupted_at
+
+
+@pytest.mark.parametrize("load_", [{"concurrency": 1}, {"concurrency": 8}, {"request_rate": 2000}])
+def test_A15_an_interrupt_stops_within_a_second_and_keeps_what_was_measured(server, load_):
+    at = interrupt_from_a_model(server, after_s=0.3)
+    report = nt.perf(server, "interrupting", measurement_interval_ms=30_000, instances=2, **load_)
+    assert time.monotonic() - at[0] < 1
+    assert report.interrupted
+    (point,) = report.points
+    assert point.outcome == "interrupted"
+    assert point.request_count > 0
+    assert point.infer_per_s > 0
+    assert server.loads[-1] == ("interrupting", 8, 1)
+    assert server.outstanding == 0
+    assert len(server.infer("interrupting", {"IN": np.ones((1, 4), np.float32)})) == 1
+
+
+def test_A15_finished_levels_are_kept(server):
+    def stop_at_the_second(progress):
+        if progress.level == 2 and progress.window == 1:
+            raise KeyboardInterrupt
+
+    report = nt.perf(
+        server, "double", concurrency=[1, 2, 4], quick=True, observer=stop_at_the_second
+    )
+    assert report.interrupted
+    assert [p.value for p in report.points] == [1, 2]
+    assert report.points[0].outcome in ("stable", "unstable")
+    assert report.points[1].outcome == "interrupted"
+
+
+def test_A15_requests_that_wait_for_ever_are_cancelled(server):
+    release = threading.Event()
+
+    def stuck(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        if release.wait(30):
+            return {"OUT": IN}
+        raise RuntimeError("nobody released it")
+
+    load(server, stuck, "max_batch_size: 1")
+
+    def stop(progress):
+        timer = threading.Timer(0.1, interrupt)
+        timer.start()
+
+    started = time.monotonic()
+    report = nt.perf(server, "stuck", concurrency=4, observer=stop)
+    assert time.monotonic() - started < 1.5
+    release.set()
+    assert report.interrupted
+    assert report.points == ()
+    assert len(server.infer("stuck", {"IN": np.ones((1, 4), np.float32)})) == 1
+
+
+def test_A15_a_second_interrupt_is_raised(server):
+    interrupt_from_a_model(server, after_s=0.1)
+    original, calls = server.load, []
+
+    def load_interrupted(config=None, model=None, **options):
+        calls.append(options["name"])
+        if len(calls) == 2:  # the one that brings the own configuration back
+            raise KeyboardInterrupt
+        return original(config, model, **options)
+
+    server.load = load_interrupted
+    with pytest.raises(KeyboardInterrupt):
+        nt.perf(server, "interrupting", measurement_interval_ms=30_000, instances=2)
+    assert calls == ["interrupting", "interrupting"]

@@ -1,0 +1,206 @@
+"""The report: table, best point, and the files it can become. Points are made by hand."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from nbtriton.errors import InvalidArgumentError, NotFoundError
+from nbtriton.perf import PerfPoint, PerfReport, ServerBreakdown
+
+SERVER = ServerBreakdown(
+    model="m", version="1", success_count=100, inference_count=100, execution_count=25,
+    request_us=900.0, queue_us=100.0, compute_input_us=10.0, compute_infer_us=500.0,
+    compute_output_us=20.0, overhead_us=270.0, batch_sizes={4: 25},
+)  # fmt: skip
+
+
+def point(value=1, rate=100.0, p99=1000.0, **more) -> PerfPoint:
+    given = {
+        "mode": "concurrency", "value": value, "configuration": {}, "batch_size": 1,
+        "infer_per_s": rate, "request_count": 100, "error_count": 0, "first_error": "",
+        "latency_avg_us": 700.4, "latency_std_us": 5.0, "latency_p50_us": 650.0,
+        "latency_p90_us": 800.0, "latency_p95_us": 900.0, "latency_p99_us": p99,
+        "percentile": None, "percentile_us": None, "window_s": 1.0, "outcome": "stable",
+        "server": SERVER,
+    }  # fmt: skip
+    return PerfPoint(**(given | more))
+
+
+def failed() -> PerfPoint:
+    nan = math.nan
+    return point(
+        8, 0.0, nan, request_count=0, error_count=7, first_error="queue full", outcome="failed",
+        latency_avg_us=nan, latency_p50_us=nan, latency_p90_us=nan, latency_p95_us=nan,
+        server=None, notes=("every request failed: queue full",),
+    )  # fmt: skip
+
+
+def report(*points, **more) -> PerfReport:
+    return PerfReport(model="m", points=points, elapsed_s=1.5, **more)
+
+
+def test_frame_has_a_row_a_point_and_units_in_its_names():
+    frame = report(point(), point(2, configuration={"instances": 2})).frame
+    assert frame["concurrency"].tolist() == [1, 2]
+    assert frame["instances"].tolist()[1] == 2
+    assert frame.loc[0, "server_compute_infer_us"] == 500
+    assert frame.loc[0, "server_mean_batch_size"] == 4
+    assert not [c for c in frame if c.startswith("latency") and not c.endswith("_us")]
+    assert len(report().frame) == 0
+
+
+def test_best_is_the_highest_throughput_within_the_limit():
+    slow, fast, unstable = (
+        point(1, 100, 1000),
+        point(8, 500, 9000),
+        point(16, 900, 500, outcome="unstable"),
+    )
+    found = report(slow, fast, unstable, failed())
+    assert found.best() is fast
+    assert found.best(p99_ms=5) is slow
+    assert found.best(p99_ms=0.6) is unstable
+    assert found.best("p99_latency") is slow
+    with pytest.raises(NotFoundError) as error:
+        found.best(p99_ms=0.1)
+    assert "0.5 ms" in error.value.hint
+    with pytest.raises(NotFoundError):
+        report(failed()).best()
+    with pytest.raises(InvalidArgumentError) as unknown:
+        found.best("p99")
+    assert "p99_latency" in unknown.value.hint
+
+
+def test_it_shows_itself_as_text_and_page_and_says_what_is_odd():
+    bundle = report(
+        point(), point(4, outcome="unstable", notes=("Failed.", "2 of 9 requests failed")),
+        failed(), quick=True, interrupted=True, notes=("over the limit",),
+    )._repr_mimebundle_(include=None, exclude=None)  # fmt: skip
+    for form in (bundle["text/plain"], bundle["text/html"]):
+        assert "m: 3 levels measured in 1.50 s, quick" in form
+        assert "interrupted" in form
+        assert "queue full" in form
+        assert "1 of 3 levels did not become stable" in form
+        assert "concurrency 4: 2 of 9 requests failed" in form
+        assert "over the limit" in form
+    lines = bundle["text/plain"].splitlines()
+    assert re.split(r"\s{2,}", lines[1].strip())[:3] == [
+        "concurrency", "throughput [infer/s]", "p50 [µs]",
+    ]  # fmt: skip
+    assert "<script" not in bundle["text/html"]
+    ET.fromstring(bundle["text/html"].replace("<br>", "<br/>"))
+
+
+def test_an_empty_report_shows_its_headline_only():
+    bundle = report()._repr_mimebundle_()
+    assert bundle["text/plain"] == "m: 0 levels measured in 1.50 s"
+    assert "<svg" not in bundle["text/html"]
+
+
+def test_names_of_the_user_are_escaped():
+    bundle = PerfReport(model="<b>x", points=(point(),))._repr_mimebundle_()
+    assert "<b>x" not in bundle["text/html"]
+
+
+def test_repr_is_one_short_line():
+    found = report(point(4, configuration={"instances": 2}, batch_size=8))
+    assert repr(found) == "<PerfReport m: 1 level measured in 1.50 s>"
+    assert repr(found.points[0]) == (
+        "<PerfPoint concurrency 4, instances=2, batch_size=8: 100 infer/s, p99 1.00 ms, stable>"
+    )
+
+
+def read(path):
+    with path.open(encoding="utf-8") as file:
+        return list(csv.reader(file))
+
+
+def test_A7_csv_has_perf_analyzers_columns_sorted_by_throughput(tmp_path):
+    report(point(1, 300), point(2, 200)).to_csv(tmp_path / "x.csv")
+    head, *rows = read(tmp_path / "x.csv")
+    assert head == [
+        "Concurrency", "Inferences/Second", "Client Send", "Network+Server Send/Recv",
+        "Server Queue", "Server Compute Input", "Server Compute Infer", "Server Compute Output",
+        "Client Recv", "p50 latency", "p90 latency", "p95 latency", "p99 latency",
+    ]  # fmt: skip
+    # 700.4 us at the client less 630 us that the server accounts for.
+    assert ",".join(rows[0]) == "2,200,0,70,100,10,500,20,0,650,800,900,1000"
+    assert [row[0] for row in rows] == ["2", "1"]
+
+
+def test_A7_csv_of_rates_percentiles_and_sweeps(tmp_path):
+    more = {"mode": "request_rate", "percentile": 97.0, "percentile_us": 950.0}
+    report(
+        point(10, configuration={"instances": 1}, **more),
+        point(20, 200, configuration={"instances": 2}, batch_size=4, **more),
+    ).save(tmp_path / "x.csv")
+    head, *rows = read(tmp_path / "x.csv")
+    assert head[0] == "Request Rate"
+    assert head[-6:] == [
+        "p90 latency", "p95 latency", "p97 latency", "p99 latency", "instances", "batch_size",
+    ]  # fmt: skip
+    assert rows[1][-2:] == ["2", "4"]
+
+
+def test_A7_csv_of_an_ensemble_has_a_file_a_composing_model(tmp_path):
+    step = replace(SERVER, model="add_sub", success_count=200)
+    report(point(1, 300, composing=(step,))).to_csv(tmp_path / "x.csv")
+    head, row = read(tmp_path / "add_sub_v1.x.csv")
+    assert head[-1] == "Client Recv"
+    # Twice a request: twice the rate; its network column is its overhead.
+    assert ",".join(row) == "1,600,0,270,100,10,500,20,0"
+
+
+def test_save_by_the_names_ending(tmp_path):
+    found = report(point(), failed(), settings={"seed": 0}, environment={"cpus": 2})
+    found.save(tmp_path / "r.json")
+    document = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
+    assert document["points"][0]["server"]["batch_sizes"] == {"4": 25}
+    assert document["points"][1]["latency_p99_us"] is None
+    found.save(str(tmp_path / "r.svg"))
+    ET.parse(tmp_path / "r.svg")
+    found.save(tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "http://" not in page.replace("http://www.w3.org/", "")
+    with pytest.raises(InvalidArgumentError, match=r"\.xlsx"):
+        found.save(tmp_path / "r.xlsx")
+
+
+def test_plot_draws_a_line_a_configuration_and_leaves_no_figure_open():
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    found = report(
+        point(1, configuration={"instances": 1}), point(1, configuration={"instances": 2}), failed()
+    )
+    figure = found.plot()
+    assert [line.get_label() for line in figure.axes[0].lines] == ["instances=1", "instances=2"]
+    assert plt.get_fignums() == []
+    assert found.plot(figure.axes[0]) is figure
+
+
+@pytest.mark.parametrize("first", ["", "import nbtriton.perf", "nbtriton.perf"])
+def test_nt_perf_is_callable_whatever_is_imported_first(first):
+    code = (
+        f"import nbtriton; {first}\n"
+        "import inspect, sys\n"
+        "assert callable(nbtriton.perf), nbtriton.perf\n"
+        "import nbtriton.perf\n"
+        "assert callable(nbtriton.perf), nbtriton.perf\n"
+        "assert list(inspect.signature(nbtriton.perf).parameters)[:3] == "
+        "['server', 'model', 'concurrency']\n"
+        "heavy = {'pandas', 'torch', 'matplotlib', 'anywidget', 'IPython', 'grpc'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
