@@ -107,7 +107,8 @@ class Instance:
                 if on_main:  # the user's code can be interrupted, ours cannot
                     shield.depth = 0
                     shield.flush()
-                responses = self._model.execute(requests, timer)
+                batch = self._owner.batch(run)
+                responses = self._owner.responses(run, self._model.execute(batch, timer))
             except TritonError as raised:
                 error = raised
             except Exception as raised:
@@ -182,6 +183,8 @@ class Instance:
             return
         for request, response in zip(requests, responses, strict=True):
             if response is None:
+                if request.again:
+                    continue
                 if not self._owner.interface.decoupled and not request.is_answered():
                     request.fail(InternalError(f"'{self.name}' did not answer the request"))
             elif not request.is_answered():

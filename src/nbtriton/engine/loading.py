@@ -13,7 +13,6 @@ from nbtriton.config import (
     normalize,
     normalize_instance_groups,
     plan_instances,
-    scheduling_choice,
     validate,
     validate_ensemble,
     validate_instance_groups,
@@ -23,7 +22,7 @@ from nbtriton.config import (
 from nbtriton.engine.clock import SchedulerThread
 from nbtriton.engine.ensemble import EnsembleRuntime, Resolve
 from nbtriton.engine.model import ModelRuntime
-from nbtriton.errors import ConfigError, LoadError, TritonError, UnsupportedError
+from nbtriton.errors import ConfigError, LoadError, TritonError
 
 __all__ = ["build_ensemble", "build_model"]
 
@@ -72,11 +71,6 @@ def build_model(
         raise _load_error(config.name, version, error) from error
     validate(completed)
     validate_io(completed)
-    if scheduling_choice(completed) == "sequence_batching":
-        raise UnsupportedError(
-            f"sequence_batching of model '{config.name}' cannot be run by this version of nbtriton",
-            hint="the default scheduler and dynamic_batching can",
-        )
     completed = normalize_instance_groups(
         completed, gpus=gpus, default_kind="KIND_GPU" if gpus else "KIND_CPU"
     )

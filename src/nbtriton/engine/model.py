@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,18 @@ from nbtriton.engine.clock import SchedulerThread
 from nbtriton.engine.instance import Instance
 from nbtriton.engine.request import InferenceRequest
 from nbtriton.engine.runtime import Runtime, inline_runs
-from nbtriton.engine.settings import batcher_settings
+from nbtriton.engine.sequences import SequenceTensors
+from nbtriton.engine.settings import batcher_settings, sequence_settings
 from nbtriton.engine.snapshot import BatchRecord, ModelSnapshot
 from nbtriton.errors import EngineStoppedError, TritonError, error_from_status
-from nbtriton.scheduling import Batcher, Decision, Drop, ResponseOrder, Run
+from nbtriton.scheduling import (
+    Batcher,
+    Decision,
+    Drop,
+    ResponseOrder,
+    Run,
+    SequenceBatcher,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +74,13 @@ class ModelRuntime(Runtime):
             )
             for index, plan in enumerate(active)
         ]
-        self._batcher = Batcher(batcher_settings(context.config), len(active))
+        self._sequences: SequenceTensors | None = None
+        self._batcher: Batcher | SequenceBatcher
+        if context.config.HasField("sequence_batching"):
+            self._sequences = SequenceTensors(context.config, context.model_directory)
+            self._batcher = SequenceBatcher(sequence_settings(context.config), len(active))
+        else:
+            self._batcher = Batcher(batcher_settings(context.config), len(active))
         self._inbox: deque[tuple[Callable[..., list[Any]], Any]] = deque()
         self._owner = threading.Lock()
         self._woken_at: int | None = None
@@ -76,7 +90,11 @@ class ModelRuntime(Runtime):
         self._retired = threading.Event()
         self._order: ResponseOrder[tuple[InferenceRequest, Response | None, bool]] | None = None
         self._order_lock = threading.Lock()
-        if context.config.dynamic_batching.preserve_ordering:
+        batching = context.config
+        if (
+            batching.dynamic_batching.preserve_ordering
+            or batching.sequence_batching.oldest.preserve_ordering
+        ):
             self._order = ResponseOrder()
         self._recent: deque[BatchRecord] = deque(maxlen=_RECENT_BATCHES)
 
@@ -124,6 +142,13 @@ class ModelRuntime(Runtime):
 
     # -- facts -----------------------------------------------------------------------------------
 
+    def admit(self, inputs: Mapping[str, Any], **options: Any) -> InferenceRequest:
+        """Check a request against this version's signature; see `Interface.admit`."""
+        request = super().admit(inputs, **options)
+        if self._sequences is not None:
+            self._sequences.check(self.name, request.correlation_id, request.log_prefix)
+        return request
+
     def submit(self, request: InferenceRequest) -> bool:
         """Accept an admitted request; False if this version is retired."""
         if self._retiring:
@@ -137,7 +162,20 @@ class ModelRuntime(Runtime):
 
     def finished(self, instance: int, requests: Sequence[InferenceRequest]) -> None:
         """An instance is idle again."""
-        self._post(self._on_finish, (instance, len(requests)))
+        self._post(self._on_finish, (instance, requests))
+
+    def batch(self, run: Run) -> Sequence[InferenceRequest]:
+        """Return the requests to execute: those of the run, among padding if rows are to be kept."""
+        requests: Sequence[InferenceRequest] = run.tickets  # type: ignore[assignment]
+        return requests if self._sequences is None else self._sequences.batch(run, requests)
+
+    def responses(
+        self, run: Run, responses: Sequence[Response | None] | None
+    ) -> Sequence[Response | None] | None:
+        """Return the responses of the run's own requests."""
+        if self._sequences is None or responses is None:
+            return responses
+        return self._sequences.responses(run, responses)
 
     def record(self, record: BatchRecord) -> None:
         """Keep one execution for the views."""
@@ -181,7 +219,7 @@ class ModelRuntime(Runtime):
                 Drop(
                     request, "UNAVAILABLE",
                     "Server is stopping, scheduler for model has stopped accepting new "
-                    "inference requests", "cancelled",
+                    "inference requests", "stopped",
                 )
             ]  # fmt: skip
         self._accepted += 1
@@ -190,11 +228,17 @@ class ModelRuntime(Runtime):
                 self._order.accept(request.number)
         return self._batcher.submit(monotonic_ns(), request)
 
-    def _on_finish(self, fact: tuple[int, int]) -> list[Decision]:
+    def _on_finish(self, fact: tuple[int, Sequence[InferenceRequest]]) -> list[Decision]:
         instance, requests = fact
+        batcher = self._batcher
+        again: Sequence[InferenceRequest] = ()
+        if isinstance(batcher, SequenceBatcher):
+            again = [request for request in requests if request.take_again()]
+            decisions = batcher.finish(monotonic_ns(), instance, requests, again)
+        else:
+            decisions = batcher.finish(monotonic_ns(), instance)
         if not self.interface.decoupled:
-            self._accepted -= requests
-        decisions = self._batcher.finish(monotonic_ns(), instance)
+            self._accepted -= len(requests) - len(again)
         self._maybe_end()
         return decisions
 
@@ -244,15 +288,15 @@ class ModelRuntime(Runtime):
     def _drop(self, drop: Drop) -> None:
         request: InferenceRequest = drop.ticket  # type: ignore[assignment]
         error: TritonError
-        if drop.reason == "cancelled" and drop.status == "UNAVAILABLE":
+        if drop.reason == "stopped":
             error = EngineStoppedError(drop.message)
         else:
             message = drop.message
             if drop.reason == "queue_full":
-                message = f"[request id: {request.request_id or '<id_unknown>'}] {message}"
+                message = request.log_prefix + message
             error = error_from_status(drop.status, message)
-            # A full queue refuses the request; the others were accepted and failed (Q4, Q7, X2).
-            if drop.reason != "queue_full":
+            # Refused, not accepted: neither counts. The others failed (Q4, Q7, X2).
+            if drop.reason not in ("queue_full", "sequence_rule"):
                 self.statistics.failure(1, monotonic_ns() - request.start_ns)
         request.fail(error)
         if not self.interface.decoupled:

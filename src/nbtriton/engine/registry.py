@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from nbtriton.config import ModelConfig, is_ensemble
 from nbtriton.engine.runtime import Runtime
@@ -105,7 +106,7 @@ class Registry:
         return found
 
 
-def _steps(slots: Iterable[Slot]) -> Iterable[object]:
+def _steps(slots: Iterable[Slot]) -> Iterable[Any]:
     for slot in slots:
         if is_ensemble(slot.runtime.config):
             yield from slot.runtime.config.ensemble_scheduling.step

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from nbtriton.backends.base import Response
 from nbtriton.engine.future import InferenceFuture
 from nbtriton.engine.result import InferenceResult, RequestTiming
-from nbtriton.errors import TritonError
+from nbtriton.errors import InternalError, TritonError
 from nbtriton.scheduling import Ticket
 from nbtriton.tensors import Array
 
@@ -38,8 +38,8 @@ class InferenceRequest(Ticket):
     """
 
     __slots__ = (
-        "batch_size", "cancelled", "compute_end_ns", "compute_start_ns", "correlation_id",
-        "execute_end_ns", "execute_start_ns", "flags", "future", "inputs", "kind", "number",
+        "again", "batch_size", "cancelled", "compute_end_ns", "compute_start_ns",
+        "execute_end_ns", "execute_start_ns", "future", "inputs", "kind", "number",
         "on_response", "open", "parameters", "request_id", "requested_outputs", "ridden_size",
         "root", "runtime", "start_ns", "step_timing",
     )  # fmt: skip
@@ -62,21 +62,22 @@ class InferenceRequest(Ticket):
         on_response: ResponseCallback | None = None,
         root: InferenceRequest | None = None,
     ) -> None:
-        super().__init__(max(1, batch_size), shape_key, priority, timeout_us * 1000)
+        super().__init__(
+            max(1, batch_size), shape_key, priority, timeout_us * 1000, correlation_id, flags
+        )
         self.number = number
         self.inputs = inputs
         self.requested_outputs = requested_outputs
         self.batch_size = batch_size
         self.kind = kind
         self.request_id = request_id
-        self.correlation_id = correlation_id
-        self.flags = flags
         self.parameters = parameters if parameters is not None else {}
         self.on_response = on_response
         self.root = self if root is None else root
         self.runtime: Runtime | None = None
         self.future = InferenceFuture(self) if root is None else None
         self.cancelled = False
+        self.again = False
         # Popping is atomic with and without a GIL: who gets the item may send the final response.
         self.open = [None]
         self.start_ns = monotonic_ns()
@@ -95,6 +96,32 @@ class InferenceRequest(Ticket):
     def is_cancelled(self) -> bool:
         """True after the caller gave up."""
         return self.cancelled or (self.root is not self and self.root.cancelled)
+
+    @property
+    def log_prefix(self) -> str:
+        """How Triton's messages about a single request begin."""
+        return f"[request id: {self.request_id or '<id_unknown>'}] "
+
+    def reschedule(self) -> None:
+        """The model of an iterative sequence wants to see the request again (IT-2).
+
+        Raises
+        ------
+        InternalError
+            The model is not configured for that (IT-6).
+        """
+        assert self.runtime is not None
+        if not self.runtime.config.sequence_batching.iterative_sequence:
+            raise InternalError(
+                "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model "
+                "is not configured to handle such a flag."
+            )
+        self.again = True
+
+    def take_again(self) -> bool:
+        """Return whether the request is to be run again, and forget it."""
+        again, self.again = self.again, False
+        return again
 
     def is_answered(self) -> bool:
         """True once the final response was sent."""

@@ -5,9 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from nbtriton.config import ModelConfig
-from nbtriton.scheduling import BatcherSettings, EnsemblePlan, QueuePolicy, Step, TimeoutAction
+from nbtriton.scheduling import (
+    BatcherSettings,
+    EnsemblePlan,
+    QueuePolicy,
+    SequenceSettings,
+    Step,
+    TimeoutAction,
+)
 
-__all__ = ["batcher_settings", "ensemble_plan"]
+__all__ = ["batcher_settings", "ensemble_plan", "sequence_settings"]
 
 
 def batcher_settings(config: ModelConfig) -> BatcherSettings:
@@ -25,6 +32,29 @@ def batcher_settings(config: ModelConfig) -> BatcherSettings:
         level_policies={
             level: _policy(policy) for level, policy in batching.priority_queue_policy.items()
         },
+    )
+
+
+def sequence_settings(config: ModelConfig) -> SequenceSettings:
+    """Return the settings of the sequence batcher; the strategy is direct unless it says oldest."""
+    batching = config.sequence_batching
+    oldest = None
+    if batching.HasField("oldest"):
+        oldest = BatcherSettings(
+            max_batch_size=config.max_batch_size,
+            dynamic=True,
+            preferred=tuple(batching.oldest.preferred_batch_size),
+            max_queue_delay_ns=batching.oldest.max_queue_delay_microseconds * 1000,
+        )
+    return SequenceSettings(
+        model_name=config.name,
+        max_batch_size=config.max_batch_size,
+        idle_ns=batching.max_sequence_idle_microseconds * 1000,
+        max_queue_delay_ns=batching.direct.max_queue_delay_microseconds * 1000,
+        minimum_slot_utilization=batching.direct.minimum_slot_utilization,
+        oldest=oldest,
+        max_candidate_sequences=batching.oldest.max_candidate_sequences,
+        iterative=batching.iterative_sequence,
     )
 
 

@@ -12,8 +12,10 @@ every cell, therefore it is looked at on every entry (some 60 ns) and set only w
 from __future__ import annotations
 
 import signal
-from _signal import getsignal  # the one in `signal` wraps every answer in an enum: 3 us more
 import threading
+
+# The one in `signal` wraps every answer in an enum, which costs 3 us more.
+from _signal import getsignal  # type: ignore[import-not-found]
 from _thread import get_ident
 from collections.abc import Callable
 from types import FrameType, TracebackType

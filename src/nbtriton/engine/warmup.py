@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbtriton.backends.base import BackendInstance, InstanceContext
+from nbtriton.engine.sequences import enum_name
 from nbtriton.engine.timer import Timer
 from nbtriton.errors import InternalError, InvalidArgumentError
 from nbtriton.tensors import Array, deserialize_bytes, numpy_dtype, to_protocol
@@ -75,7 +76,7 @@ def _data(runtime: Runtime, context: InstanceContext, name: str, spec: Any) -> A
         )
     if runtime.interface.max_batch_size > 0:
         shape = (1, *shape)
-    datatype = to_protocol(_datatype_name(spec))
+    datatype = to_protocol(enum_name(spec, "data_type"))
     source = spec.WhichOneof("input_data_type")
     if source is None:
         raise InvalidArgumentError(
@@ -91,11 +92,6 @@ def _data(runtime: Runtime, context: InstanceContext, name: str, spec: Any) -> A
         return np.zeros(shape, dtype)
     random = np.random.default_rng(0).bytes(int(np.prod(shape)) * dtype.itemsize)
     return np.frombuffer(random, np.uint8).copy().view(dtype).reshape(shape)
-
-
-def _datatype_name(spec: Any) -> str:
-    field = spec.DESCRIPTOR.fields_by_name["data_type"]
-    return str(field.enum_type.values_by_number[spec.data_type].name)
 
 
 def _from_file(

@@ -9,10 +9,19 @@ from nbtriton.scheduling.batcher import Batcher, BatcherSettings
 from nbtriton.scheduling.ensemble import Advance, EnsemblePlan, EnsembleRun, Start, Step
 from nbtriton.scheduling.ordering import ResponseOrder
 from nbtriton.scheduling.queueing import QueuePolicy, TimeoutAction
+from nbtriton.scheduling.rate_limiter import RateLimiter, ResourceNeed, ResourceShortage
+from nbtriton.scheduling.sequence import (
+    SEQUENCE_END,
+    SEQUENCE_START,
+    SequenceBatcher,
+    SequenceSettings,
+)
 from nbtriton.scheduling.tickets import REASONS, Decision, Drop, Run, Ticket, Where
 
 __all__ = [
     "REASONS",
+    "SEQUENCE_END",
+    "SEQUENCE_START",
     "Advance",
     "Batcher",
     "BatcherSettings",
@@ -21,8 +30,13 @@ __all__ = [
     "EnsemblePlan",
     "EnsembleRun",
     "QueuePolicy",
+    "RateLimiter",
+    "ResourceNeed",
+    "ResourceShortage",
     "ResponseOrder",
     "Run",
+    "SequenceBatcher",
+    "SequenceSettings",
     "Start",
     "Step",
     "Ticket",

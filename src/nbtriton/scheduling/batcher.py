@@ -32,7 +32,7 @@ class BatcherSettings:
     preferred: tuple[int, ...] = ()
     max_queue_delay_ns: int = 0
     priority_levels: int = 0
-    default_policy: QueuePolicy = QueuePolicy()
+    default_policy: QueuePolicy = field(default_factory=QueuePolicy)
     level_policies: Mapping[int, QueuePolicy] = field(default_factory=dict)
 
 
@@ -71,12 +71,16 @@ class Batcher:
         self._delay = settings.max_queue_delay_ns
         self._prefetch = settings.priority_levels == 0 and settings.default_policy.is_default
         self._slots = 2 * instances  # P2
-        self._queue = PriorityQueue(settings.default_policy, settings.level_policies)
+        # Without priority levels there is level 0 alone, and it has the default policy (Q1, Q10).
+        self._queue = PriorityQueue(
+            settings.default_policy, settings.level_policies if settings.priority_levels else None
+        )
         self._idle: deque[int] = deque(range(instances))
         self._ready: deque[_Payload] = deque()
         self._open: _Payload | None = None  # the payload that may still grow
         self._pending: deque[Ticket] = deque()
         self._pending_size = 0
+        self._pending_since = 0  # when the oldest of them arrived
         self._wait_until: int | None = None
         self._in_payloads = 0
 
@@ -86,17 +90,30 @@ class Batcher:
         """A request arrived."""
         if not self._settings.dynamic:
             return self._submit_alone(now, ticket)
-        drop = self._queue.push(now, ticket)
+        queue = self._queue
+        if self._idle and not queue.count:
+            # Nobody waits: what a scan would decide about one request, without the queue.
+            size = ticket.size
+            if size in self._preferred or size >= self._largest_preferred:
+                return [self._run_at_once(now, ticket, self._size_reason(size, ""))]
+            if self._delay == 0:
+                return [self._run_at_once(now, ticket, "no_delay")]
+        out: list[Decision] = []
+        # First those whose time is up: they must not fill the queue against the new one.
+        self._expire(now, out)
+        drop = queue.push(now, ticket)
         if drop is not None:
-            return [drop]
-        if self._pending and self._queue.outranks(ticket, self._pending[-1]):
+            out.append(drop)
+        elif self._pending and queue.outranks(ticket, self._pending[-1]):
             self._restart_scan()
-        return self._advance(now)
+        return self._advance(now, out)
 
     def finish(self, now: int, instance: int) -> list[Decision]:
         """An instance finished its batch and is idle again."""
         self._idle.append(instance)
-        return self._advance(now)
+        if not self._ready and not self._queue.count:
+            return []
+        return self.tick(now)
 
     def cancel(self, now: int, ticket: Ticket) -> list[Decision]:
         """The caller gave up: a request that still waits is dropped, any other runs on (§17)."""
@@ -104,25 +121,30 @@ class Batcher:
             return []
         if ticket.where is Where.PENDING:
             self._restart_scan()
-        return [self._queue.drop(ticket, "CANCELLED", "", "cancelled"), *self._advance(now)]
+        out: list[Decision] = [self._queue.drop(ticket, "CANCELLED", "", "cancelled")]
+        self._expire(now, out)
+        return self._advance(now, out)
 
     def tick(self, now: int) -> list[Decision]:
         """`wake_at` has come."""
-        return self._advance(now)
+        out: list[Decision] = []
+        self._expire(now, out)
+        return self._advance(now, out)
 
     def clear(self, status: str, message: str) -> list[Drop]:
         """Drop everything that does not run yet: the server is stopping."""
-        self._restart_scan()
         drops = []
-        while self._queue.head() is not None:
-            drops.append(self._queue.drop(self._queue.take(), status, message, "cancelled"))
         for payload in self._ready:
             for ticket in payload.tickets:
                 ticket.where = Where.GONE
-                drops.append(Drop(ticket, status, message, "cancelled"))
+                drops.append(Drop(ticket, status, message, "stopped"))
         self._ready.clear()
         self._in_payloads = 0
         self._open = None
+        self._restart_scan()
+        while (head := self._queue.head()) is not None:
+            drops.append(self._queue.drop(head, status, message, "stopped"))
+        self._wait_until = None
         return drops
 
     # -- what to ask -----------------------------------------------------------------------------
@@ -143,10 +165,9 @@ class Batcher:
 
     def _submit_alone(self, now: int, ticket: Ticket) -> list[Decision]:
         """Default scheduler: a payload of its own, at once, never merged (S2)."""
+        if self._idle:  # then nothing is ready: `finish` hands out what is
+            return [self._run_at_once(now, ticket, "batching_off")]
         ticket.enqueued_ns = now
-        if self._idle and not self._ready:
-            ticket.where = Where.RUNNING
-            return [Run(self._idle.popleft(), (ticket,), ticket.size, "batching_off")]
         ticket.where = Where.PAYLOAD
         payload = _Payload()
         payload.tickets.append(ticket)
@@ -156,10 +177,12 @@ class Batcher:
         self._in_payloads += 1
         return []
 
-    def _advance(self, now: int) -> list[Decision]:
-        out: list[Decision] = []
-        if self._queue.next_deadline() is not None:
-            self._expire(now, out)
+    def _run_at_once(self, now: int, ticket: Ticket, reason: str) -> Run:
+        ticket.enqueued_ns = now
+        ticket.where = Where.RUNNING
+        return Run(self._idle.popleft(), (ticket,), ticket.size, reason)
+
+    def _advance(self, now: int, out: list[Decision]) -> list[Decision]:
         while True:
             while self._idle and self._ready:
                 out.append(self._pop(now))
@@ -171,6 +194,9 @@ class Batcher:
                 return out
 
     def _expire(self, now: int, out: list[Decision]) -> None:
+        deadline = self._queue.next_deadline()
+        if deadline is None or deadline > now:
+            return
         for ticket, action in self._queue.expired(now):
             if ticket.where is Where.PENDING:
                 self._restart_scan()
@@ -212,14 +238,20 @@ class Batcher:
                     stop = "shape"
                     payload.mergeable = False
                     break
-            pending.append(self._queue.take())
+                # Past the largest preferred size only an exceeded delay overrules the mark.
+                if best and grown > self._largest_preferred and self._delay == 0:
+                    break
+            self._queue.take(ticket)
+            if not pending or ticket.enqueued_ns < self._pending_since:
+                self._pending_since = ticket.enqueued_ns
+            pending.append(ticket)
             size = self._pending_size = size + ticket.size
             if held + size in self._preferred:  # D5
                 best, best_count = size, len(pending)
         total = held + self._pending_size
-        exceeded = self._delay != 0 and bool(pending) and (
-            now - self._oldest_pending() >= self._delay
-        )
+        exceeded = (
+            self._delay != 0 and bool(pending) and now - self._pending_since >= self._delay
+        )  # D6
         if best and not exceeded:  # D7
             reason = self._size_reason(held + best, stop if best_count == len(pending) else "")
             self._release(payload, best_count, reason, close=saturated or self._delay == 0)
@@ -230,7 +262,10 @@ class Batcher:
                 self._open = None
             return self._open is None
         if stop or total >= self._largest_preferred:
-            self._release(payload, len(pending), self._size_reason(total, stop), close=True)
+            reason = self._size_reason(total, stop)
+            if exceeded and reason == "preferred_exceeded":  # D14: beyond it only for the delay
+                reason = "max_queue_delay"
+            self._release(payload, len(pending), reason, close=True)
             return True
         if exceeded or self._delay == 0:  # D9
             reason = "max_queue_delay" if exceeded else "joined" if held else "no_delay"
@@ -239,21 +274,18 @@ class Batcher:
         if held and not saturated and held not in self._preferred:  # D10, the exception
             self._release(payload, len(pending), "joined", close=False)
             return True
-        self._wait_until = self._oldest_pending() + self._delay
+        self._wait_until = self._pending_since + self._delay
         return False
 
     def _size_reason(self, total: int, stop: str) -> str:
         """Name what decided a batch of this size."""
         if not self._settings.max_batch_size:
             return "no_batch_dimension"
-        if stop or total >= self._limit:
-            return stop or "max_batch_size"
-        return "preferred_batch_size" if total in self._preferred else "preferred_exceeded"
-
-    def _oldest_pending(self) -> int:
-        if self._prefetch:  # one FIFO: the first is the oldest
-            return self._pending[0].enqueued_ns
-        return min(ticket.enqueued_ns for ticket in self._pending)
+        if total >= self._limit:
+            return "max_batch_size"
+        if total in self._preferred:
+            return "preferred_batch_size"
+        return stop or "preferred_exceeded"
 
     def _release(self, payload: _Payload, count: int, reason: str, *, close: bool) -> None:
         """Move the first ``count`` pending tickets into the payload (D11)."""
@@ -277,8 +309,7 @@ class Batcher:
     def _pop(self, now: int) -> Run:
         """An idle instance takes the oldest payload; that ends appends (P4, P5)."""
         payload = self._ready.popleft()
-        if payload is self._open:
-            self._open = None
+        self._seal(payload)
         if self._delay and self._limit > 1:
             self._merge(now, payload)
         self._in_payloads -= len(payload.tickets)
@@ -297,8 +328,13 @@ class Batcher:
             ):
                 return
             self._ready.popleft()
-            if other is self._open:
-                self._open = None
+            self._seal(other)
             payload.tickets.extend(other.tickets)
             payload.size += other.size
             payload.reason = "merged"
+
+    def _seal(self, payload: _Payload) -> None:
+        """End appends; what was accepted beside this payload is judged anew beside the next."""
+        if payload is self._open:
+            self._open = None
+            self._restart_scan()

@@ -10,7 +10,8 @@ every response of a decoupled step opens a new one, in which the steps behind it
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 
 __all__ = ["Advance", "EnsemblePlan", "EnsembleRun", "Start", "Step"]
 
@@ -48,6 +49,10 @@ class Advance:
     done: bool = False
 
 
+_NOTHING = Advance()
+_DONE = Advance(done=True)
+
+
 class EnsemblePlan:
     """The static half: steps, who feeds whom, and what a set of requested outputs needs.
 
@@ -65,37 +70,80 @@ class EnsemblePlan:
         self.outputs = frozenset(outputs)
         self.step_inputs = tuple(frozenset(step.input_map.values()) for step in self.steps)
         self.step_outputs = tuple(frozenset(step.output_map.values()) for step in self.steps)
-        self._producer = {
+        self.producer = {
             tensor: index for index, made in enumerate(self.step_outputs) for tensor in made
         }
-        self._needed: dict[frozenset[str], tuple[int, ...]] = {}
+        # One bit per tensor: what has arrived is one integer, copied for nothing at a fork.
+        named = (self.inputs, *self.step_inputs, *self.step_outputs, self.outputs)
+        bits = {name: 1 << at for at, name in enumerate(dict.fromkeys(chain(*named)))}
+        self.bits = bits
+        self.reads = tuple(_mask(bits, names) for names in self.step_inputs)
+        self.makes = tuple(_mask(bits, names) for names in self.step_outputs)
+        self._routes: dict[frozenset[str], _Route] = {}
 
     def needed(self, requested: frozenset[str]) -> tuple[int, ...]:
         """Indices of the steps that these outputs need, transitively (pruning, E4)."""
-        steps = self._needed.get(requested)
-        if steps is None:
-            found: set[int] = set()
-            front = [self._producer[tensor] for tensor in requested if tensor in self._producer]
-            while front:
-                index = front.pop()
-                if index not in found:
-                    found.add(index)
-                    front.extend(
-                        self._producer[tensor]
-                        for tensor in self.step_inputs[index]
-                        if tensor in self._producer
-                    )
-            steps = self._needed[requested] = tuple(sorted(found))
-        return steps
+        return self.route(requested).steps
+
+    def route(self, requested: frozenset[str]) -> _Route:
+        """Return what `EnsembleRun` needs to know for these outputs; worked out once."""
+        route = self._routes.get(requested)
+        if route is None:
+            route = self._routes[requested] = _Route(self, requested)
+        return route
 
 
-@dataclass(slots=True)
+class _Route:
+    """The part of a plan that one set of requested outputs needs, laid out for `EnsembleRun`.
+
+    Tensors are bits (of `EnsemblePlan`), steps too (1 << index): a fact is a few integer
+    operations on the steps that it concerns, whatever the size of the ensemble.
+    """
+
+    __slots__ = ("feeds", "given", "makes", "readers", "reads", "requested", "steps")
+
+    def __init__(self, plan: EnsemblePlan, requested: frozenset[str]) -> None:
+        found: set[int] = set()
+        front = [plan.producer[name] for name in requested if name in plan.producer]
+        while front:
+            index = front.pop()
+            if index not in found:
+                found.add(index)
+                front.extend(
+                    plan.producer[name] for name in plan.step_inputs[index] if name in plan.producer
+                )
+        self.steps = tuple(sorted(found))
+        self.requested = _mask(plan.bits, requested)
+        self.given = _mask(plan.bits, plan.inputs)
+        self.reads = plan.reads
+        self.makes = plan.makes
+        # The needed steps that read an output of a step, those behind it in order.
+        self.feeds = tuple(
+            tuple(other for other in self.steps if plan.reads[other] & made) for made in plan.makes
+        )
+        # For a step, each tensor that may go after it, with all needed steps that read it.
+        self.readers = tuple(
+            tuple(
+                (name, sum(1 << other for other in self.steps if name in plan.step_inputs[other]))
+                for name in sorted(names - requested)
+            )
+            for names in plan.step_inputs
+        )
+
+
+def _mask(bits: Mapping[str, int], names: Iterable[str]) -> int:
+    return sum(bits[name] for name in set(names))
+
+
 class _Wave:
-    """One iteration: what has arrived, and which steps have had it."""
+    """One iteration: the tensors that arrived and the steps that had them, as bits."""
 
-    arrived: set[str]
-    started: set[int] = field(default_factory=set)
-    emitted: bool = False
+    __slots__ = ("arrived", "emitted", "started")
+
+    def __init__(self, arrived: int, started: int) -> None:
+        self.arrived = arrived
+        self.started = started
+        self.emitted = False
 
 
 class EnsembleRun:
@@ -108,21 +156,18 @@ class EnsembleRun:
         Ensemble outputs asked for; never empty.
     """
 
-    __slots__ = ("_failed", "_in_flight", "_iterations", "_plan", "_requested", "_steps", "_waves")
+    __slots__ = ("_failed", "_in_flight", "_route", "_waves")
 
     def __init__(self, plan: EnsemblePlan, requested: frozenset[str]) -> None:
-        self._plan = plan
-        self._requested = requested
-        self._steps = plan.needed(requested)
-        self._waves: dict[int, _Wave] = {}
-        self._iterations = 0
+        self._route = plan.route(requested)
+        self._waves: list[_Wave] = []
         self._in_flight = 0
         self._failed = False
 
     def start(self) -> Advance:
         """All inputs of the ensemble are there (an omitted optional one counts as there, E2)."""
-        self._waves[0] = _Wave(set(self._plan.inputs))
-        return self._look(0)
+        self._waves.append(_Wave(self._route.given, 0))
+        return self._look(0, self._route.steps)
 
     def response(self, step: int, iteration: int, *, new_wave: bool) -> tuple[int, Advance]:
         """A step gave one response.
@@ -142,20 +187,22 @@ class EnsembleRun:
             A mapped output that the response lacks counts as arrived, but absent (E11).
         """
         if self._failed:
-            return iteration, Advance()
+            return iteration, _NOTHING
+        waves = self._waves
+        wave = waves[iteration]
         if new_wave:
-            self._iterations += 1
-            origin = self._waves[iteration]
             # Requested outputs and inputs from before the fork stay readable in the new wave.
-            self._waves[self._iterations] = _Wave(set(origin.arrived), set(origin.started))
-            iteration = self._iterations
-        self._waves[iteration].arrived |= self._plan.step_outputs[step]
-        return iteration, self._look(iteration)
+            iteration = len(waves)
+            wave = _Wave(wave.arrived, wave.started)
+            waves.append(wave)
+        route = self._route
+        wave.arrived |= route.makes[step]
+        return iteration, self._look(iteration, route.feeds[step])
 
     def finished(self) -> Advance:
         """A step gave its final response: after `response` where that came along with one."""
         self._in_flight -= 1
-        return Advance(done=self._in_flight == 0)
+        return _NOTHING if self._in_flight else _DONE
 
     def fail(self) -> bool:
         """A step failed; True the first time, when the ensemble is to be answered (E13)."""
@@ -168,34 +215,26 @@ class EnsembleRun:
         """True after the first failure: no further step starts."""
         return self._failed
 
-    def _look(self, iteration: int) -> Advance:
+    def _look(self, iteration: int, candidates: Sequence[int]) -> Advance:
+        """See which of these steps can start now, and whether a response is complete."""
         wave = self._waves[iteration]
-        plan = self._plan
-        ready = [
-            index
-            for index in self._steps
-            if index not in wave.started and plan.step_inputs[index] <= wave.arrived
-        ]
-        wave.started.update(ready)
-        self._in_flight += len(ready)
-        starts = [
-            Start(index, iteration, self._released(wave, ready[at + 1 :], index))
-            for at, index in enumerate(ready)
-        ]
-        emit = None
-        if not wave.emitted and self._requested <= wave.arrived:
+        route = self._route
+        arrived = wave.arrived
+        starts: list[Start] = []
+        for index in candidates:
+            reads = route.reads[index]
+            if arrived & reads == reads and not wave.started >> index & 1:
+                wave.started |= 1 << index
+                starts.append(Start(index, iteration, self._released(wave, index)))
+        self._in_flight += len(starts)
+        if not wave.emitted and arrived & route.requested == route.requested:
             wave.emitted = True
-            emit = iteration
-        return Advance(starts, emit)
+            return Advance(starts, iteration)
+        return Advance(starts) if starts else _NOTHING
 
-    def _released(self, wave: _Wave, later: Iterable[int], index: int) -> tuple[str, ...]:
+    def _released(self, wave: _Wave, index: int) -> tuple[str, ...]:
         """Tensors that this step is the last to read in this wave."""
-        if self._iterations:  # another wave may still read them
-            return ()
-        still = set(later).union(step for step in self._steps if step not in wave.started)
+        started = wave.started
         return tuple(
-            tensor
-            for tensor in self._plan.step_inputs[index]
-            if tensor not in self._requested
-            and not any(tensor in self._plan.step_inputs[other] for other in still)
+            [name for name, readers in self._route.readers[index] if not readers & ~started]
         )

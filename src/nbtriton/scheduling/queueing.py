@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from heapq import heappop, heappush
-from operator import itemgetter
+from heapq import heapify, heappop, heappush
+from typing import Final
 
 from nbtriton.scheduling.tickets import Drop, Ticket, Where
 
 __all__ = ["PriorityQueue", "QueuePolicy", "TimeoutAction"]
+
+# Departed tickets are swept out of a line when they are most of it, and more than this many: a
+# starved level whose requests all time out must not remember them.
+_SWEEP_ABOVE: Final = 64
 
 
 class TimeoutAction(Enum):
@@ -46,23 +49,25 @@ class QueuePolicy:
 class _Level:
     """One priority level: its FIFO, those whose timeout expired under DELAY, and its policy."""
 
-    __slots__ = ("count", "delayed", "fifo", "policy")
+    __slots__ = ("count", "delayed", "fifo", "listed", "policy")
 
     def __init__(self, policy: QueuePolicy) -> None:
         self.policy = policy
         self.fifo: deque[Ticket] = deque()
         self.delayed: deque[Ticket] = deque()
         self.count = 0  # waiting here, pending ones included (Q4)
+        self.listed = False  # its number stands in the queue's heap of levels
 
 
 class PriorityQueue:
     """FIFO per level, lower level first; each level has a policy of its own (Q1, Q2).
 
     Tickets that leave from the middle (timeout, cancellation) are only marked, and skipped when
-    they reach the head: every operation is O(log n) or better in the number waiting.
+    they reach the head: every operation is O(log n) or better in the number waiting and in the
+    number of levels, sweeps included (amortised).
     """
 
-    __slots__ = ("_deadlines", "_default", "_levels", "_order", "_policies", "_sequence", "count")
+    __slots__ = ("_deadlines", "_default", "_heads", "_levels", "_policies", "_sequence", "count")
 
     def __init__(
         self,
@@ -73,7 +78,7 @@ class PriorityQueue:
         self._policies = dict(level_policies or {})
         # Levels come to be when first used: a configuration may name millions of them.
         self._levels: dict[int, _Level] = {}
-        self._order: list[tuple[int, _Level]] = []
+        self._heads: list[int] = []  # heap of the levels that may have something to take
         self._deadlines: list[tuple[int, int, Ticket]] = []
         self._sequence = 0
         self.count = 0
@@ -82,8 +87,12 @@ class PriorityQueue:
         level = self._levels.get(number)
         if level is None:
             level = self._levels[number] = _Level(self._policies.get(number, self._default))
-            insort(self._order, (number, level), key=itemgetter(0))
         return level
+
+    def _list(self, number: int, level: _Level) -> None:
+        if not level.listed:
+            level.listed = True
+            heappush(self._heads, number)
 
     def push(self, now: int, ticket: Ticket) -> Drop | None:
         """Accept a ticket, or answer why not (queue full)."""
@@ -102,28 +111,39 @@ class PriorityQueue:
         level.fifo.append(ticket)
         level.count += 1
         self.count += 1
+        self._list(ticket.priority, level)
+        if len(level.fifo) + len(level.delayed) > 2 * level.count + _SWEEP_ABOVE:
+            level.fifo = deque(one for one in level.fifo if one.where is Where.QUEUED)
+            level.delayed = deque(one for one in level.delayed if one.where is Where.DELAYED)
+        if len(self._deadlines) > 2 * self.count + _SWEEP_ABOVE:
+            self._deadlines = [entry for entry in self._deadlines if _can_expire(entry[2])]
+            heapify(self._deadlines)
         return None
 
     def head(self) -> Ticket | None:
         """Return the next ticket in serving order, without taking it."""
-        for _, level in self._order:
-            if not level.count:
-                continue
-            for line, expected in ((level.fifo, Where.QUEUED), (level.delayed, Where.DELAYED)):
-                while line:
-                    if line[0].where is expected:
-                        return line[0]
-                    line.popleft()
+        heads = self._heads
+        while heads:
+            level = self._levels[heads[0]]
+            line = level.fifo
+            while line:
+                if line[0].where is Where.QUEUED:
+                    return line[0]
+                line.popleft()
+            line = level.delayed
+            while line:
+                if line[0].where is Where.DELAYED:
+                    return line[0]
+                line.popleft()
+            level.listed = False
+            heappop(heads)
         return None
 
-    def take(self) -> Ticket:
+    def take(self, head: Ticket) -> None:
         """Take what `head` just returned; it stays counted until `leave`."""
-        ticket = self.head()
-        assert ticket is not None, "take() without a head()"
-        level = self._levels[ticket.priority]
-        (level.fifo if ticket.where is Where.QUEUED else level.delayed).popleft()
-        ticket.where = Where.PENDING
-        return ticket
+        level = self._levels[head.priority]
+        (level.fifo if head.where is Where.QUEUED else level.delayed).popleft()
+        head.where = Where.PENDING
 
     def put_back(self, tickets: deque[Ticket]) -> None:
         """Undo `take` for tickets still pending, in their old order (Q3)."""
@@ -136,6 +156,7 @@ class PriorityQueue:
             delayed = ticket.deadline_ns < 0
             ticket.where = Where.DELAYED if delayed else Where.QUEUED
             (level.delayed if delayed else level.fifo).appendleft(ticket)
+            self._list(ticket.priority, level)
 
     def leave(self, ticket: Ticket) -> None:
         """The ticket went on to a batch, or was dropped: it counts here no more."""
@@ -156,7 +177,7 @@ class PriorityQueue:
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now:
             _, _, ticket = heappop(deadlines)
-            if ticket.where in (Where.QUEUED, Where.PENDING):
+            if _can_expire(ticket):
                 yield ticket, self._levels[ticket.priority].policy.timeout_action
 
     def drop(self, ticket: Ticket, status: str, message: str, reason: str) -> Drop:
@@ -169,11 +190,20 @@ class PriorityQueue:
         """Move an expired ticket behind all unexpired ones of its level (Q8)."""
         ticket.deadline_ns = -1
         ticket.where = Where.DELAYED
-        self._levels[ticket.priority].delayed.append(ticket)
+        level = self._levels[ticket.priority]
+        level.delayed.append(ticket)
+        self._list(ticket.priority, level)
 
     def next_deadline(self) -> int | None:
         """When the next waiting ticket expires, None if none ever will."""
         deadlines = self._deadlines
-        while deadlines and deadlines[0][2].where not in (Where.QUEUED, Where.PENDING):
+        while deadlines:
+            if _can_expire(deadlines[0][2]):
+                return deadlines[0][0]
             heappop(deadlines)
-        return deadlines[0][0] if deadlines else None
+        return None
+
+
+def _can_expire(ticket: Ticket) -> bool:
+    """True while its timeout applies: never again once in a batch (Q6)."""
+    return ticket.where is Where.QUEUED or ticket.where is Where.PENDING

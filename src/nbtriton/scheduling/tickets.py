@@ -30,17 +30,22 @@ class Ticket:
     size : int
         Batch size of the request, at least 1 (scheduling.md §3).
     shape_key : hashable
-        Requests share a batch only if their keys are equal; None compares with nothing and
-        everything may join (rules G1 to G5).
+        Requests share a batch only if their keys are equal; the same key, such as None, for all
+        requests of a model whose shapes are not compared (rules G1 to G5).
     priority : int
         1 is the highest; 0 where the model has no priority levels.
     timeout_ns : int
         The request's own queue timeout, 0 for none.
     enqueued_ns : int
         When the scheduler accepted it; set by the scheduler.
+    correlation_id, flags : int or str, int
+        Which sequence the request belongs to, and whether it starts (1) or ends (2) it.
     """
 
-    __slots__ = ("deadline_ns", "enqueued_ns", "priority", "shape_key", "size", "timeout_ns", "where")
+    __slots__ = (
+        "correlation_id", "deadline_ns", "enqueued_ns", "flags", "priority", "shape_key", "size",
+        "timeout_ns", "where",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -48,7 +53,11 @@ class Ticket:
         shape_key: Hashable = None,
         priority: int = 0,
         timeout_ns: int = 0,
+        correlation_id: int | str = 0,
+        flags: int = 0,
     ) -> None:
+        self.correlation_id = correlation_id
+        self.flags = flags
         self.size = size
         self.shape_key = shape_key
         self.priority = priority
@@ -62,7 +71,7 @@ REASONS: Final = {
     "batching_off": "the model has no dynamic_batching: every request runs alone",
     "no_batch_dimension": "max_batch_size is 0: every request runs alone",
     "preferred_batch_size": "a preferred batch size was reached",
-    "preferred_exceeded": "the next request would go beyond the largest preferred batch size",
+    "preferred_exceeded": "one more request goes beyond the largest preferred batch size",
     "max_batch_size": "the batch is full, or the next request no longer fits",
     "shape": "the next request has other input shapes, so it cannot share the batch",
     "max_queue_delay": "the oldest request had waited for max_queue_delay_microseconds",
@@ -72,6 +81,10 @@ REASONS: Final = {
     "timeout": "the request waited longer than its queue timeout",
     "queue_full": "max_queue_size requests of its priority level were waiting already",
     "cancelled": "the caller cancelled the request while it waited",
+    "stopped": "the server stopped while the request waited",
+    "sequence_ready": "a request of a sequence was there; no delay is configured to wait for more",
+    "minimum_slot_utilization": "enough slots of the instance had a request",
+    "sequence_rule": "the request breaks a rule of its sequence",
 }
 """Every reason a decision can carry, as a sentence."""
 
@@ -80,13 +93,18 @@ REASONS: Final = {
 class Run:
     """Run these tickets, in this order, as one batch on this instance.
 
-    ``reason`` is a key of `REASONS`: why the batch was closed at this size.
+    ``reason`` is a key of `REASONS`: why the batch was closed at this size. Where rows of a batch
+    belong to sequences, ``rows`` has the row of each ticket; the other rows below ``size`` are to
+    be padded. ``sequences`` has an object for each ticket that stands for its sequence and lives as
+    long as that does. Both are empty otherwise.
     """
 
     instance: int
     tickets: Sequence[Ticket]
     size: int
     reason: str
+    rows: tuple[int, ...] = ()
+    sequences: tuple[object, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)

@@ -1,0 +1,115 @@
+"""The response cache: answers to requests that were answered before (scheduling.md §14).
+
+Differences from the reference, all deliberate: the key also holds datatypes, shapes and the
+requested outputs, and errors are never kept. Arrays are kept as they are; the outputs handed out
+are read-only views of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.tensors import Array, datatype_of, nbytes_of, serialize_bytes, shape_of, to_numpy
+
+__all__ = ["CacheStatistics", "ResponseCache"]
+
+
+@dataclass(slots=True, frozen=True)
+class CacheStatistics:
+    """Counts since the server started, and what is held now in bytes."""
+
+    hits: int
+    misses: int
+    evictions: int
+    entries: int
+    used_bytes: int
+    size_bytes: int
+
+
+class ResponseCache:
+    """Least recently used answers, bounded by their size in bytes.
+
+    Parameters
+    ----------
+    size_bytes : int
+        Triton's ``--cache-config local,size=N``.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        if size_bytes <= 0:
+            raise InvalidArgumentError(
+                f"the size of the response cache must be positive, found {size_bytes}"
+            )
+        self._size = size_bytes
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[bytes, tuple[dict[str, Array], int]] = OrderedDict()
+        self._used = 0
+        self._hits = self._misses = self._evictions = 0
+
+    @staticmethod
+    def key(
+        model: str, version: int, inputs: Mapping[str, Array], outputs: frozenset[str]
+    ) -> bytes:
+        """Return the key of a request: everything that its answer may depend on."""
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(f"{model}\0{version}\0{sorted(outputs)}".encode())
+        for name in sorted(inputs):
+            array = inputs[name]
+            datatype = datatype_of(array)
+            digest.update(f"\0{name}\0{datatype}\0{shape_of(array)}\0".encode())
+            host = to_numpy(array)
+            if datatype == "BYTES":
+                digest.update(serialize_bytes(host))
+            else:
+                digest.update(np.ascontiguousarray(host).view(np.uint8).data)
+        return digest.digest()
+
+    def look_up(self, key: bytes) -> dict[str, Array] | None:
+        """Return the outputs kept under a key, and make them the most recent; None for a miss."""
+        with self._lock:
+            found = self._entries.get(key)
+            if found is None:
+                self._misses += 1
+                return None
+            self._entries.move_to_end(key)
+            self._hits += 1
+            return dict(found[0])
+
+    def insert(self, key: bytes, outputs: Mapping[str, Array]) -> bool:
+        """Keep outputs, letting the least recent ones go; False if they are kept or too large."""
+        kept = {name: _frozen(array) for name, array in outputs.items()}
+        size = sum(nbytes_of(array) for array in kept.values())
+        with self._lock:
+            if key in self._entries or size > self._size:
+                return False
+            while self._used + size > self._size:
+                _, (_, freed) = self._entries.popitem(last=False)
+                self._used -= freed
+                self._evictions += 1
+            self._entries[key] = (kept, size)
+            self._used += size
+            return True
+
+    def statistics(self) -> CacheStatistics:
+        """Return the counts and what is held."""
+        with self._lock:
+            return CacheStatistics(
+                self._hits, self._misses, self._evictions, len(self._entries), self._used,
+                self._size,
+            )  # fmt: skip
+
+
+def _frozen(array: Array) -> Array:
+    """Return a copy that callers cannot change; device arrays stay on their device."""
+    if isinstance(array, np.ndarray):
+        copy = array.copy()
+        copy.flags.writeable = False
+        return copy
+    return array.clone() if hasattr(array, "clone") else array.copy()

@@ -1,0 +1,180 @@
+"""What a sequence model gets besides its inputs: control tensors, padding rows, implicit state.
+
+scheduling.md §8.2, §8.3 and §9. Two deliberate differences: padding rows hold zeros and a state
+without initial data starts as zeros, where the reference leaves whatever was in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from nbtriton.backends.base import Response
+from nbtriton.config import ModelConfig
+from nbtriton.engine.request import InferenceRequest
+from nbtriton.errors import InternalError, InvalidArgumentError
+from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, Run
+from nbtriton.tensors import Array, deserialize_bytes, numpy_dtype, to_protocol
+
+__all__ = ["SequenceTensors", "enum_name"]
+
+_FLAGS = {"CONTROL_SEQUENCE_START": SEQUENCE_START, "CONTROL_SEQUENCE_END": SEQUENCE_END}
+_CORRELATION = "CONTROL_SEQUENCE_CORRID"
+_READY = "CONTROL_SEQUENCE_READY"
+
+_State = dict[str, Array]
+
+
+class SequenceTensors:
+    """The extra tensors of one sequence model.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        With ``sequence_batching``.
+    model_directory : Path or None
+        Where ``initial_state`` files are.
+    """
+
+    def __init__(self, config: ModelConfig, model_directory: Path | None) -> None:
+        batching = config.sequence_batching
+        self._shape = (1, 1) if config.max_batch_size > 0 else (1,)  # C-1
+        self._controls: list[tuple[str, Callable[[int | str, int, bool], Array]]] = []
+        self.correlation_datatype = ""
+        for control_input in batching.control_input:
+            for control in control_input.control:
+                kind = enum_name(control, "kind")
+                self._controls.append((control_input.name, self._control(kind, control)))
+        self._initial = {
+            state.input_name: _initial_state(state, config.max_batch_size > 0, model_directory)
+            for state in batching.state
+        }
+        self._state_outputs = {state.output_name: state.input_name for state in batching.state}
+        self._states: WeakKeyDictionary[object, _State] = WeakKeyDictionary()
+
+    def check(self, model: str, correlation_id: int | str, prefix: str) -> None:
+        """Refuse an id whose type is not the control's (A18)."""
+        if not self.correlation_datatype or not correlation_id:
+            return
+        found = "BYTES" if isinstance(correlation_id, str) else "UINT64"
+        expected = self.correlation_datatype
+        if (found == "BYTES") != (expected == "BYTES"):
+            raise InvalidArgumentError(
+                f"{prefix}sequence batching control 'CORRID' data-type is '{found}', "
+                f"but model '{model}' expects '{expected}'"
+            )
+
+    def batch(self, run: Run, requests: Sequence[InferenceRequest]) -> list[InferenceRequest]:
+        """Return what the model is to execute: real requests at their rows, padding between."""
+        for request, sequence in zip(requests, run.sequences, strict=True):
+            inputs = dict(request.inputs)
+            for name, value_of in self._controls:
+                inputs[name] = value_of(request.correlation_id, request.flags, True)
+            if self._initial:
+                state = self._states.get(sequence)
+                if state is None or request.flags & SEQUENCE_START:  # Q-7, I-2
+                    state = self._states[sequence] = dict(self._initial)
+                inputs |= state
+                request.requested_outputs |= self._state_outputs.keys()
+            request.inputs = inputs
+        if not run.rows:
+            return list(requests)
+        rows = dict(zip(run.rows, requests, strict=True))
+        first = requests[0]
+        return [rows.get(row) or self._padding(first) for row in range(run.size)]
+
+    def responses(
+        self, run: Run, responses: Sequence[Response | None]
+    ) -> list[Response | None]:
+        """Return the responses of the real requests, and keep the states they carry (I-5)."""
+        real = [responses[row] for row in run.rows] if run.rows else list(responses)
+        for response, sequence in zip(real, run.sequences, strict=True):
+            if response is None or not self._state_outputs:
+                continue
+            outputs = dict(response.outputs)
+            state = self._states.get(sequence)
+            for output, name in self._state_outputs.items():
+                if output in outputs and state is not None:
+                    state[name] = outputs.pop(output)
+            response.outputs = outputs
+        return real
+
+    def _padding(self, first: InferenceRequest) -> InferenceRequest:
+        """A row that belongs to nobody: same names and shapes, READY false, no answer (DI-3)."""
+        inputs = {
+            name: np.full_like(value, b"") if value.dtype == object else value * 0
+            for name, value in first.inputs.items()
+        }
+        for name, value_of in self._controls:
+            inputs[name] = value_of(0, 0, False)
+        padding = InferenceRequest(0, inputs, first.requested_outputs, 1, "numpy")
+        padding.runtime = first.runtime
+        return padding
+
+    def _control(self, kind: str, control: Any) -> Callable[[int | str, int, bool], Array]:
+        if kind == _CORRELATION:
+            return self._correlation(control)
+        for field, dtype in (
+            ("int32_false_true", np.int32), ("fp32_false_true", np.float32), ("bool_false_true", bool),
+        ):  # fmt: skip
+            values = getattr(control, field)
+            if values:
+                off, on = (np.full(self._shape, value, dtype) for value in values)
+        if kind == _READY:
+            return lambda _id, _flags, ready: on if ready else off
+        flag = _FLAGS[kind]
+        return lambda _id, flags, _ready: on if flags & flag else off
+
+    def _correlation(self, control: Any) -> Callable[[int | str, int, bool], Array]:
+        datatype = self.correlation_datatype = to_protocol(enum_name(control, "data_type"))
+        if datatype == "BYTES":  # C-4, as it was meant to be
+            return lambda cid, _flags, _ready: np.full(self._shape, _text(cid), dtype=object)
+        dtype = numpy_dtype(datatype)
+        bits = 8 * dtype.itemsize
+
+        def value(cid: int | str, _flags: int, _ready: bool) -> Array:
+            low = int(cid) & ((1 << bits) - 1)  # C-3: the low bits, wrapping
+            unsigned = np.full(self._shape, low, f"uint{bits}")
+            return unsigned.view(dtype)
+
+        return value
+
+
+def enum_name(message: Any, field: str) -> str:
+    """Return the name of an enum field's value, such as ``TYPE_FP32``."""
+    kinds = message.DESCRIPTOR.fields_by_name[field].enum_type
+    return str(kinds.values_by_number[getattr(message, field)].name)
+
+
+def _text(correlation_id: int | str) -> bytes:
+    return str(correlation_id).encode() if correlation_id else b""
+
+
+def _initial_state(state: Any, batching: bool, directory: Path | None) -> Array:
+    """Return a sequence's first state (I-2 to I-4)."""
+    datatype = to_protocol(enum_name(state, "data_type"))
+    initial = state.initial_state[0] if state.initial_state else None
+    dims = [1 if dim == -1 else dim for dim in (state.dims if initial is None else initial.dims)]
+    shape = (1, *dims) if batching else tuple(dims)
+    if initial is None or initial.WhichOneof("state_data") == "zero_data":
+        if datatype == "BYTES":
+            return np.full(shape, b"", dtype=object)
+        return np.zeros(shape, numpy_dtype(datatype))
+    path = Path(directory or "") / "initial_state" / initial.data_file
+    if directory is None or not path.is_file():
+        raise InternalError(f"failed to open text file for read {path}: No such file or directory")
+    content = path.read_bytes()
+    if datatype == "BYTES":
+        return deserialize_bytes(content).reshape(shape)
+    dtype = numpy_dtype(datatype)
+    expected = int(np.prod(shape)) * dtype.itemsize
+    if len(content) < expected:
+        raise InvalidArgumentError(
+            f"initial_state setting expects {expected} bytes, "
+            f"but the data provided from {initial.data_file}only has {len(content)} bytes."
+        )
+    return np.frombuffer(content[:expected], dtype).reshape(shape).copy()
