@@ -12,6 +12,8 @@ from collections import deque
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import nbtriton as nt
 from nbtriton.errors import ConfigError, InvalidArgumentError, NotFoundError
@@ -258,6 +260,27 @@ def test_A3_a_request_belongs_to_the_window_it_ends_in_and_to_no_other():
     assert [w.errors for w in (first, second, third)] == [0, 1, 1]
     assert second.first_error == "a"
     assert set(first.latencies_ns) == {3}
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 100), max_size=9).map(sorted), min_size=1, max_size=4),
+    st.lists(st.integers(0, 110), max_size=5).map(sorted),
+)
+def test_A3_every_request_is_in_exactly_one_window(ends, cuts):
+    slots = [Slot() for _ in ends]
+    errors: deque[tuple[int, str]] = deque()
+    counted, start = 0, 0
+    for cut in [*cuts, 110]:
+        # What has ended by the time of the look: some of it after the cut already.
+        for slot, times in zip(slots, ends, strict=True):
+            while len(slot.end_ns) < len(times) and times[len(slot.end_ns)] <= cut + 7:
+                slot.start_ns = 0
+                slot.succeeded(times[len(slot.end_ns)])
+        window = collect(slots, errors, start, cut)
+        # From a start of 0, the latency is the end.
+        assert all(start < end <= cut for end in window.latencies_ns)
+        counted, start = counted + len(window.latencies_ns), cut
+    assert counted == sum(map(len, ends))
 
 
 def test_time_windows_measure_until_stable_or_out_of_trials(server):
@@ -528,6 +551,36 @@ def test_A15_requests_that_wait_for_ever_are_cancelled(server):
     assert report.interrupted
     assert report.points == ()
     assert len(server.infer("stuck", {"IN": np.ones((1, 4), np.float32)})) == 1
+
+
+def test_A15_an_interrupt_while_the_last_requests_end_keeps_the_level(server):
+    drained = threading.Event()
+
+    def ends_late(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        if drained.is_set():
+            drained.clear()
+            interrupt()
+        return {"OUT": IN}
+
+    load(server, ends_late, "max_batch_size: 1")
+
+    def last_window(progress):
+        if progress.window == 3:
+            drained.set()
+
+    report = nt.perf(
+        server, "ends_late", concurrency=[2, 4, 8], quick=True, observer=last_window,
+        stability_percentage=1000,
+    )  # fmt: skip
+    assert report.interrupted
+    assert report.points[0].value == 2
+    assert report.points[0].outcome in ("stable", "interrupted")
+
+
+def test_a_load_that_never_started_stops_at_once(server):
+    run = driver.make_load(server, "double", driver.Concurrency(2), [{}])
+    run.stop()
+    assert not run.finished.is_set()
 
 
 def test_A15_a_second_interrupt_is_raised(server):

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
+from nbtriton import __version__
 from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.perf.data import InputData, Inputs, Request, generate, requests_from
 from nbtriton.perf.loads import Distribution, RequestIntervals, parse_levels
@@ -345,6 +346,7 @@ def _environment() -> dict[str, Any]:
     """Where it was measured; a GPU is named only if torch is in use already."""
     facts: dict[str, Any] = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "nbtriton": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": len(os.sched_getaffinity(0))

@@ -29,7 +29,7 @@ from nbtriton.perf.windows import Window
 if TYPE_CHECKING:
     from nbtriton.engine import InferenceFuture, Server
 
-__all__ = ["LoadRun", "Slot", "collect", "start_load"]
+__all__ = ["LoadRun", "Slot", "collect", "make_load"]
 
 # Open loop: a server that falls behind by so many requests will not catch up within a window;
 # beyond it only the memory of waiting requests would grow. Later sends count as delayed.
@@ -42,9 +42,13 @@ GRACE_S = 0.5
 class Slot:
     """One request at a time, and what became of those before it."""
 
-    __slots__ = ("end_ns", "future", "late_ns", "latency_ns", "lateness_ns", "start_ns", "taken")
+    __slots__ = (
+        "callback", "end_ns", "future", "late_ns", "latency_ns", "lateness_ns", "start_ns",
+        "taken",
+    )  # fmt: skip
 
     def __init__(self) -> None:
+        self.callback: Callable[[InferenceFuture], None] | None = None
         self.start_ns = 0
         self.late_ns = 0
         self.future: InferenceFuture | None = None
@@ -137,16 +141,27 @@ class LoadRun(ABC):
         """Send nothing more, let what is under way end, cancel what takes too long, and return.
 
         Returns once nothing of this load is left. A request that blocks its sender (one caller at
-        a time) cannot be cancelled; it is waited for.
+        a time) cannot be cancelled; it is waited for. A KeyboardInterrupt cancels at once and is
+        raised.
         """
         self._stopping = True
         self._wake()
-        if not self.finished.wait(GRACE_S):
-            for slot in list(self._slots):
-                if slot.future is not None:
-                    slot.future.cancel()
-        self.finished.wait()
+        if not self._thread.is_alive():
+            return
+        try:
+            ended = self.finished.wait(GRACE_S)
+        except KeyboardInterrupt:
+            self._cancel()
+            raise
+        if not ended:
+            self._cancel()
+            self.finished.wait()
         self._thread.join()
+
+    def _cancel(self) -> None:
+        for slot in list(self._slots):
+            if slot.future is not None:
+                slot.future.cancel()
 
     @abstractmethod
     def _run(self) -> None: ...
@@ -196,11 +211,14 @@ class _Submitting(LoadRun):
             self._errors.append((monotonic_ns(), str(error)))
             self._free(slot, inline=True)
         else:
-            future.add_done_callback(self._callback(slot))
+            assert slot.callback is not None
+            future.add_done_callback(slot.callback)
         finally:
             self._local.sending = False
 
-    def _callback(self, slot: Slot) -> Callable[[InferenceFuture], None]:
+    def _new_slot(self) -> Slot:
+        slot = Slot()
+
         def ended(future: InferenceFuture) -> None:
             end_ns = monotonic_ns()
             error = future.exception()
@@ -210,7 +228,8 @@ class _Submitting(LoadRun):
                 self._errors.append((end_ns, str(error)))
             self._free(slot, inline=getattr(self._local, "sending", False))
 
-        return ended
+        slot.callback = ended
+        return slot
 
     @abstractmethod
     def _free(self, slot: Slot, *, inline: bool) -> None:
@@ -224,7 +243,7 @@ class ClosedLoop(_Submitting):
         self, server: Server, model: str, requests: Sequence[Request], limit: int, concurrency: int
     ) -> None:
         super().__init__(server, model, requests, limit)
-        self._slots = [Slot() for _ in range(concurrency)]
+        self._slots = [self._new_slot() for _ in range(concurrency)]
         self._idle: deque[Slot] = deque()
         self._inbox: SimpleQueue[Slot | None] = SimpleQueue()
 
@@ -293,7 +312,7 @@ class OpenLoop(_Submitting):
         try:
             return self._idle.get(block=len(self._slots) >= MAX_OUTSTANDING)
         except Empty:
-            slot = Slot()
+            slot = self._new_slot()
             self._slots.append(slot)
             return slot
 
@@ -301,7 +320,7 @@ class OpenLoop(_Submitting):
         self._idle.put(slot)
 
 
-def start_load(
+def make_load(
     server: Server,
     model: str,
     load: Load,
@@ -310,14 +329,11 @@ def start_load(
     limit: int = 0,
     seed: int = 0,
 ) -> LoadRun:
-    """Start a load on a model of a server in this process."""
-    run: LoadRun
+    """Return a load on a model of a server in this process, not yet started."""
     match load:
         case Concurrency(value=1):
-            run = OneCaller(server, model, requests, limit)
+            return OneCaller(server, model, requests, limit)
         case Concurrency(value=concurrency):
-            run = ClosedLoop(server, model, requests, limit, concurrency)
+            return ClosedLoop(server, model, requests, limit, concurrency)
         case RequestRate() | RequestIntervals():
-            run = OpenLoop(server, model, requests, limit, load, seed)
-    run.start()
-    return run
+            return OpenLoop(server, model, requests, limit, load, seed)

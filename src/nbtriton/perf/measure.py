@@ -14,7 +14,7 @@ from nbtriton.perf.breakdown import (
     with_composing,
 )
 from nbtriton.perf.data import Request
-from nbtriton.perf.driver import LoadRun, start_load
+from nbtriton.perf.driver import LoadRun, make_load
 from nbtriton.perf.loads import Concurrency, Load, RequestIntervals
 from nbtriton.perf.report import LoadMode, PerfPoint
 from nbtriton.perf.windows import (
@@ -125,11 +125,11 @@ def measure_level(
     composing: Sequence[str],
     level: Level,
     on_window: Callable[[int, Window], None],
-) -> PerfPoint | None:
+) -> tuple[PerfPoint | None, bool]:
     """Run one level to its verdict.
 
-    A KeyboardInterrupt ends it early: the load is stopped and what was measured is returned with
-    the outcome ``"interrupted"``.
+    A KeyboardInterrupt ends it early: the load is stopped and what was measured is returned, with
+    the outcome ``"interrupted"`` unless the verdict was there already. A second one is raised.
 
     Parameters
     ----------
@@ -143,8 +143,9 @@ def measure_level(
 
     Returns
     -------
-    PerfPoint or None
-        None if it was interrupted before anything ended.
+    point : PerfPoint or None
+        None if it was interrupted before anything was measured.
+    interrupted : bool
     """
     # Senders that do not wait for answers: all but the single caller (A-7).
     is_async = level.load != Concurrency(1)
@@ -159,42 +160,56 @@ def measure_level(
         statistics[now_ns] = document
         return now_ns
 
-    run: LoadRun | None = None
+    run = make_load(
+        server, model, level.load, level.requests, limit=level.request_count, seed=level.seed
+    )
     start_ns = 0
+    verdict: Verdict | None = None
+    interrupted = False
     try:
-        if level.request_count:
-            start_ns = bound()
-        run = start_load(
-            server, model, level.load, level.requests, limit=level.request_count, seed=level.seed
-        )
-        if level.request_count:
-            run.finished.wait()
-            end_ns = bound()
-            verdict = meter.add(_clamped(run, start_ns, end_ns, statistics))
-            assert verdict is not None
-            on_window(1, meter.windows[-1])
-        else:
-            plan = level.plan.fitted(_warm_up(run, level))
-            start_ns = bound()
-            found: Verdict | None = None
-            while found is None:
+        try:
+            if level.request_count:
+                start_ns = bound()
+                run.start()
+                run.finished.wait()
+                window = _clamped(run, start_ns, bound(), statistics)
+                verdict = meter.add(window)
+                on_window(1, window)
+            else:
+                run.start()
+                plan = level.plan.fitted(_warm_up(run, level))
+                start_ns = bound()
+            while verdict is None:
                 _wait(run, plan, start_ns)
                 end_ns = bound()
                 window = run.take(start_ns, end_ns)
                 start_ns = end_ns
-                found = meter.add(window)
+                verdict = meter.add(window)
                 on_window(len(meter.windows), window)
-            verdict = found
-    except KeyboardInterrupt:
-        verdict = meter.cut(run.take(start_ns, bound()) if run and start_ns else None)
+        except KeyboardInterrupt:
+            interrupted = True
+            if verdict is None:
+                verdict = meter.cut(run.take(start_ns, bound()) if start_ns else None)
     finally:
-        if run is not None:
-            run.stop()
+        interrupted = _stop(run, interrupted=interrupted)
+    assert verdict is not None
     if not verdict.windows:
-        return None
+        return None, interrupted
     before = statistics[verdict.windows[0].start_ns]
     after = statistics[verdict.windows[-1].end_ns]
-    return _point(level, rule, verdict, _server_side(model, composing, before, after))
+    server_side = _server_side(model, composing, before, after)
+    return _point(level, rule, verdict, server_side), interrupted
+
+
+def _stop(run: LoadRun, *, interrupted: bool) -> bool:
+    """Stop the load; return whether there was an interrupt by now. A second one is raised."""
+    try:
+        run.stop()
+    except KeyboardInterrupt:
+        if interrupted:
+            raise
+        return True
+    return interrupted
 
 
 def _statistics(server: Server, models: Sequence[str]) -> StatisticsDocument:

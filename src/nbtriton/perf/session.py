@@ -135,17 +135,17 @@ class Session:
             self._tell(what, count, max_windows, window.requests_per_s * level.batch_size)
 
         self._tell(what, 0, max_windows, 0.0)
-        point = measure_level(self._server, self._model, self._composing, level, on_window)
-        if point is None:
-            raise KeyboardInterrupt
-        if point.outcome == "over_limit":
+        point, interrupted = measure_level(
+            self._server, self._model, self._composing, level, on_window
+        )
+        if point is not None and point.outcome == "over_limit":
             self.notes.append(f"{what}: {point.notes[0]}")
-            return False
-        self.points.append(point)
-        if point.outcome == "interrupted":
+        elif point is not None:
+            self.points.append(point)
+        if interrupted:
             raise KeyboardInterrupt
         # More load would not help a level at which nothing was answered.
-        return point.outcome in ("stable", "unstable")
+        return point is not None and point.outcome in ("stable", "unstable")
 
     def _tell(self, what: str, window: int, max_windows: int, rate: float) -> None:
         if self._observer is None:
