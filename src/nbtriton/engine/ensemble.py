@@ -45,8 +45,7 @@ class EnsembleRuntime(Runtime):
         self._retiring = False
         self._retired = threading.Event()
 
-    def submit(self, request: InferenceRequest) -> bool:
-        """Accept an admitted request; False if this version is retired."""
+    def _enter(self, request: InferenceRequest) -> bool:
         flight = _Flight(self, request)
         with self._lock:
             if self._retiring:
@@ -281,7 +280,7 @@ class _Flight:
             request.send(response, final=False)
         elif request.claim():
             self._count_success()
-            request.deliver(response, final=True)
+            self.ensemble.deliver(request, response, final=True)
 
     def _fail(self, error: TritonError) -> None:
         """Answer with the first error; the steps that run are left to run (E13)."""
@@ -299,7 +298,7 @@ class _Flight:
             wrapped.hint = error.hint
         # Once per request: that Triton counts it twice is a defect (T4).
         self.ensemble.statistics.failure(1, monotonic_ns() - request.start_ns)
-        request.deliver(Response(error=wrapped), final=True)
+        self.ensemble.deliver(request, Response(error=wrapped), final=True)
 
     def _account(self, sub: InferenceRequest) -> None:
         timing = sub.timing()

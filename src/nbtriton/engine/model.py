@@ -149,8 +149,7 @@ class ModelRuntime(Runtime):
             self._sequences.check(self.name, request.correlation_id, request.log_prefix)
         return request
 
-    def submit(self, request: InferenceRequest) -> bool:
-        """Accept an admitted request; False if this version is retired."""
+    def _enter(self, request: InferenceRequest) -> bool:
         if self._retiring:
             return False
         self._post(self._on_submit, request)
@@ -223,10 +222,13 @@ class ModelRuntime(Runtime):
                 )
             ]  # fmt: skip
         self._accepted += 1
+        self._take_place(request)
+        return self._batcher.submit(monotonic_ns(), request)
+
+    def _take_place(self, request: InferenceRequest) -> None:
         if self._order is not None:
             with self._order_lock:
                 self._order.accept(request.number)
-        return self._batcher.submit(monotonic_ns(), request)
 
     def _on_finish(self, fact: tuple[int, Sequence[InferenceRequest]]) -> list[Decision]:
         instance, requests = fact
@@ -314,14 +316,14 @@ class ModelRuntime(Runtime):
     ) -> None:
         """Pass on a response, in the order of the requests if the model preserves it."""
         if self._order is None:
-            request.deliver(response, final=final)
+            super().deliver(request, response, final=final)
         else:
             with self._order_lock:
                 ready = self._order.respond(
                     request.number, (request, response, final), final=final
                 )
             for held, held_response, held_final in ready:
-                held.deliver(held_response, final=held_final)
+                super().deliver(held, held_response, final=held_final)
         # A decoupled request lives until its final response, however long after execute.
         if final and self.interface.decoupled:
             self._post(self._on_closed, None)

@@ -38,8 +38,8 @@ class InferenceRequest(Ticket):
     """
 
     __slots__ = (
-        "again", "batch_size", "cancelled", "compute_end_ns", "compute_start_ns",
-        "execute_end_ns", "execute_start_ns", "future", "inputs", "kind", "number",
+        "again", "batch_size", "cache_key", "cancelled", "compute_end_ns", "compute_start_ns",
+        "execute_end_ns", "execute_start_ns", "future", "inputs", "kind", "lookup_ns", "number",
         "on_response", "open", "parameters", "request_id", "requested_outputs", "ridden_size",
         "root", "runtime", "start_ns", "step_timing",
     )  # fmt: skip
@@ -78,6 +78,8 @@ class InferenceRequest(Ticket):
         self.future = InferenceFuture(self) if root is None else None
         self.cancelled = False
         self.again = False
+        self.cache_key = b""
+        self.lookup_ns = 0
         # Popping is atomic with and without a GIL: who gets the item may send the final response.
         self.open = [None]
         self.start_ns = monotonic_ns()

@@ -6,11 +6,13 @@ import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from time import monotonic_ns
 from typing import Any
 
 from nbtriton.backends.base import Response
 from nbtriton.config import ModelConfig
 from nbtriton.engine.admission import Interface
+from nbtriton.engine.cache import ResponseCache
 from nbtriton.engine.request import InferenceRequest
 from nbtriton.engine.snapshot import ModelSnapshot
 from nbtriton.engine.statistics import Statistics
@@ -51,6 +53,8 @@ class Runtime(ABC):
         self.version = version
         self.interface = Interface(config)
         self.statistics = Statistics()
+        # Set by the server before the first request if it has a cache and the model wants it (K1).
+        self.cache: ResponseCache | None = None
 
     def admit(self, inputs: Mapping[str, Any], **options: Any) -> InferenceRequest:
         """Check a request against this version's signature; see `Interface.admit`."""
@@ -58,9 +62,15 @@ class Runtime(ABC):
         request.runtime = self
         return request
 
-    @abstractmethod
     def submit(self, request: InferenceRequest) -> bool:
         """Accept an admitted request; False if this version has been retired meanwhile."""
+        if self.cache is not None and self._answer_from_cache(self.cache, request):
+            return True
+        return self._enter(request)
+
+    @abstractmethod
+    def _enter(self, request: InferenceRequest) -> bool:
+        """Schedule a request that the cache cannot answer; False if this version is retired."""
 
     @abstractmethod
     def cancel(self, request: InferenceRequest) -> None:
@@ -82,7 +92,35 @@ class Runtime(ABC):
         self, request: InferenceRequest, response: Response | None, *, final: bool
     ) -> None:
         """Pass on a response whose right to be sent is settled."""
+        if request.cache_key and response is not None and response.error is None:
+            self._keep(request, response)
         request.deliver(response, final=final)
+
+    def _answer_from_cache(self, cache: ResponseCache, request: InferenceRequest) -> bool:
+        """Answer from the cache if it can: before the queue, without an execution (K3)."""
+        start = monotonic_ns()
+        key = cache.key(self.name, self.version, request.inputs, request.requested_outputs)
+        outputs = cache.look_up(key)
+        now = monotonic_ns()
+        if outputs is None:
+            request.cache_key = key
+            request.lookup_ns = now - start
+            return False
+        self.statistics.cache_hit(now - request.start_ns, start - request.start_ns, now - start)
+        self._take_place(request)
+        if request.claim():
+            self.deliver(request, Response(outputs), final=True)
+        return True
+
+    def _take_place(self, request: InferenceRequest) -> None:
+        """An answered request takes part in the order of responses too, where there is one."""
+
+    def _keep(self, request: InferenceRequest, response: Response) -> None:
+        assert self.cache is not None
+        start = monotonic_ns()
+        # Kept by a twin that was faster: neither a hit nor a miss (K4).
+        if self.cache.insert(request.cache_key, response.outputs):
+            self.statistics.cache_miss(request.lookup_ns + monotonic_ns() - start)
 
     @abstractmethod
     def retire(self) -> None:

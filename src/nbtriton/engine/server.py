@@ -18,6 +18,7 @@ from nbtriton.config import (
     validate_ensemble,
 )
 from nbtriton.engine.bls import ModelServer
+from nbtriton.engine.cache import ResponseCache
 from nbtriton.engine.clock import SchedulerThread
 from nbtriton.engine.devices import visible_gpus
 from nbtriton.engine.ensemble import EnsembleRuntime
@@ -51,6 +52,9 @@ class Server:
     ----------
     gpus : sequence of int, optional
         Ids of the GPUs that models may use; all visible ones by default.
+    cache_bytes : int, optional
+        Size of the response cache, as in ``--cache-config local,size=N``. Without one,
+        ``response_cache { enable: true }`` has no effect, as in Triton.
 
     Examples
     --------
@@ -63,7 +67,10 @@ class Server:
     array([[2., 2., 2., 2.]], dtype=float32)
     """
 
-    def __init__(self, *, gpus: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, *, gpus: Sequence[int] | None = None, cache_bytes: int | None = None
+    ) -> None:
+        self.cache = None if cache_bytes is None else ResponseCache(cache_bytes)
         self._gpus = None if gpus is None else tuple(gpus)
         self._registry = Registry()
         self._changing = threading.RLock()
@@ -137,6 +144,8 @@ class Server:
             user_config.CopyFrom(wanted)
             number = version or (max(entry.slots) if entry is not None else 1)
             runtime = self._build(wanted, model, number, example, current)
+            if runtime.config.response_cache.enable:
+                runtime.cache = self.cache
             self._put(name, user_config, runtime)
         return ModelHandle(self, name)
 

@@ -8,7 +8,11 @@ from typing import Any
 
 __all__ = ["Statistics"]
 
-_DURATIONS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+_DURATIONS = (
+    "success", "fail", "queue", "compute_input", "compute_infer", "compute_output",
+    "cache_hit", "cache_miss",
+)  # fmt: skip
+_COMPUTE = _DURATIONS[3:6]
 
 
 class Statistics:
@@ -71,6 +75,22 @@ class Statistics:
             self.counts["fail"] += requests
             self.ns["fail"] += total_ns
 
+    def cache_hit(self, total_ns: int, queue_ns: int, lookup_ns: int) -> None:
+        """A request answered from the response cache: a success without an execution (K9)."""
+        with self._lock:
+            for field, duration in (
+                ("success", total_ns), ("queue", queue_ns), ("cache_hit", lookup_ns),
+            ):  # fmt: skip
+                self.counts[field] += 1
+                self.ns[field] += duration
+
+    def cache_miss(self, lookup_and_insert_ns: int) -> None:
+        """An answer that was not in the cache and now is; its cost counts as part of success."""
+        with self._lock:
+            self.counts["cache_miss"] += 1
+            self.ns["cache_miss"] += lookup_and_insert_ns
+            self.ns["success"] += lookup_and_insert_ns
+
     def sizes(self) -> dict[int, int]:
         """Executions per total batch size."""
         with self._lock:
@@ -82,8 +102,6 @@ class Statistics:
             durations = {
                 field: {"count": self.counts[field], "ns": self.ns[field]} for field in _DURATIONS
             }
-            for field in ("cache_hit", "cache_miss"):
-                durations[field] = {"count": 0, "ns": 0}
             return {
                 "name": name,
                 "version": str(version),
@@ -97,7 +115,7 @@ class Statistics:
                         "batch_size": size,
                         **{
                             field: {"count": entry[0], "ns": entry[at]}
-                            for at, field in enumerate(_DURATIONS[3:], start=1)
+                            for at, field in enumerate(_COMPUTE, start=1)
                         },
                     }
                     for size, entry in sorted(self.batch_sizes.items())
