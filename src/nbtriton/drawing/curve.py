@@ -17,7 +17,7 @@ _LEFT, _RIGHT, _BOTTOM = 66.0, 78.0, 52.0
 # Percentiles differ by dash and marker, never by colour alone: lowest solid, highest finest.
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
 # Beyond this ratio of the highest to the lowest latency a linear axis hides the low end.
-_LOG_FROM = 25.0
+_LOG_FROM = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +202,8 @@ def _axes(
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     x_ticks = nice_ticks(0, max((point.throughput for point in points), default=1) or 1, 7)
     low, high = min(values, default=0.1), max(values, default=1.0)
+    # Six decades are more than can be read; what is faster still stands on the axis.
+    low = max(low, high / 1e6)
     log = high / low > _LOG_FROM
     y_ticks = log_ticks(low, high) if log else nice_ticks(0, high, 6)
     x_top = x_ticks[-1]

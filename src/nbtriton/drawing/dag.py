@@ -18,7 +18,7 @@ def dag_scene(graph: Graph) -> Shape:
     plan = layout(graph)
     parts: list[Shape] = []
     if graph.title:
-        parts.append(_text(20, 27, graph.title, 13, "fg", bold=True))
+        parts.append(_text(24, 29, graph.title, 13, "fg", bold=True))
     parts.extend(_edge(route) for route in plan.routes)
     for label in plan.labels:
         name, _, rest = label.text.partition(" ")

@@ -15,9 +15,9 @@ from nbtriton.errors import InvalidArgumentError
 
 __all__ = ["Box", "Edge", "Graph", "Label", "Layout", "Node", "Route", "layout", "topological"]
 
-_MARGIN = 20.0
-_TITLE = 26.0
-_NODE_GAP = 30.0  # room for the live badge on a node's upper edge
+_MARGIN = 24.0  # with room for the badge on the topmost node
+_TITLE = 28.0
+_NODE_GAP = 30.0  # room for the live badge above a node
 _DUMMY_GAP = 14.0
 _BEND = 46.0  # width in which an edge changes its height
 _ROW = 19.0

@@ -67,7 +67,8 @@ def nice_ticks(low: float, high: float, about: int = 5) -> tuple[float, ...]:
 
 def log_ticks(low: float, high: float) -> tuple[float, ...]:
     """Ticks at 1, 2 and 5 times each power of ten from below ``low`` to above ``high``."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    # One decade more at each end: the logarithm of 999.9999999999999 is 3.
+    first, last = math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1
     steps = [m * 10.0**p for p in range(first, last + 1) for m in (1, 2, 5)]
     below = max((t for t in steps if t <= low), default=steps[0])
     above = min((t for t in steps if t >= high), default=steps[-1])

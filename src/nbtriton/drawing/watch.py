@@ -323,7 +323,7 @@ def _time_axis(y: float, span_s: float) -> list[Shape]:
 def _histogram(model: ModelActivity, y: float, height: float) -> list[Shape]:
     bins = model.bins or (("1", 0),)
     top, base = y + 30, y + height - 24
-    most = max(max((n for _, n in bins), default=0), 1)
+    most = max(n for _, n in bins)
     step = min(_BARS_W / len(bins), 34.0)
     wide = step * 0.78
     parts = [
@@ -334,7 +334,7 @@ def _histogram(model: ModelActivity, y: float, height: float) -> list[Shape]:
     widest = max(text_width(name, 10) for name, _ in bins) + 3
     every = max(1, -(-int(widest) // max(1, int(step))))
     for i, (name, n) in enumerate(bins):
-        bar = (base - top - 10) * n / most
+        bar = (base - top - 10) * n / max(1, most)
         x = _BARS_X + i * step + (step - wide) / 2
         parts.append(
             shape(

@@ -17,7 +17,7 @@ function render({ model, el }) {
   let nodes = [];
   /** @type {SVGElement[]} */
   let groups = [];
-  /** @type {Map<number, {badge: SVGElement, text: SVGElement, plate: SVGElement}>} */
+  /** @type {Map<number, {right: number, text: SVGElement, plate: SVGElement}>} */
   let badges = new Map();
   /** @type {unknown} */
   let drawn = null;
@@ -48,21 +48,21 @@ function render({ model, el }) {
   /** @param {DagNode} node */
   const said = (node) => [node.label, node.kind, node.sublabel].filter(Boolean).join(", ");
 
-  /** A plate on the upper edge of a model, for what waits and runs there. @param {SVGElement} group */
+  /** A plate above a model, for what waits and runs there. @param {SVGElement} group */
   const badge = (group) => {
     const box = /** @type {SVGElement} */ (group.querySelector(".nbt-box"));
     const right = Number(box.getAttribute("x")) + Number(box.getAttribute("width"));
     const y = Number(box.getAttribute("y"));
-    const plate = build(["rect", { rx: "9", height: "18", y: String(y - 11), class: "nbt-plate" }, []]);
+    const plate = build(["rect", { rx: "9", height: "18", y: String(y - 21), class: "nbt-plate" }, []]);
     const text = build([
       "text",
-      { x: String(right - 14), y: String(y + 2), "text-anchor": "end", "font-size": "11" },
+      { y: String(y - 8), "text-anchor": "middle", "font-size": "11" },
       [],
     ]);
     const all = build(["g", { class: "nbt-badge" }, []]);
     all.append(plate, text);
     group.append(all);
-    return { badge: all, text, plate };
+    return { right, text, plate };
   };
 
   const draw_live = () => {
@@ -84,10 +84,10 @@ function render({ model, el }) {
       group.setAttribute("data-queued", String(queued));
       group.setAttribute("data-executing", String(executing));
       group.setAttribute("aria-label", `${said(nodes[i])}, ${text}`);
-      const right = Number(parts.text.getAttribute("x"));
-      // 6.9 is the widest advance at this size; measuring would force a layout in every frame.
-      const width = Math.max(40, text.length * 6.4) + 16;
-      parts.plate.setAttribute("x", String(right - width + 8));
+      // The widest advance at this size; measuring would force a layout in every frame.
+      const width = Math.max(40, text.length * 6.6) + 14;
+      parts.text.setAttribute("x", String(parts.right - width / 2));
+      parts.plate.setAttribute("x", String(parts.right - width));
       parts.plate.setAttribute("width", String(width));
       for (const edge of picture.querySelectorAll(".nbt-edge")) {
         if (edge.getAttribute("data-target") === nodes[i].id) edge.classList.toggle("nbt-flow", busy);

@@ -104,8 +104,9 @@ def _sublabel(config: ModelConfig) -> str:
 def _instances(config: ModelConfig) -> str:
     totals: dict[str, int] = {}
     for group in config.instance_group:
-        kinds = group.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number
-        kind = kinds[group.kind].name.removeprefix("KIND_")
+        kinds = group.DESCRIPTOR.fields_by_name["kind"].enum_type
+        assert kinds is not None
+        kind = kinds.values_by_number[group.kind].name.removeprefix("KIND_")
         totals[kind] = totals.get(kind, 0) + max(1, group.count) * max(1, len(group.gpus))
     return " + ".join(f"{count} \u00d7 {kind}" for kind, count in totals.items())
 

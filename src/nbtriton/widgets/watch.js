@@ -158,11 +158,11 @@ function render({ model, el }) {
       const doing = values.batch ? `batch ${values.batch}` : "idle";
       write(text, `${Math.round(values.share * 100)} % · ${doing}`);
     }
-    const most = Math.max(1, ...data.bins);
+    const most = Math.max(0, ...data.bins);
     write(part("bar-title"), `batch sizes ${data.recent ? `in ${span} s` : "since load"}`);
     write(part("bar-top"), count(most));
     card.querySelectorAll('[data-role="bar"]').forEach((bar, k) => {
-      const height = (Number(bar.getAttribute("data-room")) * (data.bins[k] ?? 0)) / most;
+      const height = (Number(bar.getAttribute("data-room")) * (data.bins[k] ?? 0)) / Math.max(1, most);
       bar.setAttribute("height", height.toFixed(1));
       bar.setAttribute("y", (Number(bar.getAttribute("data-base")) - height).toFixed(1));
     });

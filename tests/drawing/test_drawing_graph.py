@@ -1,0 +1,174 @@
+"""The layout of graphs: nothing overlaps, edges go forward, the same graph gives the same picture."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nbtriton.drawing import Edge, Graph, Node, dag_svg, dag_text, layout, topological
+from nbtriton.errors import InvalidArgumentError
+from tests.widgets.samples import digits_graph
+
+
+@st.composite
+def graphs(draw):
+    count = draw(st.integers(1, 12))
+    names = draw(
+        st.lists(st.text("abcXYZ_<&\"'", min_size=1, max_size=14), min_size=count, max_size=count)
+    )
+    kinds = st.sampled_from(["model", "model", "input", "output"])
+    nodes = []
+    for i, name in enumerate(names):
+        ports = draw(st.integers(0, 4))
+        nodes.append(
+            Node(
+                f"n{i}",
+                name,
+                draw(kinds),
+                draw(st.sampled_from(["", "FP32[4]"])),
+                (),
+                tuple(f"I{k}" for k in range(ports)),
+                tuple(f"O{k}" for k in range(draw(st.integers(0, 3)))),
+            )
+        )
+    pairs = [(a, b) for a in range(count) for b in range(a + 1, count)]
+    chosen = draw(st.lists(st.sampled_from(pairs), max_size=18)) if pairs else []
+    edges = [
+        Edge(
+            f"n{a}",
+            f"n{b}",
+            draw(st.sampled_from(["", "x FP32[1]", "long_tensor_name"])),
+            draw(st.sampled_from(["", *nodes[a].outputs])),
+            draw(st.sampled_from(["", *nodes[b].inputs])),
+        )
+        for a, b in chosen
+    ]
+    order = draw(st.permutations(range(count)))
+    return Graph(tuple(nodes[i] for i in order), tuple(edges), draw(st.sampled_from(["", "title"])))
+
+
+@given(graphs())
+@settings(max_examples=150, deadline=None)
+def test_nodes_keep_apart_and_inside(graph):
+    plan = layout(graph)
+    for box in plan.boxes.values():
+        assert box.x >= 0
+        assert box.y >= 0
+        assert box.x + box.width <= plan.width
+        assert box.y + box.height <= plan.height
+    for one, two in itertools.combinations(plan.boxes.values(), 2):
+        apart = (
+            one.x + one.width <= two.x
+            or two.x + two.width <= one.x
+            or one.y + one.height <= two.y
+            or two.y + two.height <= one.y
+        )
+        assert apart
+
+
+@given(graphs())
+@settings(max_examples=150, deadline=None)
+def test_edges_go_to_the_right_from_port_to_port(graph):
+    plan = layout(graph)
+    assert len(plan.routes) == len(graph.edges)
+    for route, edge in zip(plan.routes, graph.edges, strict=True):
+        source, target = plan.boxes[edge.source], plan.boxes[edge.target]
+        assert source.layer < target.layer
+        xs = [x for x, _ in route.points]
+        assert xs == sorted(xs)
+        assert route.points[0][0] == source.x + source.width
+        assert route.points[-1][0] == target.x
+        if edge.target_port:
+            assert route.points[-1][1] == target.in_ports[edge.target_port]
+
+
+@given(graphs())
+@settings(max_examples=60, deadline=None)
+def test_ports_stand_inside_their_node_in_order(graph):
+    for box in layout(graph).boxes.values():
+        for ports in (box.in_ports, box.out_ports):
+            heights = list(ports.values())
+            assert heights == sorted(set(heights))
+            assert all(box.y < y < box.y + box.height for y in heights)
+
+
+@given(graphs())
+@settings(max_examples=60, deadline=None)
+def test_labels_do_not_touch_nodes_or_each_other(graph):
+    plan = layout(graph)
+    # Text of 11 px: 9 above its baseline, 3 below. Widths are estimated, so the left end counts.
+    spots = [(label.x, label.y - 9, label.y + 3) for label in plan.labels]
+    for (x1, top1, low1), (x2, top2, low2) in itertools.combinations(spots, 2):
+        assert x1 != x2 or low1 <= top2 or low2 <= top1
+    for x, top, low in spots:
+        for box in plan.boxes.values():
+            inside = box.x < x < box.x + box.width
+            assert not (inside and top < box.y + box.height and low > box.y)
+
+
+@given(graphs())
+@settings(max_examples=40, deadline=None)
+def test_the_same_graph_gives_the_same_well_formed_picture(graph):
+    svg = dag_svg(graph)
+    assert svg == dag_svg(graph)
+    root = ET.fromstring(svg)
+    assert root.get("role") == "img"
+    assert root.get("aria-label")
+    drawn = [g.get("data-node") for g in root.iter() if g.get("data-node")]
+    assert drawn == [node.id for node in topological(graph)]
+
+
+@given(graphs())
+@settings(max_examples=60, deadline=None)
+def test_text_names_every_node_in_full_once(graph):
+    lines = dag_text(graph).splitlines()[1 if graph.title else 0 :]
+    full = [line for line in lines if not re.search(r"\((above|below)\)$", line)]
+    assert len(full) == len(graph.nodes)
+
+
+def test_a_cycle_is_named():
+    graph = Graph((Node("a", "one"), Node("b", "two")), (Edge("a", "b"), Edge("b", "a")))
+    with pytest.raises(InvalidArgumentError, match="cycle through 'one', 'two'"):
+        layout(graph)
+
+
+def test_an_edge_to_nowhere_is_named():
+    with pytest.raises(InvalidArgumentError, match="unknown node 'z'"):
+        layout(Graph((Node("a", "one"),), (Edge("a", "z", "T"),)))
+
+
+def test_inputs_stand_first_and_outputs_last():
+    plan = layout(digits_graph())
+    layers = {name: box.layer for name, box in plan.boxes.items()}
+    assert layers["input:IMAGE"] == 0
+    assert layers["step:1"] == layers["step:2"] == 2
+    assert layers["output:CLASSIFICATION"] == layers["output:SEGMENTATION"] == 3
+
+
+def test_crossings_are_undone():
+    # a feeds d and b feeds c: in the given order the two edges would cross.
+    graph = Graph(
+        (Node("a", "a"), Node("b", "b"), Node("c", "c"), Node("d", "d")),
+        (Edge("a", "d"), Edge("b", "c")),
+    )
+    boxes = layout(graph).boxes
+    assert (boxes["a"].y < boxes["b"].y) == (boxes["d"].y < boxes["c"].y)
+
+
+def test_text_of_the_digits_graph(golden):
+    golden("digits_graph.txt", dag_text(digits_graph()))
+
+
+def test_picture_of_the_digits_graph(golden):
+    golden("digits_graph.svg", dag_svg(digits_graph()))
+
+
+def test_no_script_and_nothing_from_outside():
+    svg = dag_svg(digits_graph())
+    assert "<script" not in svg
+    assert "http" not in svg.replace('xmlns="http://www.w3.org/2000/svg"', "")

@@ -1,0 +1,103 @@
+"""The static form of the live view of a server."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbtriton.drawing import (
+    Lane,
+    ModelActivity,
+    batch_bins,
+    bin_counts,
+    watch_html,
+    watch_svg,
+    watch_text,
+)
+
+SVG = "{http://www.w3.org/2000/svg}"
+ACTIVE = ModelActivity(
+    "digits",
+    ages_s=(3.0, 2.0, 1.0, 0.0),
+    queued=(0, 2, 8, 3),
+    executing=4,
+    lanes=(Lane("digits_0_0", (0.0, 0.5, 1.0, 0.5), 4, 12), Lane("digits_0_1", (0.0,) * 4)),
+    bins=(("1", 2), ("2", 10)),
+    infer_per_s=123.4,
+    queue_ms=2.5,
+    compute_ms=1.5,
+    inference_count=1200,
+    execution_count=300,
+)
+
+
+@given(st.integers(0, 4096), st.dictionaries(st.integers(1, 5000), st.integers(1, 100)))
+def test_every_execution_is_in_one_bar(max_batch_size, sizes):
+    bins = batch_bins(max_batch_size)
+    assert bins[0][0] == 1
+    assert bins[-1][1] == max(1, max_batch_size)
+    assert all(a[1] + 1 == b[0] for a, b in zip(bins, bins[1:], strict=False))
+    assert len(bins) <= 14
+    assert sum(n for _, n in bin_counts(bins, sizes)) == sum(sizes.values())
+
+
+def test_bars_double_beyond_a_dozen():
+    assert batch_bins(32) == ((1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32))
+
+
+def parts(role, **model):
+    root = ET.fromstring(watch_svg([ACTIVE], **model))
+    return [node for node in root.iter() if node.get("data-role") == role]
+
+
+def test_the_queue_is_drawn_against_time():
+    (line,) = parts("queue-line", span_s=4.0)
+    # 0 at a quarter of the width, the newest at the right edge, the scale's top is 8.
+    assert line.get("d").startswith("M332.5 84.0")
+    assert line.get("d").endswith("H580.0V66.8")
+
+
+def test_each_instance_has_a_lane_that_says_what_it_does():
+    assert len(parts("lane")) == 2
+    assert [node.text for node in parts("lane-text")] == ["50 % · batch 4", "0 % · idle"]
+
+
+def test_the_tallest_bar_fills_the_room():
+    low, high = parts("bar")
+    assert float(high.get("height")) == float(high.get("data-room"))
+    assert float(low.get("height")) == round(float(high.get("data-room")) / 5, 2)
+
+
+def test_samples_older_than_the_span_are_left_out():
+    (line,) = parts("queue-line", span_s=1.5)
+    assert line.get("d").count("H") == 1
+
+
+def test_many_instances_are_counted_beyond_eight():
+    lanes = tuple(Lane(f"i{i}", ()) for i in range(11))
+    svg = watch_svg([ModelActivity("big", lanes=lanes)])
+    assert "and 3 more instances" in svg
+
+
+def test_html_holds_the_numbers_as_a_table_too():
+    html = watch_html([ACTIVE])
+    assert '<table class="nbt-watch-table"' in html
+    assert "1\u202f200" in html
+    assert "<script" not in html
+
+
+def test_text(golden):
+    golden("watch.txt", watch_text([ACTIVE, ModelActivity("idle", state="UNAVAILABLE")]))
+
+
+def test_no_models():
+    assert watch_text([]) == "no models are loaded"
+    assert "no models are loaded" in watch_svg([])
+
+
+def test_names_are_escaped():
+    svg = watch_svg([ModelActivity("<script>", reason='"&')])
+    assert "<script>" not in svg
+    assert ET.fromstring(svg) is not None

@@ -1,0 +1,136 @@
+"""Servers' snapshots and graphs for the tests of the views."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nbtriton.drawing import Edge, Graph, Node, Point, Series
+from nbtriton.engine.snapshot import InstanceSnapshot, ModelSnapshot, ServerSnapshot
+
+SECOND = 1_000_000_000
+
+
+def instance(name="m_0_0", *, batch_size=0, executions=0, busy_ns=0):
+    return InstanceSnapshot(name, "KIND_CPU", 0, batch_size, executions, busy_ns)
+
+
+def model(name="m", **changes):
+    base = ModelSnapshot(
+        name=name,
+        version=1,
+        state="READY",
+        reason="",
+        platform="python",
+        max_batch_size=8,
+        queued=0,
+        executing=0,
+        instances=(instance(f"{name}_0_0"), instance(f"{name}_0_1")),
+        inference_count=0,
+        execution_count=0,
+        success_count=0,
+        fail_count=0,
+        success_ns=0,
+        queue_ns=0,
+        compute_input_ns=0,
+        compute_infer_ns=0,
+        compute_output_ns=0,
+        batch_sizes={},
+    )
+    return replace(base, **changes)
+
+
+def loaded(name, at, *, rate=100, batch=4, share=0.5, queued=3):
+    """A model that has worked steadily for `at` seconds."""
+    done = int(rate * at)
+    busy = int(share * at * SECOND)
+    return model(
+        name,
+        queued=queued,
+        executing=batch,
+        instances=(
+            instance(f"{name}_0_0", batch_size=batch, executions=done // batch, busy_ns=busy),
+            instance(f"{name}_0_1", batch_size=0, executions=0, busy_ns=busy // 2),
+        ),
+        inference_count=done,
+        execution_count=done // batch,
+        success_count=done,
+        queue_ns=done * 2_000_000,
+        compute_infer_ns=done * 3_000_000,
+        batch_sizes={batch: done // batch},
+    )
+
+
+class FakeServer:
+    """Answers what a view asks of a server, from values that a test sets."""
+
+    def __init__(self, *models, now_ns=SECOND):
+        self.now_ns = now_ns
+        self.shown = models or (model(),)
+
+    def snapshot(self):
+        return ServerSnapshot(self.now_ns, tuple(self.shown))
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self, now=1234.5):
+        self.now = now
+
+    def __call__(self):
+        return self.now
+
+    def pass_(self, seconds):
+        self.now += seconds
+
+
+def digits_graph():
+    """Triton's own example: one preprocessing step, two models side by side."""
+    image = "preprocessed_image FP32[1,8,8]"
+    return Graph(
+        (
+            Node("input:IMAGE", "IMAGE", "input", "BYTES[1]"),
+            Node(
+                "step:0",
+                "image_preprocess_model",
+                "model",
+                "python · batch ≤ 64 · 2 x CPU",
+                (("backend", "python"), ("max_batch_size", "64")),
+                ("IMAGE",),
+                ("OUTPUT",),
+            ),
+            Node("step:1", "classification_model", "model", "pytorch", (), ("X",), ("Y",)),
+            Node("step:2", "segmentation_model", "model", "pytorch", (), ("X",), ("Y",)),
+            Node("output:CLASSIFICATION", "CLASSIFICATION", "output", "FP32[10]"),
+            Node("output:SEGMENTATION", "SEGMENTATION", "output", "FP32[8,8]"),
+        ),
+        (
+            Edge("input:IMAGE", "step:0", "IMAGE BYTES[1]", "", "IMAGE"),
+            Edge("step:0", "step:1", image, "OUTPUT", "X"),
+            Edge("step:0", "step:2", image, "OUTPUT", "X"),
+            Edge("step:1", "output:CLASSIFICATION", "CLASSIFICATION FP32[10]", "Y"),
+            Edge("step:2", "output:SEGMENTATION", "SEGMENTATION FP32[8,8]", "Y"),
+        ),
+        "ensemble_model",
+    )
+
+
+def sweep():
+    """Two configurations as a sweep over concurrency finds them."""
+    loads = (1, 2, 4, 8, 16)
+    return (
+        Series(
+            "1 instance, no batching",
+            tuple(
+                Point(c, 360 * c / (c + 1), {50: 2 + 2.8 * c, 90: 3 + 3 * c, 99: 4 + 4 * c})
+                for c in loads
+            ),
+        ),
+        Series(
+            "2 instances + dynamic batching",
+            tuple(
+                Point(c, 2400 * c / (c + 7), {50: 3 + 0.3 * c, 90: 3.5 + 0.4 * c, 99: 5 + 0.5 * c})
+                for c in loads
+            ),
+        ),
+    )

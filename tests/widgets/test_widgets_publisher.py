@@ -1,0 +1,174 @@
+"""When live views are sent something. Time passes only when a test says so."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbtriton.widgets.publisher import Hub, Publisher
+from tests.widgets.samples import Clock
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def test_newest_wins(clock):
+    sent = []
+    publisher = Publisher(sent.append, clock=clock)
+    for state in (1, 2, 3):
+        publisher.offer(state)
+    assert publisher.poll()
+    assert sent == [3]
+    assert not publisher.poll()
+
+
+def test_one_in_flight_until_it_is_acknowledged(clock):
+    sent = []
+    publisher = Publisher(sent.append, clock=clock)
+    publisher.offer(1)
+    publisher.poll()
+    clock.pass_(1.0)
+    publisher.offer(2)
+    assert not publisher.poll()
+    publisher.ack()
+    assert publisher.poll()
+    assert sent == [1, 2]
+
+
+def test_a_missing_acknowledgement_is_forgotten_after_two_seconds(clock):
+    sent = []
+    publisher = Publisher(sent.append, clock=clock)
+    publisher.offer(1)
+    publisher.poll()
+    publisher.offer(2)
+    clock.pass_(1.99)
+    assert not publisher.poll()
+    clock.pass_(0.02)
+    assert publisher.poll()
+
+
+def test_flush_sends_the_last_state_at_once(clock):
+    sent = []
+    publisher = Publisher(sent.append, clock=clock)
+    publisher.offer(1)
+    publisher.poll()
+    publisher.offer(2)
+    publisher.flush()
+    publisher.flush()
+    assert sent == [1, 2]
+
+
+@given(st.lists(st.tuples(st.floats(0, 0.5), st.sampled_from(["offer", "ack", "poll"]))))
+def test_never_more_than_ten_a_second_and_never_an_older_state(steps):
+    clock, sent = Clock(), []
+    publisher = Publisher(lambda state: sent.append((clock.now, state)), clock=clock)
+    offered = 0
+    for seconds, what in steps:
+        clock.pass_(seconds)
+        if what == "offer":
+            offered += 1
+            publisher.offer(offered)
+        elif what == "ack":
+            publisher.ack()
+        else:
+            publisher.poll()
+    times = [at for at, _ in sent]
+    assert all(b - a >= 0.0899 for a, b in zip(times, times[1:], strict=False))
+    states = [state for _, state in sent]
+    assert states == sorted(set(states))
+
+
+class Feed:
+    def __init__(self, lives=10**9, error=None):
+        self.lives = lives
+        self.error = error
+        self.ticks = 0
+        self.ends = 0
+        self.ticked = threading.Event()
+        self.over = threading.Event()
+
+    def alive(self):
+        return self.ticks < self.lives
+
+    def tick(self):
+        self.ticks += 1
+        self.ticked.set()
+        if self.error is not None:
+            raise self.error
+
+    def ended(self):
+        self.ends += 1
+        self.over.set()
+
+
+def view_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "nbtriton-views"]
+
+
+def test_one_thread_serves_all_and_ends_with_the_last():
+    hub = Hub()
+    before = len(view_threads())
+    one, two = Feed(), Feed()
+    hub.open(one)
+    hub.open(two)
+    assert one.ticked.wait(10)
+    assert two.ticked.wait(10)
+    assert len(view_threads()) == before + 1
+    mine = next(t for t in view_threads())
+    hub.close(one)
+    assert hub.running
+    hub.close(two)
+    mine.join(10)
+    assert not mine.is_alive()
+    assert not hub.running
+
+
+def test_the_thread_starts_again_when_there_is_something_to_show():
+    hub = Hub()
+    for _ in range(3):
+        feed = Feed(lives=1)
+        hub.open(feed)
+        assert feed.over.wait(10)
+        assert feed.ends == 1
+
+
+def test_an_error_closes_the_feed_and_prints_nothing(capfd):
+    hub = Hub()
+    bad, good = Feed(error=RuntimeError("gone")), Feed()
+    hub.open(bad)
+    hub.open(good)
+    assert bad.over.wait(10)
+    assert good.ticked.wait(10)
+    assert isinstance(hub.last_error, RuntimeError)
+    hub.close(good)
+    gc.collect()
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err == ""
+
+
+def test_an_error_at_the_end_is_kept_too():
+    hub = Hub(threaded=False)
+    feed = Feed(lives=0)
+    feed.ended = lambda: 1 / 0
+    hub.open(feed)
+    hub.tick()
+    assert isinstance(hub.last_error, ZeroDivisionError)
+
+
+def test_opening_twice_is_opening_once():
+    hub = Hub(threaded=False)
+    feed = Feed()
+    hub.open(feed)
+    hub.open(feed)
+    hub.tick()
+    assert feed.ticks == 1
+    hub.close(feed)
+    hub.tick()
+    assert feed.ticks == 1

@@ -1,0 +1,188 @@
+"""What stays in a notebook, and how a live view is replaced by it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from nbtriton.widgets import (
+    CurveView,
+    Hub,
+    LiveTable,
+    StaticView,
+    curve_view,
+    dag_view,
+    frame_view,
+    show_live,
+)
+from tests.widgets.samples import Clock, digits_graph, sweep
+
+
+def test_every_form_is_in_the_bundle():
+    bundle = dag_view(digits_graph())._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", "text/html", "image/svg+xml"}
+    assert bundle["image/svg+xml"].startswith("<svg")
+    assert "<script" not in bundle["text/html"]
+    assert repr(dag_view(digits_graph())) == bundle["text/plain"]
+
+
+def test_a_curve_comes_with_its_numbers():
+    view = curve_view(sweep(), title="digits")
+    assert '<table class="nbt-curve-table"' in view.html
+    assert "1\u202f670" in view.html
+    assert "up to 1\u202f670 infer/s" in view.text
+
+
+def test_a_saved_curve_is_small():
+    assert len(curve_view(sweep()).html) < 40_000
+
+
+def test_save_by_ending(tmp_path):
+    view = dag_view(digits_graph())
+    assert view.save(tmp_path / "a.svg").read_text(encoding="utf-8").startswith("<svg")
+    assert view.save(tmp_path / "a.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert view.save(tmp_path / "a.txt").read_text(encoding="utf-8") == view.text
+
+
+def test_a_frame_keeps_its_named_index():
+    frame = pd.DataFrame({"p99_ms": [1.5], "n": [3]}, index=pd.Index(["digits"], name="model"))
+    view = frame_view(frame)
+    assert view.text.splitlines()[0].split() == ["model", "p99", "[ms]", "n"]
+    assert "digits" in view.html
+    plain = frame_view(frame.reset_index(drop=True))
+    assert plain.text.splitlines()[0].split() == ["p99", "[ms]", "n"]
+
+
+class Handle:
+    def __init__(self):
+        self.updates = []
+
+    def update(self, thing):
+        self.updates.append(thing)
+
+
+class Notebook:
+    """An IPython with a kernel that keeps what is displayed."""
+
+    kernel = object()
+
+    def __init__(self):
+        self.displayed = []
+        self.handle = Handle()
+
+    def display(self, thing, *, display_id=False):
+        self.displayed.append(thing)
+        return self.handle if display_id else None
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    import IPython
+    import IPython.display
+
+    book = Notebook()
+    monkeypatch.setattr(IPython, "get_ipython", lambda: book)
+    monkeypatch.setattr(IPython.display, "display", book.display)
+    monkeypatch.delenv("NBTRITON_LIVE", raising=False)
+    return book
+
+
+@pytest.fixture
+def view():
+    return CurveView(on_hub=Hub(threaded=False), clock=Clock())
+
+
+def test_live_then_static_in_the_same_place(notebook, view):
+    with show_live(view) as shown:
+        assert notebook.displayed == [view]
+        view.update(sweep())
+        assert not notebook.handle.updates
+    (rest,) = notebook.handle.updates
+    assert isinstance(rest, StaticView)
+    assert "2 instances" in rest.html
+    assert view.comm is None  # closed
+    shown.finish()
+    assert len(notebook.handle.updates) == 1
+
+
+def test_the_result_of_the_run_may_take_its_place(notebook, view):
+    shown = show_live(view, lambda: "the result")
+    shown.finish()
+    assert notebook.handle.updates == ["the result"]
+
+
+def test_it_is_replaced_when_the_page_goes_away(notebook):
+    hub, clock = Hub(threaded=False), Clock()
+    view = CurveView(on_hub=hub, clock=clock)
+    show_live(view)
+    hub.tick()
+    clock.pass_(31)
+    hub.tick()
+    assert len(notebook.handle.updates) == 1
+    assert not hub._feeds
+
+
+def test_it_is_replaced_when_the_run_fails(notebook, view):
+    with pytest.raises(KeyboardInterrupt), show_live(view):
+        raise KeyboardInterrupt
+    assert len(notebook.handle.updates) == 1
+
+
+def test_live_0_shows_only_the_result(notebook, view, monkeypatch):
+    monkeypatch.setenv("NBTRITON_LIVE", "0")
+    with show_live(view):
+        assert not notebook.displayed
+    assert [type(thing) for thing in notebook.displayed] == [StaticView]
+
+
+def test_a_terminal_gets_only_the_result(notebook, view):
+    notebook.kernel = None
+    with show_live(view):
+        assert not notebook.displayed
+    assert [type(thing) for thing in notebook.displayed] == [StaticView]
+
+
+def test_without_ipython_nothing_is_shown_and_nothing_breaks(view, monkeypatch, capfd):
+    monkeypatch.delitem(sys.modules, "IPython")
+    with show_live(view):
+        view.update(sweep())
+    table = LiveTable(lambda: pd.DataFrame({"n": [1]}))
+    with table:
+        pass
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_live_table_changes_at_most_twice_a_second(notebook):
+    clock, hub, rows = Clock(), Hub(threaded=False), [0]
+    table = LiveTable(lambda: pd.DataFrame({"n": list(rows)}), clock=clock, on_hub=hub)
+    with table:
+        for _ in range(50):
+            rows[0] += 1
+            clock.pass_(0.1)
+            hub.tick()
+        assert 9 <= len(notebook.handle.updates) <= 11
+        rows[0] = 1234
+    assert "1\u202f234" in notebook.handle.updates[-1].html
+    assert not hub._feeds
+
+
+def test_an_unchanged_table_is_not_sent_again(notebook):
+    clock, hub = Clock(), Hub(threaded=False)
+    with LiveTable(lambda: pd.DataFrame({"n": [1]}), clock=clock, on_hub=hub):
+        for _ in range(20):
+            clock.pass_(0.5)
+            hub.tick()
+    assert not notebook.handle.updates
+
+
+def test_drawing_imports_nothing_heavy():
+    heavy = "IPython pandas numpy torch anywidget ipywidgets threading"
+    code = (
+        "import sys; before = set(sys.modules); import nbtriton.drawing.scene, nbtriton.drawing;"
+        f"new = set(sys.modules) - before; print([m for m in {heavy.split()!r} if m in new])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,240 @@
+"""The Python side of the live views: when they send, what they send, what stays."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+
+from nbtriton.widgets import CurveView, DagView, Hub, WatchView
+from tests.widgets.samples import (
+    SECOND,
+    Clock,
+    FakeServer,
+    digits_graph,
+    loaded,
+    model,
+    sweep,
+)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def hub():
+    return Hub(threaded=False)
+
+
+@pytest.fixture
+def server():
+    return FakeServer(loaded("image_preprocess_model", 0), model("classification_model"))
+
+
+@pytest.fixture
+def watch(server, clock, hub):
+    return WatchView(server, clock=clock, on_hub=hub)
+
+
+def say(view, kind, who="page"):
+    view._on_word(view, {"kind": kind, "view": who}, None)
+
+
+def run(hub, clock, server, seconds, step=0.1, ack=None):
+    """Let time pass, the hub asking as it does; return how many frames were sent."""
+    sent = 0
+    for _ in range(round(seconds / step)):
+        clock.pass_(step)
+        server.now_ns += int(step * SECOND)
+        before = ack._sequence if ack is not None else 0
+        hub.tick()
+        if ack is not None and ack._sequence != before:
+            sent += 1
+            say(ack, "ack")
+    return sent
+
+
+def test_nothing_is_sent_before_a_page_opens(watch, hub, clock, server):
+    before = watch.frame
+    hub.tick()
+    run(hub, clock, server, 3)
+    assert watch.frame == before
+
+
+def test_an_open_page_gets_ten_frames_a_second(watch, hub, clock, server):
+    say(watch, "open")
+    assert 95 <= run(hub, clock, server, 10, ack=watch) <= 100
+
+
+def test_a_page_that_does_not_answer_gets_one_frame_in_two_seconds(watch, hub, clock, server):
+    say(watch, "open")
+    before = watch._sequence
+    run(hub, clock, server, 10)
+    assert watch._sequence - before in (5, 6)
+
+
+def test_a_closed_page_ends_it_after_a_moment(watch, hub, clock, server):
+    gone = []
+    watch.on_gone(lambda: gone.append(clock.now))
+    say(watch, "open")
+    run(hub, clock, server, 1, ack=watch)
+    say(watch, "close")
+    before = watch._sequence
+    run(hub, clock, server, 1.5)
+    assert not gone
+    run(hub, clock, server, 1)
+    assert len(gone) == 1
+    assert watch._sequence == before
+    assert not hub._feeds
+
+
+def test_a_page_that_opens_again_at_once_keeps_it(watch, hub, clock, server):
+    gone = []
+    watch.on_gone(lambda: gone.append(1))
+    say(watch, "open", "a")
+    say(watch, "close", "a")
+    run(hub, clock, server, 1)
+    say(watch, "open", "b")
+    run(hub, clock, server, 5, ack=watch)
+    assert not gone
+
+
+def test_a_page_silent_for_half_a_minute_is_gone(watch, hub, clock, server):
+    gone = []
+    watch.on_gone(lambda: gone.append(1))
+    say(watch, "open")
+    run(hub, clock, server, 29)
+    assert not gone
+    run(hub, clock, server, 2)
+    assert gone
+
+
+def test_one_of_two_pages_is_enough(watch, hub, clock, server):
+    say(watch, "open", "a")
+    say(watch, "open", "b")
+    say(watch, "close", "a")
+    assert run(hub, clock, server, 5, ack=watch) > 40
+
+
+def test_a_shown_view_is_sent_to_while_its_cell_blocks_all_messages(watch, hub, clock, server):
+    # Hosts without subshells deliver nothing while a cell runs: no "open", no "ack".
+    watch.shown()
+    with watch.recording():
+        before = watch._sequence
+        run(hub, clock, server, 60)
+        assert watch._sequence - before >= 29
+    assert not watch.alive()
+
+
+def test_recording_follows_without_any_page(watch, hub, clock, server):
+    before = watch._sequence
+    with watch.recording():
+        for i in range(50):
+            server.shown = (loaded("image_preprocess_model", i * 0.1),)
+            run(hub, clock, server, 0.1)
+    assert watch._sequence == before
+    text = watch.static().text
+    assert "image_preprocess_model" in text
+    (activity,) = watch._recorder.models(whole=True)
+    assert activity.infer_per_s == pytest.approx(100, rel=0.05)
+
+
+def test_structure_is_sent_only_when_it_changes(watch, hub, clock, server):
+    say(watch, "open")
+    run(hub, clock, server, 1, ack=watch)
+    scene = watch.scene
+    run(hub, clock, server, 1, ack=watch)
+    assert watch.scene is scene
+    server.shown = (*server.shown, model("segmentation_model"))
+    run(hub, clock, server, 1, ack=watch)
+    assert [shown["name"] for shown in watch.models][-1] == "segmentation_model"
+    assert watch.scene is not scene
+
+
+def test_a_server_that_fails_ends_the_view_quietly(watch, hub, clock, server, capfd):
+    gone = []
+    watch.on_gone(lambda: gone.append(1))
+    say(watch, "open")
+    server.snapshot = lambda: 1 / 0
+    run(hub, clock, server, 1)
+    assert gone
+    assert isinstance(hub.last_error, ZeroDivisionError)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_only_the_named_models_are_watched(server, hub, clock):
+    view = WatchView(server, ["classification_model"], on_hub=hub, clock=clock)
+    assert [shown["name"] for shown in view.models] == ["classification_model"]
+
+
+def test_traits_are_json_and_the_frame_bytes(watch, hub):
+    dag = DagView(digits_graph(), on_hub=hub)
+    curve = CurveView(on_hub=hub)
+    for view in (watch, dag, curve):
+        state = view.get_state()
+        assert isinstance(state["frame"], bytes)
+        json.dumps({k: v for k, v in state.items() if k != "frame" and not k.startswith("_")})
+
+
+def test_front_end_code_is_small_and_needs_no_network(watch, hub):
+    for view in (watch, DagView(digits_graph(), on_hub=hub), CurveView(on_hub=hub)):
+        assert len(view._esm) < 60_000
+        assert "import" not in view._esm.replace("important", "")
+        assert "innerHTML" not in view._esm
+        assert "http" not in view._esm.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_dag_sends_queued_and_executing_of_each_model(hub, clock):
+    server = FakeServer(loaded("image_preprocess_model", 1, batch=4, queued=7))
+    view = DagView(digits_graph(), server, on_hub=hub, clock=clock)
+    say(view, "open")
+    clock.pass_(1)
+    hub.tick()
+    numbers = struct.unpack(f"<{len(view.frame) // 8}d", view.frame)
+    assert numbers[1] == 3
+    assert numbers[2:5] == (7, 4, 0)
+    assert numbers[5:8] == (0, 0, 3)  # not loaded: UNAVAILABLE
+
+
+def test_dag_without_a_server_sends_nothing(hub, clock):
+    view = DagView(digits_graph(), on_hub=hub, clock=clock)
+    say(view, "open")
+    clock.pass_(1)
+    hub.tick()
+    assert view.frame == b""
+    assert "image_preprocess_model" in view.static().text
+
+
+def test_curve_grows_and_stops(hub, clock):
+    stops = []
+    view = CurveView(title="digits", on_stop=lambda: stops.append(1), on_hub=hub, clock=clock)
+    say(view, "open")
+    view.update(sweep()[:1])
+    view.show_progress("concurrency 1 of 5", 0.2)
+    clock.pass_(1)
+    hub.tick()
+    assert view.progress == "concurrency 1 of 5"
+    assert view.fraction == 0.2
+    assert "1 instance, no batching" in json.dumps(view.scene)
+    before = view._sequence
+    say(view, "ack")
+    clock.pass_(1)
+    hub.tick()
+    assert view._sequence == before  # no news
+    for _ in range(2):
+        view._on_word(view, {"kind": "stop"}, None)
+    assert stops == [1]
+    assert view.stop_requested.is_set()
+    assert view.stopping
+    view.update(sweep())
+    view.finish()
+    assert not view.running
+    assert "2 instances + dynamic batching" in json.dumps(view.scene)
+    assert not hub._feeds
+
+
+def test_reprs_are_short(watch):
+    assert repr(watch) == "<WatchView>"
