@@ -1,0 +1,58 @@
+"""The magics: how a person asks in a notebook. ``%load_ext nbtriton`` brings them.
+
+Each is a thin reading of its line over the Python interface; see ``%triton_infer?``.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.backends.python.install import install_pb_utils
+from nbtriton.magics import completion, display
+from nbtriton.magics.ask import AskMagics
+from nbtriton.magics.define import DefineMagics
+from nbtriton.magics.measure import MeasureMagics
+from nbtriton.magics.views import views
+from nbtriton.process import close_server
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__all__ = ["load_ipython_extension", "unload_ipython_extension"]
+
+_CLASSES = (DefineMagics, AskMagics, MeasureMagics)
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Add the magics; called by ``%load_ext nbtriton``."""
+    shell.register_magics(*_CLASSES)
+    install_pb_utils()
+    completion.register(shell, _methods())
+    display.register(shell)
+
+
+def unload_ipython_extension(shell: InteractiveShell) -> None:
+    """Close the server and leave nothing behind; called by ``%unload_ext nbtriton``."""
+    views.finish()
+    close_server()
+    completion.unregister(shell, _methods())
+    display.unregister(shell)
+    # IPython has no call that takes magics away.
+    for kind in shell.magics_manager.magics.values():
+        for name in _methods():
+            kind.pop(name, None)
+    for cls in _CLASSES:
+        shell.magics_manager.registry.pop(cls.__name__, None)
+    for module in ("triton_python_backend_utils", "c_python_backend_utils"):
+        sys.modules.pop(module, None)
+
+
+def _methods() -> dict[str, Any]:
+    """Return the functions of all magics by name."""
+    return {
+        name: getattr(cls, method)
+        for cls in _CLASSES
+        for kind in cls.magics.values()
+        for name, method in kind.items()
+    }

@@ -1,0 +1,186 @@
+"""The magics that ask: one request, the state of the server, the graph, the live view."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import (
+    Magics,
+    line_magic,
+    magics_class,
+    no_var_expand,
+    output_can_be_silenced,
+)
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from nbtriton.engine.snapshot import ModelSnapshot
+from nbtriton.errors import NotFoundError, nearest
+from nbtriton.magics.common import evaluate, keep, keep_option, name_list
+from nbtriton.magics.inputs import split_inputs
+from nbtriton.process import server
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["AskMagics", "check_known", "status_frame"]
+
+
+@magics_class
+class AskMagics(Magics):
+    """``%triton_infer``, ``%triton_status``, ``%triton_dag``, ``%triton_watch``."""
+
+    @no_var_expand
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("name", help="a model or an ensemble")
+    @argument(
+        "inputs", nargs="*", metavar="INPUT=EXPR", help="whole tensors, batch dimension first"
+    )
+    @argument("--version", type=int, default=-1, metavar="N", help="by default the highest")
+    @argument("--outputs", type=name_list, default=[], metavar="NAMES", help="by default all")
+    @argument("--request-id", default="", metavar="ID")
+    @argument("--priority", type=int, default=0, metavar="N")
+    @argument("--timeout-us", type=int, default=0, metavar="US", help="longest wait in the queue")
+    @keep_option
+    @line_magic
+    def triton_infer(self, line: str) -> Any:
+        """Send one request; shows the outputs' shapes and types and where the time went.
+
+        Expressions are Python among the notebook's variables. The result is a mapping of arrays::
+
+            %triton_infer double IN=np.ones((2, 4), np.float32)
+            out = %triton_infer double IN=[[1, 2, 3, 4]]
+        """
+        head, inputs = split_inputs(line)
+        # Only the options are text in which {x} means x: the expressions see x anyway.
+        options = parse_argstring(self.triton_infer, self.shell.var_expand(head, depth=2))
+        if options.inputs:
+            raise UsageError(
+                f"'{options.inputs[0]}' is neither an option nor an input: write INPUT=expression"
+            )
+        values = {name: evaluate(self.shell, text, f"{name}=") for name, text in inputs.items()}
+        result = server().infer(
+            options.name,
+            values,
+            version=options.version,
+            outputs=options.outputs,
+            request_id=options.request_id,
+            priority=options.priority,
+            timeout_us=options.timeout_us,
+        )
+        return keep(self.shell, options.out, result)
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("name", nargs="?", help="by default all models")
+    @keep_option
+    @line_magic
+    def triton_status(self, line: str) -> Any:
+        """Return the models, their state, queues and statistics as a DataFrame.
+
+        Times are means per request, in microseconds::
+
+            %triton_status
+            queue = %triton_status double
+        """
+        options = parse_argstring(self.triton_status, line)
+        if options.name is not None:
+            check_known(options.name)
+        return keep(self.shell, options.out, status_frame(server().models(), options.name))
+
+    @magic_arguments()
+    @argument("name", help="a model or an ensemble")
+    @argument(
+        "--live",
+        action="store_true",
+        help="with the requests that wait and run now, until its finish() or until it is closed",
+    )
+    @keep_option
+    @line_magic
+    def triton_dag(self, line: str) -> Any:
+        """Draw the graph of an ensemble: its models and the tensors between them.
+
+        Examples::
+
+            %triton_dag four_times
+            graph = %triton_dag four_times --live
+        """
+        from nbtriton.widgets import DagView, dag_view, server_graph
+
+        options = parse_argstring(self.triton_dag, line)
+        check_known(options.name)
+        if options.live:
+            return keep(self.shell, options.out, self._show(DagView.of(server(), options.name)))
+        return keep(self.shell, options.out, dag_view(server_graph(server(), options.name)))
+
+    @magic_arguments()
+    @argument("names", nargs="*", metavar="NAME", help="by default all models")
+    @keep_option
+    @line_magic
+    def triton_watch(self, line: str) -> Any:
+        """Show queues, instances, batch sizes and rates live, while other cells run.
+
+        ``finish()`` of what it returns leaves a picture of the last half minute in its place::
+
+            watch = %triton_watch
+            watch = %triton_watch double
+        """
+        from nbtriton.widgets import WatchView
+
+        options = parse_argstring(self.triton_watch, line)
+        for name in options.names:
+            check_known(name)
+        return keep(self.shell, options.out, self._show(WatchView(server(), options.names)))
+
+    def _show(self, view: Any) -> Any:
+        """Show a live view, instead of the one that the same cell showed before."""
+        from nbtriton.magics.views import views
+
+        return views.show(self.shell, view)
+
+
+def check_known(name: str) -> None:
+    """Raise Triton's error unless a model of this name is loaded."""
+    names = server().model_names()
+    if name not in names:
+        raise NotFoundError(
+            f"Request for unknown model: '{name}' is not found", hint=nearest(name, names)
+        )
+
+
+def status_frame(models: tuple[ModelSnapshot, ...], name: str | None = None) -> pd.DataFrame:
+    """Return one row a version; durations are means per successful request in microseconds."""
+    import pandas as pd
+
+    rows = [_row(model) for model in models if name in (None, model.name)]
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+_COLUMNS = (
+    "model", "version", "state", "platform", "instances", "max_batch_size", "queued", "executing",
+    "requests", "failed", "inferences", "executions", "mean_batch_size", "queue_us", "compute_us",
+)  # fmt: skip
+
+
+def _row(model: ModelSnapshot) -> tuple[Any, ...]:
+    per_request_us = 1 / (1000 * model.success_count) if model.success_count else float("nan")
+    compute_ns = model.compute_input_ns + model.compute_infer_ns + model.compute_output_ns
+    kinds = [instance.kind.removeprefix("KIND_") for instance in model.instances]
+    return (
+        model.name,
+        model.version,
+        model.state if not model.reason else f"{model.state}: {model.reason}",
+        model.platform,
+        " + ".join(f"{kinds.count(kind)} \u00d7 {kind}" for kind in dict.fromkeys(kinds)),
+        model.max_batch_size,
+        model.queued,
+        model.executing,
+        model.success_count,
+        model.fail_count,
+        model.inference_count,
+        model.execution_count,
+        model.inference_count / model.execution_count if model.execution_count else float("nan"),
+        round(model.queue_ns * per_request_us, 1),
+        round(compute_ns * per_request_us, 1),
+    )

@@ -1,0 +1,178 @@
+"""The body of a magic's cell: compiled and run as a cell of its own, and searched for a model."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+
+from nbtriton.errors import ConfigError
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__all__ = ["cell_name", "find_model", "in_cell", "run_body"]
+
+# Where a model keeps the text of its cell, from which a model.py can be written.
+SOURCE = "__nbtriton_source__"
+
+
+class CellSyntaxError(Exception):
+    """A body that does not compile.
+
+    It shows itself as the `SyntaxError` that it carries: IPython prints its own frames around a
+    real one that is raised while a cell runs.
+    """
+
+    def __init__(self, error: SyntaxError, shell: InteractiveShell) -> None:
+        super().__init__(*error.args)
+        self.error = error
+        self._shell = shell
+
+    def __str__(self) -> str:
+        return str(self.error)
+
+    def _render_traceback_(self) -> list[str]:
+        lines: list[str] = self._shell.SyntaxTB.structured_traceback(
+            type(self.error), self.error, []
+        )
+        return lines
+
+
+# Front ends show an error by the name of its class.
+CellSyntaxError.__name__ = "SyntaxError"
+
+
+def run_body(shell: InteractiveShell, line: str, body: str) -> dict[str, Any]:
+    """Run the body of a cell magic among the notebook's variables, as a plain cell would run.
+
+    Parameters
+    ----------
+    line : str
+        The magic's own line, which counts as the cell's first.
+    body : str
+        The rest of the cell.
+
+    Returns
+    -------
+    dict
+        The names that the body's own classes and functions got, in order.
+    """
+    # A comment in place of the magic, so that line numbers are those of the cell that people see.
+    text = f"# {line}\n{body}"
+    name = shell.compile.cache(text, shell.displayhook.prompt_count, raw_code=text)
+    try:
+        tree = shell.compile.ast_parse(text, filename=name)
+        code = shell.compile(tree, name, "exec")
+    except (SyntaxError, ValueError, RecursionError) as error:
+        if not isinstance(error, SyntaxError):
+            error = SyntaxError(str(error))
+        raise CellSyntaxError(error, shell) from None
+    try:
+        exec(code, shell.user_global_ns, shell.user_ns)  # noqa: S102 - that is what a cell is
+    except BaseException as error:
+        _show_only_the_users(shell, error)
+        raise
+    defined = [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return {name: shell.user_ns[name] for name in defined if name in shell.user_ns}
+
+
+def _show_only_the_users(shell: InteractiveShell, error: BaseException) -> None:
+    """Let an error of the body show the frames of the notebook and what it called, not ours."""
+    if isinstance(error, SyntaxError | KeyboardInterrupt | SystemExit | UsageError) or hasattr(
+        error, "_render_traceback_"
+    ):
+        return
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__") == __name__:
+        trace = trace.tb_next
+    if trace is None:
+        return
+    lines = shell.InteractiveTB.structured_traceback(type(error), error, trace, tb_offset=0)
+    error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
+
+
+def find_model(name: str, defined: dict[str, Any], body: str) -> object:
+    """Return the one model among what a cell defines, with the cell's text kept on it.
+
+    A `TritonPythonModel` is the model whatever else the cell holds, as in a ``model.py``. Else it
+    is the one torch module, else the one function whose annotations name tensors, or the only
+    function there is.
+
+    Raises
+    ------
+    UsageError
+        There is none, or more than one.
+    """
+    torch = sys.modules.get("torch")
+    classes = [value for value in defined.values() if inspect.isclass(value)]
+    functions = [value for value in defined.values() if inspect.isfunction(value)]
+    modules = [c for c in classes if torch is not None and issubclass(c, torch.nn.Module)]
+    named = [c for c in classes if c.__name__ == "TritonPythonModel"]
+    duck = [c for c in classes if callable(getattr(c, "execute", None)) and c not in modules]
+    annotated = [f for f in functions if any(_is_text(a) for a in f.__annotations__.values())]
+    for candidates in (named, [*modules, *duck], annotated, functions):
+        if len(candidates) == 1:
+            setattr(candidates[0], SOURCE, body)
+            return candidates[0]
+        if candidates:
+            found = ", ".join(_describe(value) for value in candidates)
+            raise UsageError(
+                f"the cell of model '{name}' must define one model, found {len(candidates)}: "
+                f"{found}. Put the others into a cell of their own."
+            )
+    found = ", ".join(_describe(value) for value in defined.values()) or "none of them"
+    raise UsageError(
+        f"the cell of model '{name}' must define one model: a class TritonPythonModel, a "
+        "torch.nn.Module subclass, or a function with annotated tensors such as "
+        f'def double(IN: "FP32[4]") -> {{"OUT": "FP32[4]"}}; found {found}.'
+    )
+
+
+def _is_text(annotation: object) -> bool:
+    return isinstance(annotation, str | dict)
+
+
+def _describe(value: Any) -> str:
+    return f"{'class' if inspect.isclass(value) else 'function'} {value.__name__}"
+
+
+def cell_name(shell: InteractiveShell) -> str:
+    """Return what IPython calls the cell that runs now in its tracebacks."""
+    return f"Cell In[{shell.displayhook.prompt_count}]"
+
+
+class in_cell:  # noqa: N801 - reads as a phrase: `with in_cell(cell):`
+    """Show the line of the cell beside a configuration error that knows its line.
+
+    The text is to be parsed with a line in front, `numbered`, so that lines are those of the cell.
+    """
+
+    def __init__(self, cell: str) -> None:
+        self._lines = ["", *cell.splitlines()]
+        self.numbered = "\n" + cell
+
+    def __enter__(self) -> str:
+        return self.numbered
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not isinstance(error, ConfigError) or not 1 < error.line <= len(self._lines):
+            return
+        shown = [f"{error.line:>5} {self._lines[error.line - 1]}"]
+        if error.column > 0:
+            shown.append(" " * (5 + error.column) + "^")
+        rendered = error._render_traceback_()
+        error._render_traceback_ = lambda: [*shown, *rendered]  # type: ignore[method-assign]

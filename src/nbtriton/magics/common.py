@@ -1,0 +1,133 @@
+"""What all magics share: options, values from the notebook's variables, results that are kept."""
+
+from __future__ import annotations
+
+import ast
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import argument
+
+from nbtriton.config import ModelConfig, as_config, parse_pbtxt
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__all__ = [
+    "evaluate",
+    "int_list",
+    "keep",
+    "keep_option",
+    "name_list",
+    "read_config",
+    "scheduling_options",
+    "unquoted",
+]
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def int_list(text: str) -> list[int]:
+    """Read ``4,8`` (an argparse type)."""
+    try:
+        return [int(part) for part in unquoted(text).split(",")]
+    except ValueError:
+        raise ArgumentTypeError(f"'{text}' is not a list of whole numbers such as 4,8") from None
+
+
+def name_list(text: str) -> list[str]:
+    """Read ``A,B`` (an argparse type)."""
+    return [part for part in unquoted(text).split(",") if part]
+
+
+def unquoted(text: str) -> str:
+    """Undo the quotes that keep spaces together on a magic's line; IPython leaves them on."""
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    return text
+
+
+def keep_option(method: Method) -> Method:
+    """Add ``-o NAME``: store the result in a variable as well."""
+    add = argument("-o", "--out", metavar="NAME", help="also store the result in this variable")
+    return add(method)
+
+
+def scheduling_options(method: Method) -> Method:
+    """Add the options that say how a model is batched and where it runs."""
+    for add in reversed(
+        (
+            argument(
+                "--max-batch-size", type=int, metavar="N", help="largest batch; 0: no batching"
+            ),
+            argument("--instances", type=int, metavar="N", help="instances (per GPU on GPUs)"),
+            argument("--kind", choices=("cpu", "gpu", "auto"), help="where the instances run"),
+            argument("--gpus", type=int_list, metavar="IDS", help="GPU ids such as 0,1"),
+            argument(
+                "--dynamic-batching",
+                action="store_true",
+                default=None,
+                help="join waiting requests to batches",
+            ),
+            argument(
+                "--max-queue-delay-us",
+                type=int,
+                metavar="US",
+                help="wait so long for a fuller batch (max_queue_delay_microseconds)",
+            ),
+            argument(
+                "--preferred",
+                type=int_list,
+                metavar="SIZES",
+                help="preferred_batch_size, such as 4,8",
+            ),
+        )
+    ):
+        method = add(method)
+    return method
+
+
+def keep(shell: InteractiveShell, name: str | None, value: Any) -> Any:
+    """Store a magic's result where ``-o`` asked for, and return it."""
+    if name is not None:
+        if not name.isidentifier():
+            raise UsageError(f"-o {name}: not a name for a variable")
+        shell.user_ns[name] = value
+    return value
+
+
+def evaluate(shell: InteractiveShell, expression: str, what: str) -> Any:
+    """Evaluate an expression of a magic's line among the notebook's variables.
+
+    What it raises is shown with the expression and without our frames. `what` stands in front of
+    it, such as ``"IN="``.
+    """
+    try:
+        code = compile(ast.parse(expression.strip(), mode="eval"), f"<{what.strip()}>", "eval")
+    except SyntaxError as error:
+        raise UsageError(f"{what}{expression.strip()}: {error.msg}") from None
+    try:
+        return eval(code, shell.user_global_ns, shell.user_ns)  # noqa: S307 - the user's own words
+    except Exception as error:
+        lines = [f"in {what}{expression.strip()}", f"{type(error).__name__}: {error}"]
+        error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
+        raise
+
+
+def read_config(shell: InteractiveShell, text: str) -> ModelConfig:
+    """Read a configuration from a variable (text, dict, ModelConfig or path) or from a file."""
+    text = unquoted(text)
+    value = shell.user_ns.get(text, Path(text).expanduser()) if text.isidentifier() else text
+    if isinstance(value, str) and value == text:
+        value = Path(text).expanduser()
+    if not isinstance(value, Path):
+        return as_config(value)
+    if not value.is_file():
+        raise UsageError(f"--config {text}: neither a variable of this notebook nor a file")
+    content = value.read_bytes()
+    if content.lstrip().startswith(b"{"):
+        return as_config(content)
+    return parse_pbtxt(content, source=str(value))

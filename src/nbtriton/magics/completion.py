@@ -1,0 +1,71 @@
+"""Completion on a magic's line: its options, then the names of models and tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.errors import TritonError
+from nbtriton.process import server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from types import SimpleNamespace
+
+    from IPython.core.interactiveshell import InteractiveShell
+
+__all__ = ["register", "unregister"]
+
+_EVENT = "complete_command"
+
+
+def register(shell: InteractiveShell, methods: Mapping[str, Any]) -> None:
+    """Complete the lines of these magics, by name; each method carries its argparse parser."""
+    for name, method in methods.items():
+        for key in (f"%{name}", f"%%{name}"):
+            shell.set_hook(_EVENT, _completer(name, method), str_key=key)
+
+
+def unregister(shell: InteractiveShell, names: Iterable[str]) -> None:
+    """Take that back; IPython has no call for it."""
+    hooks = shell.strdispatchers.get(_EVENT)
+    for name in names if hooks is not None else ():
+        for key in (f"%{name}", f"%%{name}"):
+            hooks.strs.pop(key, None)
+
+
+def _completer(name: str, method: Any) -> Any:
+    actions = method.parser._actions  # noqa: SLF001 - argparse has no public list of options
+
+    def complete(_shell: object, event: SimpleNamespace) -> list[str]:
+        typed = event.text_until_cursor
+        words = typed.split()
+        word = "" if typed[-1:].isspace() else words.pop()
+        if word.startswith("-"):
+            # IPython replaces its `symbol`, which is not always the whole word.
+            start = len(word) - len(event.symbol)
+            options = [option for action in actions for option in action.option_strings]
+            return [option[start:] for option in options if option.startswith(word)]
+        action = next((a for a in actions if words[-1] in a.option_strings), None)
+        if action is not None and action.nargs != 0:
+            # The value of an option: a choice, or something that we do not know.
+            return [str(choice) for choice in action.choices or ()]
+        return [*_models(), *_tensors(name, words)]
+
+    return complete
+
+
+def _models() -> tuple[str, ...]:
+    return server().model_names()
+
+
+def _tensors(magic: str, words: list[str]) -> list[str]:
+    """Return ``IN=`` for the inputs of a model that the line names already."""
+    if magic != "triton_infer":
+        return []
+    for word in words[1:]:
+        if word in _models():
+            try:
+                return [f"{tensor.name}=" for tensor in server().config(word).input]
+            except TritonError:
+                return []
+    return []

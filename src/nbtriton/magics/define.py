@@ -1,0 +1,204 @@
+"""The magics that define: a model, its configuration, an ensemble; and the one that unloads."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from IPython.core.magic import (
+    Magics,
+    cell_magic,
+    line_magic,
+    magics_class,
+    output_can_be_silenced,
+)
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from nbtriton.config import (
+    ModelConfig,
+    apply_options,
+    parse_dataflow,
+    parse_pbtxt,
+)
+from nbtriton.magics.ask import check_known
+from nbtriton.magics.cells import cell_name, find_model, in_cell, run_body
+from nbtriton.magics.common import (
+    evaluate,
+    keep,
+    keep_option,
+    name_list,
+    read_config,
+    scheduling_options,
+    unquoted,
+)
+from nbtriton.process import server
+
+__all__ = ["DefineMagics"]
+
+_SCHEDULING = (
+    "max_batch_size", "instances", "kind", "gpus", "dynamic_batching", "max_queue_delay_us",
+    "preferred",
+)  # fmt: skip
+
+
+@magics_class
+class DefineMagics(Magics):
+    """``%%triton_model``, ``%%triton_config``, ``%%triton_ensemble``, ``%triton_unload``."""
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("name", help="the model's name")
+    @scheduling_options
+    @argument(
+        "--config", metavar="FILE|VAR", help="pbtxt (or a dict, a ModelConfig) under these options"
+    )
+    @argument("--version", type=int, metavar="N", help="by default the highest, or 1")
+    @argument(
+        "--example",
+        metavar="EXPR",
+        help="a sample batch, from which a torch module's tensors are learnt",
+    )
+    @keep_option
+    @cell_magic
+    def triton_model(self, line: str, cell: str) -> Any:
+        """Load the model that this cell defines; run again, it is replaced and no request is lost.
+
+        The cell holds one model: Triton's ``class TritonPythonModel``, a ``torch.nn.Module``
+        subclass, or one function with annotated tensors. Everything else works as in any cell::
+
+            %%triton_model double --max-batch-size 8 --dynamic-batching
+            def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+                return {"OUT": IN * 2}
+
+            %%triton_model upper
+            import numpy as np
+            import triton_python_backend_utils as pb_utils
+
+            class TritonPythonModel:
+                @staticmethod
+                def auto_complete_config(config):
+                    config.add_input({"name": "TEXT", "data_type": "TYPE_STRING", "dims": [1]})
+                    config.add_output({"name": "UPPER", "data_type": "TYPE_STRING", "dims": [1]})
+                    return config
+
+                def execute(self, requests):
+                    texts = [pb_utils.get_input_tensor_by_name(r, "TEXT") for r in requests]
+                    upper = [np.char.upper(t.as_numpy().astype("S")).astype(object) for t in texts]
+                    return [
+                        pb_utils.InferenceResponse([pb_utils.Tensor("UPPER", u)]) for u in upper
+                    ]
+        """
+        options = parse_argstring(self.triton_model, line)
+        config = (
+            ModelConfig() if options.config is None else read_config(self.shell, options.config)
+        )
+        config = apply_options(config, **{name: getattr(options, name) for name in _SCHEDULING})
+        defined = run_body(self.shell, f"%%triton_model {line}", cell)
+        model = find_model(options.name, defined, cell)
+        example = None
+        if options.example is not None:
+            example = evaluate(self.shell, unquoted(options.example), "--example ")
+        handle = server().load(
+            config, model, name=options.name, version=options.version, example=example
+        )
+        return keep(self.shell, options.out, handle)
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("name", help="a model that is loaded")
+    @keep_option
+    @cell_magic
+    def triton_config(self, line: str, cell: str) -> Any:
+        """Replace the configuration of a loaded model by this cell's config.pbtxt text.
+
+        Checked first; the model's code stays, and requests in flight are finished::
+
+            %%triton_config double
+            max_batch_size: 16
+            dynamic_batching { max_queue_delay_microseconds: 500 }
+
+            %%triton_config double
+            max_batch_size: 16
+            instance_group [ { count: 2, kind: KIND_CPU } ]
+        """
+        options = parse_argstring(self.triton_config, line)
+        check_known(options.name)
+        with in_cell(cell) as text:
+            config = parse_pbtxt(text, source=cell_name(self.shell))
+        return keep(self.shell, options.out, server().load(config, name=options.name))
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("name", help="the ensemble's name")
+    @argument(
+        "--output",
+        type=name_list,
+        action="extend",
+        default=[],
+        metavar="NAMES",
+        help="tensors that are outputs although a line uses them",
+    )
+    @argument(
+        "--max-batch-size", type=int, metavar="N", help="by default the smallest of the steps'"
+    )
+    @keep_option
+    @cell_magic
+    def triton_ensemble(self, line: str, cell: str) -> Any:
+        """Load an ensemble: loaded models, chained.
+
+        The cell is config.pbtxt text, or one line a step: a name that no line assigns is an input
+        of the ensemble, one that no line uses an output::
+
+            %%triton_ensemble four_times
+            half = double(IN=IN)
+            OUT = double(IN=half)
+
+            %%triton_ensemble four_times
+            max_batch_size: 8
+            input [ { name: "IN", data_type: TYPE_FP32, dims: [ 4 ] } ]
+            output [ { name: "OUT", data_type: TYPE_FP32, dims: [ 4 ] } ]
+            ensemble_scheduling { step [
+              { model_name: "double", model_version: -1
+                input_map { key: "IN", value: "IN" } output_map { key: "OUT", value: "x" } },
+              { model_name: "double", model_version: -1
+                input_map { key: "IN", value: "x" } output_map { key: "OUT", value: "OUT" } }
+            ] }
+        """
+        options = parse_argstring(self.triton_ensemble, line)
+        with in_cell(cell) as text:
+            if re.search(r"^[^#\n]*\bensemble_scheduling\b", cell, re.MULTILINE):
+                config = parse_pbtxt(text, source=cell_name(self.shell))
+                if not config.platform:
+                    config.platform = "ensemble"
+            else:
+                loaded = [model.name for model in server().models() if model.state == "READY"]
+                config = parse_dataflow(
+                    text,
+                    name=options.name,
+                    models={name: server().config(name) for name in loaded},
+                    outputs=options.output,
+                )
+        config = apply_options(config, max_batch_size=options.max_batch_size)
+        return keep(self.shell, options.out, server().load(config, name=options.name))
+
+    @magic_arguments()
+    @argument("names", nargs="+", metavar="NAME", help="models that are loaded")
+    @argument(
+        "--dependents",
+        action="store_true",
+        help="of an ensemble: its composing models too, unless another ensemble uses them",
+    )
+    @line_magic
+    def triton_unload(self, line: str) -> None:
+        """Unload models; requests that they accepted are finished.
+
+        Examples::
+
+            %triton_unload double
+            %triton_unload --dependents four_times
+        """
+        options = parse_argstring(self.triton_unload, line)
+        for name in options.names:
+            check_known(name)
+        for name in options.names:
+            server().unload(name, options.dependents)

@@ -1,0 +1,173 @@
+"""How engine objects look in a notebook; the engine itself knows no HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbtriton.config import input_specs, output_specs, scheduling_choice
+from nbtriton.drawing import Column, measure, table_html, table_text
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from nbtriton.config import ModelConfig
+    from nbtriton.engine import InferenceResult, ModelHandle
+    from nbtriton.engine.result import RequestTiming
+
+__all__ = ["register", "unregister"]
+
+# Okabe-Ito, readable on white and on black.
+_PHASES = (
+    ("queue", "#E69F00", "queue_ns"),
+    ("compute input", "#56B4E9", "compute_input_ns"),
+    ("compute infer", "#0072B2", "compute_infer_ns"),
+    ("compute output", "#009E73", "compute_output_ns"),
+)
+_REST = ("elsewhere", "#999999")
+_PREVIEWED = 4
+
+
+def register(shell: InteractiveShell) -> None:
+    """Teach a shell to show them; nothing is imported before the first one is shown."""
+    formatter = shell.display_formatter.mimebundle_formatter
+    for (module, name), show in _FORMS.items():
+        formatter.for_type_by_name(module, name, show)
+
+
+def unregister(shell: InteractiveShell) -> None:
+    """Take that back."""
+    formatter = shell.display_formatter.mimebundle_formatter
+    for module, name in _FORMS:
+        formatter.pop(f"{module}.{name}", None)
+
+
+def show_result(
+    result: InferenceResult,
+    include: Sequence[str] | None = None,  # noqa: ARG001 - IPython's protocol
+    exclude: Sequence[str] | None = None,  # noqa: ARG001
+) -> dict[str, str]:
+    """Show the outputs of a request, and where its time went."""
+    timing = result.timing
+    head = (
+        f"{result.model_name} v{result.model_version}: {measure(timing.total_ns / 1000)} µs, "
+        f"batch of {timing.batch_size}"
+    )
+    columns = [
+        Column("output"),
+        Column("datatype"),
+        Column("shape"),
+        Column("place"),
+        Column("values"),
+    ]
+    rows = [
+        (name, datatype, shape, place, _preview(result.raw(name), place))
+        for name, datatype, shape, place in result.describe()
+    ]
+    spent = _spent(timing)
+    words = ", ".join(f"{name} {measure(us)} µs" for name, _, us in spent)
+    return {
+        "text/plain": f"{head}\n{table_text(columns, rows)}\n{words}",
+        "text/html": (
+            f'<div class="nbt-result"><div style="font-weight:600;margin:.3em 0">{escape(head)}'
+            f"</div>{_bar(spent)}{table_html(columns, rows)}</div>"
+        ),
+    }
+
+
+def show_handle(
+    handle: ModelHandle,
+    include: Sequence[str] | None = None,  # noqa: ARG001
+    exclude: Sequence[str] | None = None,  # noqa: ARG001
+) -> dict[str, str]:
+    """Show what a model takes and gives, and how it is scheduled."""
+    if not handle.server.is_ready(handle.name):
+        return {"text/plain": repr(handle)}
+    config = handle.config
+    columns = ("", "tensor", "datatype", "dims")
+    rows = [
+        (way, spec.name, spec.datatype, f"[{','.join(map(str, spec.dims))}]")
+        for way, specs in (("in", input_specs(config)), ("out", output_specs(config)))
+        for spec in specs.values()
+    ]
+    facts = " · ".join(_facts(config))
+    return {
+        "text/plain": f"{handle.name}: {facts}\n{table_text(columns, rows)}",
+        "text/html": (
+            '<div class="nbt-model"><div style="margin:.3em 0">'
+            f"<b>{escape(handle.name)}</b> {escape(facts)}</div>{table_html(columns, rows)}</div>"
+        ),
+    }
+
+
+_FORMS: Mapping[tuple[str, str], Any] = {
+    ("nbtriton.engine.result", "InferenceResult"): show_result,
+    ("nbtriton.engine.handle", "ModelHandle"): show_handle,
+}
+
+
+def _facts(config: ModelConfig) -> list[str]:
+    facts = [config.backend or config.platform, f"max_batch_size {config.max_batch_size}"]
+    if config.HasField("dynamic_batching"):
+        batching = config.dynamic_batching
+        words = "dynamic batching"
+        if batching.preferred_batch_size:
+            words += f", preferred {', '.join(map(str, batching.preferred_batch_size))}"
+        if batching.max_queue_delay_microseconds:
+            words += f", delay {batching.max_queue_delay_microseconds} µs"
+        facts.append(words)
+    elif not config.HasField("ensemble_scheduling"):
+        facts.append(scheduling_choice(config) or "no dynamic batching")
+    instances = sum(
+        max(1, group.count) * max(1, len(group.gpus)) for group in config.instance_group
+    )
+    if instances:
+        facts.append(f"{instances} instance{'s' if instances > 1 else ''}")
+    return facts
+
+
+def _spent(timing: RequestTiming) -> list[tuple[str, str, float]]:
+    """Return (phase, colour, microseconds); an ensemble's steps may add up to more than the total."""
+    spent = [(name, colour, getattr(timing, field) / 1000) for name, colour, field in _PHASES]
+    rest = timing.total_ns / 1000 - sum(us for _, _, us in spent)
+    if rest > 0:
+        spent.append((*_REST, rest))
+    return spent
+
+
+def _bar(spent: list[tuple[str, str, float]]) -> str:
+    whole = sum(us for _, _, us in spent) or 1.0
+    x, bars, words = 0.0, [], []
+    for name, colour, us in spent:
+        width = 460 * us / whole
+        bars.append(f'<rect x="{x:.1f}" y="0" width="{width:.1f}" height="10" fill="{colour}"/>')
+        words.append(
+            f'<span style="white-space:nowrap"><span aria-hidden="true" style="color:{colour}">'
+            f"\u25a0</span> {name} {measure(us)} µs</span>"
+        )
+        x += width
+    label = ", ".join(f"{name} {measure(us)} µs" for name, _, us in spent)
+    return (
+        f'<svg role="img" aria-label="{escape(label)}" width="460" height="10" '
+        f'style="display:block;margin:.3em 0">{"".join(bars)}</svg>'
+        f'<div style="font-size:.9em;margin-bottom:.4em">{" &nbsp; ".join(words)}</div>'
+    )
+
+
+def _preview(array: Any, place: str) -> str:
+    """Write the first values of an array that is on the host: a device is not asked."""
+    if place != "cpu":
+        return ""
+    flat = np.asarray(array).reshape(-1) if isinstance(array, np.ndarray) else array.reshape(-1)
+    words = [_value(item) for item in flat[:_PREVIEWED].tolist()]
+    return ", ".join(words) + (", …" if len(flat) > _PREVIEWED else "")
+
+
+def _value(item: object) -> str:
+    if isinstance(item, float):
+        return f"{item:.4g}"
+    text = repr(item)
+    return text if len(text) <= 24 else text[:23] + "…"

@@ -1,0 +1,63 @@
+"""Tell the inputs of ``%triton_infer`` from its options: ``NAME --version 2 IN=np.ones((1, 4))``."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["split_inputs"]
+
+# A tensor's name and a single `=`, where a word of the line begins.
+_INPUT = re.compile(r"([A-Za-z_][\w.:/\-]*)\s*=(?!=)\s*")
+# `x --y` and `x -o y` are no Python that anybody writes; these are options.
+_OPTION = re.compile(r"(-o|--[a-z][a-z-]*)(?=\s|=|$)")
+_QUOTED = re.compile(r"'''.*?'''|\"\"\".*?\"\"\"|'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"")
+
+
+def split_inputs(line: str) -> tuple[str, dict[str, str]]:
+    """Split a line into its options and its inputs.
+
+    An expression may hold spaces: it reaches to the next ``NAME=`` or option outside of brackets
+    and quotes.
+
+    Returns
+    -------
+    options : str
+        What is left of the line.
+    inputs : dict of str to str
+        Expressions by tensor name.
+    """
+    options: list[str] = []
+    inputs: dict[str, str] = {}
+    current = ""
+    i = depth = 0
+    start = 0
+    word = True  # a word may begin here
+
+    def close(end: int) -> None:
+        text = line[start:end].strip()
+        if current:
+            inputs[current] = text
+        elif text:
+            options.append(text)
+
+    while i < len(line):
+        if word and depth == 0:
+            found = _INPUT.match(line, i)
+            if found:
+                close(i)
+                current, start = found[1], found.end()
+                i, word = found.end(), False
+                continue
+            if current and _OPTION.match(line, i):
+                close(i)
+                current, start = "", i
+        char = line[i]
+        quoted = _QUOTED.match(line, i)
+        if quoted:
+            i, word = quoted.end(), False
+            continue
+        depth += (char in "([{") - (char in ")]}")
+        word = char.isspace()
+        i += 1
+    close(len(line))
+    return " ".join(options), inputs

@@ -1,0 +1,255 @@
+"""The magic that measures."""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import threading
+import time
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from nbtriton.drawing import measure
+from nbtriton.magics.common import evaluate, int_list, keep, keep_option, name_list, unquoted
+from nbtriton.process import server
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from nbtriton.perf import PerfProgress, PerfReport
+    from nbtriton.widgets import CurveView, Shown
+
+__all__ = ["MeasureMagics"]
+
+# What is over sooner needs no sign of life.
+_SHOW_AFTER_S = 0.3
+
+
+def _switches(text: str) -> list[bool]:
+    words = {"on": True, "yes": True, "true": True, "off": False, "no": False, "false": False}
+    try:
+        return [words[part.lower()] for part in unquoted(text).split(",")]
+    except KeyError as error:
+        raise ArgumentTypeError(f"{error} is neither on nor off; write off,on for both") from None
+
+
+def _size_lists(text: str) -> list[list[int]]:
+    return [int_list(part) for part in unquoted(text).split("/")]
+
+
+def _shape(text: str) -> tuple[str, list[int]]:
+    name, colon, dims = unquoted(text).rpartition(":")
+    if not colon:
+        raise ArgumentTypeError(f"'{text}' is not NAME:DIMS, such as IN:3,224,224")
+    return name, int_list(dims)
+
+
+@magics_class
+class MeasureMagics(Magics):
+    """``%triton_perf``."""
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("name", help="a model or an ensemble")
+    @argument(
+        "-c", "--concurrency", metavar="LEVELS",
+        help="requests kept outstanding: 8, 1:32, 1:32:4, 1:32:x2 (doubling) or 1,8,32",
+    )  # fmt: skip
+    @argument("--request-rate", metavar="LEVELS", help="or requests per second, written likewise")
+    @argument(
+        "--request-distribution", choices=("constant", "poisson"), default="constant",
+        help="gaps between the requests of a rate",
+    )  # fmt: skip
+    @argument("--intervals", metavar="LIST|EXPR", help="or the gaps themselves in microseconds")
+    @argument("--request-count", type=int, default=0, metavar="N", help="so many requests a level")
+    @argument("-b", "--batch-size", type=int_list, metavar="LIST", help="rows per request")
+    @argument(
+        "--inputs", metavar="EXPR", help="what to send: a mapping of arrays, or a list of them"
+    )
+    @argument(
+        "--shape", type=_shape, action="append", metavar="NAME:DIMS",
+        help="dims of an input with variable ones",
+    )  # fmt: skip
+    @argument("--input-data", choices=("random", "zero"), default="random", help="without --inputs")
+    @argument("--instances", type=int_list, metavar="LIST", help="sweep over instances")
+    @argument("--max-batch-size", type=int_list, metavar="LIST", help="sweep over max_batch_size")
+    @argument("--max-queue-delay-us", type=int_list, metavar="LIST", help="sweep over queue delays")
+    @argument(
+        "--dynamic-batching", type=_switches, metavar="on|off|off,on", help="sweep over batching"
+    )
+    @argument(
+        "--preferred", type=_size_lists, metavar="SIZES", help="preferred sizes: 4,8 or 4/8/4,8"
+    )
+    @argument("--sweep-models", type=name_list, default=[], metavar="NAMES", help="of an ensemble")
+    @argument(
+        "--measurement-mode", choices=("time_windows", "count_windows"), default="time_windows"
+    )
+    @argument("-p", "--measurement-interval", type=float, metavar="MS", help="length of a window")
+    @argument("--measurement-request-count", type=int, default=50, metavar="N")
+    @argument("-s", "--stability-percentage", type=float, default=10.0, metavar="PERCENT")
+    @argument(
+        "-r", "--max-trials", type=int, default=10, metavar="N", help="windows a level at most"
+    )
+    @argument("--percentile", type=float, metavar="N", help="judge by it instead of the mean")
+    @argument("-l", "--latency-threshold", type=float, metavar="MS", help="stop at this latency")
+    @argument("--binary-search", action="store_true", help="search the highest level below it")
+    @argument("--seed", type=int, default=0, metavar="N")
+    @argument("--quick", action="store_true", help="short windows: a look within 3 s")
+    @keep_option
+    @line_magic
+    def triton_perf(self, line: str) -> Any:
+        """Measure throughput and latency under load, over levels and configurations.
+
+        Interrupt it, or press Stop, and it returns what was measured so far::
+
+            report = %triton_perf double --concurrency 1:8:x2 --quick
+            %triton_perf double -c 8 --dynamic-batching off,on --instances 1,2 --quick
+        """
+        from nbtriton.perf import perf
+
+        options = parse_argstring(self.triton_perf, line)
+        inputs = intervals = None
+        if options.inputs is not None:
+            inputs = evaluate(self.shell, unquoted(options.inputs), "--inputs ")
+        if options.intervals is not None:
+            text = unquoted(options.intervals)
+            intervals = evaluate(self.shell, f"[{text}]" if "," in text else text, "--intervals ")
+        run = _Run(self.shell, options.name)
+        report = run.of(
+            lambda: perf(
+                server(),
+                options.name,
+                concurrency=1 if options.concurrency is None else unquoted(options.concurrency),
+                request_rate=options.request_rate and unquoted(options.request_rate),
+                request_distribution=options.request_distribution,
+                intervals=intervals,
+                request_count=options.request_count,
+                batch_size=options.batch_size,
+                inputs=inputs,
+                shapes=dict(options.shape) if options.shape else None,
+                input_data=options.input_data,
+                measurement_mode=options.measurement_mode,
+                measurement_interval_ms=options.measurement_interval,
+                measurement_request_count=options.measurement_request_count,
+                stability_percentage=options.stability_percentage,
+                max_trials=options.max_trials,
+                percentile=options.percentile,
+                latency_threshold_ms=options.latency_threshold,
+                binary_search=options.binary_search,
+                instances=options.instances,
+                max_batch_size=options.max_batch_size,
+                max_queue_delay_us=options.max_queue_delay_us,
+                dynamic_batching=options.dynamic_batching,
+                preferred=options.preferred,
+                sweep_models=options.sweep_models,
+                seed=options.seed,
+                quick=options.quick,
+                observer=run.observe,
+            )
+        )
+        return keep(self.shell, options.out, report)
+
+
+class _Run:
+    """One measurement in a cell: shown live once it takes long, stoppable, then the report."""
+
+    def __init__(self, shell: InteractiveShell, model: str) -> None:
+        self._shell = shell
+        self._model = model
+        # After `;` nothing shall be seen.
+        self._silent = shell.displayhook.quiet()
+        self._started_s = time.monotonic()
+        self._thread = threading.current_thread()
+        self._lock = threading.Lock()
+        self._running = True
+        self._report: PerfReport | None = None
+        self._view: CurveView | None = None
+        self._shown: Shown | None = None
+
+    def of(self, measure: Callable[[], PerfReport]) -> PerfReport:
+        """Measure; what was shown live is replaced by the report."""
+        try:
+            self._report = measure()
+        finally:
+            with self._lock:
+                self._running = False
+            if self._shown is not None:
+                self._shown.finish()
+        if self._shown is not None:
+            _not_again(self._shell, self._report)
+        return self._report
+
+    def observe(self, progress: PerfProgress) -> None:
+        """Show where the measurement is; called in its thread after each window."""
+        if self._silent:
+            return
+        if self._view is None:
+            if time.monotonic() - self._started_s < _SHOW_AFTER_S:
+                return
+            self._show()
+        assert self._view is not None
+        if self._view.stop_requested.is_set() and self._thread is not threading.main_thread():
+            raise KeyboardInterrupt
+        from nbtriton.perf import PerfReport
+        from nbtriton.perf.render import series_of
+
+        self._view.update(series_of(PerfReport(self._model, progress.points)))
+        self._view.show_progress(*progress_line(progress))
+
+    def _show(self) -> None:
+        from nbtriton.widgets import CurveView, show_live
+
+        view = self._view = CurveView(title=self._model, on_stop=self._stop)
+        self._shown = show_live(view, static=lambda: self._report or view.static())
+
+    def _stop(self) -> None:
+        """Do what Ctrl-C does; called on whichever thread hears the button."""
+        with self._lock:
+            if self._running and self._thread is threading.main_thread():
+                interrupt_main_thread()
+
+
+def interrupt_main_thread() -> None:
+    """Interrupt the main thread, also where it waits for a lock."""
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    else:
+        _thread.interrupt_main()
+
+
+def progress_line(progress: PerfProgress) -> tuple[str, float | None]:
+    """Return what to write beside the bar, and how much of it is done, where that is known."""
+    words = [progress.what]
+    if progress.levels:
+        words[0] += f" (level {progress.level} of {progress.levels})"
+    words.append(f"window {progress.window} of at most {progress.max_windows}")
+    if progress.infer_per_s:
+        words.append(f"{measure(progress.infer_per_s)} infer/s")
+    if progress.eta_s is not None:
+        words.append(f"about {max(1, round(progress.eta_s))} s left")
+    if not progress.levels:
+        return " · ".join(words), None
+    # A level seldom needs all its windows; half of one is a fair guess.
+    within = min(1.0, progress.window / max(1, progress.max_windows / 2))
+    return " · ".join(words), (progress.level - 1 + within) / progress.levels
+
+
+def _not_again(shell: InteractiveShell, report: PerfReport) -> None:
+    """Keep ``Out[n]`` from showing once more what stands in place of the live view."""
+    formatter = shell.display_formatter.ipython_display_formatter
+    kind = type(report)
+
+    def show(value: PerfReport) -> None:
+        if value is not report:
+            shell.display_pub.publish(value._repr_mimebundle_())
+
+    def restore(*_: object) -> None:
+        formatter.pop(kind, None)
+        shell.events.unregister("post_run_cell", restore)
+
+    formatter.for_type(kind, show)
+    shell.events.register("post_run_cell", restore)
