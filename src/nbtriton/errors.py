@@ -22,6 +22,8 @@ Messages follow Triton's wording wherever Triton has one; ``hint`` adds what wou
 from __future__ import annotations
 
 import difflib
+import re
+import sys
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -120,7 +122,7 @@ class LoadError(InvalidArgumentError):
         self.user_traceback = user_traceback
 
     def _render_traceback_(self) -> list[str]:
-        return [*self.user_traceback.splitlines(), *super()._render_traceback_()]
+        return _with_traceback(self.user_traceback, super()._render_traceback_())
 
 
 class NotFoundError(TritonError):
@@ -181,7 +183,25 @@ class ModelError(InternalError):
         self.user_traceback = user_traceback
 
     def _render_traceback_(self) -> list[str]:
-        return [*self.user_traceback.splitlines(), *super()._render_traceback_()]
+        return _with_traceback(self.user_traceback, super()._render_traceback_())
+
+
+def _with_traceback(user_traceback: str, lines: list[str]) -> list[str]:
+    """Put the user's traceback first, with cells named as IPython names them."""
+    if user_traceback:
+        # Triton's message repeats the frames; they stand above it already.
+        lines = [re.sub(r"\n\nAt:\n(  .*\n)*", "", lines[0]).removesuffix(";"), *lines[1:]]
+    return [*_FRAME.sub(_cell_place, user_traceback).splitlines(), *lines]
+
+
+_FRAME = re.compile(r'File "([^"\n]+)", line')
+
+
+def _cell_place(match: re.Match[str]) -> str:
+    """Write ``Cell In[3], line`` where the file is a cell of the shell that asks."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    name = shell.compile.format_code_name(match[1]) if shell is not None else None
+    return f"{name[0]} {name[1]}, line" if name else match[0]
 
 
 _BY_STATUS: dict[str, type[TritonError]] = {
