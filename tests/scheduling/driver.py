@@ -1,0 +1,157 @@
+"""A batcher and its oracle under the same facts; shared by the walk and the state machine."""
+
+from __future__ import annotations
+
+from random import Random
+
+from nbtriton.scheduling import REASONS, Batcher, BatcherSettings, Drop, QueuePolicy, Ticket, Where
+from tests.scheduling.reference import Reference
+from tests.scheduling.simulator import delay, reject
+
+WAITING = (Where.QUEUED, Where.DELAYED, Where.PENDING, Where.PAYLOAD)
+
+
+class Pair:
+    """Bring each fact to both, and compare everything that can be seen from outside."""
+
+    def __init__(self, config: BatcherSettings, instances: int) -> None:
+        self.config = config
+        self.batcher = Batcher(config, instances)
+        self.oracle = Reference(config, instances)
+        self.instances = instances
+        self.now = 1_000
+        self.tickets: list[Ticket] = []
+        self.number: dict[Ticket, int] = {}
+        self.waiting: dict[int, Ticket] = {}  # accepted, neither started nor refused
+        self.answered: set[int] = set()
+        self.busy: dict[int, tuple[int, ...]] = {}
+        self.reasons: set[str] = set()
+        self.last_started: dict[int, int] = {}  # level -> the highest number started in order
+
+    # -- facts -----------------------------------------------------------------------------------
+
+    def submit(self, size: int, key: object, level: int, timeout: int) -> None:
+        ticket = Ticket(size, key, level, timeout)
+        number = len(self.tickets)
+        self.tickets.append(ticket)
+        self.number[ticket] = number
+        self.waiting[number] = ticket
+        self._compare(
+            self.batcher.submit(self.now, ticket),
+            self.oracle.submit(self.now, number, size, key, level, timeout),
+        )
+
+    def finish(self, instance: int) -> None:
+        self.answered.update(self.busy.pop(instance))
+        self._compare(self.batcher.finish(self.now, instance), self.oracle.finish(self.now))
+
+    def cancel(self, number: int) -> None:
+        before = self.tickets[number].where
+        decisions = self.batcher.cancel(self.now, self.tickets[number])
+        if before not in (Where.QUEUED, Where.DELAYED, Where.PENDING):
+            assert decisions == []  # X2: in a payload, running or gone
+        self._compare(decisions, self.oracle.cancel(self.now, number))
+
+    def tick(self) -> None:
+        self._compare(self.batcher.tick(self.now), self.oracle.tick(self.now))
+
+    def clear(self) -> None:
+        self._compare(self.batcher.clear("UNAVAILABLE", "stopping"), self.oracle.clear())
+        assert self.batcher.waiting == 0
+        assert self.batcher.wake_at() is None
+
+    def drain(self) -> None:
+        """Let everything end: each request is answered exactly once."""
+        for _ in range(4 * len(self.tickets) + 10):
+            wake = self.batcher.wake_at()
+            if self.busy:
+                self.finish(min(self.busy))
+            elif wake is not None:
+                self.now = max(self.now, wake)
+                self.tick()
+            else:
+                break
+        assert not self.waiting
+        assert not self.busy
+        assert len(self.answered) == len(self.tickets)
+
+    # -- what must hold --------------------------------------------------------------------------
+
+    def _compare(self, decisions, expected) -> None:
+        seen = []
+        for decision in decisions:
+            assert decision.reason in REASONS
+            self.reasons.add(decision.reason)
+            if isinstance(decision, Drop):
+                number = self.number[decision.ticket]
+                assert decision.ticket.where is Where.GONE
+                del self.waiting[number]  # fails if it was answered or started before
+                self.answered.add(number)
+                seen.append(("drop", number, decision.reason))
+                continue
+            numbers = tuple(self.number[ticket] for ticket in decision.tickets)
+            assert decision.instance not in self.busy, "two batches on one instance"
+            assert 0 <= decision.instance < self.instances
+            assert decision.size == sum(ticket.size for ticket in decision.tickets)
+            assert decision.size <= max(1, self.config.max_batch_size)
+            assert len({ticket.shape_key for ticket in decision.tickets}) == 1 or (
+                not self.config.dynamic
+            )
+            self.busy[decision.instance] = numbers
+            for number, ticket in zip(numbers, decision.tickets, strict=True):
+                assert ticket.where is Where.RUNNING
+                del self.waiting[number]
+                if ticket.deadline_ns >= 0:  # DELAY moves behind; all others keep their order
+                    assert number > self.last_started.get(ticket.priority, -1), "reordered"
+                    self.last_started[ticket.priority] = number
+            seen.append(("run", *numbers))
+        assert seen == expected
+        assert self.batcher.waiting == len(self.waiting) == self.oracle.waiting
+        wake = self.batcher.wake_at()
+        assert wake == self.oracle.wake_at()
+        if self.waiting and len(self.busy) < self.instances:
+            # Nothing starves: with an idle instance, what waits does so for a time that is set.
+            assert wake is not None
+            assert self.config.max_queue_delay_ns > 0
+
+
+# -- random settings and facts -------------------------------------------------------------------
+
+
+def random_policy(random: Random) -> QueuePolicy:
+    if random.random() < 0.4:
+        return QueuePolicy()
+    make = random.choice((reject, delay))
+    return make(
+        random.choice((0, 20, 200)) / 1e6,
+        override=random.random() < 0.5,
+        size=random.choice((0, 0, 1, 3, 10)),
+    )
+
+
+def random_settings(random: Random) -> BatcherSettings:
+    size = random.choice((0, 1, 2, 4, 8, 8, 8, 16))
+    if random.random() < 0.08:
+        return BatcherSettings(max_batch_size=size)
+    limit = max(1, size)
+    preferred = tuple(sorted({random.randint(1, limit) for _ in range(random.randint(0, 3))}))
+    levels = random.choice((0, 0, 0, 1, 4))
+    plain = random.random() < 0.5
+    return BatcherSettings(
+        max_batch_size=size,
+        dynamic=True,
+        preferred=(preferred if size else ()) or ((size,) if size else ()),
+        max_queue_delay_ns=random.choice((0, 0, 10, 100, 1000)),
+        priority_levels=levels,
+        default_policy=QueuePolicy() if plain else random_policy(random),
+        level_policies={
+            level: random_policy(random) for level in range(1, levels + 1) if random.random() < 0.5
+        },
+    )
+
+
+def random_request(random: Random, config: BatcherSettings, shapes: int) -> tuple:
+    limit = max(1, config.max_batch_size)
+    size = 1 if random.random() < 0.6 else random.randint(1, limit)
+    level = random.randint(1, config.priority_levels) if config.priority_levels else 0
+    return size, random.randrange(shapes), level, random.choice((0, 0, 5, 50, 500))

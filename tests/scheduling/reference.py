@@ -1,0 +1,235 @@
+"""The rules of scheduling.md §2 to §5 in their plainest form: the oracle of the random walk.
+
+Lists instead of queues, every scan from the start, no fast path, nothing remembered between two
+facts but what the rules remember. Slow, and meant to be read beside the rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nbtriton.scheduling import BatcherSettings, TimeoutAction
+
+# ("run", request numbers) or ("drop", request number, reason)
+Outcome = tuple
+
+
+@dataclass
+class Waiting:
+    """One request in the queue."""
+
+    number: int
+    size: int
+    key: object
+    level: int
+    since: int
+    deadline: int | None
+    # Place in serving order: level, delayed after the others, then first come first served.
+    place: tuple[int, bool, int]
+
+
+@dataclass
+class Payload:
+    """A batch that waits for an instance."""
+
+    requests: list[Waiting] = field(default_factory=list)
+    key: object = None
+    mergeable: bool = True
+
+    @property
+    def size(self) -> int:
+        return sum(one.size for one in self.requests)
+
+
+class Reference:
+    """What a batcher with these settings has to do."""
+
+    def __init__(self, settings: BatcherSettings, instances: int) -> None:
+        self.settings = settings
+        self.instances = instances
+        self.idle = instances
+        self.queue: list[Waiting] = []
+        self.payloads: list[Payload] = []
+        self.open: Payload | None = None
+        self.wait_until: int | None = None
+        self.order = 0
+        policy = settings.default_policy
+        self.prefetch = settings.priority_levels == 0 and not (
+            policy.default_timeout_ns or policy.allow_timeout_override or policy.max_queue_size
+        )  # Q10
+
+    # -- facts -----------------------------------------------------------------------------------
+
+    def submit(self, now, number, size, key, level, timeout):
+        if not self.settings.dynamic:  # S2
+            self.payloads.append(Payload([Waiting(number, size, key, 0, now, None, (0, False, 0))]))
+            return self.advance(now, [])
+        out = []
+        self.expire(now, out)
+        policy = self.policy(level)
+        if policy.max_queue_size and policy.max_queue_size <= sum(
+            one.level == level for one in self.queue
+        ):  # Q4
+            out.append(("drop", number, "queue_full"))
+        else:
+            effective = policy.default_timeout_ns
+            if policy.allow_timeout_override and 0 < timeout < effective:  # Q5
+                effective = timeout
+            self.order += 1
+            self.queue.append(
+                Waiting(
+                    number,
+                    size,
+                    key,
+                    level,
+                    now,
+                    now + effective if effective else None,
+                    (level, False, self.order),
+                )
+            )
+        return self.advance(now, out)
+
+    def finish(self, now):
+        self.idle += 1
+        return self.tick(now)
+
+    def tick(self, now):
+        out = []
+        self.expire(now, out)
+        return self.advance(now, out)
+
+    def cancel(self, now, number):
+        found = [one for one in self.queue if one.number == number]
+        if not found:
+            return []
+        self.queue.remove(found[0])
+        out = [("drop", number, "cancelled")]
+        self.expire(now, out)
+        return self.advance(now, out)
+
+    def clear(self):
+        waiting = [one for payload in self.payloads for one in payload.requests]
+        waiting += sorted(self.queue, key=lambda one: one.place)
+        self.payloads, self.queue, self.open, self.wait_until = [], [], None, None
+        return [("drop", one.number, "stopped") for one in waiting]
+
+    # -- what it shows ---------------------------------------------------------------------------
+
+    def wake_at(self):
+        times = [one.deadline for one in self.queue if one.deadline is not None]
+        if self.wait_until is not None:
+            times.append(self.wait_until)
+        return min(times, default=None)
+
+    @property
+    def waiting(self):
+        return len(self.queue) + sum(len(payload.requests) for payload in self.payloads)
+
+    # -- rules -----------------------------------------------------------------------------------
+
+    def policy(self, level):
+        if self.settings.priority_levels == 0:
+            return self.settings.default_policy
+        return self.settings.level_policies.get(level, self.settings.default_policy)  # Q1
+
+    def expire(self, now, out):
+        due = [one for one in self.queue if one.deadline is not None and one.deadline <= now]
+        for one in sorted(due, key=lambda one: (one.deadline, one.place[2])):
+            if self.policy(one.level).timeout_action is TimeoutAction.REJECT:  # Q7
+                self.queue.remove(one)
+                out.append(("drop", one.number, "timeout"))
+            else:  # Q8
+                self.order += 1
+                one.deadline = None
+                one.place = (one.level, True, self.order)
+
+    def advance(self, now, out):
+        while True:
+            while self.idle and self.payloads:
+                out.append(self.pop(now))
+            self.wait_until = None
+            if not self.queue:
+                return out
+            if self.prefetch and len(self.payloads) >= 2 * self.instances:  # P2
+                return out
+            if not self.prefetch and not self.idle:  # Q11
+                return out
+            if not self.scan(now):
+                return out
+
+    def scan(self, now):
+        settings = self.settings
+        mbs = max(1, settings.max_batch_size)
+        preferred = settings.preferred
+        largest = max(preferred, default=0)
+        delay = settings.max_queue_delay_ns
+        payload = self.open or Payload()
+        self.open = payload
+        held = payload.size
+        size = best = best_count = 0
+        accepted = []
+        closed = send_now = False
+        for one in sorted(self.queue, key=lambda one: one.place):  # D1
+            if held + size == 0:  # D2
+                payload.key = one.key
+            else:  # D3
+                if held + size + one.size > largest and best == 0:
+                    best, best_count, closed = size, len(accepted), True
+                if held + size + one.size > mbs:
+                    send_now = True
+                    break
+                if one.key != payload.key:
+                    send_now = True
+                    payload.mergeable = False
+                    break
+            accepted.append(one)
+            size += one.size
+            if held + size in preferred:  # D5
+                best, best_count = size, len(accepted)
+        exceeded = bool(delay and accepted) and now - min(o.since for o in accepted) >= delay  # D6
+        if best and not exceeded:  # D7
+            return self.release(accepted[:best_count], closed or delay == 0)
+        if not accepted:  # D8
+            if closed or send_now:
+                self.open = None
+            return closed or send_now
+        if send_now or held + size >= largest:
+            return self.release(accepted, True)
+        if exceeded or delay == 0:  # D9
+            return self.release(accepted, closed)
+        if held and not closed and held not in preferred:  # D10
+            return self.release(accepted, False)
+        self.wait_until = min(one.since for one in accepted) + delay
+        return False
+
+    def release(self, requests, close):
+        if not self.open.requests:
+            self.payloads.append(self.open)
+        for one in requests:
+            self.queue.remove(one)
+            self.open.requests.append(one)
+        if close:
+            self.open = None
+        return True
+
+    def pop(self, now):
+        payload = self.payloads.pop(0)
+        if payload is self.open:  # P4
+            self.open = None
+        delay = self.settings.max_queue_delay_ns
+        limit = max(1, self.settings.max_batch_size)
+        while delay and limit > 1 and payload.mergeable and self.payloads:  # P5
+            other = self.payloads[0]
+            if (
+                not other.mergeable
+                or now - min(one.since for one in other.requests) <= delay
+                or payload.size + other.size > limit
+                or other.key != payload.key
+            ):
+                break
+            self.payloads.pop(0)
+            if other is self.open:
+                self.open = None
+            payload.requests += other.requests
+        self.idle -= 1
+        return ("run", *(one.number for one in payload.requests))

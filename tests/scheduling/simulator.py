@@ -1,0 +1,203 @@
+"""A virtual clock around a `Batcher`: arrivals and service times in, executed batches out.
+
+The batcher is driven as the engine drives it, by submit, finish, cancel, tick and wake_at, and by
+nothing else. Times are milliseconds from the start here; the batcher gets nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+
+from nbtriton.scheduling import (
+    REASONS,
+    Batcher,
+    BatcherSettings,
+    Decision,
+    Drop,
+    QueuePolicy,
+    Run,
+    Ticket,
+    TimeoutAction,
+)
+
+MS = 1_000_000
+# Monotonic clocks start anywhere.
+_EPOCH = 7_000_000_123
+
+
+def settings(
+    max_batch_size: int = 8,
+    preferred: tuple[int, ...] = (),
+    delay_ms: float = 0,
+    *,
+    levels: int = 0,
+    policy: QueuePolicy | None = None,
+    policies: dict[int, QueuePolicy] | None = None,
+    ahead: bool = True,
+) -> BatcherSettings:
+    """Return settings as the engine makes them; ``ahead=False`` forms no batch ahead of time."""
+    if policy is None:
+        # A limit that no test reaches acts on nothing, but turns prefetching off (Q10).
+        policy = QueuePolicy() if ahead else QueuePolicy(max_queue_size=1_000_000)
+    return BatcherSettings(
+        max_batch_size=max_batch_size,
+        dynamic=True,
+        preferred=preferred or ((max_batch_size,) if max_batch_size else ()),
+        max_queue_delay_ns=int(delay_ms * MS),
+        priority_levels=levels,
+        default_policy=policy,
+        level_policies=policies or {},
+    )
+
+
+def reject(timeout_ms: float = 0, *, override: bool = False, size: int = 0) -> QueuePolicy:
+    """Return a policy that rejects requests which waited too long."""
+    return QueuePolicy(TimeoutAction.REJECT, int(timeout_ms * MS), override, size)
+
+
+def delay(timeout_ms: float = 0, *, override: bool = False, size: int = 0) -> QueuePolicy:
+    """Return a policy that serves requests which waited too long after the others."""
+    return QueuePolicy(TimeoutAction.DELAY, int(timeout_ms * MS), override, size)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One executed batch, or one request that was refused (``instance`` is -1)."""
+
+    at_ms: float
+    instance: int
+    tickets: tuple[Ticket, ...]
+    reason: str
+
+    @property
+    def sizes(self) -> list[int]:
+        return [ticket.size for ticket in self.tickets]
+
+
+class Simulator:
+    """Run scheduled arrivals through a batcher on a virtual clock."""
+
+    def __init__(
+        self,
+        config: BatcherSettings,
+        *,
+        instances: int = 1,
+        service_ms: float | Callable[[Run], float] = 1.0,
+    ) -> None:
+        self.batcher = Batcher(config, instances)
+        self.config = config
+        self.instances = instances
+        self.executed: list[Execution] = []
+        self.dropped: list[tuple[float, Drop]] = []
+        self._service = service_ms if callable(service_ms) else lambda _: service_ms
+        self._facts: list[tuple[int, int, Callable[[int], list[Decision]]]] = []
+        self._number = count()
+        self._busy: dict[int, int] = {}
+        self._names: dict[Ticket, str] = {}
+        self._blockers: dict[Ticket, float] = {}
+
+    # -- what is going to happen -----------------------------------------------------------------
+
+    def at(self, at_ms: float, fact: Callable[[int], list[Decision]]) -> None:
+        """Let something happen; facts of one moment happen in the order of these calls."""
+        moment = _EPOCH + round(at_ms * MS)
+        heappush(self._facts, (moment, next(self._number), fact))
+
+    def arrive(self, at_ms: float, size: int = 1, name: str = "", **ticket: object) -> Ticket:
+        """Let a request arrive."""
+        arriving = Ticket(size, **ticket)  # type: ignore[arg-type]
+        self._names[arriving] = name
+        self.at(at_ms, lambda now: self.batcher.submit(now, arriving))
+        return arriving
+
+    def arrive_all(self, sizes: list[int], *, start_ms: float = 0, gap_ms: float = 1) -> None:
+        """Let requests of these sizes arrive one by one."""
+        for index, size in enumerate(sizes):
+            self.arrive(start_ms + index * gap_ms, size)
+
+    def cancel(self, at_ms: float, ticket: Ticket) -> None:
+        """Let a caller give up."""
+        self.at(at_ms, lambda now: self.batcher.cancel(now, ticket))
+
+    def occupy(self, *for_ms: float) -> None:
+        """Keep one instance per given time busy from the start, with a full batch each."""
+        for duration in for_ms:
+            blocker = Ticket(max(1, self.config.max_batch_size), shape_key="blocker")
+            blocker.priority = 1 if self.config.priority_levels else 0
+            self._blockers[blocker] = duration
+            self.at(0, lambda now, ticket=blocker: self.batcher.submit(now, ticket))
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def run(self, until_ms: float = float("inf")) -> Simulator:
+        """Go on until nothing is going to happen any more."""
+        while True:
+            wake = self.batcher.wake_at()
+            fact_at = self._facts[0][0] if self._facts else None
+            now = min((at for at in (wake, fact_at) if at is not None), default=None)
+            if now is None or (now - _EPOCH) / MS > until_ms:
+                return self
+            if fact_at == now:  # at the same moment the fact comes first: the timer is late
+                decisions = heappop(self._facts)[2](now)
+            else:
+                decisions = self.batcher.tick(now)
+                after = self.batcher.wake_at()
+                assert after is None or after > now, "a tick must settle what it was called for"
+            for decision in decisions:
+                self._carry_out(now, decision)
+
+    def _carry_out(self, now: int, decision: Decision) -> None:
+        at_ms = (now - _EPOCH) / MS
+        assert decision.reason in REASONS
+        if isinstance(decision, Drop):
+            self.dropped.append((at_ms, decision))
+            return
+        assert decision.instance not in self._busy, "two batches on one instance"
+        assert decision.size == sum(ticket.size for ticket in decision.tickets)
+        self._busy[decision.instance] = now
+        if decision.tickets[0] in self._blockers:
+            duration = self._blockers[decision.tickets[0]]
+        else:
+            duration = self._service(decision)
+            self.executed.append(
+                Execution(at_ms, decision.instance, tuple(decision.tickets), decision.reason)
+            )
+
+        def finish(later: int, instance: int = decision.instance) -> list[Decision]:
+            del self._busy[instance]
+            return self.batcher.finish(later, instance)
+
+        self.at(at_ms + duration, finish)
+
+    # -- what happened ---------------------------------------------------------------------------
+
+    @property
+    def sizes(self) -> list[list[int]]:
+        """Sizes of the requests of every executed batch."""
+        return [execution.sizes for execution in self.executed]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the requests of every executed batch, joined."""
+        return ["".join(self._names[one] for one in each.tickets) for each in self.executed]
+
+    @property
+    def times(self) -> list[float]:
+        """When every executed batch started, in milliseconds."""
+        return [execution.at_ms for execution in self.executed]
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why every executed batch had its size."""
+        return [execution.reason for execution in self.executed]
+
+    @property
+    def drops(self) -> list[tuple[float, str, str, str]]:
+        """Time, name, status and reason of every refused request."""
+        return [
+            (at_ms, self._names[drop.ticket], drop.status, drop.reason)
+            for at_ms, drop in self.dropped
+        ]
