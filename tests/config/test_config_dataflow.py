@@ -99,6 +99,10 @@ def test_F6_the_first_of_a_name_counts() -> None:
     assert input_specs(config)["A"].dims == (1,)
 
 
+def test_a_data_type_that_triton_does_not_know_is_its_number() -> None:
+    assert input_specs(parse_pbtxt("input { name: 'A' data_type: 99 }"))["A"].datatype == "99"
+
+
 # --- dataflow lines ------------------------------------------------------------------------------
 
 
@@ -327,36 +331,11 @@ def test_circles_are_left_to_validation() -> None:
         validate(normalize(config, name="e"))
 
 
+WORDS = "a b _ , = ( ) join tokenizer A B TEXT ** { } 'A' : . \n # +"
+
+
 @settings(max_examples=200, deadline=None)
-@given(
-    st.lists(
-        st.sampled_from(
-            [
-                "a",
-                "b",
-                "_",
-                ",",
-                "=",
-                "(",
-                ")",
-                "join",
-                "tokenizer",
-                "A",
-                "B",
-                "TEXT",
-                "**",
-                "{",
-                "}",
-                "'A'",
-                ":",
-                ".",
-                "\n",
-                "#",
-                "+",
-            ]
-        )
-    ).map(" ".join)
-)
+@given(st.lists(st.sampled_from(WORDS.split(" "))).map(" ".join))
 def test_any_text_gives_an_ensemble_or_a_config_error(text: str) -> None:
     try:
         config = dataflow(text)
