@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from pathlib import Path
 from types import FrameType, TracebackType
 
 from nbtriton.errors import ModelError
@@ -10,6 +11,7 @@ from nbtriton.errors import ModelError
 __all__ = ["describe", "execute_error", "load_error", "model_error", "user_frames"]
 
 # Modules that stand between the engine and the model's first line.
+_IMPORTERS = ("<frozen importlib", str(Path(__file__).with_name("python") / "imports.py"))
 _MACHINERY = ("nbtriton.", "asyncio.", "concurrent.", "importlib.", "torch.nn.modules.", "inspect")
 
 
@@ -23,7 +25,7 @@ def user_frames(tb: TracebackType | None) -> TracebackType | None:
 def describe(error: BaseException) -> str:
     """Return an exception as Triton's python backend prints it, innermost frame first."""
     text = f"{type(error).__name__}: {error}"
-    frames = traceback.extract_tb(user_frames(error.__traceback__))
+    frames = _without_importers(traceback.extract_tb(user_frames(error.__traceback__)))
     if not frames:
         return text
     lines = "".join(f"  {f.filename}({f.lineno}): {f.name}\n" for f in reversed(frames))
@@ -46,8 +48,18 @@ def model_error(prefix: str, error: BaseException) -> ModelError:
 
 
 def _user_traceback(error: BaseException) -> str:
-    tb = user_frames(error.__traceback__)
-    return "".join(traceback.format_exception(type(error), error, tb))
+    shown = traceback.TracebackException(
+        type(error), error, user_frames(error.__traceback__), compact=True
+    )
+    shown.stack = _without_importers(shown.stack)
+    return "".join(shown.format())
+
+
+def _without_importers(frames: traceback.StackSummary) -> traceback.StackSummary:
+    # An import statement of the model goes through frames that tell its author nothing.
+    return traceback.StackSummary.from_list(
+        [f for f in frames if not f.filename.startswith(_IMPORTERS)]
+    )
 
 
 def _is_machinery(frame: FrameType) -> bool:

@@ -89,9 +89,10 @@ class FunctionInstance(BackendInstance):
             result = (result,)
         named = name_outputs(result, list(self._outputs), model=self._running.model_name)
         for name, value in named.items():
-            if type(value) is not np.ndarray:
+            datatype = self._outputs[name]
+            if type(value) is not np.ndarray or datatype == "BYTES":
                 try:
-                    named[name] = as_array(value, self._outputs[name], name=name)
+                    named[name] = as_array(value, datatype, name=name)
                 except EngineError as error:
                     error.args = (error.message.replace(f"input '{name}'", f"output '{name}'"),)
                     raise

@@ -64,7 +64,7 @@ class PythonInstance(BackendInstance):
         )
         token = CURRENT.set(running)
         try:
-            self._model = create()
+            self._model: object = create()
             initialize = getattr(self._model, "initialize", None)
             if initialize is not None:
                 initialize(arguments)
@@ -122,7 +122,8 @@ class PythonInstance(BackendInstance):
             CURRENT.reset(token)
             if self._loop is not None:
                 self._loop.close()
-            del self._model
+                self._loop = None
+            self._model = None
             self._execute = None
 
     def _receive(self, requests: Sequence[BackendRequest]) -> list[ReceivedRequest]:

@@ -208,6 +208,15 @@ class _Capsule:
         return self._device
 
 
+class _Writable:
+    """Memory of a capsule, which says nothing about writing: numpy errs on the safe side."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._array = array
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+
+
 class _DLManagedTensorHead(ctypes.Structure):
     """The first fields of DLManagedTensor in dlpack.h: all that is needed to know the device."""
 
@@ -266,7 +275,7 @@ def _import_capsule(capsule: Any) -> Array:
         return array
     array = np.from_dlpack(_Capsule(capsule, (head.device_type, head.device_id)))
     _check_contiguous(array.flags.c_contiguous)
-    return array
+    return array if array.flags.writeable else np.asarray(_Writable(array))
 
 
 def _torch_from_dlpack(source: Any) -> Array:

@@ -12,7 +12,7 @@ from nbtriton.backends.pytorch.naming import arrange_inputs
 from nbtriton.backends.signature import complete_signature, read_signature
 from nbtriton.backends.tracebacks import model_error
 from nbtriton.config import ModelConfig, TensorSpec
-from nbtriton.errors import ConfigError
+from nbtriton.errors import ConfigError, InvalidArgumentError
 from nbtriton.tensors import Array, datatype_of, format_shape, kind_of, shape_of, to_torch
 
 __all__ = ["complete"]
@@ -55,13 +55,13 @@ def complete(context: ModelContext, module: Any) -> ModelConfig:
 def _from_example(name: str, config: ModelConfig, module: Any, example: object) -> ModelConfig:
     inputs = _example_inputs(config, module, example)
     batches = config.max_batch_size > 0
+    specs_in = {key: _spec(key, array, batches=batches) for key, array in inputs.items()}
     result = _run(name, config, module, inputs)
     if isinstance(result, Mapping):
         outputs = {str(key): value for key, value in result.items()}
     else:
         values = result if isinstance(result, (tuple, list)) else (result,)
         outputs = {f"OUTPUT__{index}": value for index, value in enumerate(values)}
-    specs_in = {key: _spec(key, array, batches=batches) for key, array in inputs.items()}
     specs_out = {key: _spec(key, array, batches=batches) for key, array in outputs.items()}
     size = {shape_of(array)[0] for array in inputs.values()}
     for key, array in outputs.items():
@@ -113,10 +113,11 @@ def _run(name: str, config: ModelConfig, module: Any, inputs: Mapping[str, Array
 def _tensor(value: object) -> Any:
     import torch
 
-    if hasattr(value, "__array__") or hasattr(value, "__dlpack__"):
+    try:
         kind_of(value)
-        return to_torch(value)
-    return torch.as_tensor(value)
+    except InvalidArgumentError:
+        return torch.as_tensor(value)
+    return to_torch(value)
 
 
 def _spec(name: str, array: Any, *, batches: bool) -> TensorSpec:

@@ -84,18 +84,19 @@ class ModuleInstance(BackendInstance):
 
     def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> list[Response]:
         with ExitStack() as stack:
-            stack.enter_context(self._guard())
             if self._stream is not None:
                 self._enter_stream(stack)
             gathered = gather_inputs(requests, self._order.names)
             inputs = {name: to_torch(array, self._device) for name, array in gathered.items()}
             timer.inputs_ready()
-            outputs = self._name_outputs(self._forward(inputs), inputs)
+            with self._guard():
+                outputs = self._name_outputs(self._forward(inputs), inputs)
             if self._stream is not None:
                 # Once per batch: whoever gets the outputs may use any stream or the host.
                 self._stream.synchronize()
-            timer.infer_done()
-            return scatter_outputs(requests, outputs, batches=self._batches, model=self._name)
+        timer.infer_done()
+        plain = {name: _as_plain(tensor) for name, tensor in outputs.items()}
+        return scatter_outputs(requests, plain, batches=self._batches, model=self._name)
 
     def _enter_stream(self, stack: ExitStack) -> None:
         import torch
@@ -149,3 +150,16 @@ class ModuleInstance(BackendInstance):
             if tensor.untyped_storage().data_ptr() in foreign:
                 named[name] = tensor.clone()
         return named
+
+
+def _as_plain(tensor: torch.Tensor) -> Array:
+    """Return the same memory as a tensor that inference mode does not follow.
+
+    An inference tensor refuses to be changed in place for ever, also in the next model of an
+    ensemble and in the notebook.
+    """
+    if not tensor.is_inference():
+        return tensor.detach()
+    from torch.utils.dlpack import from_dlpack, to_dlpack
+
+    return from_dlpack(to_dlpack(tensor))

@@ -1,0 +1,104 @@
+"""Backends are found by name and by what they are given."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from nbtriton.backends import backend_for, find_backend
+from nbtriton.backends.python import PythonBackend
+from nbtriton.backends.pytorch import PyTorchBackend
+from nbtriton.errors import InvalidArgumentError
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+class TritonPythonModel:
+    pass
+
+
+class HasExecute:
+    def execute(self, requests):
+        return []
+
+
+class Net(torch.nn.Module):
+    def execute(self):
+        pass
+
+
+def function(x):
+    return x
+
+
+def test_the_built_in_backends_are_found():
+    assert find_backend("python") is PythonBackend
+    assert find_backend("pytorch") is PyTorchBackend
+
+
+def test_V36_an_unknown_backend_is_an_error_with_the_nearest_name():
+    with pytest.raises(InvalidArgumentError) as caught:
+        find_backend("pyton")
+    assert caught.value.message == (
+        "unable to find backend library for backend 'pyton', try specifying runtime on the model "
+        "configuration."
+    )
+    assert caught.value.hint == "did you mean 'python'?"
+
+
+@pytest.mark.parametrize(
+    ("source", "backend"),
+    [
+        (TritonPythonModel, PythonBackend),
+        (HasExecute, PythonBackend),
+        (function, PythonBackend),
+        (Path("m/1/model.py"), PythonBackend),
+        (Net, PyTorchBackend),
+        (Net(), PyTorchBackend),
+        (Path("m/1/model.pt"), PyTorchBackend),
+        (Path("m/1/model.pt2"), PyTorchBackend),
+    ],
+)
+def test_sources_find_their_backend(source, backend):
+    assert backend_for(source) is backend
+
+
+@pytest.mark.parametrize("source", [3, object, Path("model.onnx"), HasExecute()])
+def test_other_sources_are_refused(source):
+    with pytest.raises(InvalidArgumentError, match="no backend runs"):
+        backend_for(source)
+
+
+def test_backends_outside_the_package_come_by_entry_point(tmp_path):
+    (tmp_path / "outside.py").write_text(
+        "from nbtriton.backends import Backend\n"
+        "class Outside(Backend):\n"
+        "    name = 'outside'\n"
+        "    def accepts(source): return source == 'mine'\n"
+        "    def create_instance(self, context): raise NotImplementedError\n"
+    )
+    info = tmp_path / "outside-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[nbtriton.backends]\noutside = outside:Outside\n")
+    program = (
+        "from nbtriton.backends import backend_for, find_backend\n"
+        "assert find_backend('outside').__name__ == 'Outside'\n"
+        "assert backend_for('mine') is find_backend('outside')\n"
+    )
+    path = f"{SOURCE}:{tmp_path}"
+    subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": path})
+
+
+def test_finding_backends_does_not_import_torch():
+    program = (
+        "import sys\n"
+        "from nbtriton.backends import backend_for, find_backend\n"
+        "find_backend('pytorch')(); find_backend('python')(); backend_for(lambda x: x)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": str(SOURCE)})
