@@ -1,0 +1,27 @@
+"""The README's example runs as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+def test_the_example_runs(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(b) for b in blocks])
+    NotebookClient(
+        notebook, timeout=60, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    outputs = [[o.output_type for o in cell.outputs] for cell in notebook.cells]
+    # One request, one measurement: each shows its result.
+    assert {"execute_result", "display_data"} & set(outputs[4])
+    assert {"execute_result", "display_data"} & set(outputs[5])
+    assert notebook.cells[6].outputs[0].text == "[[2. 2. 2. 2.]]\n1\n"
+    assert not any(o.get("name") == "stderr" for cell in notebook.cells for o in cell.outputs)
