@@ -190,7 +190,7 @@ class _Flight:
                     self._running.discard(sub)
         except TritonError as error:
             with self._lock:
-                done = self.run.finished().done
+                done = self._finished(start)
             self._fail(error)
             if done:
                 self._conclude()
@@ -214,7 +214,7 @@ class _Flight:
             if final:
                 self._running.discard(sub)
                 self._account(sub)
-                done = self.run.finished().done
+                done = self._finished(start)
         if emit is not None:
             self._emit(emit, final=done or not self.ensemble.interface.decoupled)
         for following, tensors in ready:
@@ -238,7 +238,17 @@ class _Flight:
                 wave.tensors[tensor] = response.outputs[output]
                 wave.batched[tensor] = batched
         emit = None if advance.emit is None else self._outputs(self._waves[advance.emit])
-        return self._ready(advance), emit
+        ready = self._ready(advance)
+        if advance.over is not None:
+            del self._waves[advance.over]
+        return ready, emit
+
+    def _finished(self, start: Start) -> bool:
+        """A step finished, the lock is held; True if it was the last one."""
+        advance = self.run.finished(start.iteration)
+        if advance.over is not None:
+            self._waves.pop(advance.over, None)
+        return advance.done
 
     def _outputs(self, wave: _Wave) -> Response:
         own = self.ensemble.interface

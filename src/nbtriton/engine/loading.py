@@ -24,7 +24,7 @@ from nbtriton.engine.ensemble import EnsembleRuntime, Resolve
 from nbtriton.engine.model import ModelRuntime
 from nbtriton.errors import ConfigError, LoadError, TritonError
 
-__all__ = ["build_ensemble", "build_model"]
+__all__ = ["build_ensemble", "build_model", "check_ensemble", "complete_model"]
 
 _CODE_TEXTS = {
     "INVALID_ARG": "Invalid argument",
@@ -36,6 +36,54 @@ _CODE_TEXTS = {
     "UNKNOWN": "Unknown",
     "CANCELLED": "Cancelled",
 }
+
+
+def complete_model(
+    config: ModelConfig,
+    source: object,
+    version: int,
+    *,
+    example: object = None,
+    gpus: Sequence[int],
+    auto_complete: bool = True,
+) -> tuple[Backend, ModelConfig]:
+    """Complete and check a configuration without creating anything that serves.
+
+    Returns
+    -------
+    backend : Backend
+        Not opened.
+    config : ModelConfig
+        Completed, with its instance groups resolved for these GPUs.
+
+    Raises
+    ------
+    ConfigError
+        The configuration is wrong.
+    LoadError
+        The model's own auto-complete failed, with Triton's text and the model's traceback.
+    """
+    backend = _backend(config, source)
+    config = _named(config, backend)
+    validate(config)
+    if auto_complete:
+        context = ModelContext(
+            config.name, version, config, source, _model_directory(source), None, example
+        )
+        try:
+            config = _named(backend.complete_config(context), backend)
+        except ConfigError:
+            raise
+        except TritonError as error:
+            raise _load_error(config.name, version, error) from error
+        validate(config)
+    validate_io(config)
+    config = normalize_instance_groups(
+        config, gpus=gpus, default_kind="KIND_GPU" if gpus else "KIND_CPU"
+    )
+    validate_instance_groups(config, gpus=gpus)
+    validate_load(config)
+    return backend, config
 
 
 def build_model(
@@ -57,27 +105,9 @@ def build_model(
     LoadError
         The model's own code failed, with Triton's text and the model's traceback.
     """
-    backend = _backend(config, source)
-    config = _named(config, backend)
-    validate(config)
+    backend, completed = complete_model(config, source, version, example=example, gpus=gpus)
     context = ModelContext(
-        config.name, version, config, source, _model_directory(source), None, example
-    )
-    try:
-        completed = _named(backend.complete_config(context), backend)
-    except ConfigError:
-        raise
-    except TritonError as error:
-        raise _load_error(config.name, version, error) from error
-    validate(completed)
-    validate_io(completed)
-    completed = normalize_instance_groups(
-        completed, gpus=gpus, default_kind="KIND_GPU" if gpus else "KIND_CPU"
-    )
-    validate_instance_groups(completed, gpus=gpus)
-    validate_load(completed)
-    context = ModelContext(
-        completed.name, version, completed, source, context.model_directory, server, example
+        completed.name, version, completed, source, _model_directory(source), server, example
     )
     try:
         backend.open(context)
@@ -102,6 +132,17 @@ def build_ensemble(
     ConfigError
         With Triton's text.
     """
+    return EnsembleRuntime(check_ensemble(config, members), version, resolve)
+
+
+def check_ensemble(config: ModelConfig, members: Mapping[str, ModelConfig]) -> ModelConfig:
+    """Return an ensemble's configuration completed from its composing models.
+
+    Raises
+    ------
+    ConfigError
+        With Triton's text.
+    """
     config = normalize(config, name=config.name)
     validate(config)
     validate_io(config)
@@ -112,7 +153,7 @@ def build_ensemble(
         for step in config.ensemble_scheduling.step
     ):
         config.model_transaction_policy.decoupled = True
-    return EnsembleRuntime(config, version, resolve)
+    return config
 
 
 def _backend(config: ModelConfig, source: object) -> Backend:

@@ -1,0 +1,134 @@
+"""What is wrong with a repository, found without serving it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from nbtriton.config import ModelConfig, is_ensemble, validate
+from nbtriton.engine.devices import visible_gpus
+from nbtriton.engine.loading import check_ensemble, complete_model
+from nbtriton.engine.registry import versions_to_keep
+from nbtriton.errors import ConfigError, InternalError, TritonError
+from nbtriton.repository.reader import RepositoryModel, read_config, read_repository
+
+__all__ = ["Finding", "validate_repository"]
+
+_DEFAULT_FILES = {"python": "model.py", "pytorch": "model.pt", "onnxruntime": "model.onnx"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One model: its completed configuration, or what is wrong with it."""
+
+    name: str
+    config: ModelConfig | None = None
+    error: TritonError | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}: {'OK' if self.error is None else self.error.message}"
+
+
+def validate_repository(
+    directory: str | Path, *, auto_complete: bool = True, config_name: str = ""
+) -> Iterator[Finding]:
+    """Complete and check every model of a repository; none keeps another one out.
+
+    Models' own ``auto_complete_config`` code is run, their ``initialize`` is not.
+
+    Parameters
+    ----------
+    directory : path
+    auto_complete : bool
+        False is ``--disable-auto-complete-config``.
+    config_name : str
+        ``--model-config-name``.
+
+    Yields
+    ------
+    Finding
+        One a model: first those that run by themselves, then ensembles after their members.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such directory.
+    """
+    models = read_repository(directory, config_name=config_name)
+    read: dict[str, ModelConfig] = {}
+    failed: dict[str, TritonError] = {}
+    done: dict[str, ModelConfig] = {}
+    for model in models:
+        try:
+            read[model.name] = read_config(model, auto_complete=auto_complete)
+        except TritonError as error:
+            failed[model.name] = error
+    for model in models:
+        if model.name in read and not is_ensemble(read[model.name]):
+            try:
+                done[model.name] = _check(model, read[model.name], auto_complete)
+            except TritonError as error:
+                failed[model.name] = error
+            yield Finding(model.name, done.get(model.name), failed.get(model.name))
+        elif model.name in failed:
+            yield Finding(model.name, error=failed[model.name])
+    ensembles = {name: config for name, config in read.items() if is_ensemble(config)}
+    for name in _by_dependency(ensembles):
+        try:
+            validate(read[name])
+            _check_members(name, read, failed)
+            done[name] = check_ensemble(read[name], {**ensembles, **done})
+        except TritonError as error:
+            failed[name] = error
+        yield Finding(name, done.get(name), failed.get(name))
+
+
+def _check(model: RepositoryModel, config: ModelConfig, auto_complete: bool) -> ModelConfig:
+    validate(config)
+    kept = versions_to_keep(config, model.versions)
+    if not kept:
+        raise ConfigError(
+            f"at least one version must be available under the version policy of model "
+            f"'{model.name}'",
+            hint=f"version directories found: {', '.join(map(str, model.versions)) or 'none'}",
+            field="version_policy",
+        )  # V-51
+    completed = config
+    for version in sorted(kept):
+        filename = config.default_model_filename or _DEFAULT_FILES.get(config.backend, "")
+        source = model.version_directory(version) / filename
+        if filename and not source.exists():
+            raise InternalError(
+                f"load failed for model '{model.name}': version {version} is at UNAVAILABLE "
+                f"state: Internal: model file '{source}' does not exist;"
+            )
+        _, completed = complete_model(
+            config, source, version, gpus=visible_gpus(), auto_complete=auto_complete
+        )
+    return completed
+
+
+def _check_members(
+    name: str, read: Mapping[str, ModelConfig], failed: Mapping[str, TritonError]
+) -> None:
+    for step in read[name].ensemble_scheduling.step:
+        error = failed.get(step.model_name)
+        if error is not None:
+            raise ConfigError(
+                f"ensemble '{name}' depends on '{step.model_name}' which has no loaded version. "
+                f"Model '{step.model_name}' loading failed with error: {error.message}"
+            )  # V-114
+
+
+def _by_dependency(ensembles: Mapping[str, ModelConfig]) -> list[str]:
+    """Order ensembles after those they use; a circle is left to the validation to name."""
+    graph = {
+        name: {s.model_name for s in config.ensemble_scheduling.step if s.model_name in ensembles}
+        for name, config in ensembles.items()
+    }
+    try:
+        return list(TopologicalSorter(graph).static_order())
+    except CycleError:
+        return sorted(ensembles)
