@@ -146,14 +146,7 @@ def check_ensemble(config: ModelConfig, members: Mapping[str, ModelConfig]) -> M
     config = normalize(config, name=config.name)
     validate(config)
     validate_io(config)
-    validate_ensemble(config, members)
-    # An ensemble is decoupled iff one of its steps is (E14).
-    if any(
-        members[step.model_name].model_transaction_policy.decoupled
-        for step in config.ensemble_scheduling.step
-    ):
-        config.model_transaction_policy.decoupled = True
-    return config
+    return validate_ensemble(config, members)
 
 
 def _backend(config: ModelConfig, source: object) -> Backend:
