@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import xml.etree.ElementTree as ET
 
 from hypothesis import given
@@ -38,7 +39,7 @@ def test_every_execution_is_in_one_bar(max_batch_size, sizes):
     bins = batch_bins(max_batch_size)
     assert bins[0][0] == 1
     assert bins[-1][1] == max(1, max_batch_size)
-    assert all(a[1] + 1 == b[0] for a, b in zip(bins, bins[1:], strict=False))
+    assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(bins))
     assert len(bins) <= 14
     assert sum(n for _, n in bin_counts(bins, sizes)) == sum(sizes.values())
 

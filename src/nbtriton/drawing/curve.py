@@ -320,7 +320,7 @@ def _end_labels(ends: Sequence[tuple[float, float, str, str]], axes: _Axes) -> l
             if not any(_overlap(box, other) for other in axes.taken):
                 break
         axes.taken.append(box)
-        parts.append(_text(left, low, text, size, role, bold=True))
+        parts.append(_text(left, low, text, size, f"t{role[1:]}", bold=True))
     return parts
 
 

@@ -43,13 +43,26 @@ _LIGHT: dict[str, str] = {
 }
 SERIES_ROLES = ("s0", "s1", "s2", "s3", "s4", "s5")
 
-# Mixing with the ink darkens a colour on a light theme and brightens it on a dark one.
+
+def _mixed(colour: str, ink_colour: str, share: float) -> str:
+    """Mix two colours as ``color-mix(in srgb, ...)`` does."""
+    pairs = ((int(colour[i : i + 2], 16), int(ink_colour[i : i + 2], 16)) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(a * share + b * (1 - share)):02x}" for a, b in pairs)
+
+
+# Mixing with the ink darkens a colour on a light theme and brightens it on a dark one. Marks keep
+# 3:1 that way, and text in the colour of its series (roles t0 to t5) 4.5:1, in every host.
+_MARK, _TEXT = 0.88, 0.68
 _MIXES = {
     "muted": "color-mix(in srgb,var(--nbt-fg) 72%,var(--nbt-bg))",
     "line": "color-mix(in srgb,var(--nbt-fg) 20%,var(--nbt-bg))",
     "panel": "color-mix(in srgb,var(--nbt-fg) 5%,var(--nbt-bg))",
-    **{role: f"color-mix(in srgb,{_LIGHT[role]} 84%,var(--nbt-fg))" for role in SERIES_ROLES},
 }
+for _role in SERIES_ROLES:
+    _name = f"t{_role[1:]}"
+    _MIXES[_role] = f"color-mix(in srgb,{_LIGHT[_role]} {_MARK:.0%},var(--nbt-fg))"
+    _MIXES[_name] = f"color-mix(in srgb,{_LIGHT[_role]} {_TEXT:.0%},var(--nbt-fg))"
+    _LIGHT[_name] = _mixed(_LIGHT[_role], _LIGHT["fg"], _TEXT)
 _HOST_FG = "var(--jp-ui-font-color1,var(--vscode-editor-foreground,%s))"
 _HOST_BG = "var(--jp-layout-color1,var(--vscode-editor-background,%s))"
 _FONT = (

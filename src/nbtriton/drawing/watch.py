@@ -239,7 +239,7 @@ def _counters(model: ModelActivity, y: float) -> list[Shape]:
             y + 121,
             failed,
             11,
-            "s1" if model.fail_count else "muted",
+            "t1" if model.fail_count else "muted",
             role="failed",
             bold=bool(model.fail_count),
         ),

@@ -39,7 +39,6 @@ function render({ model, el }) {
       group.setAttribute("role", "button");
       group.setAttribute("aria-expanded", "false");
       group.setAttribute("aria-label", said(nodes[i]));
-      if (nodes[i].live >= 0) badges.set(i, badge(group));
     });
     opened = -1;
     details.hidden = true;
@@ -68,6 +67,9 @@ function render({ model, el }) {
   const draw_live = () => {
     const next = reader(model.get("frame"));
     if (!next.left()) return;
+    if (!badges.size) {
+      groups.forEach((group, i) => nodes[i].live >= 0 && badges.set(i, badge(group)));
+    }
     next();
     const live = Array.from({ length: next() }, () => [next(), next(), next()]);
     for (const [i, parts] of badges) {

@@ -45,13 +45,14 @@ function readModel(next) {
  * @param {number[]} ages @param {number[]} values @param {number} high @param {number} span
  * @param {{x: number, y: number, width: number, height: number}} plot */
 function steps(ages, values, high, span, plot) {
-  const base = plot.y + plot.height;
+  const bottom = plot.y + plot.height;
+  const base = bottom.toFixed(1);
   let line = "";
   let area = "";
   for (let i = 0; i < ages.length; i++) {
     if (ages[i] > span) continue;
     const x = (plot.x + (1 - ages[i] / span) * plot.width).toFixed(1);
-    const y = (base - Math.min(values[i] / high, 1) * plot.height).toFixed(1);
+    const y = (bottom - Math.min(values[i] / high, 1) * plot.height).toFixed(1);
     area += area ? `H${x}V${y}` : `M${x} ${base}V${y}`;
     line += line ? `H${x}V${y}` : `M${x} ${y}`;
   }
@@ -137,7 +138,7 @@ function render({ model, el }) {
     write(part("done"), `${count(data.inferences)} done`);
     const failed = part("failed");
     write(failed, `${count(data.failed)} failed`);
-    failed?.classList.toggle("nbt-f-s1", data.failed > 0);
+    failed?.classList.toggle("nbt-f-t1", data.failed > 0);
     failed?.classList.toggle("nbt-f-muted", data.failed === 0);
     write(part("queue-now"), count(data.queued));
     const high = ceiling(Math.max(0, ...data.depths));

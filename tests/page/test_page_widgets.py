@@ -1,0 +1,358 @@
+"""The widgets' front ends in a real browser, on a stub model, in imitated hosts."""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+
+import pytest
+
+from nbtriton.drawing import to_json, watch_scene
+from nbtriton.widgets import CurveView, DagView, Hub, WatchView, curve_view, dag_view
+from nbtriton.widgets.activity import encode
+from tests.page.conftest import HOSTS, frame_text
+from tests.widgets.samples import SECOND, FakeServer, digits_graph, loaded, model, sweep
+
+pytestmark = pytest.mark.browser
+
+MODELS = ("image_preprocess_model", "classification_model", "segmentation_model")
+
+
+def busy_server(at, queued=5):
+    return (
+        loaded(MODELS[0], at, rate=400, batch=8, queued=queued),
+        loaded(MODELS[1], at, rate=200, batch=4, queued=queued // 2),
+        model(MODELS[2], state="UNAVAILABLE", fail_count=3),
+    )
+
+
+@pytest.fixture
+def server():
+    return FakeServer(*busy_server(0))
+
+
+@pytest.fixture
+def watch(server):
+    view = WatchView(server, on_hub=Hub(threaded=False))
+    for i in range(1, 100):
+        server.now_ns += SECOND // 4
+        server.shown = busy_server(i / 4, round(9 + 8 * math.sin(i / 8)))
+        view._recorder.add(server.snapshot())
+    view._send_state(view._recorder)
+    return view
+
+
+@pytest.fixture
+def dag(server):
+    server.shown = busy_server(5)
+    view = DagView(digits_graph(), server, on_hub=Hub(threaded=False))
+    view.frame = view._observe()
+    return view
+
+
+@pytest.fixture
+def curve():
+    view = CurveView(title="ensemble_model", on_hub=Hub(threaded=False))
+    view.update(sweep())
+    view.show_progress("concurrency 8 of 16 · window 2/3 · about 14 s left", 0.4)
+    view._send_state(view._observe())
+    return view
+
+
+@pytest.fixture
+def views(watch, dag, curve):
+    return {"watch": watch, "dag": dag, "curve": curve}
+
+
+def sent(page, kind):
+    return [word for word in page.evaluate("sent") if word["kind"] == kind]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("name", ["watch", "dag", "curve"])
+def test_text_can_be_read_in_every_host(open_view, contrasts, views, name, host):
+    page = open_view(views[name], host)
+    weak = [(text, round(ratio, 2)) for text, ratio in contrasts(page) if ratio < 4.5]
+    assert not weak
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_static_text_can_be_read_without_script(open_html, contrasts, views, host):
+    html = "".join(
+        view.html
+        for view in (dag_view(digits_graph()), curve_view(sweep()), views["watch"].static())
+    )
+    page = open_html(html, host)
+    assert page.locator(".nbt-dag-svg, .nbt-curve-svg, .nbt-watch-svg").count() == 3
+    weak = [(text, round(ratio, 2)) for text, ratio in contrasts(page) if ratio < 4.5]
+    assert not weak
+
+
+def test_static_pictures_are_readable_without_their_style_sheet(open_html, contrasts):
+    html = dag_view(digits_graph()).html + curve_view(sweep()).html
+    start, end = "<style>", "</style>"
+    while start in html:
+        html = html[: html.index(start)] + html[html.index(end) + len(end) :]
+    page = open_html(html, "plain-dark")
+    weak = [(text, round(ratio, 2)) for text, ratio in contrasts(page) if ratio < 4.5]
+    # The summary is the page's own text, and this page has no colours for it.
+    assert {text for text, _ in weak} <= {"the numbers as a table"}
+
+
+def test_vs_code_white_wrapper_is_painted_over(open_view, curve):
+    page = open_view(curve, "vscode-dark")
+    root = page.locator(".nbt-root")
+    assert root.evaluate("e => getComputedStyle(e).backgroundColor") == "rgb(30, 30, 30)"
+    assert root.evaluate("e => getComputedStyle(e).color") == "rgb(212, 212, 212)"
+
+
+@pytest.mark.parametrize("name", ["watch", "dag", "curve"])
+def test_shown_twice_and_taken_down_without_a_trace(open_view, views, name):
+    page = open_view(views[name])
+    once = page.evaluate("listeners()")
+    assert once > 0
+    page.evaluate(
+        "async () => { window.second = await widget.render("
+        "{ model, el: document.getElementById('w2') }); }"
+    )
+    assert page.evaluate("listeners()") == 2 * once
+    assert page.locator(f"#w2 .nbt-{name}").count() == 1
+    page.evaluate("cleanup()")
+    assert page.locator("#w > *").count() == 0
+    assert page.locator(f"#w2 .nbt-{name}").count() == 1
+    page.evaluate("second()")
+    assert page.evaluate("listeners()") == 0
+    assert len(sent(page, "open")) == 2
+    opened = {word["view"] for word in sent(page, "open")}
+    assert {word["view"] for word in sent(page, "close")} == opened
+    assert len(opened) == 2
+
+
+@pytest.mark.parametrize("name", ["watch", "dag", "curve"])
+def test_each_frame_is_acknowledged_by_the_view_that_drew_it(open_view, views, name):
+    page = open_view(views[name])
+    assert not sent(page, "ack")
+    page.evaluate("frame => put({ frame })", frame_text(views[name]))
+    page.wait_for_function("sent.some(word => word.kind === 'ack')")
+    assert sent(page, "ack")[0]["view"] == sent(page, "open")[0]["view"]
+
+
+@pytest.mark.parametrize("name", ["watch", "dag", "curve"])
+def test_many_frames_at_once_are_drawn_once(open_view, views, name):
+    page = open_view(views[name])
+    page.evaluate(
+        "frame => { for (let i = 0; i < 50; i++) put({ frame }); }", frame_text(views[name])
+    )
+    page.wait_for_function("sent.some(word => word.kind === 'ack')")
+    assert len(sent(page, "ack")) < 5
+
+
+# -- watch ----------------------------------------------------------------------------------------
+
+
+def role(page, name, part):
+    return page.locator(f'.nbt-watch [data-model="{name}"] [data-role="{part}"]').first
+
+
+def numbers(path):
+    return [float(number) for number in re.findall(r"[\d.]+", path)]
+
+
+def cell(page, name, column):
+    return page.locator(
+        f'.nbt-watch-table tr[data-model="{name}"] td[data-column="{column}"]'
+    ).inner_text()
+
+
+def test_watch_draws_the_static_picture(open_view, watch):
+    """The live view redraws every strip and bar from the frame: nothing may move by that."""
+    page = open_view(watch)
+    models = watch._recorder.models()
+    wanted = {}
+    for shape in watch_scene(models).walk():
+        attrs = dict(shape.attrs)
+        if attrs.get("data-role") in ("queue-line", "queue-area", "lane"):
+            wanted.setdefault(attrs["data-role"], []).append(attrs.get("d", ""))
+    for name, paths in wanted.items():
+        drawn = page.locator(f'[data-role="{name}"]').evaluate_all(
+            "all => all.map(e => e.getAttribute('d') ?? '')"
+        )
+        assert len(drawn) == len(paths)
+        for ours, theirs in zip(paths, drawn, strict=True):
+            assert re.sub(r"[\d.]+", "", ours) == re.sub(r"[\d.]+", "", theirs)
+            # Python and JavaScript round a tie to either side.
+            assert numbers(theirs) == pytest.approx(numbers(ours), abs=0.11)
+
+
+def test_watch_updates_numbers_and_table(open_view, watch, server):
+    page = open_view(watch)
+    assert cell(page, MODELS[0], "queued") == role(page, MODELS[0], "queue-now").text_content()
+    server.now_ns += SECOND
+    server.shown = busy_server(25.75, queued=4321)
+    watch._recorder.add(server.snapshot())
+    watch._send_state(watch._recorder)
+    # The table changes twice a second at most; the next frame after that carries it.
+    page.evaluate(
+        "frame => { window.again = setInterval(() => put({ frame }), 100); }", frame_text(watch)
+    )
+    page.wait_for_function(
+        "document.querySelector('[data-column=queued]').textContent === '4\u202f321'"
+    )
+    assert role(page, MODELS[0], "queue-now").text_content() == "4\u202f321"
+    assert role(page, MODELS[0], "queue-top").text_content() == "0 to 5\u202f000"
+    assert cell(page, MODELS[2], "state") == "UNAVAILABLE"
+    assert cell(page, MODELS[2], "failed") == "3"
+    assert "batch 8" in role(page, MODELS[0], "lane-text").text_content()
+
+
+def test_watch_follows_models_that_come_and_go(open_view, watch):
+    page = open_view(watch)
+    models = watch._recorder.models()[:1]
+    state = {
+        "scene": to_json(watch_scene(models)),
+        "models": watch.models[:1],
+        "frame": base64.b64encode(encode(2, models)).decode(),
+    }
+    page.evaluate("state => put(state)", state)
+    page.wait_for_function("document.querySelectorAll('.nbt-watch [data-model]').length === 2")
+    assert page.locator(".nbt-watch-table tbody tr").count() == 1
+
+
+def test_watch_ignores_a_frame_of_another_structure(open_view, watch):
+    page = open_view(watch)
+    before = role(page, MODELS[0], "rate").text_content()
+    frame = base64.b64encode(encode(2, watch._recorder.models()[:1])).decode()
+    page.evaluate("frame => put({ frame })", frame)
+    page.wait_for_function("sent.some(word => word.kind === 'ack')")
+    assert role(page, MODELS[0], "rate").text_content() == before
+
+
+def test_a_name_is_text_never_markup(open_view, server):
+    server.shown = (model("<img src=x onerror=alert(1)>"),)
+    page = open_view(WatchView(server, on_hub=Hub(threaded=False)))
+    assert page.locator("img").count() == 0
+    assert page.locator(".nbt-watch-table td").first.inner_text() == server.shown[0].name
+
+
+# -- dag ------------------------------------------------------------------------------------------
+
+
+def focused(page):
+    return page.evaluate("document.activeElement.getAttribute('data-node')")
+
+
+def test_dag_is_walked_by_keyboard(open_view, dag):
+    page = open_view(dag)
+    page.keyboard.press("Tab")
+    page.evaluate(
+        "() => { window.stolen = []; document.body.addEventListener('keydown', "
+        "event => stolen.push(event.key)); }"
+    )
+    walk = []
+    for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft", "ArrowDown", "Home", "End"):
+        page.keyboard.press(key)
+        walk.append(focused(page))
+    assert walk == [
+        "step:0",
+        "step:1",
+        "output:CLASSIFICATION",
+        "step:1",
+        "step:2",
+        "input:IMAGE",
+        "output:SEGMENTATION",
+    ]
+    # The notebook never hears of these keys.
+    assert page.evaluate("stolen") == []
+
+
+def test_dag_shows_details_on_enter_and_hides_them_on_escape(open_view, dag):
+    page = open_view(dag)
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    details = page.locator(".nbt-dag-details")
+    assert not details.is_visible()
+    page.keyboard.press("Enter")
+    assert details.is_visible()
+    assert "max_batch_size" in details.inner_text()
+    node = page.locator('[data-node="step:0"]')
+    assert node.get_attribute("aria-expanded") == "true"
+    page.keyboard.press("Escape")
+    assert not details.is_visible()
+    assert focused(page) == "step:0"
+    node.click()
+    assert details.is_visible()
+
+
+def test_dag_focus_can_be_seen(open_view, dag):
+    page = open_view(dag)
+    page.keyboard.press("Tab")
+    width = page.locator('[data-node="input:IMAGE"] .nbt-box').evaluate(
+        "e => getComputedStyle(e).strokeWidth"
+    )
+    assert width == "3.5px"
+
+
+def test_dag_shows_what_waits_and_runs(open_view, dag, server):
+    page = open_view(dag)
+    node = page.locator('[data-node="step:0"]')
+    assert node.locator(".nbt-badge").text_content() == "5 queued · 8 running"
+    assert "5 queued" in node.get_attribute("aria-label")
+    assert "nbt-busy" in node.get_attribute("class")
+    assert page.locator('[data-node="step:2"] .nbt-badge').text_content() == "UNAVAILABLE"
+    server.shown = ()
+    page.evaluate("frame => put({ frame })", base64.b64encode(dag._observe()).decode())
+    page.wait_for_function("!document.querySelector('.nbt-busy')")
+
+
+@pytest.mark.parametrize(("motion", "name"), [("reduce", "none"), ("no-preference", "nbt-flow")])
+def test_dag_moves_only_where_motion_is_welcome(open_view, dag, motion, name):
+    page = open_view(dag, motion=motion)
+    path = page.locator(".nbt-flow path").first
+    assert path.evaluate("e => getComputedStyle(e).animationName") == name
+
+
+def test_dag_without_live_numbers_has_no_badges(open_view):
+    page = open_view(DagView(digits_graph(), on_hub=Hub(threaded=False)))
+    assert page.locator(".nbt-badge").count() == 0
+
+
+# -- curve ----------------------------------------------------------------------------------------
+
+
+def test_curve_shows_progress_and_grows(open_view, curve):
+    page = open_view(curve)
+    assert page.locator(".nbt-curve-line").inner_text().startswith("concurrency 8 of 16")
+    assert page.get_by_role("progressbar").get_attribute("aria-valuenow") == "40"
+    assert page.locator(".nbt-series").count() == 2
+    curve.update((*sweep(), *sweep()[:1]))
+    curve._send_state(curve._observe())
+    page.evaluate("state => put(state)", {"scene": curve.scene, "frame": frame_text(curve)})
+    page.wait_for_function("document.querySelectorAll('.nbt-series').length === 3")
+
+
+def test_curve_stops_once(open_view, curve):
+    page = open_view(curve)
+    button = page.get_by_role("button", name="Stop")
+    box = button.bounding_box()
+    assert min(box["width"], box["height"]) >= 24
+    button.click()
+    assert button.is_disabled()
+    assert button.inner_text() == "Stopping"
+    assert len(sent(page, "stop")) == 1
+    page.evaluate("put({ running: false, progress: 'done in 12 s' })")
+    page.wait_for_function("document.querySelector('.nbt-curve-stop').hidden")
+    assert page.locator(".nbt-curve-line").inner_text() == "done in 12 s"
+
+
+def test_curve_says_its_finding(open_view, curve):
+    page = open_view(curve)
+    assert "up to 1\u202f670 infer/s" in page.get_by_role("status").inner_text()
+    assert "p99" in page.locator("svg").get_attribute("aria-label")
+
+
+@pytest.mark.parametrize("name", ["watch", "dag", "curve"])
+def test_a_narrow_page_clips_nothing(open_view, views, name):
+    page = open_view(views[name], width=420)
+    svg = page.locator(f".nbt-{name} svg").bounding_box()
+    assert svg["x"] + svg["width"] <= 420
