@@ -414,6 +414,18 @@ def test_a_sender_may_answer_after_execute_returned(make, run):
     assert answer.error is None
 
 
+def test_a_response_without_a_final_flag_is_the_whole_answer(make, run):
+    def execute(requests):
+        requests[0].get_response_sender().send(respond(ones()))
+
+    request = Request({"IN": ones()})
+    run(make(returning(execute)), request)
+    gc.collect()
+    assert request.answered.wait(20)
+    assert request.sent[0][0].error is None
+    assert request.sent[1:] == [(None, True)]
+
+
 @pytest.mark.parametrize("result", [None, [None]])
 def test_a_request_that_nobody_can_answer_gets_an_error(make, run, result):
     # Triton leaves its client waiting for ever; here every request is answered.

@@ -11,12 +11,8 @@ from typing import Any
 
 from nbtriton.backends.base import Response, ServerHandle
 from nbtriton.backends.python.errors import TritonError, TritonModelException
-from nbtriton.backends.python.messages import (
-    InferenceRequest,
-    InferenceResponse,
-    MemoryType,
-    PreferredMemory,
-)
+from nbtriton.backends.python.requests import InferenceRequest, MemoryType, PreferredMemory
+from nbtriton.backends.python.responses import InferenceResponse
 from nbtriton.backends.python.running import current, current_server
 from nbtriton.backends.python.tensor import Tensor, wire_array
 from nbtriton.errors import TritonError as EngineError

@@ -12,11 +12,8 @@ from typing import Any
 
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
 from nbtriton.backends.python.loop import LoopThread, Outcome, without_running_loop
-from nbtriton.backends.python.messages import (
-    InferenceResponse,
-    ReceivedRequest,
-    to_engine_response,
-)
+from nbtriton.backends.python.requests import ReceivedRequest
+from nbtriton.backends.python.responses import InferenceResponse, to_engine_response
 from nbtriton.backends.python.running import CURRENT, Running, enter_live, leave_live
 from nbtriton.backends.python.tensor import Tensor, own_outputs
 from nbtriton.backends.synchronize import to_host, wait_for_outputs

@@ -20,17 +20,17 @@ from nbtriton.backends.python.bls import (
 )
 from nbtriton.backends.python.errors import TritonError, TritonModelException
 from nbtriton.backends.python.logger import Logger, LogLevel
-from nbtriton.backends.python.messages import (
+from nbtriton.backends.python.metrics import Metric, MetricFamily
+from nbtriton.backends.python.requests import (
     InferenceRequest,
-    InferenceResponse,
     InferenceTrace,
     MemoryType,
     PreferredMemory,
     ReceivedRequest,
-    ResponseSender,
 )
-from nbtriton.backends.python.metrics import Metric, MetricFamily
+from nbtriton.backends.python.responses import InferenceResponse
 from nbtriton.backends.python.running import current
+from nbtriton.backends.python.sender import ResponseSender
 from nbtriton.backends.python.tensor import Tensor
 from nbtriton.config import AutoCompleteConfig as ModelConfig
 from nbtriton.tensors import deserialize_bytes, serialize_bytes

@@ -1,0 +1,269 @@
+"""`pb_utils.InferenceRequest`: what ``execute`` receives, and what a model sends to others."""
+
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.backends.base import BackendRequest
+from nbtriton.backends.python.errors import TritonModelException
+from nbtriton.backends.python.responses import InferenceResponse, check_parameters
+from nbtriton.backends.python.sender import ResponseSender
+from nbtriton.backends.python.tensor import Tensor
+
+if TYPE_CHECKING:
+    from nbtriton.backends.python.bls import ResponseIterator
+
+__all__ = [
+    "InferenceRequest",
+    "InferenceTrace",
+    "MemoryType",
+    "PreferredMemory",
+    "ReceivedRequest",
+]
+
+_RELEASE_ALL = 1
+
+
+class MemoryType(IntEnum):
+    """Where a tensor is wanted."""
+
+    TRITONSERVER_MEMORY_CPU = 0
+    TRITONSERVER_MEMORY_GPU = 2
+
+
+class PreferredMemory:
+    """Where the outputs of a call to another model are wanted."""
+
+    __slots__ = ("_device_id", "_memory_type")
+
+    def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
+        self._memory_type = MemoryType(preferred_memory_type)
+        self._device_id = preferred_device_id
+
+    def preferred_memory_type(self) -> MemoryType:
+        """Return the kind of memory."""
+        return self._memory_type
+
+    def preferred_device_id(self) -> int:
+        """Return the device within that kind."""
+        return self._device_id
+
+
+class InferenceTrace:
+    """The trace that a request belongs to."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: str | None = None) -> None:
+        self._context = context
+
+    def get_context(self) -> str | None:
+        """Return the OpenTelemetry context as JSON, or None."""
+        return self._context
+
+
+class InferenceRequest:
+    """A request to another model, made inside ``execute`` (business logic scripting).
+
+    The requests that ``execute`` receives are of this type too.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_correlation_id",
+        "_flags",
+        "_inputs",
+        "_model_name",
+        "_model_version",
+        "_parameters",
+        "_preferred_memory",
+        "_request_id",
+        "_requested_output_names",
+        "_timeout",
+        "_trace",
+    )
+
+    def __init__(
+        self,
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        inputs: Sequence[Tensor] | None = None,
+        requested_output_names: Sequence[str] | None = None,
+        model_name: str | None = None,
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: PreferredMemory | None = None,
+        trace: InferenceTrace | None = None,
+        parameters: Mapping[str, bool | int | str] | None = None,
+    ) -> None:
+        missing = [
+            name
+            for name, value in (
+                ("inputs", inputs),
+                ("requested_output_names", requested_output_names),
+                ("model_name", model_name),
+            )
+            if value is None
+        ]
+        if inputs is None or requested_output_names is None or model_name is None:
+            raise TypeError(
+                "__init__(): incompatible constructor arguments. Missing: " + ", ".join(missing)
+            )
+        for tensor in inputs:
+            if not isinstance(tensor, Tensor):
+                raise TypeError(
+                    "__init__(): incompatible constructor arguments. Expected inputs to be a list "
+                    f"of Tensor, found type {type(tensor).__name__}"
+                )
+        self._request_id = request_id
+        self._correlation_id = correlation_id
+        self._inputs = list(inputs)
+        self._requested_output_names = list(requested_output_names)
+        self._model_name = model_name
+        self._model_version = model_version
+        self._flags = flags
+        self._timeout = timeout
+        self._preferred_memory = preferred_memory
+        self._trace = trace or InferenceTrace()
+        self._parameters = {} if parameters is None else check_parameters(parameters)
+
+    def inputs(self) -> list[Tensor]:
+        """Return the input tensors, in no promised order."""
+        return self._inputs
+
+    def request_id(self) -> str:
+        """Return the id that the client gave, or an empty string."""
+        return self._request_id
+
+    def correlation_id(self) -> int | str:
+        """Return the id of the sequence that this belongs to; 0 without one."""
+        return self._correlation_id
+
+    def flags(self) -> int:
+        """Return TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END, combined."""
+        return self._flags
+
+    def set_flags(self, flags: int) -> None:
+        """Replace the flags."""
+        self._flags = flags
+
+    def timeout(self) -> int:
+        """Return the timeout in microseconds; 0 without one."""
+        return self._timeout
+
+    def parameters(self) -> str:
+        """Return the request parameters as JSON."""
+        return json.dumps(self._parameters)
+
+    def preferred_memory(self) -> PreferredMemory | None:
+        """Return where the outputs are wanted."""
+        return self._preferred_memory
+
+    def requested_output_names(self) -> set[str]:
+        """Return the names of the outputs that are wanted."""
+        return set(self._requested_output_names)
+
+    def trace(self) -> InferenceTrace:
+        """Return the trace that this request belongs to."""
+        return self._trace
+
+    def is_cancelled(self) -> bool:
+        """Return True once nobody waits for the answer any more."""
+        return False
+
+    def get_response_sender(self) -> ResponseSender:
+        """Return the object that answers this request."""
+        raise TritonModelException(
+            "get_response_sender is only available for requests received by 'execute'."
+        )
+
+    def set_release_flags(self, flags: int) -> None:  # noqa: ARG002 - received requests use it
+        """Say what happens to the request when ``execute`` returns."""
+        raise TritonModelException(
+            "set_release_flags is only available for requests received by 'execute'."
+        )
+
+    def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
+        """Run this request and wait for its response; failures come back as ``has_error()``.
+
+        With ``decoupled=True`` return an iterator over the responses.
+        """
+        from nbtriton.backends.python import bls
+
+        return bls.execute(self, decoupled)
+
+    def async_exec(self, decoupled: bool = False) -> Any:
+        """Return an awaitable of what `exec` returns."""
+        from nbtriton.backends.python import bls
+
+        return bls.execute_async(self, decoupled)
+
+
+class ReceivedRequest(InferenceRequest):
+    """A request as ``execute`` gets it: a thin view on the engine's own, read on demand."""
+
+    __slots__ = ("_backend_request", "_decoupled", "_own_flags", "_sender", "_tensors")
+
+    def __init__(
+        self, request: BackendRequest, tensors: dict[str, Tensor], *, decoupled: bool
+    ) -> None:
+        self._backend_request = request
+        self._tensors = tensors
+        self._decoupled = decoupled
+        self._sender: ResponseSender | None = None
+        self._own_flags: int | None = None
+
+    def inputs(self) -> list[Tensor]:
+        return list(self._tensors.values())
+
+    def request_id(self) -> str:
+        return self._backend_request.request_id
+
+    def correlation_id(self) -> int | str:
+        return self._backend_request.correlation_id
+
+    def flags(self) -> int:
+        return self._backend_request.flags if self._own_flags is None else self._own_flags
+
+    def set_flags(self, flags: int) -> None:
+        self._own_flags = flags
+
+    def timeout(self) -> int:
+        return self._backend_request.timeout_us
+
+    def parameters(self) -> str:
+        return json.dumps(dict(self._backend_request.parameters))
+
+    def preferred_memory(self) -> None:
+        return None
+
+    def requested_output_names(self) -> set[str]:
+        return set(self._backend_request.requested_outputs)
+
+    def trace(self) -> InferenceTrace:
+        return InferenceTrace()
+
+    def is_cancelled(self) -> bool:
+        return self._backend_request.is_cancelled()
+
+    def get_response_sender(self) -> ResponseSender:
+        if self._sender is None:
+            self._sender = ResponseSender(self._backend_request, decoupled=self._decoupled)
+        return self._sender
+
+    def set_release_flags(self, flags: int) -> None:
+        if flags != _RELEASE_ALL:
+            raise TritonModelException(
+                "Rescheduling a request needs sequence_batching { iterative_sequence: true }."
+            )
+
+    def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:  # noqa: ARG002
+        raise TritonModelException("A received request cannot be executed; construct a new one.")
+
+    def async_exec(self, decoupled: bool = False) -> Any:  # noqa: ARG002
+        raise TritonModelException("A received request cannot be executed; construct a new one.")

@@ -1,0 +1,95 @@
+"""`pb_utils.InferenceResponse`, and its way to the engine."""
+
+# ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nbtriton.backends.base import BackendRequest, Response
+from nbtriton.backends.python.errors import TritonError, TritonModelException, as_engine_error
+from nbtriton.backends.python.tensor import Tensor, wire_array
+
+__all__ = ["InferenceResponse", "check_parameters", "to_engine_response"]
+
+
+class InferenceResponse:
+    """The answer to one request.
+
+    Parameters
+    ----------
+    output_tensors : sequence of Tensor
+    error : TritonError, optional
+        Fails this request alone; the tensors are then ignored.
+    parameters : dict, optional
+        bool, int or str values by name.
+    """
+
+    __slots__ = ("_error", "_output_tensors", "_parameters")
+
+    def __init__(
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: TritonError | None = None,
+        parameters: Mapping[str, bool | int | str] | None = None,
+    ) -> None:
+        for tensor in output_tensors:
+            if not isinstance(tensor, Tensor):
+                raise TypeError(
+                    "__init__(): incompatible constructor arguments. Expected a list of Tensor, "
+                    f"found type {type(tensor).__name__}"
+                )
+        if error is not None and not isinstance(error, TritonError):
+            raise TypeError(
+                "__init__(): incompatible constructor arguments. Expected error: TritonError, "
+                f"found type {type(error).__name__}"
+            )
+        self._output_tensors = list(output_tensors)
+        self._error = error
+        self._parameters = check_parameters(parameters) if parameters else {}
+
+    def output_tensors(self) -> list[Tensor]:
+        """Return the tensors."""
+        return self._output_tensors
+
+    def has_error(self) -> bool:
+        """Return True if the request failed."""
+        return self._error is not None
+
+    def error(self) -> TritonError | None:
+        """Return the error or None."""
+        return self._error
+
+    def parameters(self) -> str:
+        """Return the response parameters as JSON."""
+        return json.dumps(self._parameters)
+
+
+def to_engine_response(response: InferenceResponse, request: BackendRequest) -> Response:
+    """Return the engine's form of a response: the requested outputs, or the error alone."""
+    if response._error is not None:
+        return Response(error=as_engine_error(response._error), parameters=response._parameters)
+    requested = request.requested_outputs
+    outputs = {
+        tensor._name: wire_array(tensor._array)
+        for tensor in response._output_tensors
+        if tensor._name in requested
+    }
+    return Response(outputs, None, response._parameters)
+
+
+def check_parameters(parameters: Any) -> dict[str, Any]:
+    """Return a copy of request or response parameters; TritonModelException with Triton's texts."""
+    if not isinstance(parameters, dict):
+        raise TritonModelException(f"Expect N8pybind114dictE, got {type(parameters)}")
+    for key, value in parameters.items():
+        if not isinstance(key, str):
+            raise TritonModelException(
+                f"Expect parameters keys to have type str, found type {type(key)}"
+            )
+        if not isinstance(value, (bool, int, str)):
+            raise TritonModelException(
+                f"Expect parameters values to have type bool/int/str, found type {type(value)}"
+            )
+    return dict(parameters)
