@@ -83,10 +83,11 @@ class InferenceFuture:
         A request that still waits is dropped. One that is already part of a batch runs on, as in
         Triton (scheduling.md §17); its answer is thrown away.
         """
-        if not self.resolve(None, CancelledError("the request was cancelled by the caller")):
-            return False
-        self.request.cancel()
-        return True
+        with shield:
+            if not self.resolve(None, CancelledError("the request was cancelled by the caller")):
+                return False
+            self.request.cancel()
+            return True
 
     def __await__(self) -> Generator[Any, None, InferenceResult]:
         return self._as_asyncio().__await__()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response
 from nbtriton.engine.request import InferenceRequest
+from nbtriton.engine.runtime import inline_runs
 from nbtriton.engine.shield import MAIN_THREAD, shield
 from nbtriton.engine.snapshot import BatchRecord, InstanceSnapshot
 from nbtriton.engine.timer import Timer
@@ -100,27 +101,46 @@ class Instance:
             request.execute_start_ns = start
         error: TritonError | None = None
         responses: Sequence[Response | None] | None = None
-        on_main = get_ident() == MAIN_THREAD
-        depth = shield.depth
+        owner = self._owner
         try:
-            try:
-                if on_main:  # the user's code can be interrupted, ours cannot
-                    shield.depth = 0
-                    shield.flush()
-                batch = self._owner.batch(run)
-                responses = self._owner.responses(run, self._model.execute(batch, timer))
-            except TritonError as raised:
-                error = raised
-            except Exception as raised:
-                _log.exception("the backend of %s raised", self.name)
-                error = InternalError(f"{type(raised).__name__}: {raised}")
-            except BaseException:
-                error = InternalError(f"the execution of '{self.name}' was interrupted")
-                raise
+            responses = owner.responses(run, self._call(owner.batch(run), timer))
+            if responses is not None and len(responses) != len(requests):
+                raise InternalError(
+                    f"'{self.name}' gave {len(responses)} responses to {len(requests)} requests"
+                )
+        except TritonError as raised:
+            error = raised
+        except Exception as raised:
+            _log.exception("the backend of %s raised", self.name)
+            error = InternalError(f"{type(raised).__name__}: {raised}")
+        except BaseException:
+            error = InternalError(f"the execution of '{self.name}' was interrupted")
+            raise
+        finally:
+            self._settle(run, requests, responses, error, start, timer)
+
+    def _call(
+        self, batch: Sequence[InferenceRequest], timer: Timer
+    ) -> Sequence[Response | None] | None:
+        """Run the user's code: it can be interrupted, ours cannot."""
+        assert self._model is not None
+        inline = inline_runs
+        root = inline.root
+        on_main = get_ident() == MAIN_THREAD
+        if root is None and not on_main:
+            return self._model.execute(batch, timer)
+        depth = shield.depth
+        # What follows from a response that the code sends early cannot wait for its return.
+        inline.root = None
+        try:
+            if on_main:
+                shield.depth = 0
+                shield.flush()
+            return self._model.execute(batch, timer)
         finally:
             if on_main:
                 shield.depth = depth
-            self._settle(run, requests, responses, error, start, timer)
+            inline.root = root
 
     def _settle(
         self,
@@ -166,8 +186,10 @@ class Instance:
             )  # fmt: skip
         )
         self._batch_size = 0
-        self._answer(requests, responses, error)
-        owner.finished(self._index, requests)
+        try:
+            self._answer(requests, responses, error)
+        finally:
+            owner.finished(self._index, requests)
 
     def _answer(
         self,
@@ -182,13 +204,9 @@ class Instance:
         if responses is None:  # decoupled: the model sends on its own, perhaps for long
             return
         for request, response in zip(requests, responses, strict=True):
-            if response is None:
-                if request.again:
-                    continue
-                if not self._owner.interface.decoupled and not request.is_answered():
-                    request.fail(InternalError(f"'{self.name}' did not answer the request"))
-            elif not request.is_answered():
-                request.send(response, final=True)
+            # None: sent already, to be sent later from another thread, or to be run again.
+            if response is not None and request.claim():
+                self._owner.deliver(request, response, final=True)
 
     def _live(self) -> None:
         try:

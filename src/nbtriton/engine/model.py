@@ -87,9 +87,13 @@ class ModelRuntime(Runtime):
         self._accepted = 0  # submitted and not yet finished; owned like the batcher
         self._ending = False
         self._retiring = False
+        self._shut = False
+        self._door = threading.Lock()
         self._retired = threading.Event()
         self._order: ResponseOrder[tuple[InferenceRequest, Response | None, bool]] | None = None
         self._order_lock = threading.Lock()
+        self._outgoing: deque[tuple[InferenceRequest, Response | None, bool]] = deque()
+        self._sending = threading.Lock()
         batching = context.config
         if (
             batching.dynamic_batching.preserve_ordering
@@ -122,7 +126,11 @@ class ModelRuntime(Runtime):
 
     def retire(self) -> None:
         """Take no more requests; finish the accepted ones, then finalize on a thread of its own."""
-        self._post(self._on_retire, None)
+        # No request can slip in behind this fact: it would be left without an instance.
+        with self._door:
+            self._shut = True
+            self._inbox.append((self._on_retire, None))
+        self._work()
 
     def wait_retired(self, timeout_s: float | None) -> bool:
         """Wait until the instances are finalized; False if time ran out."""
@@ -150,9 +158,11 @@ class ModelRuntime(Runtime):
         return request
 
     def _enter(self, request: InferenceRequest) -> bool:
-        if self._retiring:
-            return False
-        self._post(self._on_submit, request)
+        with self._door:
+            if self._shut:
+                return False
+            self._inbox.append((self._on_submit, request))
+        self._work()
         return True
 
     def cancel(self, request: InferenceRequest) -> None:
@@ -191,8 +201,12 @@ class ModelRuntime(Runtime):
     # -- the owner -------------------------------------------------------------------------------
 
     def _post(self, verb: Callable[..., list[Any]], fact: object) -> None:
-        """Bring a fact; work the inbox off unless somebody is doing so already."""
+        """Bring a fact."""
         self._inbox.append((verb, fact))
+        self._work()
+
+    def _work(self) -> None:
+        """Work the inbox off unless somebody is doing so already."""
         # Checked again after letting go: a fact that came in between must not be left lying.
         while self._inbox and self._owner.acquire(blocking=False):
             decisions: list[Decision] = []
@@ -213,14 +227,6 @@ class ModelRuntime(Runtime):
                 self._carry_out(decision)
 
     def _on_submit(self, request: InferenceRequest) -> list[Decision]:
-        if self._retiring:
-            return [
-                Drop(
-                    request, "UNAVAILABLE",
-                    "Server is stopping, scheduler for model has stopped accepting new "
-                    "inference requests", "stopped",
-                )
-            ]  # fmt: skip
         self._accepted += 1
         self._take_place(request)
         return self._batcher.submit(monotonic_ns(), request)
@@ -319,11 +325,17 @@ class ModelRuntime(Runtime):
             super().deliver(request, response, final=final)
         else:
             with self._order_lock:
-                ready = self._order.respond(
+                self._outgoing += self._order.respond(
                     request.number, (request, response, final), final=final
                 )
-            for held, held_response, held_final in ready:
-                super().deliver(held, held_response, final=held_final)
+            # One thread at a time sends, or what was put in order could overtake itself.
+            while self._outgoing and self._sending.acquire(blocking=False):
+                try:
+                    while self._outgoing:
+                        held, held_response, held_final = self._outgoing.popleft()
+                        super().deliver(held, held_response, final=held_final)
+                finally:
+                    self._sending.release()
         # A decoupled request lives until its final response, however long after execute.
         if final and self.interface.decoupled:
             self._post(self._on_closed, None)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from nbtriton.backends.base import Response
 from nbtriton.engine.future import InferenceFuture
 from nbtriton.engine.result import InferenceResult, RequestTiming
+from nbtriton.engine.shield import shield
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.scheduling import Ticket
 from nbtriton.tensors import Array
@@ -138,7 +139,8 @@ class InferenceRequest(Ticket):
     def send(self, response: Response | None, *, final: bool) -> None:
         """Deliver one response; the runtime keeps the order and the books."""
         assert self.runtime is not None
-        self.runtime.respond(self, response, final=final)
+        with shield:  # model code calls this, and that may run in the main thread
+            self.runtime.respond(self, response, final=final)
 
     def claim(self) -> bool:
         """Take the right to send the final response; True for one caller only."""

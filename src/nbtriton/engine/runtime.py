@@ -55,6 +55,9 @@ class Runtime(ABC):
         self.statistics = Statistics()
         # Set by the server before the first request if it has a cache and the model wants it (K1).
         self.cache: ResponseCache | None = None
+        self._holding = threading.Lock()
+        self._holds = 0
+        self._leaving = False
 
     def admit(self, inputs: Mapping[str, Any], **options: Any) -> InferenceRequest:
         """Check a request against this version's signature; see `Interface.admit`."""
@@ -121,6 +124,30 @@ class Runtime(ABC):
         # Kept by a twin that was faster: neither a hit nor a miss (K4).
         if self.cache.insert(request.cache_key, response.outputs):
             self.statistics.cache_miss(request.lookup_ns + monotonic_ns() - start)
+
+    def hold(self) -> bool:
+        """Keep this version for requests that may still come (E17); False if it leaves already."""
+        with self._holding:
+            if self._leaving:
+                return False
+            self._holds += 1
+            return True
+
+    def let_go(self) -> None:
+        """Undo one `hold`."""
+        with self._holding:
+            self._holds -= 1
+            last = self._leaving and not self._holds
+        if last:
+            self.retire()
+
+    def leave(self) -> None:
+        """Nobody finds this version any more: retire it as soon as nobody holds it."""
+        with self._holding:
+            self._leaving = True
+            free = not self._holds
+        if free:
+            self.retire()
 
     @abstractmethod
     def retire(self) -> None:

@@ -365,6 +365,9 @@ class Server:
                 assert request.future is not None
                 return request.future.result()
             except BaseException:
+                if inline.batch is not None:  # its instance waits for it
+                    instance, run = inline.batch
+                    instance.put(run)
                 inline.root, inline.batch = before
                 # After Ctrl-C nobody waits for the answer any more.
                 assert request.future is not None

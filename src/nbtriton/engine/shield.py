@@ -77,10 +77,9 @@ class _Shield:
             self._behind = None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.depth:
-            self._pending = True
-        elif callable(self._behind):
-            self._behind(number, frame)
+        self._pending = bool(self.depth)
+        if not self._pending and callable(self._behind):
+            self._behind(number, frame)  # together with one that was kept, if any
 
 
 shield = _Shield()
