@@ -145,7 +145,7 @@ def random_settings(random: Random) -> BatcherSettings:
         priority_levels=levels,
         default_policy=QueuePolicy() if plain else random_policy(random),
         level_policies={
-            level: random_policy(random) for level in range(1, levels + 1) if random.random() < 0.5
+            level: random_policy(random) for level in range(levels + 1) if random.random() < 0.5
         },
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic_ns
 
@@ -14,11 +16,13 @@ from nbtriton.engine.result import RequestTiming
 from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.settings import ensemble_plan
 from nbtriton.engine.snapshot import ModelSnapshot
-from nbtriton.errors import InvalidArgumentError, ModelError, TritonError, error_from_status
+from nbtriton.errors import EngineStoppedError, InternalError, InvalidArgumentError, TritonError
 from nbtriton.scheduling import Advance, EnsembleRun, Start
 from nbtriton.tensors import Array
 
 __all__ = ["EnsembleRuntime"]
+
+_log = logging.getLogger("nbtriton.engine")
 
 Resolve = Callable[[str, int], Runtime]
 # model input -> (ensemble tensor, whether it has a batch dimension)
@@ -41,19 +45,53 @@ class EnsembleRuntime(Runtime):
         self.plan = ensemble_plan(config)
         self.resolve = resolve
         self._lock = threading.Lock()
+        self._crew: _Crew | None = None
         self._flights: set[_Flight] = set()
         self._retiring = False
         self._retired = threading.Event()
 
     def _enter(self, request: InferenceRequest) -> bool:
-        flight = _Flight(self, request)
         with self._lock:
             if self._retiring:
                 return False
+            crew = self._crew
+            if crew is None:
+                crew = self._crew = self._muster()
+            crew.flights += 1
+            flight = _Flight(self, crew, request)
             self._flights.add(flight)
         request.enqueued_ns = monotonic_ns()
         flight.begin()
         return True
+
+    def _muster(self) -> _Crew:
+        """Hold the versions that serve the steps now.
+
+        Raises
+        ------
+        NotFoundError, UnavailableError
+            A composing model has just gone.
+        """
+        held: list[Runtime] = []
+        try:
+            for step in self.plan.steps:
+                # A version that leaves is not in the registry any more: look again.
+                while not (found := self.resolve(step.model_name, step.model_version)).hold():
+                    continue
+                held.append(found)
+        except TritonError as error:
+            for runtime in held:
+                runtime.let_go()
+            raise _placed(error, self.name) from None
+        return _Crew(tuple(held))
+
+    def members_changed(self) -> None:
+        """Let later requests find the composing models anew; those in flight keep theirs (E17)."""
+        with self._lock:
+            crew, self._crew = self._crew, None
+            idle = crew is not None and not crew.flights
+        if crew is not None and idle:
+            crew.disband()
 
     def cancel(self, request: InferenceRequest) -> None:
         """Cancel the steps that still wait; steps that run see `is_cancelled`."""
@@ -64,9 +102,14 @@ class EnsembleRuntime(Runtime):
 
     def landed(self, flight: _Flight) -> None:
         """Nothing of this flight runs any more."""
+        crew = flight.crew
         with self._lock:
             self._flights.discard(flight)
+            crew.flights -= 1
+            last = not crew.flights and crew is not self._crew
             done = self._retiring and not self._flights
+        if last:
+            crew.disband()
         if done:
             self._retired.set()
 
@@ -75,6 +118,7 @@ class EnsembleRuntime(Runtime):
         with self._lock:
             self._retiring = True
             done = not self._flights
+        self.members_changed()
         if done:
             self._retired.set()
 
@@ -97,14 +141,38 @@ class EnsembleRuntime(Runtime):
         )  # fmt: skip
 
 
+class _Crew:
+    """The versions that serve the steps, for all requests that began with them (E17)."""
+
+    __slots__ = ("flights", "runtimes")
+
+    def __init__(self, runtimes: tuple[Runtime, ...]) -> None:
+        self.runtimes = runtimes  # one a step
+        self.flights = 0  # guarded by the ensemble's lock
+
+    def disband(self) -> None:
+        """The last flight has landed, and none will come."""
+        for runtime in self.runtimes:
+            runtime.let_go()
+
+
 class _Wave:
-    """The tensors of one iteration; those that no step needs any more are let go."""
+    """The tensors of one iteration; those that no step needs any more are let go.
 
-    __slots__ = ("batched", "tensors")
+    ``marks`` are the sequence id and flags of tensors whose step changed them (E6).
+    """
 
-    def __init__(self, tensors: dict[str, Array], batched: dict[str, bool]) -> None:
+    __slots__ = ("batched", "marks", "tensors")
+
+    def __init__(
+        self,
+        tensors: dict[str, Array],
+        batched: dict[str, bool],
+        marks: dict[str, tuple[int | str, int]],
+    ) -> None:
         self.tensors = tensors
         self.batched = batched
+        self.marks = marks
 
 
 class _Flight:
@@ -114,14 +182,15 @@ class _Flight:
     while a step is submitted or a response delivered.
     """
 
-    __slots__ = ("_lock", "_running", "_sums", "_waves", "ensemble", "request", "run")
+    __slots__ = ("_lock", "_running", "_sums", "_waves", "crew", "ensemble", "request", "run")
 
-    def __init__(self, ensemble: EnsembleRuntime, request: InferenceRequest) -> None:
+    def __init__(self, ensemble: EnsembleRuntime, crew: _Crew, request: InferenceRequest) -> None:
         self.ensemble = ensemble
+        self.crew = crew
         self.request = request
         self.run = EnsembleRun(ensemble.plan, request.requested_outputs)
         batched = ensemble.interface.max_batch_size > 0
-        self._waves = {0: _Wave(dict(request.inputs), dict.fromkeys(request.inputs, batched))}
+        self._waves = {0: _Wave(dict(request.inputs), dict.fromkeys(request.inputs, batched), {})}
         self._lock = threading.Lock()
         self._running: set[InferenceRequest] = set()
         # queue, compute_input, compute_infer, compute_output: sums over the steps (T4)

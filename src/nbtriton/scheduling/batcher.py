@@ -290,6 +290,7 @@ class Batcher:
     def _release(self, payload: _Payload, count: int, reason: str, *, close: bool) -> None:
         """Move the first ``count`` pending tickets into the payload (D11)."""
         if not payload.tickets:
+            # Payloads wait, and are merged, only where requests are served as they came (Q10).
             payload.oldest_ns = self._pending[0].enqueued_ns
             self._ready.append(payload)
         self._in_payloads += count
@@ -299,7 +300,6 @@ class Batcher:
             ticket.where = Where.PAYLOAD
             payload.tickets.append(ticket)
             payload.size += ticket.size
-            payload.oldest_ns = min(payload.oldest_ns, ticket.enqueued_ns)
         payload.reason = reason
         # What was scanned beyond the release starts the next scan (its payload is another one).
         self._restart_scan()

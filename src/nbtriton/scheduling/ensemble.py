@@ -40,17 +40,18 @@ class Start:
 class Advance:
     """What follows from one fact.
 
-    ``emit`` is the iteration whose outputs make one response now; None for none. ``done`` means
-    that no step runs and none can start: the request is finished.
+    ``emit`` is the iteration whose outputs make one response now; None for none. ``over`` is an
+    iteration in which nothing can happen any more, once the rest of this is carried out: its
+    tensors may go. ``done`` means that no step runs and none can start: the request is finished.
     """
 
     starts: Sequence[Start] = ()
     emit: int | None = None
+    over: int | None = None
     done: bool = False
 
 
 _NOTHING = Advance()
-_DONE = Advance(done=True)
 
 
 class EnsemblePlan:
@@ -138,11 +139,12 @@ def _mask(bits: Mapping[str, int], names: Iterable[str]) -> int:
 class _Wave:
     """One iteration: the tensors that arrived and the steps that had them, as bits."""
 
-    __slots__ = ("arrived", "emitted", "started")
+    __slots__ = ("arrived", "emitted", "running", "started")
 
     def __init__(self, arrived: int, started: int) -> None:
         self.arrived = arrived
         self.started = started
+        self.running = 0  # how many steps started here and have not finished
         self.emitted = False
 
 
@@ -156,17 +158,17 @@ class EnsembleRun:
         Ensemble outputs asked for; never empty.
     """
 
-    __slots__ = ("_failed", "_in_flight", "_route", "_waves")
+    __slots__ = ("_failed", "_iterations", "_route", "_waves")
 
     def __init__(self, plan: EnsemblePlan, requested: frozenset[str]) -> None:
         self._route = plan.route(requested)
-        self._waves: list[_Wave] = []
-        self._in_flight = 0
+        self._waves: dict[int, _Wave] = {}  # those in which something can still happen
+        self._iterations = 0
         self._failed = False
 
     def start(self) -> Advance:
         """All inputs of the ensemble are there (an omitted optional one counts as there, E2)."""
-        self._waves.append(_Wave(self._route.given, 0))
+        self._waves[0] = _Wave(self._route.given, 0)
         return self._look(0, self._route.steps)
 
     def response(self, step: int, iteration: int, *, new_wave: bool) -> tuple[int, Advance]:
@@ -188,21 +190,23 @@ class EnsembleRun:
         """
         if self._failed:
             return iteration, _NOTHING
-        waves = self._waves
-        wave = waves[iteration]
+        wave = self._waves[iteration]
         if new_wave:
             # Requested outputs and inputs from before the fork stay readable in the new wave.
-            iteration = len(waves)
-            wave = _Wave(wave.arrived, wave.started)
-            waves.append(wave)
+            self._iterations = iteration = self._iterations + 1
+            self._waves[iteration] = wave = _Wave(wave.arrived, wave.started)
         route = self._route
         wave.arrived |= route.makes[step]
         return iteration, self._look(iteration, route.feeds[step])
 
-    def finished(self) -> Advance:
-        """A step gave its final response: after `response` where that came along with one."""
-        self._in_flight -= 1
-        return _NOTHING if self._in_flight else _DONE
+    def finished(self, iteration: int) -> Advance:
+        """A step of this iteration gave its final response; after `response` if it made one."""
+        wave = self._waves[iteration]
+        wave.running -= 1
+        if wave.running:
+            return _NOTHING
+        del self._waves[iteration]
+        return Advance(over=iteration, done=not self._waves)
 
     def fail(self) -> bool:
         """A step failed; True the first time, when the ensemble is to be answered (E13)."""
@@ -226,11 +230,16 @@ class EnsembleRun:
             if arrived & reads == reads and not wave.started >> index & 1:
                 wave.started |= 1 << index
                 starts.append(Start(index, iteration, self._released(wave, index)))
-        self._in_flight += len(starts)
+        emit = None
         if not wave.emitted and arrived & route.requested == route.requested:
             wave.emitted = True
-            return Advance(starts, iteration)
-        return Advance(starts) if starts else _NOTHING
+            emit = iteration
+        wave.running += len(starts)
+        if wave.running:
+            return _NOTHING if emit is None and not starts else Advance(starts, emit)
+        # The wave of a decoupled response that no step reads.
+        del self._waves[iteration]
+        return Advance(starts, emit, over=iteration)
 
     def _released(self, wave: _Wave, index: int) -> tuple[str, ...]:
         """Tensors that this step is the last to read in this wave."""

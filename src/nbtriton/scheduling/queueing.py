@@ -190,9 +190,7 @@ class PriorityQueue:
         """Move an expired ticket behind all unexpired ones of its level (Q8)."""
         ticket.deadline_ns = -1
         ticket.where = Where.DELAYED
-        level = self._levels[ticket.priority]
-        level.delayed.append(ticket)
-        self._list(ticket.priority, level)
+        self._levels[ticket.priority].delayed.append(ticket)
 
     def next_deadline(self) -> int | None:
         """When the next waiting ticket expires, None if none ever will."""
