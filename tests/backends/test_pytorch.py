@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nbtriton.backends import InstanceContext, ModelContext, find_backend
-from nbtriton.backends.pytorch.naming import arrange_inputs, name_results
+from nbtriton.backends.pytorch.naming import arrange_inputs, arrange_outputs, name_results
 from nbtriton.config import as_config, normalize
 from nbtriton.errors import (
     ConfigError,
@@ -217,7 +217,7 @@ def test_indices_of_inputs_have_no_gaps(names):
 )  # fmt: skip
 def test_results_that_do_not_fit_name_what_there_is(result, names, kind, message):
     with pytest.raises(kind) as caught:
-        name_results(result, names, model="m")
+        name_results(result, arrange_outputs(names), model="m")
     assert caught.value.message == message
 
 

@@ -118,7 +118,8 @@ def scatter_outputs(
                 f"a first dimension of {total}, the size of the batch",
                 hint="with max_batch_size > 0 the model gets and returns whole batches",
             )
-        for request, part, found in zip(requests, scatter(array, sizes), wanted, strict=True):
+        parts = [array] if len(requests) == 1 else scatter(array, sizes)
+        for request, part, found in zip(requests, parts, wanted, strict=True):
             if name in request.requested_outputs:
                 found[name] = part
     return [Response(found) for found in wanted]

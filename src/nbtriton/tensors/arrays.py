@@ -144,12 +144,13 @@ def to_torch(array: Array, device: Any = None) -> Any:
     place would change memory that somebody declared constant.
     """
     import torch
-    from torch.utils.dlpack import from_dlpack
 
     kind = kind_of(array)
     if kind == "torch":
         tensor = array
     elif kind == "cupy":
+        from torch.utils.dlpack import from_dlpack
+
         tensor = from_dlpack(array)
     else:
         tensor = _numpy_to_torch(torch, array)
@@ -281,13 +282,17 @@ def _learn_torch_dtypes() -> None:
 
 
 def _numpy_to_torch(torch: Any, array: np.ndarray[Any, Any]) -> Any:
-    if array.dtype.kind in "OSU":
+    flags = array.flags
+    kind = array.dtype.kind
+    if kind in "OSU":
         raise UnsupportedError("torch has no string tensors", hint="keep BYTES tensors in numpy")
-    if array.dtype.name == "bfloat16":
+    if kind == "V" and array.dtype.name == "bfloat16":
         return _numpy_to_torch(torch, array.view(np.int16)).view(torch.bfloat16)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+    elif not flags.writeable or (
+        not flags.c_contiguous and any(stride < 0 for stride in array.strides)
+    ):
         array = array.copy()
     return torch.from_numpy(array)
 

@@ -1,6 +1,5 @@
 """`pb_utils.InferenceRequest`: what ``execute`` receives, and what a model sends to others."""
 
-
 from __future__ import annotations
 
 import json

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
 from nbtriton.backends.batching import gather_inputs, scatter_outputs
-from nbtriton.backends.pytorch.naming import InputOrder, name_results
+from nbtriton.backends.pytorch.naming import InputOrder, arrange_outputs, name_results
 from nbtriton.backends.tracebacks import model_error
 from nbtriton.config import ModelConfig, output_specs
 from nbtriton.errors import InternalError, InvalidArgumentError
@@ -58,6 +57,7 @@ class ModuleInstance(BackendInstance):
         self._device = device
         self._order = order
         self._outputs = {key: spec.datatype for key, spec in output_specs(config).items()}
+        self._results = arrange_outputs(list(self._outputs))
         self._batches = config.max_batch_size > 0
         self._guard = torch.inference_mode if inference_mode else torch.no_grad
         script = isinstance(module, torch.jit.ScriptModule)
@@ -83,29 +83,28 @@ class ModuleInstance(BackendInstance):
         self._stream = None
 
     def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> list[Response]:
-        with ExitStack() as stack:
-            if self._stream is not None:
-                self._enter_stream(stack)
-            gathered = gather_inputs(requests, self._order.names)
-            inputs = {name: to_torch(array, self._device) for name, array in gathered.items()}
-            timer.inputs_ready()
-            with self._guard():
-                outputs = self._name_outputs(self._forward(inputs), inputs)
-            if self._stream is not None:
-                # Once per batch: whoever gets the outputs may use any stream or the host.
-                self._stream.synchronize()
+        if self._stream is None:
+            outputs = self._compute(requests, timer)
+        else:
+            import torch
+
+            # Inputs on the device come from another instance, which waited for its stream, or from
+            # a caller, who by default works on the default stream.
+            self._stream.wait_stream(torch.cuda.default_stream(self._stream.device))
+            with torch.cuda.stream(self._stream):
+                outputs = self._compute(requests, timer)
+            # Once per batch: whoever gets the outputs may use any stream or the host.
+            self._stream.synchronize()
         timer.infer_done()
         plain = {name: _as_plain(tensor) for name, tensor in outputs.items()}
         return scatter_outputs(requests, plain, batches=self._batches, model=self._name)
 
-    def _enter_stream(self, stack: ExitStack) -> None:
-        import torch
-
-        assert self._stream is not None
-        # Inputs on the device come from another instance, which waited for its stream, or from a
-        # caller, who by default works on the default stream.
-        self._stream.wait_stream(torch.cuda.default_stream(self._stream.device))
-        stack.enter_context(torch.cuda.stream(self._stream))
+    def _compute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> dict[str, Array]:
+        gathered = gather_inputs(requests, self._order.names)
+        inputs = {name: to_torch(array, self._device) for name, array in gathered.items()}
+        timer.inputs_ready()
+        with self._guard():
+            return self._name_outputs(self._forward(inputs), inputs)
 
     def _forward(self, inputs: Mapping[str, Array]) -> Any:
         try:
@@ -128,10 +127,8 @@ class ModuleInstance(BackendInstance):
     def _name_outputs(self, result: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
         import torch
 
-        named = name_results(result, list(self._outputs), model=self._name)
-        foreign = self._weights.union(
-            tensor.untyped_storage().data_ptr() for tensor in inputs.values()
-        )
+        named = name_results(result, self._results, model=self._name)
+        given = [tensor.untyped_storage().data_ptr() for tensor in inputs.values()]
         for name, tensor in named.items():
             if not isinstance(tensor, torch.Tensor):
                 raise InternalError(
@@ -147,7 +144,8 @@ class ModuleInstance(BackendInstance):
                     f"'{name}', model provides {to_config(found)}",
                     hint="change data_type of the output, or cast in forward",
                 )
-            if tensor.untyped_storage().data_ptr() in foreign:
+            memory = tensor.untyped_storage().data_ptr()
+            if memory in given or memory in self._weights:
                 named[name] = tensor.clone()
         return named
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from nbtriton.errors import ConfigError, InternalError, InvalidArgumentError, nearest
 
-__all__ = ["InputOrder", "arrange_inputs", "name_results"]
+__all__ = ["InputOrder", "OutputOrder", "arrange_inputs", "arrange_outputs", "name_results"]
 
 _INDEXED = re.compile(r".*__(\d+)", re.DOTALL)
 
@@ -57,14 +57,31 @@ def arrange_inputs(names: Sequence[str], arguments: Sequence[str] | None) -> Inp
     return InputOrder(tuple(by_index[i] for i in range(len(names))), by_keyword=False)
 
 
-def name_results(result: Any, names: Sequence[str], *, model: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class OutputOrder:
+    """Which result each of `names` is, where ``forward`` returns no dict."""
+
+    names: tuple[str, ...]
+    indices: tuple[int, ...]
+    by_index: bool
+
+
+def arrange_outputs(names: Sequence[str]) -> OutputOrder:
+    """Return which results of ``forward`` the outputs of a configuration are."""
+    matches = [_INDEXED.fullmatch(name) for name in names]
+    indices = [int(match[1]) for match in matches if match]
+    if not names or len(indices) < len(names):
+        return OutputOrder(tuple(names), tuple(range(len(names))), by_index=False)
+    return OutputOrder(tuple(names), tuple(indices), by_index=True)
+
+
+def name_results(result: Any, order: OutputOrder, *, model: str) -> dict[str, Any]:
     """Return what ``forward`` returned by output name.
 
     Parameters
     ----------
     result : tensor, mapping, tuple or list
-    names : sequence of str
-        Outputs in the order of the configuration.
+    order : OutputOrder
     model : str
         For messages.
 
@@ -76,30 +93,26 @@ def name_results(result: Any, names: Sequence[str], *, model: str) -> dict[str, 
         A name that the dict lacks, or a wrong number of results.
     """
     if isinstance(result, Mapping):
-        for name in names:
+        for name in order.names:
             if name not in result:
                 raise InternalError(
                     f"model '{model}' did not return the output '{name}', found "
                     + (", ".join(f"'{key}'" for key in result) or "an empty dict"),
                     hint=nearest(name, [str(key) for key in result]),
                 )
-        return {name: result[name] for name in names}
+        return {name: result[name] for name in order.names}
     values = result if isinstance(result, (tuple, list)) else (result,)
-    matches = [_INDEXED.fullmatch(name) for name in names]
-    if names and all(matches):
-        found = {}
-        for name, match in zip(names, matches, strict=True):
-            index = int(match[1]) if match else 0
-            if index >= len(values):
-                raise InvalidArgumentError(
-                    f"The output {name} in the model configuration refers to an output index "
-                    f"which doesn't exist. This model has {len(values)} outputs"
-                )
-            found[name] = values[index]
-        return found
-    if len(values) != len(names):
+    if not order.by_index and len(values) != len(order.names):
         raise InternalError(
-            f"model '{model}' returned {len(values)} outputs, its configuration has {len(names)}: "
-            + ", ".join(f"'{name}'" for name in names)
+            f"model '{model}' returned {len(values)} outputs, its configuration has "
+            f"{len(order.names)}: " + ", ".join(f"'{name}'" for name in order.names)
         )
-    return dict(zip(names, values, strict=True))
+    found = {}
+    for name, index in zip(order.names, order.indices, strict=True):
+        if index >= len(values):
+            raise InvalidArgumentError(
+                f"The output {name} in the model configuration refers to an output index "
+                f"which doesn't exist. This model has {len(values)} outputs"
+            )
+        found[name] = values[index]
+    return found
