@@ -57,6 +57,8 @@ class Send:
     sequence_start: bool = False
     sequence_end: bool = False
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    # Sent only when so many of those before (no gates then) are answered: an open batch is closed.
+    after_answers: int = 0
     # Bounds on how long its answer takes, in seconds; wide, as the machine may be busy.
     takes_s: tuple[float, float] = (0.0, ANSWER_S)
 
@@ -145,6 +147,7 @@ class _Side:
         gate = ""
         with contextlib.ExitStack() as stack:
             for send in scenario.traffic:
+                _until(lambda: sum(p.done() for p in pending) >= send.after_answers, ANSWER_S)  # noqa: B023
                 parameters = dict(send.parameters)
                 if send.gate:
                     gate = str(self._scratch / f"{type(self).__name__}-{next(self._gates)}")
