@@ -323,6 +323,25 @@ def test_the_module_s_own_memory_and_the_caller_s_do_not_leave(torch_model, run)
     assert first(found, "B") == 1
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16]
+)
+def test_outputs_are_plain_tensors_that_may_be_changed(torch_model, run, dtype):
+    class Cast(torch.nn.Module):
+        def forward(self, x):
+            return (x + 1).to(dtype).T.contiguous().T
+
+    names = {torch.bool: "BOOL", torch.float16: "FP16", torch.bfloat16: "BF16"}
+    name = names.get(dtype, str(dtype).removeprefix("torch.").upper())
+    text = DEFAULT.replace('"OUT" data_type: TYPE_FP32', f'"OUT" data_type: TYPE_{name}')
+    (found,) = run(torch_model(Cast, text), ones(2))
+    tensor = found.outputs["OUT"]
+    assert tensor.dtype is dtype
+    assert not tensor.is_inference()
+    tensor.zero_()
+    assert tuple(tensor.shape) == (2, 4)
+
+
 def test_without_batching_tensors_pass_as_they_are(torch_model, run):
     instance = torch_model(Scale, DEFAULT.replace("max_batch_size: 8", ""))
     found = run(instance, Request({"IN": ones()[0]}), Request({"IN": ones()[0]}))

@@ -154,8 +154,11 @@ def to_torch(array: Array, device: Any = None) -> Any:
         tensor = from_dlpack(array)
     else:
         tensor = _numpy_to_torch(torch, array)
-    if device is not None and tensor.device != torch.device(device):
-        tensor = tensor.to(device, non_blocking=True)
+    if device is not None:
+        place = torch.device(device)
+        if tensor.device != place:
+            # Not to the host: the copy would be read before it is complete.
+            tensor = tensor.to(place, non_blocking=place.type != "cpu")
     return tensor
 
 

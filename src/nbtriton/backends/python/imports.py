@@ -97,7 +97,7 @@ class LocalModules:
             finally:
                 self._depth -= 1
                 sys.meta_path.remove(finder)
-                for name in [n for n in sys.modules if n not in known or n in self._modules]:
+                for name in [n for n in list(sys.modules) if n not in known or n in self._modules]:
                     if name in self._modules or self._is_local(sys.modules[name]):
                         self._modules[name] = sys.modules.pop(name)
                 sys.modules.update(hidden)

@@ -90,9 +90,13 @@ class ModuleInstance(BackendInstance):
 
             # Inputs on the device come from another instance, which waited for its stream, or from
             # a caller, who by default works on the default stream.
-            self._stream.wait_stream(torch.cuda.default_stream(self._stream.device))
+            callers = torch.cuda.default_stream(self._stream.device)
+            self._stream.wait_stream(callers)
             with torch.cuda.stream(self._stream):
                 outputs = self._compute(requests, timer)
+            for tensor in outputs.values():
+                # Else the allocator reuses the memory while the caller's last kernel still reads it.
+                tensor.record_stream(callers)
             # Once per batch: whoever gets the outputs may use any stream or the host.
             self._stream.synchronize()
         timer.infer_done()
