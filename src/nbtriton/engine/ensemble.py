@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic_ns
@@ -17,7 +18,14 @@ from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.settings import ensemble_plan
 from nbtriton.engine.snapshot import ModelSnapshot
 from nbtriton.errors import EngineStoppedError, InternalError, InvalidArgumentError, TritonError
-from nbtriton.scheduling import Advance, EnsembleRun, Start
+from nbtriton.scheduling import (
+    SEQUENCE_END,
+    SEQUENCE_START,
+    Advance,
+    EnsemblePlan,
+    EnsembleRun,
+    Start,
+)
 from nbtriton.tensors import Array
 
 __all__ = ["EnsembleRuntime"]
@@ -25,8 +33,10 @@ __all__ = ["EnsembleRuntime"]
 _log = logging.getLogger("nbtriton.engine")
 
 Resolve = Callable[[str, int], Runtime]
-# model input -> (ensemble tensor, whether it has a batch dimension)
-_Tensors = dict[str, tuple[Array, bool]]
+# Sequence id and flags.
+_Mark = tuple[int | str, int]
+# A step to start, its inputs, and its mark if it is not the request's own.
+_Ready = tuple[Start, dict[str, Array], _Mark | None]
 
 
 class EnsembleRuntime(Runtime):
@@ -83,7 +93,7 @@ class EnsembleRuntime(Runtime):
             for runtime in held:
                 runtime.let_go()
             raise _placed(error, self.name) from None
-        return _Crew(tuple(held))
+        return _Crew(self.plan, tuple(held))
 
     def members_changed(self) -> None:
         """Let later requests find the composing models anew; those in flight keep theirs (E17)."""
@@ -144,10 +154,20 @@ class EnsembleRuntime(Runtime):
 class _Crew:
     """The versions that serve the steps, for all requests that began with them (E17)."""
 
-    __slots__ = ("flights", "runtimes")
+    __slots__ = ("batching", "feeds", "flights", "runtimes", "wanted")
 
-    def __init__(self, runtimes: tuple[Runtime, ...]) -> None:
-        self.runtimes = runtimes  # one a step
+    def __init__(self, plan: EnsemblePlan, runtimes: tuple[Runtime, ...]) -> None:
+        self.runtimes = runtimes  # one a step, like all that follows
+        self.batching = tuple(runtime.interface.max_batch_size > 0 for runtime in runtimes)
+        self.wanted = tuple(frozenset(step.output_map) for step in plan.steps)
+        # (model input, ensemble tensor, dims of the model's input)
+        self.feeds = tuple(
+            tuple(
+                (name, tensor, spec.dims if (spec := runtime.interface.inputs.get(name)) else ())
+                for name, tensor in step.input_map.items()
+            )
+            for step, runtime in zip(plan.steps, runtimes, strict=True)
+        )
         self.flights = 0  # guarded by the ensemble's lock
 
     def disband(self) -> None:
@@ -159,16 +179,13 @@ class _Crew:
 class _Wave:
     """The tensors of one iteration; those that no step needs any more are let go.
 
-    ``marks`` are the sequence id and flags of tensors whose step changed them (E6).
+    ``marks`` holds sequence id and flags of the tensors whose step changed them (E6).
     """
 
     __slots__ = ("batched", "marks", "tensors")
 
     def __init__(
-        self,
-        tensors: dict[str, Array],
-        batched: dict[str, bool],
-        marks: dict[str, tuple[int | str, int]],
+        self, tensors: dict[str, Array], batched: dict[str, bool], marks: dict[str, _Mark]
     ) -> None:
         self.tensors = tensors
         self.batched = batched
@@ -182,7 +199,10 @@ class _Flight:
     while a step is submitted or a response delivered.
     """
 
-    __slots__ = ("_lock", "_running", "_sums", "_waves", "crew", "ensemble", "request", "run")
+    __slots__ = (
+        "_lock", "_outbox", "_running", "_sending", "_sums", "_waves", "crew", "ensemble",
+        "request", "run",
+    )  # fmt: skip
 
     def __init__(self, ensemble: EnsembleRuntime, crew: _Crew, request: InferenceRequest) -> None:
         self.ensemble = ensemble
@@ -195,16 +215,21 @@ class _Flight:
         self._running: set[InferenceRequest] = set()
         # queue, compute_input, compute_infer, compute_output: sums over the steps (T4)
         self._sums = [0, 0, 0, 0]
+        # Responses of a decoupled ensemble, in the order in which they may be seen: steps finish
+        # on several threads, and the final response must not overtake one before it.
+        self._outbox: deque[tuple[Response | None, bool]] | None = (
+            deque() if ensemble.interface.decoupled else None
+        )
+        self._sending = threading.Lock()
 
     def begin(self) -> None:
         """Start the steps whose inputs the ensemble was given."""
         with self._lock:
-            advance = self.run.start()
-            ready = self._ready(advance)
+            ready = self._ready(self.run.start())
         if not ready:
             self._conclude()
-        for start, tensors in ready:
-            self._start(start, tensors)
+        for start, inputs, mark in ready:
+            self._start(start, inputs, mark)
 
     def cancel(self) -> None:
         """Drop the steps that still wait."""
@@ -215,97 +240,112 @@ class _Flight:
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def _ready(self, advance: Advance) -> list[tuple[Start, _Tensors]]:
-        """Take the input tensors of the steps to start; only then may others be let go."""
+    def _ready(self, advance: Advance) -> list[_Ready]:
+        """Take the inputs of the steps to start; only then may others be let go."""
         ready = []
         for start in advance.starts:
             wave = self._waves[start.iteration]
-            tensors = {
-                name: (wave.tensors[tensor], wave.batched[tensor])
-                for name, tensor in self.ensemble.plan.steps[start.step].input_map.items()
+            tensors, batched = wave.tensors, wave.batched
+            batching = self.crew.batching[start.step]
+            inputs = {
+                name: tensors[tensor]
+                if batched[tensor] is batching
+                else _adapt(tensors[tensor], dims, to_batching=batching)
+                for name, tensor, dims in self.crew.feeds[start.step]
                 # Absent: an omitted optional input, or an output that was not made (E10, E11).
-                if tensor in wave.tensors
+                if tensor in tensors
             }
-            ready.append((start, tensors))
+            mark = None
+            if wave.marks:
+                found = (wave.marks.get(feed[1]) for feed in self.crew.feeds[start.step])
+                mark = next((each for each in found if each is not None), None)
+            ready.append((start, inputs, mark))
         for start in advance.starts:
             for tensor in start.release:
                 self._waves[start.iteration].tensors.pop(tensor, None)
         return ready
 
-    def _start(self, start: Start, tensors: _Tensors) -> None:
-        step = self.ensemble.plan.steps[start.step]
+    def _start(self, start: Start, inputs: dict[str, Array], mark: _Mark | None) -> None:
+        runtime = self.crew.runtimes[start.step]
         request = self.request
+        correlation_id, flags = mark or (request.correlation_id, request.flags)
         try:
-            while True:
-                runtime = self.ensemble.resolve(step.model_name, step.model_version)
-                sub = runtime.admit(
-                    _inputs(tensors, runtime),
-                    outputs=step.output_map,
-                    request_id=request.request_id,
-                    priority=request.priority,
-                    timeout_us=request.timeout_us,
-                    correlation_id=request.correlation_id,
-                    flags=request.flags,
-                    parameters=request.parameters,
-                    root=request.root,
-                    on_response=partial(self._responded, start, runtime),
-                )  # E5
-                with self._lock:
-                    self._running.add(sub)
-                # False: replaced since it was resolved; its successor takes the step.
-                if runtime.submit(sub):
-                    return
-                with self._lock:
-                    self._running.discard(sub)
-        except TritonError as error:
+            sub = runtime.admit(
+                inputs,
+                outputs=self.crew.wanted[start.step],
+                request_id=request.request_id,
+                priority=request.priority,
+                timeout_us=request.timeout_us,
+                correlation_id=correlation_id,
+                flags=flags,
+                parameters=request.parameters,
+                root=request.root,
+                on_response=partial(self._responded, start),
+            )  # E5
+            with self._lock:
+                self._running.add(sub)
+            if not runtime.submit(sub):  # it is held: only the end of the server retires it
+                raise EngineStoppedError("Server is stopping")
+        except Exception as error:
             with self._lock:
                 done = self._finished(start)
-            self._fail(error)
+            self._fail(_as_triton_error(error))
             if done:
                 self._conclude()
 
     def _responded(
-        self,
-        start: Start,
-        runtime: Runtime,
-        sub: InferenceRequest,
-        response: Response,
-        final: bool,
+        self, start: Start, sub: InferenceRequest, response: Response, final: bool
     ) -> None:
+        error = response.error
         emit: Response | None = None
-        ready: list[tuple[Start, _Tensors]] = []
+        ready: list[_Ready] = []
         done = False
-        if response.error is not None:
-            self._fail(response.error)
+        outbox = self._outbox
         with self._lock:
-            if response.error is None and response is not BARE_FINAL and not self.run.failed:
-                ready, emit = self._take(start, runtime, response)
+            if error is None and response is not BARE_FINAL and not self.run.failed:
+                try:
+                    ready, emit = self._take(start, response)
+                except Exception as raised:
+                    error = _as_triton_error(raised)
+            if error is not None:
+                self.run.fail()
             if final:
                 self._running.discard(sub)
                 self._account(sub)
                 done = self._finished(start)
-        if emit is not None:
-            self._emit(emit, final=done or not self.ensemble.interface.decoupled)
-        for following, tensors in ready:
-            self._start(following, tensors)
+            if outbox is not None and (emit is not None or (done and error is None)):
+                outbox.append((emit, done))  # E14
+        if error is not None:
+            self._fail(error)
+        elif outbox is not None:
+            self._send()
+        elif emit is not None:
+            self._answer(emit)
+        for following in ready:
+            self._start(*following)
         if done:
             self._conclude()
 
-    def _take(
-        self, start: Start, runtime: Runtime, response: Response
-    ) -> tuple[list[tuple[Start, _Tensors]], Response | None]:
+    def _take(self, start: Start, response: Response) -> tuple[list[_Ready], Response | None]:
         iteration, advance = self.run.response(
-            start.step, start.iteration, new_wave=runtime.interface.decoupled
+            start.step,
+            start.iteration,
+            new_wave=self.crew.runtimes[start.step].interface.decoupled,
         )
         wave = self._waves.get(iteration)
         if wave is None:
             origin = self._waves[start.iteration]
-            wave = self._waves[iteration] = _Wave(dict(origin.tensors), dict(origin.batched))
-        batched = runtime.interface.max_batch_size > 0
+            wave = self._waves[iteration] = _Wave(
+                dict(origin.tensors), dict(origin.batched), dict(origin.marks)
+            )
+        batched = self.crew.batching[start.step]
+        mark = _mark(response.parameters) if response.parameters else None
         for output, tensor in self.ensemble.plan.steps[start.step].output_map.items():
             if output in response.outputs:
                 wave.tensors[tensor] = response.outputs[output]
                 wave.batched[tensor] = batched
+                if mark is not None:
+                    wave.marks[tensor] = mark
         emit = None if advance.emit is None else self._outputs(self._waves[advance.emit])
         ready = self._ready(advance)
         if advance.over is not None:
@@ -323,6 +363,7 @@ class _Flight:
         own = self.ensemble.interface
         request = self.request
         batching = own.max_batch_size > 0
+        correlation_id, flags = request.correlation_id, request.flags
         outputs: dict[str, Array] = {}
         for name, spec in own.outputs.items():
             if name in request.requested_outputs and name in wave.tensors:
@@ -330,10 +371,11 @@ class _Flight:
                 if wave.batched[name] is not batching:
                     value = _adapt(value, spec.dims, to_batching=batching)
                 outputs[name] = value
+                correlation_id, flags = wave.marks.get(name, (correlation_id, flags))
         parameters = {
-            "sequence_id": request.correlation_id,
-            "sequence_start": bool(request.flags & 1),
-            "sequence_end": bool(request.flags & 2),
+            "sequence_id": correlation_id,
+            "sequence_start": bool(flags & SEQUENCE_START),
+            "sequence_end": bool(flags & SEQUENCE_END),
         }
         return Response(outputs, parameters=parameters)  # E7
 
@@ -341,51 +383,67 @@ class _Flight:
 
     def _conclude(self) -> None:
         """Nothing runs any more, and nothing can start."""
-        if self.ensemble.interface.decoupled:
-            self._emit(None, final=True)
-        else:
+        if not self.request.is_answered() and self._outbox is None:
             self._fail(
                 InvalidArgumentError(
-                    f"[request id: {self.request.request_id or '<id_unknown>'}] unexpected "
-                    "deadlock, at least one output is not set while no more ensemble steps can be "
-                    "made"
+                    f"{self.request.log_prefix}unexpected deadlock, at least one output is not set "
+                    "while no more ensemble steps can be made"
                 )
-            )  # E12; of no effect where an answer was given
+            )  # E12
         self.ensemble.landed(self)
-
-    def _emit(self, response: Response | None, *, final: bool) -> None:
-        request = self.request
-        if not final:
-            request.send(response, final=False)
-        elif request.claim():
-            self._count_success()
-            self.ensemble.deliver(request, response, final=True)
 
     def _fail(self, error: TritonError) -> None:
         """Answer with the first error; the steps that run are left to run (E13)."""
+        response = Response(error=_placed(error, self.ensemble.name))
         with self._lock:
             self.run.fail()
+            if self._outbox is not None:
+                self._outbox.append((response, True))
+        if self._outbox is not None:
+            self._send()
+        else:
+            self._answer(response)
+
+    def _send(self) -> None:
+        """Deliver what is in the outbox, one thread at a time."""
+        outbox = self._outbox
+        assert outbox is not None
+        while outbox and self._sending.acquire(blocking=False):
+            try:
+                while outbox:
+                    response, final = outbox.popleft()
+                    if final:
+                        self._answer(response)
+                    elif response is not None and not self.request.is_answered():
+                        self.ensemble.deliver(self.request, response, final=False)
+            finally:
+                self._sending.release()
+
+    def _answer(self, response: Response | None) -> None:
+        """Deliver the final response, if there was none; the first one counts."""
         request = self.request
         if not request.claim():
             return
-        message = f"in ensemble '{self.ensemble.name}', {error.message}"
-        wrapped: TritonError
-        if isinstance(error, ModelError):
-            wrapped = ModelError(message, hint=error.hint, user_traceback=error.user_traceback)
+        if response is not None and response.error is not None:
+            # Once per request: that Triton counts it twice is a defect (T4).
+            self.ensemble.statistics.failure(1, monotonic_ns() - request.start_ns)
         else:
-            wrapped = error_from_status(error.status, message)
-            wrapped.hint = error.hint
-        # Once per request: that Triton counts it twice is a defect (T4).
-        self.ensemble.statistics.failure(1, monotonic_ns() - request.start_ns)
-        self.ensemble.deliver(request, Response(error=wrapped), final=True)
+            self._count_success()
+        self.ensemble.deliver(request, response, final=True)
 
     def _account(self, sub: InferenceRequest) -> None:
-        timing = sub.timing()
         sums = self._sums
-        sums[0] += timing.queue_ns
-        sums[1] += timing.compute_input_ns
-        sums[2] += timing.compute_infer_ns
-        sums[3] += timing.compute_output_ns
+        if sub.step_timing is not None:  # an ensemble itself
+            steps = sub.step_timing
+            sums[0] += steps.queue_ns
+            sums[1] += steps.compute_input_ns
+            sums[2] += steps.compute_infer_ns
+            sums[3] += steps.compute_output_ns
+        elif sub.execute_start_ns:
+            sums[0] += sub.execute_start_ns - sub.enqueued_ns
+            sums[1] += sub.compute_start_ns - sub.execute_start_ns
+            sums[2] += sub.compute_end_ns - sub.compute_start_ns
+            sums[3] += sub.execute_end_ns - sub.compute_end_ns
 
     def _count_success(self) -> None:
         request = self.request
@@ -399,15 +457,39 @@ class _Flight:
         books.success(1, request.size, total_ns, 0, input_ns, infer_ns, output_ns)
 
 
-def _inputs(tensors: _Tensors, runtime: Runtime) -> dict[str, Array]:
-    batching = runtime.interface.max_batch_size > 0
-    specs = runtime.interface.inputs
-    return {
-        name: value
-        if batched is batching or name not in specs
-        else _adapt(value, specs[name].dims, to_batching=batching)
-        for name, (value, batched) in tensors.items()
-    }
+def _placed(error: TritonError, ensemble: str) -> TritonError:
+    """Return the same error with the ensemble's name in front of its text."""
+    placed = copy.copy(error)
+    placed.args = (f"in ensemble '{ensemble}', {error.message}",)
+    return placed
+
+
+def _as_triton_error(error: Exception) -> TritonError:
+    if isinstance(error, TritonError):
+        return error
+    _log.error("a step of an ensemble", exc_info=error)
+    return InternalError(f"{type(error).__name__}: {error}")
+
+
+def _mark(parameters: Mapping[str, bool | int | str]) -> _Mark | None:
+    """Return the sequence id and flags that a step's response sets for the steps behind it (E6)."""
+    if not any(name in parameters for name in ("sequence_id", "sequence_start", "sequence_end")):
+        return None
+    correlation_id = parameters.get("sequence_id", 0)
+    if isinstance(correlation_id, bool) or not isinstance(correlation_id, (int, str)):
+        raise InvalidArgumentError(
+            "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or "
+            "TRITONSERVER_PARAMETER_STRING"
+        )
+    flags = 0
+    for name, flag in (("sequence_start", SEQUENCE_START), ("sequence_end", SEQUENCE_END)):
+        value = parameters.get(name, False)
+        if not isinstance(value, bool):
+            raise InvalidArgumentError(
+                f"expect parameter '{name}' to be TRITONSERVER_PARAMETER_BOOL"
+            )
+        flags |= flag * value
+    return correlation_id, flags
 
 
 def _adapt(value: Array, dims: Sequence[int], *, to_batching: bool) -> Array:

@@ -219,7 +219,7 @@ class Server:
     def _retire(self, runtime: Runtime) -> None:
         self._leaving = [old for old in self._leaving if not old.wait_retired(0)]
         self._leaving.append(runtime)
-        runtime.retire()
+        runtime.leave()
 
     def _check_dependents(self, name: str) -> None:
         """Ensembles follow their composing models: out of service, and back again (E18)."""
@@ -228,6 +228,7 @@ class Server:
             for number, slot in entry.slots.items():
                 if not isinstance(slot.runtime, EnsembleRuntime):
                     continue
+                slot.runtime.members_changed()
                 try:
                     validate_ensemble(slot.runtime.config, self._registry.configs())
                 except ConfigError as error:
