@@ -26,6 +26,7 @@ class Pair:
         self.answered: set[int] = set()
         self.busy: dict[int, tuple[int, ...]] = {}
         self.reasons: set[str] = set()
+        self.facts = 0
         self.last_started: dict[int, int] = {}  # level -> the highest number started in order
 
     # -- facts -----------------------------------------------------------------------------------
@@ -78,6 +79,7 @@ class Pair:
     # -- what must hold --------------------------------------------------------------------------
 
     def _compare(self, decisions, expected) -> None:
+        self.facts += 1
         seen = []
         for decision in decisions:
             assert decision.reason in REASONS

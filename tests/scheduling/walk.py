@@ -12,6 +12,8 @@ from random import Random
 from time import perf_counter
 
 from tests.scheduling.driver import Pair, random_request, random_settings
+from tests.scheduling.flow import random_flow
+from tests.scheduling.order import Line
 
 EPISODE = 150
 
@@ -44,7 +46,52 @@ def batcher_episode(random: Random) -> tuple[int, set[str]]:
             elif pair.busy:
                 pair.finish(random.choice(list(pair.busy)))
     pair.drain()
-    return EPISODE + len(pair.tickets), pair.reasons
+    return pair.facts, pair.reasons
+
+
+def ensemble_episode(random: Random) -> tuple[int, set[str]]:
+    """Take one request through a random graph until nothing runs."""
+    flow = random_flow(random)
+    facts = 1
+    answered: set[tuple[int, int]] = set()  # steps that are not decoupled answer once
+    fails = random.random() < 0.1
+    while flow.running:
+        facts += 1
+        at = random.randrange(len(flow.running))
+        index, iteration = flow.running[at]
+        if fails and random.random() < 0.05:
+            flow.fail()
+        elif index in flow.decoupled:
+            if random.random() < 0.5 and flow.responses < EPISODE:
+                flow.respond(at)
+            else:
+                flow.finish(at)
+        elif (index, iteration) in answered or flow.failed:
+            flow.finish(at)
+        else:
+            answered.add((index, iteration))
+            flow.respond(at)
+    assert flow.done
+    assert not flow.waves
+    if not flow.failed and not flow.decoupled:
+        assert flow.emitted == [0]
+        assert len(answered) == len(flow.needed)
+    met = {"decoupled"} if flow.decoupled else {"one wave"}
+    return facts, met | ({"failed"} if flow.failed else set())
+
+
+def order_episode(random: Random) -> tuple[int, set[str]]:
+    """Let requests answer in any order until all have."""
+    line = Line()
+    facts = 0
+    while facts < EPISODE or line.open:
+        facts += 1
+        if facts < EPISODE and (not line.open or random.random() < 0.4):
+            line.accept(random)
+        elif line.open:
+            line.respond(random.randrange(len(line.open)), final=random.random() < 0.6)
+    assert len(line.sent) == sum(map(len, line.made.values()))
+    return facts, set()
 
 
 def walk(episode: Callable[[Random], tuple[int, set[str]]], steps: int, seed: int = 0):
@@ -72,10 +119,10 @@ def main() -> None:
         start = perf_counter()
         done, met = walk(episode, options.steps, options.seed)
         took = perf_counter() - start
-        print(f"{episode.__name__}: {done} steps in {took:.1f} s; met {', '.join(sorted(met))}")
+        print(f"{episode.__name__}: {done} steps in {took:.1f} s", *sorted(met))
 
 
-EPISODES = (batcher_episode,)
+EPISODES = (batcher_episode, ensemble_episode, order_episode)
 
 if __name__ == "__main__":
     main()

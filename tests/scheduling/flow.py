@@ -1,0 +1,184 @@
+"""An ensemble run and its oracle on random graphs: sets instead of bits, everything looked up anew.
+
+The tensors are kept as the engine keeps them: one table of names per iteration, copied at a fork,
+let go when the run says so. Reading a tensor that is gone, or letting one go twice, fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from nbtriton.scheduling import Advance, EnsemblePlan, EnsembleRun, Step
+
+
+def step(reads: str, makes: str, name: str = "m") -> Step:
+    """Return a step from tensor names in two words."""
+    return Step(
+        name,
+        -1,
+        {f"IN{at}": tensor for at, tensor in enumerate(reads.split())},
+        {f"OUT{at}": tensor for at, tensor in enumerate(makes.split())},
+    )
+
+
+@dataclass
+class _Wave:
+    """One iteration as the oracle sees it, and the tensors kept for it."""
+
+    arrived: set[str]
+    started: set[int] = field(default_factory=set)
+    running: set[int] = field(default_factory=set)
+    kept: set[str] = field(default_factory=set)
+    emitted: bool = False
+
+
+class Flow:
+    """Bring each fact to a run and check what it answers."""
+
+    def __init__(self, plan: EnsemblePlan, requested: set[str], decoupled: set[int]) -> None:
+        self.plan = plan
+        self.requested = requested
+        self.decoupled = decoupled
+        self.run = EnsembleRun(plan, frozenset(requested))
+        self.needed = self._needed()
+        self.running: list[tuple[int, int]] = []  # (step, iteration)
+        self.responses = 0
+        self.emitted: list[int] = []
+        self.failed = False
+        self.done = False
+        self.waves = {0: _Wave(set(plan.inputs), kept=set(plan.inputs))}
+        assert set(plan.needed(frozenset(requested))) == self.needed
+        self._check(0, self.run.start())
+
+    def _needed(self) -> set[int]:
+        """Every step that makes something wanted; what it reads is wanted too (E4)."""
+        wanted = set(self.requested)
+        while True:
+            steps = {index for index, made in enumerate(self.plan.step_outputs) if made & wanted}
+            more = wanted.union(*(self.plan.step_inputs[index] for index in steps))
+            if more == wanted:
+                return steps
+            wanted = more
+
+    # -- facts -----------------------------------------------------------------------------------
+
+    def respond(self, at: int) -> None:
+        """The step that runs at this place gives a response."""
+        index, origin = self.running[at]
+        new_wave = index in self.decoupled
+        iteration, advance = self.run.response(index, origin, new_wave=new_wave)
+        self.responses += 1
+        if self.failed:
+            assert advance == Advance()
+            return
+        if new_wave:
+            before = self.waves[origin]
+            assert iteration not in self.waves, "an iteration was used twice"
+            self.waves[iteration] = _Wave(
+                set(before.arrived), set(before.started), set(), set(before.kept)
+            )
+        else:
+            assert iteration == origin
+        wave = self.waves[iteration]
+        wave.arrived |= self.plan.step_outputs[index]
+        wave.kept |= self.plan.step_outputs[index]
+        self._check(iteration, advance)
+
+    def finish(self, at: int) -> None:
+        """The step that runs at this place is finished."""
+        index, iteration = self.running.pop(at)
+        wave = self.waves[iteration]
+        wave.running.discard(index)
+        advance = self.run.finished(iteration)
+        assert advance.starts == ()
+        assert advance.emit is None
+        self._let_go(iteration, advance)
+        assert not self.done, "finished twice"
+        self.done = advance.done
+        assert self.done == (not self.running)
+
+    def fail(self) -> None:
+        """A step failed: only the first failure counts (E13)."""
+        assert self.run.fail() is not self.failed
+        self.failed = True
+        assert self.run.failed
+
+    # -- what must hold --------------------------------------------------------------------------
+
+    def _check(self, iteration: int, advance: Advance) -> None:
+        wave = self.waves[iteration]
+        assert not advance.done
+        due = [
+            index
+            for index in sorted(self.needed - wave.started)
+            if self.plan.step_inputs[index] <= wave.arrived
+        ]
+        assert [start.step for start in advance.starts] == due  # E2, E3, E4
+        for start in advance.starts:
+            assert start.iteration == iteration
+            reads = self.plan.step_inputs[start.step]
+            assert reads <= wave.kept, "a tensor was let go before its reader started"
+            wave.started.add(start.step)
+            wave.running.add(start.step)
+            self.running.append((start.step, iteration))
+            for tensor in start.release:
+                assert tensor not in self.requested
+                wave.kept.remove(tensor)  # fails if it was let go before
+            # Let go with its last reader, neither earlier nor later.
+            read_later = set().union(
+                *(self.plan.step_inputs[other] for other in self.needed - wave.started)
+            )
+            assert set(start.release) == reads - read_later - self.requested
+        if advance.emit is not None:
+            assert advance.emit == iteration
+            assert self.requested <= wave.kept
+            self.emitted.append(iteration)
+        assert (advance.emit is not None) == (self.requested <= wave.arrived and not wave.emitted)
+        wave.emitted = wave.emitted or advance.emit is not None
+        self._let_go(iteration, advance)
+
+    def _let_go(self, iteration: int, advance: Advance) -> None:
+        over = not self.waves[iteration].running
+        assert advance.over == (iteration if over else None)
+        if over:
+            del self.waves[iteration]
+
+
+# -- random graphs -------------------------------------------------------------------------------
+
+
+def random_flow(random: Random) -> Flow:
+    """Return a run through a random graph that Triton would accept (E16).
+
+    Tensors know the decoupled steps they come through; a step, and a response, joins tensors of
+    one origin only.
+    """
+    inputs = [f"I{at}" for at in range(random.randint(1, 3))]
+    origin: dict[str, tuple[int, ...]] = dict.fromkeys(inputs, ())
+    steps: list[Step] = []
+    decoupled: set[int] = set()
+    chance = random.choice((0, 0, 0.2))
+    for index in range(random.randint(1, 10)):
+        first = random.choice(list(origin))
+        others = [name for name in origin if origin[name] == origin[first] and name != first]
+        reads = [first, *random.sample(others, min(len(others), random.randint(0, 3)))]
+        makes = [f"T{index}.{at}" for at in range(random.randint(1, 3))]
+        through = origin[first]
+        if random.random() < chance:
+            decoupled.add(index)
+            through = (*through, index)
+        origin.update(dict.fromkeys(makes, through))
+        steps.append(step(" ".join(reads), " ".join(makes)))
+    made = [name for name in origin if name not in inputs]
+    first = random.choice(made)
+    outputs = [name for name in made if origin[name] == origin[first]]
+    requested = set(random.sample(outputs, random.randint(1, len(outputs))))
+    shuffled = list(range(len(steps)))
+    random.shuffle(shuffled)
+    place = {old: new for new, old in enumerate(shuffled)}
+    return Flow(
+        EnsemblePlan([steps[old] for old in shuffled], inputs, outputs),
+        requested,
+        {place[old] for old in decoupled},
+    )

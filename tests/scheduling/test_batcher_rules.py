@@ -1,0 +1,485 @@
+"""The dynamic batcher rule by rule (scheduling.md §2, §3, §5, §6, §17)."""
+
+from __future__ import annotations
+
+import pytest
+
+from nbtriton.scheduling import REASONS, Batcher, BatcherSettings, Ticket, Where
+from tests.scheduling.simulator import Simulator, delay, reject, settings
+
+
+def busy(config, sizes, *, busy_ms=300, gap_ms=1):
+    """Run requests of these sizes that arrive one by one while the only instance is busy."""
+    sim = Simulator(config)
+    sim.occupy(busy_ms)
+    sim.arrive_all(sizes, gap_ms=gap_ms)
+    return sim.run()
+
+
+# -- the default scheduler -----------------------------------------------------------------------
+
+
+def test_S2_without_dynamic_batching_requests_are_never_merged():
+    sim = Simulator(BatcherSettings(max_batch_size=8), service_ms=10)
+    for index in range(4):
+        sim.arrive(index, size=1 + index)
+    sim.run()
+    assert sim.sizes == [[1], [2], [3], [4]]  # one of four items is a batch by itself
+    assert sim.times == [0, 10, 20, 30]
+    assert set(sim.reasons) == {"batching_off"}
+
+
+def test_S3_the_default_scheduler_knows_no_shape_priority_or_timeout():
+    sim = Simulator(BatcherSettings(max_batch_size=8), service_ms=10)
+    sim.arrive(0, name="a", shape_key="x")
+    sim.arrive(1, name="b", shape_key="y", timeout_ns=1)
+    sim.arrive(2, name="c", priority=1)
+    sim.run()
+    assert sim.names == ["a", "b", "c"]
+    assert sim.drops == []
+
+
+def test_S4_any_idle_instance_takes_the_head_of_one_queue():
+    sim = Simulator(BatcherSettings(max_batch_size=8), instances=2, service_ms=10)
+    for index in range(4):
+        sim.arrive(index, name="abcd"[index])
+    sim.run()
+    assert sim.names == ["a", "b", "c", "d"]
+    assert sim.times == [0, 1, 10, 11]
+    assert {one.instance for one in sim.executed} == {0, 1}
+
+
+# -- the scan ------------------------------------------------------------------------------------
+
+
+def test_D1_levels_ascend_and_first_come_is_first_served_within_one():
+    sim = Simulator(settings(8, levels=3))
+    sim.occupy(100)
+    for at, (name, level) in enumerate([("e", 3), ("c", 2), ("a", 1), ("d", 2), ("b", 1)]):
+        sim.arrive(at, name=name, priority=level)
+    assert sim.run().names == ["abcde"]
+
+
+def test_D2_the_first_request_fixes_the_shape():
+    sim = Simulator(settings(8))
+    sim.occupy(100)
+    for name in "BAA":
+        sim.arrive(0, name=name, shape_key=name)
+    assert sim.run().names == ["B", "AA"]
+
+
+def test_D3_the_mark_stands_where_the_largest_preferred_size_would_be_crossed():
+    sim = busy(settings(8, (4,), ahead=False), [1, 2, 2, 1])
+    assert sim.sizes == [[1, 2], [2, 1]]
+    assert sim.reasons[0] == "preferred_exceeded"
+
+
+def test_D3_what_does_not_fit_max_batch_size_ends_the_scan():
+    sim = busy(settings(4, (2,), 50), [3, 2], busy_ms=10)
+    assert sim.sizes == [[3], [2]]
+
+
+def test_D5_the_largest_preferred_size_within_reach_wins():
+    assert busy(settings(16, (2, 3, 5), ahead=False), [1] * 9).sizes == [[1] * 5, [1] * 3, [1]]
+
+
+def test_D6_the_age_is_that_of_the_oldest_scanned_whatever_its_level():
+    sim = Simulator(settings(8, delay_ms=100, levels=2))
+    sim.arrive(0, name="b", priority=2)
+    sim.arrive(60, name="a", priority=1)
+    sim.run()
+    assert sim.names == ["ab"]
+    assert sim.times == [100]
+
+
+def test_D7_exactly_the_preferred_size_is_released():
+    sim = busy(settings(8, (3,), ahead=False), [1] * 5)
+    assert sim.sizes == [[1] * 3, [1] * 2]
+    assert sim.reasons == ["preferred_batch_size", "no_delay"]
+
+
+def test_D7_without_a_delay_a_preferred_batch_is_closed():
+    """A fifth request fits into the payload that still waits, but may not join it."""
+    assert busy(settings(8, (4,)), [4, 1]).sizes == [[4], [1]]
+
+
+def test_D8_the_largest_preferred_size_closes_the_payload():
+    assert busy(settings(8, (4,)), [3, 2, 1]).sizes == [[3, 2], [1]]
+
+
+def test_D9_without_a_delay_a_payload_stays_open_until_an_instance_takes_it():
+    sim = busy(settings(8), [1, 1, 1], gap_ms=100, busy_ms=150)
+    assert sim.sizes == [[1, 1], [1]]
+    assert sim.reasons[0] == "joined"
+
+
+def test_D9_an_exceeded_delay_leaves_the_payload_open():
+    sim = busy(settings(8, delay_ms=50), [1, 1], gap_ms=100)
+    assert sim.sizes == [[1, 1]]  # the second joined at 150 ms, when its own delay had passed
+    assert sim.times == [300]
+
+
+def test_D10_waits_for_the_delay_and_no_longer():
+    sim = Simulator(settings(8, delay_ms=50))
+    sim.arrive(0)
+    sim.arrive(20)
+    sim.run()
+    assert sim.times == [50]
+    assert sim.reasons == ["max_queue_delay"]
+
+
+def test_D10_wakes_for_the_closest_timeout_if_that_is_earlier():
+    sim = Simulator(settings(8, delay_ms=50, policy=reject(20)))
+    sim.arrive(0, name="a")
+    sim.arrive(10, name="b")
+    sim.run()
+    assert sim.executed == []
+    assert sim.drops == [(20, "a", "UNAVAILABLE", "timeout"), (30, "b", "UNAVAILABLE", "timeout")]
+
+
+def test_D10_requests_join_a_waiting_payload_of_no_preferred_size_at_once():
+    batcher = Batcher(settings(8, (4,), 50), 1)
+    batcher.submit(0, Ticket(8))
+    first, second = Ticket(1), Ticket(1)
+    batcher.submit(0, first)
+    batcher.tick(50_000_000)
+    assert first.where is Where.PAYLOAD
+    batcher.submit(50_000_001, second)
+    assert second.where is Where.PAYLOAD  # it waits for no delay of its own
+    assert batcher.wake_at() is None
+    (run,) = batcher.finish(60_000_000, 0)
+    assert list(run.tickets) == [first, second]
+    assert run.reason == "joined"
+
+
+def test_D10_no_request_joins_a_waiting_payload_of_a_preferred_size_before_its_delay():
+    batcher = Batcher(settings(8, (2, 4), 50), 1)
+    batcher.submit(0, Ticket(8))
+    batcher.submit(0, Ticket(2))
+    late = Ticket(1)
+    batcher.submit(1, late)
+    assert late.where is Where.PENDING
+    assert batcher.wake_at() == 50_000_001
+
+
+def test_what_waited_beside_a_payload_that_left_is_judged_anew():
+    """Two of shape A leave as a batch; a third waits, and the fourth of its shape completes it."""
+    sim = Simulator(settings(8, (2, 4), 300))
+    sim.occupy(20)
+    for at_ms in (0, 1, 2, 30):
+        sim.arrive(at_ms, shape_key="A")
+    sim.run()
+    assert list(zip(sim.times, sim.sizes, strict=True)) == [(20, [1, 1]), (30, [1, 1])]
+
+
+def test_D11_P2_two_batches_an_instance_are_formed_ahead():
+    batcher = Batcher(settings(2), 1)
+    batcher.submit(0, Ticket(2))
+    tickets = [Ticket() for _ in range(7)]
+    for ticket in tickets:
+        batcher.submit(0, ticket)
+    # The second batch could take one more, but with both slots taken nobody scans.
+    assert [ticket.where for ticket in tickets] == [Where.PAYLOAD] * 3 + [Where.QUEUED] * 4
+    assert batcher.waiting == 7
+    (run,) = batcher.finish(1, 0)
+    assert list(run.tickets) == tickets[:2]
+    assert [ticket.where for ticket in tickets[2:]] == [Where.PAYLOAD] * 4 + [Where.QUEUED]
+
+
+def test_D13_the_delay_counts_from_arrival_not_from_when_an_instance_is_idle():
+    sim = busy(settings(8, delay_ms=100), [1], busy_ms=60)
+    assert sim.times == [100]
+
+
+def test_D13_a_preferred_size_needs_no_delay():
+    sim = Simulator(settings(8, (2,), 1_000_000))
+    sim.arrive(0)
+    sim.arrive(5)
+    assert sim.run().times == [5]
+
+
+def test_D14_an_exceeded_delay_overrules_preferred_sizes():
+    sim = busy(settings(8, (4,), 100, ahead=False), [1] * 7)
+    assert sim.sizes == [[1] * 7]
+    assert sim.reasons == ["max_queue_delay"]
+
+
+def test_D14_and_releases_no_more_than_fits():
+    sim = busy(settings(8, (4,), 100, ahead=False), [1] * 11)
+    assert sim.sizes == [[1] * 8, [1] * 3]
+    assert sim.reasons == ["max_batch_size", "max_queue_delay"]
+
+
+# -- payloads ------------------------------------------------------------------------------------
+
+
+def test_P1_one_queue_of_batches_for_all_instances():
+    sim = Simulator(settings(2), instances=2, service_ms=50)
+    sim.occupy(10, 30)
+    for at, name in enumerate("abcdef"):
+        sim.arrive(at, name=name)
+    sim.run()
+    assert [(one.at_ms, one.instance) for one in sim.executed] == [(10, 0), (30, 1), (60, 0)]
+    assert sim.names == ["ab", "cd", "ef"]
+
+
+def test_P4_nothing_joins_a_batch_that_an_instance_took():
+    sim = Simulator(settings(8), service_ms=100)
+    sim.arrive(0)
+    sim.arrive(50)
+    assert sim.run().sizes == [[1], [1]]
+
+
+@pytest.mark.parametrize(
+    ("busy_ms", "executed"),
+    [
+        pytest.param(90, [[4, 1], [1]], id="younger-than-the-delay"),
+        pytest.param(400, [[4, 1, 1]], id="older-than-the-delay"),
+    ],
+)
+def test_P5_only_batches_older_than_the_delay_are_merged(busy_ms, executed):
+    sim = busy(settings(8, (4,), 100), [4, 1, 1], busy_ms=busy_ms, gap_ms=20)
+    assert sim.sizes == executed
+
+
+def test_P5_the_delay_must_be_exceeded_not_just_reached():
+    batcher = Batcher(settings(8, (4,), 100), 1)
+    batcher.submit(0, Ticket(8))
+    for size in (4, 1, 3):
+        batcher.submit(0, Ticket(size))
+    assert [run.size for run in batcher.finish(100_000_000, 0)] == [5]
+    assert [run.size for run in batcher.finish(100_000_001, 0)] == [3]
+
+
+def test_P5_never_beyond_max_batch_size():
+    sim = busy(settings(8, (4,), 100), [4, 4, 4], busy_ms=500)
+    assert sim.sizes == [[4, 4], [4]]
+
+
+def test_P5_batches_of_other_shapes_are_not_merged():
+    sim = Simulator(settings(8, delay_ms=10))
+    sim.occupy(500)
+    for at, name in enumerate("ABA"):
+        sim.arrive(at, name=name, shape_key=name)
+    assert sim.run().names == ["A", "B", "A"]
+
+
+def test_P5_without_a_delay_nothing_is_merged():
+    assert busy(settings(8, (4,)), [4, 4], busy_ms=500).sizes == [[4], [4]]
+
+
+def test_P6_requests_run_in_the_order_of_the_queue():
+    sim = Simulator(settings(8, (2,), 10))
+    sim.occupy(100)
+    for at, name in enumerate("abcdefg"):
+        sim.arrive(at, name=name)
+    assert "".join(sim.run().names) == "abcdefg"
+
+
+# -- shapes --------------------------------------------------------------------------------------
+
+
+def test_G1_G4_requests_with_one_key_share_a_batch():
+    """Fixed shapes, and allow_ragged_batch: the engine gives every request the same key."""
+    sim = Simulator(settings(8))
+    sim.occupy(50)
+    for key in (None, None, None):
+        sim.arrive(0, shape_key=key)
+    assert sim.run().sizes == [[1, 1, 1]]
+
+
+def test_G2_batch_sizes_may_differ():
+    sim = Simulator(settings(8))
+    sim.occupy(50)
+    for size in (1, 3, 2):
+        sim.arrive(0, size, shape_key=("x", (4,)))
+    assert sim.run().sizes == [[1, 3, 2]]
+
+
+def test_G3_a_mismatch_starts_the_next_batch_without_look_ahead():
+    sim = Simulator(settings(8))
+    sim.occupy(50)
+    for name in "AABAA":
+        sim.arrive(0, name=name, shape_key=name)
+    assert sim.run().names == ["AA", "B", "AA"]
+    assert sim.reasons[:2] == ["shape", "shape"]
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_G3_is_the_same_when_batches_are_not_formed_ahead(ahead):
+    sim = Simulator(settings(8, ahead=ahead))
+    sim.occupy(50)
+    for name in "AABAACA":
+        sim.arrive(0, name=name, shape_key=name)
+    assert sim.run().names == ["AA", "B", "AA", "C", "A"]
+
+
+def test_G5_other_optional_inputs_are_another_batch():
+    sim = Simulator(settings(8))
+    sim.occupy(50)
+    for at, names in enumerate(["A", "AB", "AB", "AC", "A", "A"]):
+        sim.arrive(at, name=f"{names} ", shape_key=tuple(names))
+    assert sim.run().names == ["A ", "AB AB ", "AC ", "A A "]
+
+
+# -- cancellation --------------------------------------------------------------------------------
+
+
+def test_X2_Q12_a_waiting_request_is_dropped():
+    sim = Simulator(settings(8, ahead=False))
+    sim.occupy(100)
+    sim.arrive(0, name="a")
+    given_up = sim.arrive(1, name="b")
+    sim.arrive(2, name="c")
+    sim.cancel(50, given_up)
+    sim.run()
+    assert sim.names == ["ac"]
+    assert sim.drops == [(50, "b", "CANCELLED", "cancelled")]
+    assert sim.dropped[0][1].message == ""
+
+
+def test_X2_a_request_that_waits_for_the_delay_is_dropped():
+    sim = Simulator(settings(8, delay_ms=100))
+    sim.cancel(10, sim.arrive(0, name="a"))
+    sim.arrive(20, name="b")
+    sim.run()
+    assert sim.names == ["b"]
+    assert sim.times == [120]  # the delay of the one that is left
+
+
+def test_X2_a_request_in_a_batch_runs_on():
+    sim = Simulator(settings(8), service_ms=50)
+    sim.occupy(100)
+    formed = sim.arrive(0, name="a")
+    sim.cancel(10, formed)
+    sim.cancel(120, formed)  # while it runs
+    sim.cancel(500, formed)  # after it has run
+    sim.run()
+    assert sim.names == ["a"]
+    assert sim.drops == []
+
+
+def test_X3_the_default_scheduler_runs_what_was_cancelled():
+    sim = Simulator(BatcherSettings(max_batch_size=8), service_ms=50)
+    sim.arrive(0, name="a")
+    sim.cancel(10, sim.arrive(1, name="b"))
+    assert sim.run().names == ["a", "b"]
+
+
+def test_cancelling_what_holds_up_the_others_lets_them_go():
+    """Without the first request those behind it are one batch of a preferred size."""
+    sim = Simulator(settings(8, (4,), 100, ahead=False))
+    odd = sim.arrive(0, name="x")
+    sim.arrive(10, 3, name="b")
+    sim.cancel(5, odd)
+    sim.arrive(20, 1, name="c")
+    sim.run()
+    assert sim.names == ["bc"]
+    assert sim.times == [20]
+
+
+# -- stopping ------------------------------------------------------------------------------------
+
+
+def test_clear_answers_all_that_waits_and_forgets_the_delay():
+    config = settings(2, delay_ms=100)
+    batcher = Batcher(config, 1)
+    running = Ticket(2)
+    batcher.submit(0, running)
+    waiting = [Ticket(2), Ticket(2), Ticket(1), Ticket(1)]
+    for ticket in waiting:
+        batcher.submit(1, ticket)
+    drops = batcher.clear("UNAVAILABLE", "stopping")
+    assert [drop.ticket for drop in drops] == waiting
+    assert {(drop.status, drop.message) for drop in drops} == {("UNAVAILABLE", "stopping")}
+    assert batcher.waiting == 0
+    assert batcher.wake_at() is None
+    assert batcher.finish(5, 0) == []
+    last = Ticket(2)
+    (run,) = batcher.submit(6, last)
+    assert list(run.tickets) == [last]
+
+
+def test_clear_forgets_a_request_that_waits_for_the_delay():
+    batcher = Batcher(settings(8, delay_ms=100), 1)
+    batcher.submit(0, Ticket())
+    assert batcher.wake_at() == 100_000_000
+    batcher.clear("UNAVAILABLE", "stopping")
+    assert batcher.wake_at() is None
+
+
+# -- reasons -------------------------------------------------------------------------------------
+
+
+def cancelled():
+    sim = Simulator(settings(8, ahead=False))
+    sim.occupy(10)
+    sim.cancel(1, sim.arrive(0))
+    return sim.run()
+
+
+def stopped():
+    sim = Simulator(settings(8, ahead=False))
+    sim.occupy(10)
+    sim.arrive(0)
+    sim.at(1, lambda now: sim.batcher.clear("UNAVAILABLE", "stopping"))
+    return sim.run()
+
+
+def one_idle(config):
+    sim = Simulator(config)
+    sim.arrive(0)
+    return sim.run()
+
+
+def shapes():
+    sim = Simulator(settings(8))
+    sim.occupy(10)
+    for key in "AB":
+        sim.arrive(0, shape_key=key)
+    return sim.run()
+
+
+SCENARIOS = {
+    "batching_off": lambda: one_idle(BatcherSettings(max_batch_size=8)),
+    "no_batch_dimension": lambda: one_idle(settings(0)),
+    "preferred_batch_size": lambda: busy(settings(8, (2,)), [1, 1]),
+    "preferred_exceeded": lambda: busy(settings(8, (4,), ahead=False), [3, 3]),
+    "max_batch_size": lambda: busy(settings(8), [5, 5]),
+    "shape": shapes,
+    "max_queue_delay": lambda: one_idle(settings(8, delay_ms=10)),
+    "no_delay": lambda: one_idle(settings(8)),
+    "joined": lambda: busy(settings(8), [1, 1]),
+    "merged": lambda: busy(settings(8, (4,), 10), [4, 1, 1]),
+    "timeout": lambda: busy(settings(8, policy=reject(10)), [1]),
+    "queue_full": lambda: busy(settings(8, policy=delay(size=1)), [1, 1]),
+    "cancelled": cancelled,
+    "stopped": stopped,
+}
+OF_SEQUENCES = {"sequence_ready", "minimum_slot_utilization", "sequence_rule"}
+
+
+@pytest.mark.parametrize("reason", SCENARIOS)
+def test_reasons_each_is_reached_by_a_scenario_of_its_name(reason):
+    sim = SCENARIOS[reason]()
+    assert reason in {*sim.reasons, *(drop.reason for _, drop in sim.dropped)}
+
+
+def test_reasons_none_is_without_a_scenario():
+    assert set(SCENARIOS) == set(REASONS) - OF_SEQUENCES
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes", "reasons"),
+    [
+        pytest.param(settings(8), [8], ["max_batch_size"], id="full"),
+        pytest.param(settings(8), [5, 4], ["max_batch_size", "no_delay"], id="does-not-fit"),
+        pytest.param(settings(8, (3,), ahead=False), [1, 1, 1], ["preferred_batch_size"], id="at"),
+        pytest.param(settings(8, (3,)), [2, 2], ["preferred_exceeded"], id="overshoot"),
+        pytest.param(
+            settings(8, (2, 8)), [2, 8], ["preferred_batch_size", "max_batch_size"], id="2"
+        ),
+    ],
+)
+def test_reasons_name_what_decided_the_size(config, sizes, reasons):
+    assert busy(config, sizes).reasons == reasons

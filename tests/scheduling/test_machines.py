@@ -1,0 +1,193 @@
+"""The schedulers under any sequence of facts, each compared with its oracle at every step.
+
+The walk is for volume, hypothesis for the shortest failing example. NBTRITON_WALK_STEPS sets how
+many steps the walk takes of each scheduler; a million: ``python -m tests.scheduling.walk``.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.scheduling.driver import Pair, random_settings
+from tests.scheduling.flow import random_flow
+from tests.scheduling.order import Line
+from tests.scheduling.walk import EPISODES, walk
+
+STEPS = int(os.environ.get("NBTRITON_WALK_STEPS", "100000"))
+
+randoms = st.randoms(use_true_random=False)
+
+
+@pytest.mark.timeout(60 + STEPS // 1000)
+@pytest.mark.parametrize("episode", EPISODES, ids=lambda episode: episode.__name__)
+def test_walk(episode):
+    done, met = walk(episode, STEPS)
+    print(f"\n{episode.__name__}: {done} steps")
+    assert done >= STEPS
+    assert met >= EXPECTED[episode.__name__]
+
+
+EXPECTED = {
+    # Every reason that a batcher can give comes up.
+    "batcher_episode": {
+        "batching_off",
+        "cancelled",
+        "joined",
+        "max_batch_size",
+        "max_queue_delay",
+        "merged",
+        "no_batch_dimension",
+        "no_delay",
+        "preferred_batch_size",
+        "preferred_exceeded",
+        "queue_full",
+        "shape",
+        "stopped",
+        "timeout",
+    },
+    "ensemble_episode": {"decoupled", "failed", "one wave"},
+    "order_episode": set(),
+}
+
+
+class BatcherMachine(RuleBasedStateMachine):
+    """Requests come, instances finish, callers give up, timers are late."""
+
+    @initialize(random=randoms, instances=st.integers(1, 3))
+    def configure(self, random, instances):
+        self.pair = Pair(random_settings(random), instances)
+
+    @rule(
+        share=st.floats(0, 1),
+        key=st.integers(0, 1),
+        level=st.integers(0, 3),
+        timeout=st.sampled_from([0, 5, 50, 500]),
+    )
+    def submit(self, share, key, level, timeout):
+        config = self.pair.config
+        size = 1 + int(share * (max(1, config.max_batch_size) - 1))
+        level = 1 + level % config.priority_levels if config.priority_levels else 0
+        self.pair.submit(size, key, level, timeout)
+
+    @precondition(lambda self: self.pair.busy)
+    @rule(which=st.integers(0, 2))
+    def finish(self, which):
+        busy = sorted(self.pair.busy)
+        self.pair.finish(busy[which % len(busy)])
+
+    @precondition(lambda self: self.pair.tickets)
+    @rule(back=st.integers(1, 12))
+    def cancel(self, back):
+        self.pair.cancel(max(0, len(self.pair.tickets) - back))
+
+    @rule(by=st.sampled_from([1, 10, 100, 1000]))
+    def pass_time(self, by):
+        self.pair.now += by
+
+    @rule()
+    def tick(self):
+        self.pair.tick()
+
+    @precondition(lambda self: self.pair.batcher.wake_at() is not None)
+    @rule()
+    def wake(self):
+        self.pair.now = max(self.pair.now, self.pair.batcher.wake_at())
+        self.pair.tick()
+
+    @precondition(lambda self: self.pair.waiting)
+    @rule()
+    def clear(self):
+        self.pair.clear()
+
+    def teardown(self):
+        if hasattr(self, "pair"):
+            self.pair.drain()
+
+
+class EnsembleMachine(RuleBasedStateMachine):
+    """Steps respond, finish and fail in any order; one request after another."""
+
+    def __init__(self):
+        super().__init__()
+        self.flow = None
+        self.answered = set()
+
+    @precondition(lambda self: not self.flow or not self.flow.running)
+    @rule(random=randoms)
+    def begin(self, random):
+        self.flow = random_flow(random)
+        self.answered = set()
+
+    @precondition(lambda self: self.flow and self.flow.running)
+    @rule(which=st.integers(0, 7))
+    def respond(self, which):
+        at = which % len(self.flow.running)
+        if self.flow.running[at] in self.answered:
+            return
+        if self.flow.running[at][0] not in self.flow.decoupled:
+            self.answered.add(self.flow.running[at])
+        self.flow.respond(at)
+
+    @precondition(lambda self: self.flow and self.flow.running)
+    @rule(which=st.integers(0, 7))
+    def finish(self, which):
+        self.flow.finish(which % len(self.flow.running))
+
+    @precondition(lambda self: self.flow and self.flow.running)
+    @rule()
+    def fail(self):
+        self.flow.fail()
+
+    @invariant()
+    def done_when_nothing_runs(self):
+        if self.flow:
+            assert self.flow.done is (not self.flow.running)
+            assert len(self.flow.emitted) == len(set(self.flow.emitted))
+
+    def teardown(self):
+        if self.flow:
+            while self.flow.running:
+                self.flow.finish(0)
+            assert not self.flow.waves
+
+
+class OrderMachine(RuleBasedStateMachine):
+    """Requests answer in any order, in any number of pieces."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = Line()
+
+    @rule(random=randoms)
+    def accept(self, random):
+        self.line.accept(random)
+
+    @precondition(lambda self: self.line.open)
+    @rule(which=st.integers(0, 20), final=st.booleans())
+    def respond(self, which, final):
+        self.line.respond(which % len(self.line.open), final=final)
+
+
+@pytest.mark.parametrize("machine", [BatcherMachine, EnsembleMachine, OrderMachine])
+def test_machine(machine):
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=150,
+            stateful_step_count=50,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,285 @@
+"""Queue policies, timeouts and priorities rule by rule (scheduling.md §4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from nbtriton.scheduling import Batcher, QueuePolicy, Ticket, Where
+from nbtriton.scheduling.queueing import PriorityQueue
+from tests.scheduling.simulator import Simulator, delay, reject, settings
+
+MS = 1_000_000
+
+
+def test_Q1_each_level_has_its_own_policy_or_the_default():
+    sim = Simulator(
+        settings(8, levels=3, policy=reject(10), policies={1: reject(30), 2: QueuePolicy()})
+    )
+    sim.occupy(100)
+    for level in (1, 2, 3):
+        sim.arrive(0, name=str(level), priority=level)
+    sim.run()
+    assert [drop[:2] for drop in sim.drops] == [(10, "3"), (30, "1")]
+    assert sim.names == ["2"]
+
+
+def test_Q1_without_levels_the_default_policy_rules():
+    """An entry of priority_queue_policy cannot apply where there are no levels."""
+    sim = Simulator(settings(8, policy=reject(10), policies={0: reject(50)}))
+    sim.occupy(100)
+    sim.arrive(0, name="a")
+    sim.run()
+    assert sim.drops == [(10, "a", "UNAVAILABLE", "timeout")]
+
+
+def test_Q2_a_higher_level_is_served_first_and_a_batch_may_span_levels():
+    sim = Simulator(settings(8, levels=3))
+    sim.occupy(100)
+    for at, (name, level) in enumerate([("e", 3), ("c", 2), ("a", 1), ("d", 3), ("b", 1)]):
+        sim.arrive(at, 4, name=name, priority=level)
+    assert sim.run().names == ["ab", "ce", "d"]
+
+
+def test_Q3_a_higher_priority_restarts_the_scan():
+    """What waits for the delay goes behind the newcomer; only four fit."""
+    sim = Simulator(settings(4, delay_ms=100, levels=2))
+    sim.arrive(0, 2, name="b", priority=2)
+    sim.arrive(1, 1, name="c", priority=2)
+    sim.arrive(50, 2, name="a", priority=1)
+    sim.run()
+    assert sim.names == ["ab", "c"]
+    assert sim.times == [50, 101]
+
+
+@pytest.mark.parametrize("levels", [0, 2])
+def test_Q4_the_queue_size_counts_what_is_queued(levels):
+    sim = Simulator(settings(8, levels=levels, policy=reject(size=2)), service_ms=10)
+    sim.occupy(100)
+    for name in "abc":
+        sim.arrive(1, name=name, priority=1 if levels else 0)
+    sim.arrive(101, name="d", priority=1 if levels else 0)
+    sim.run()
+    assert sim.drops == [(1, "c", "UNAVAILABLE", "queue_full")]
+    assert sim.dropped[0][1].message == "Exceeds maximum queue size"
+    assert sim.names == ["ab", "d"]  # those that run take no room
+
+
+def test_Q4_each_level_counts_for_itself():
+    sim = Simulator(settings(8, levels=2, policies={1: reject(size=1)}))
+    sim.occupy(100)
+    for name, level in (("x", 2), ("y", 2), ("a", 1), ("b", 1)):
+        sim.arrive(1, name=name, priority=level)
+    sim.run()
+    assert [drop[1] for drop in sim.drops] == ["b"]
+    assert sim.names == ["axy"]
+
+
+def test_Q4_delayed_requests_take_room():
+    sim = Simulator(settings(8, policy=delay(10, size=1)))
+    sim.occupy(100)
+    sim.arrive(0, name="a")
+    sim.arrive(50, name="b")
+    sim.run()
+    assert [drop[1:] for drop in sim.drops] == [("b", "UNAVAILABLE", "queue_full")]
+    assert sim.names == ["a"]
+
+
+def test_Q4_requests_that_wait_for_the_delay_take_room():
+    sim = Simulator(settings(8, delay_ms=100, policy=reject(size=1)))
+    sim.arrive(0, name="a")
+    sim.arrive(50, name="b")
+    sim.run()
+    assert [drop[1] for drop in sim.drops] == ["b"]
+    assert sim.names == ["a"]
+
+
+def test_Q4_a_request_whose_time_is_up_leaves_its_place_to_the_one_that_comes():
+    """At the very moment of the timeout, and with a timer that is late."""
+    for late in (0, 5 * MS):
+        batcher = Batcher(settings(8, policy=reject(10, size=1)), 1)
+        batcher.submit(0, Ticket(8))
+        old, new = Ticket(), Ticket()
+        batcher.submit(0, old)
+        (drop,) = batcher.submit(10 * MS + late, new)
+        assert drop.ticket is old
+        assert drop.reason == "timeout"
+        assert new.where is Where.QUEUED
+
+
+@pytest.mark.parametrize(
+    ("default_ms", "override", "requested_ms", "dropped_at"),
+    [
+        pytest.param(50, True, 20, 20, id="shorter"),
+        pytest.param(50, True, 80, 50, id="longer-is-ignored"),
+        pytest.param(50, True, 0, 50, id="none"),
+        pytest.param(50, False, 20, 50, id="not-allowed"),
+        pytest.param(0, True, 20, None, id="no-default-no-timeout"),
+    ],
+)
+def test_Q5_a_request_can_only_shorten_its_timeout(default_ms, override, requested_ms, dropped_at):
+    sim = Simulator(settings(8, policy=reject(default_ms, override=override)))
+    sim.occupy(100)
+    sim.arrive(0, name="a", timeout_ns=requested_ms * MS)
+    sim.run()
+    expected = [] if dropped_at is None else [(dropped_at, "a", "UNAVAILABLE", "timeout")]
+    assert sim.drops == expected
+    assert sim.names == ([] if expected else ["a"])
+
+
+def test_Q6_no_timeout_once_in_a_batch():
+    sim = Simulator(settings(8, policy=reject(10)), service_ms=100)
+    sim.arrive(0, name="a")
+    sim.run()
+    assert sim.names == ["a"]
+    assert sim.drops == []
+
+
+def test_Q7_reject_answers_unavailable():
+    sim = Simulator(settings(8, policy=reject(10)))
+    sim.occupy(100)
+    sim.arrive(0, name="a")
+    sim.arrive(95, name="b")
+    sim.run()
+    assert sim.drops == [(10, "a", "UNAVAILABLE", "timeout")]
+    assert sim.dropped[0][1].message == "Request timeout expired"
+    assert sim.names == ["b"]
+
+
+def test_Q8_delay_serves_the_expired_after_the_others_of_its_level():
+    sim = Simulator(settings(1, policy=delay(10)))
+    sim.occupy(100)
+    sim.arrive(0, name="a")
+    sim.arrive(95, name="b")
+    sim.arrive(96, name="c")
+    sim.run()
+    assert sim.names == ["b", "c", "a"]
+    assert sim.drops == []
+
+
+def test_Q8_the_expired_keep_their_order_and_expire_no_more():
+    sim = Simulator(settings(1, policy=delay(10)), service_ms=30)
+    sim.occupy(100)
+    for at, name in enumerate("abc"):
+        sim.arrive(at, name=name)
+    assert sim.run().names == ["a", "b", "c"]
+
+
+def test_Q8_the_expired_of_a_level_still_go_before_the_next_level():
+    sim = Simulator(settings(1, levels=2, policy=delay(10)))
+    sim.occupy(100)
+    sim.arrive(0, name="a", priority=1)
+    sim.arrive(95, name="b", priority=2)
+    assert sim.run().names == ["a", "b"]
+
+
+def test_Q8_one_that_expires_while_it_waits_for_the_delay_goes_behind():
+    sim = Simulator(settings(2, delay_ms=50, policy=delay(10)))
+    sim.arrive(0, name="a")
+    sim.arrive(15, name="b", size=2)
+    sim.run()
+    assert sim.names == ["b", "a"]
+
+
+def test_Q9_a_timeout_is_answered_when_it_expires_though_no_instance_is_idle():
+    """Triton polls every 500 ms; we wake. A deliberate difference."""
+    sim = Simulator(settings(8, policy=reject(100)))
+    sim.occupy(5000)
+    sim.arrive(0, name="a")
+    sim.run()
+    assert sim.drops == [(100, "a", "UNAVAILABLE", "timeout")]
+
+
+@pytest.mark.parametrize(
+    ("config", "ahead"),
+    [
+        pytest.param(settings(8), True, id="default"),
+        pytest.param(settings(8, policies={1: reject(10)}), True, id="entry-without-levels"),
+        pytest.param(settings(8, levels=1), False, id="levels"),
+        pytest.param(settings(8, policy=reject(10)), False, id="timeout"),
+        pytest.param(settings(8, policy=reject(override=True)), False, id="override"),
+        pytest.param(settings(8, policy=reject(size=5)), False, id="size"),
+        pytest.param(settings(8, policy=delay()), True, id="action-alone"),
+    ],
+)
+def test_Q10_batches_are_formed_ahead_only_if_no_policy_could_act(config, ahead):
+    batcher = Batcher(config, 1)
+    level = 1 if config.priority_levels else 0
+    batcher.submit(0, Ticket(8, priority=level))
+    ticket = Ticket(priority=level)
+    batcher.submit(0, ticket)
+    assert ticket.where is (Where.PAYLOAD if ahead else Where.QUEUED)
+
+
+def test_Q11_without_forming_ahead_a_batch_leaves_the_moment_an_instance_is_idle():
+    """Triton can lag up to 500 ms here; the batch is the same. A deliberate difference."""
+    sim = Simulator(settings(8, ahead=False))
+    sim.occupy(300)
+    sim.arrive_all([1, 1, 1], gap_ms=50)
+    sim.run()
+    assert sim.sizes == [[1, 1, 1]]
+    assert sim.times == [300]
+
+
+def test_a_starved_level_does_not_remember_what_left_it():
+    """Level 2 is never reached, and all its requests time out or are cancelled."""
+    batcher = Batcher(settings(1, levels=2, policies={2: reject(10)}), 1)
+    batcher.submit(0, Ticket(priority=1))
+    batcher.submit(0, Ticket(priority=1))  # level 1 always has one waiting
+    for step in range(1, 20_000):
+        ticket = Ticket(priority=2)
+        batcher.submit(step * MS, ticket)
+        if step % 3 == 0:
+            batcher.cancel(step * MS, ticket)
+        if step % 7 == 0:
+            batcher.submit(step * MS, Ticket(priority=1))
+            batcher.finish(step * MS, 0)
+    queue = batcher._queue
+    assert batcher.waiting < 20
+    assert len(queue._levels[2].fifo) < 200
+    assert len(queue._deadlines) < 200
+
+
+def test_levels_cost_nothing_until_they_are_used():
+    """priority_levels may be any 64-bit number."""
+    batcher = Batcher(settings(4, levels=2**63, policies={2**62: reject(size=1)}), 1)
+    batcher.submit(0, Ticket(4, priority=5))
+    low, high = Ticket(priority=2**62), Ticket(priority=3)
+    batcher.submit(1, low)
+    batcher.submit(1, high)
+    (drop,) = batcher.submit(1, Ticket(priority=2**62))
+    assert drop.reason == "queue_full"
+    (run,) = batcher.finish(2, 0)
+    assert list(run.tickets) == [high, low]
+
+
+class CountedQueue(PriorityQueue):
+    """Counts how often a line of waiting requests was looked at."""
+
+    __slots__ = ("looks",)
+
+    def __init__(self, *policies):
+        super().__init__(*policies)
+        self.looks = 0
+
+    def head(self):
+        self.looks += 1
+        return super().head()
+
+
+@pytest.mark.parametrize("delay_ms", [0, 1])
+@pytest.mark.parametrize("waiting", [10, 1_000, 30_000])
+def test_a_batch_costs_the_same_however_many_wait(waiting, delay_ms):
+    """Looks per formed batch are bounded by its size, at four priority levels."""
+    config = settings(4, delay_ms=delay_ms, levels=4)
+    batcher = Batcher(config, 1)
+    queue = batcher._queue = CountedQueue(config.default_policy, config.level_policies)
+    batcher.submit(0, Ticket(4, priority=1))
+    for number in range(waiting):
+        batcher.submit(number, Ticket(priority=1 + number % 4))
+    assert queue.looks <= 1  # with no idle instance nobody looks
+    now = waiting + MS
+    for batch in range(1, 3):
+        queue.looks = 0
+        (run,) = batcher.finish(now, 0)
+        assert run.size == 4
+        assert queue.looks <= 5, batch

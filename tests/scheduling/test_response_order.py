@@ -1,0 +1,54 @@
+"""preserve_ordering (D12)."""
+
+from __future__ import annotations
+
+from random import Random
+
+from nbtriton.scheduling import ResponseOrder
+from tests.scheduling.order import Line
+
+
+def test_D12_an_early_response_is_held_until_all_before_it_are_final():
+    order = ResponseOrder()
+    for key in (3, 1, 2):
+        order.accept(key)
+    assert order.respond(1, "b", final=True) == []
+    assert order.respond(2, "c", final=True) == []
+    assert order.respond(3, "a", final=True) == ["a", "b", "c"]
+
+
+def test_D12_the_head_of_the_line_streams():
+    order = ResponseOrder()
+    order.accept(0)
+    order.accept(1)
+    assert order.respond(0, "a0", final=False) == ["a0"]
+    assert order.respond(1, "b0", final=False) == []
+    assert order.respond(0, "a1", final=True) == ["a1", "b0"]
+    assert order.respond(1, "b1", final=False) == ["b1"]
+    assert order.respond(1, "b2", final=True) == ["b2"]
+
+
+def test_D12_a_request_accepted_when_nothing_is_in_line_goes_straight_through():
+    order = ResponseOrder()
+    for key in range(3):
+        order.accept(key)
+        assert order.respond(key, key, final=True) == [key]
+
+
+def test_D12_nothing_is_remembered_of_what_was_sent():
+    order = ResponseOrder()
+    for key in range(100):
+        order.accept(key)
+    for key in reversed(range(100)):
+        order.respond(key, key, final=True)
+    assert not order._line
+    assert not order._slots
+
+
+def test_D12_a_key_may_be_used_again_once_it_was_sent():
+    line = Line()
+    random = Random(1)
+    line.accept(random)
+    line.respond(0, final=True)
+    line.order.accept(line.accepted[0])
+    assert line.order.respond(line.accepted[0], "again", final=True) == ["again"]
