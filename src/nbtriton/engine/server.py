@@ -146,7 +146,8 @@ class Server:
             runtime = self._build(wanted, model, number, example, current)
             if runtime.config.response_cache.enable:
                 runtime.cache = self.cache
-            self._put(name, user_config, runtime)
+            with shield:  # all of it or nothing
+                self._put(name, user_config, runtime)
         return ModelHandle(self, name)
 
     def _name(self, config: ModelConfig, name: str | None) -> str:
@@ -201,7 +202,7 @@ class Server:
         slots[runtime.version] = Slot(runtime)
         kept = versions_to_keep(runtime.config, slots)
         if not kept:
-            runtime.retire()
+            self._retire(runtime)
             raise ConfigError(
                 f"at least one version must be available under the version policy of model '{name}'",
                 field="version_policy",
@@ -259,7 +260,7 @@ class Server:
         bool
             True once nothing of the model is left.
         """
-        with self._changing:
+        with self._changing, shield:
             entry = self._registry.entries.pop(name, None)
             if entry is None:
                 return True
@@ -291,7 +292,7 @@ class Server:
             Seconds to wait for requests that are executing. Those that still wait in a queue are
             answered with `EngineStoppedError` at once.
         """
-        with self._changing:
+        with self._changing, shield:
             self._closed = True
             runtimes = [
                 slot.runtime
@@ -301,9 +302,9 @@ class Server:
             self._registry.entries.clear()
             runtimes += self._leaving
             self._leaving = []
-        for runtime in runtimes:
-            runtime.retire()
-            runtime.abandon("Server is stopping")
+            for runtime in runtimes:
+                runtime.retire()
+                runtime.abandon("Server is stopping")
         deadline = monotonic() + timeout_s
         for runtime in runtimes:
             runtime.wait_retired(max(0.0, deadline - monotonic()))

@@ -1,0 +1,494 @@
+"""Load, replace, unload, close: what is accepted is answered, what is gone leaves nothing behind."""
+
+# ruff: noqa: N803 - a model function names its tensors
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+from nbtriton.engine import Server
+from nbtriton.errors import (
+    ConfigError,
+    EngineStoppedError,
+    InvalidArgumentError,
+    LoadError,
+    NotFoundError,
+)
+from tests.engine.support import (
+    WAIT_S,
+    Gate,
+    echo,
+    ensemble_text,
+    fields,
+    gated,
+    ones,
+    row,
+    waited,
+)
+
+FP32 = "FP32[4]"
+
+
+def plus(amount: float):
+    return lambda IN: {"OUT": IN + amount}
+
+
+def counted(log: list[str], amount: float = 0, *, gate: Gate | None = None) -> type:
+    """A model that tells when it begins and ends, and adds `amount`."""
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            log.append(f"begin {args['model_instance_name']}")
+            self.name = args["model_instance_name"]
+
+        def execute(self, requests):
+            if gate is not None:
+                gate.stand([request.request_id() for request in requests])
+            log.append(f"execute {len(requests)}")
+            return [
+                pb_utils.InferenceResponse(
+                    [pb_utils.Tensor("OUT", r.inputs()[0].as_numpy() + amount)]
+                )
+                for r in requests
+            ]
+
+        def finalize(self):
+            log.append(f"end {self.name}")
+
+    return TritonPythonModel
+
+
+# -- load errors -------------------------------------------------------------------------------------
+
+
+class NoInitialize:
+    """Its constructor is fine, its initialize is not."""
+
+    def initialize(self, args):
+        raise RuntimeError("no weights here")
+
+    def execute(self, requests):
+        return []
+
+
+def test_V93_a_load_error_has_tritons_text_and_the_models_line(server: Server):
+    with pytest.raises(LoadError) as caught:
+        server.load(echo(), NoInitialize, name="m")
+    error = caught.value
+    assert error.message.startswith(
+        "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: "
+        "RuntimeError: no weights here\n\nAt:\n  "
+    )
+    assert __file__ in error.message
+    assert "): initialize\n" in error.message
+    assert 'raise RuntimeError("no weights here")' in error.user_traceback
+    assert "nbtriton/backends" not in error.user_traceback
+    assert server.model_names() == ()
+
+
+def test_a_failed_load_leaves_what_was_loaded_serving(server: Server, gate: Gate):
+    server.load(echo(), gated(gate), name="m")
+    flying = server.submit("m", {"IN": row(7)})
+    gate.wait_entered()
+    for config, model in (
+        (echo(), NoInitialize),
+        ("max_batch_size: -1", plus(1)),
+        (echo("dynamic_batching { preferred_batch_size: 99 }"), plus(1)),
+    ):
+        with pytest.raises(InvalidArgumentError):
+            server.load(config, model, name="m")
+    gate.open()
+    assert flying.result(WAIT_S)["OUT"][0, 0] == 7
+    assert server.infer("m", {"IN": row(3)})["OUT"][0, 0] == 3
+    assert fields(server.statistics(), "m")["success"] == 2
+
+
+def test_one_failing_instance_ends_the_others(server: Server):
+    log: list[str] = []
+    barrier = threading.Barrier(2, timeout=WAIT_S)
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            barrier.wait()
+            self.name = args["model_instance_name"]
+            if self.name.endswith("1"):
+                raise ValueError("the second one fails")
+            log.append("begin")
+
+        def execute(self, requests):
+            return []
+
+        def finalize(self):
+            log.append("end")
+
+    config = echo("instance_group { count: 2 kind: KIND_CPU }")
+    with pytest.raises(LoadError, match="the second one fails"):
+        server.load(config, TritonPythonModel, name="m")
+    assert log == ["begin", "end"]
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("nbtriton-m")]
+
+
+def test_a_name_is_needed_and_must_agree(server: Server):
+    with pytest.raises(ConfigError, match="must specify 'name'"):
+        server.load(echo(), plus(1))
+    with pytest.raises(ConfigError, match="unexpected name 'a' in the configuration of model 'b'"):
+        server.load(f'name: "a" {echo()}', plus(1), name="b")
+    with pytest.raises(InvalidArgumentError, match="no code for model 'm'"):
+        server.load(echo(), name="m")
+
+
+# -- replace -----------------------------------------------------------------------------------------
+
+
+def test_L15_replace_under_64_in_flight(server: Server, gate: Gate):
+    """Each request is answered once; the old version ends after its last one, never before."""
+    log: list[str] = []
+    config = echo("dynamic_batching {}")
+    server.load(config, counted(log, 0, gate=gate), name="m")
+    answers: list[int] = []
+    old = [server.submit("m", {"IN": row(n)}) for n in range(64)]
+    for number, future in enumerate(old):
+        future.add_done_callback(lambda _, n=number: answers.append(n))
+    gate.wait_entered()
+    server.load(config, counted(log, 1000), name="m")
+    new = [server.submit("m", {"IN": row(n)}) for n in range(64)]
+    assert [float(f.result(WAIT_S)["OUT"][0, 0]) for f in new] == [1000 + n for n in range(64)]
+    assert not any(future.done() for future in old), "the old version is still at its gate"
+    assert "end m_0" not in log
+    gate.open()
+    assert [float(f.result(WAIT_S)["OUT"][0, 0]) for f in old] == list(range(64))
+    server.close()
+    assert sorted(answers) == list(range(64))
+    assert log.count("begin m_0") == log.count("end m_0") == 2
+    first_end = log.index("end m_0")
+    assert sum(int(e.split()[1]) for e in log[:first_end] if e.startswith("execute")) == 128
+
+
+def test_requests_never_fail_while_a_model_is_replaced_again_and_again(server: Server):
+    config = echo("dynamic_batching {}")
+    server.load(config, plus(0), name="m")
+    stop = threading.Event()
+    wrong: list[object] = []
+    served = [0] * 4
+
+    def ask(worker: int) -> None:
+        while not stop.is_set():
+            try:
+                if worker % 2:
+                    out = server.infer("m", {"IN": row(5)})["OUT"]
+                else:
+                    out = server.submit("m", {"IN": row(5)}).result(WAIT_S)["OUT"]
+                if out[0, 0] < 5:
+                    wrong.append(out)
+            except Exception as error:
+                wrong.append(error)
+            served[worker] += 1
+
+    workers = [threading.Thread(target=ask, args=(n,)) for n in range(4)]
+    for worker in workers:
+        worker.start()
+    for number in range(40):
+        server.load(config, plus(number), name="m")
+    stop.set()
+    for worker in workers:
+        worker.join(WAIT_S)
+    assert not wrong, wrong[0]
+    assert all(served)
+
+
+def test_loading_without_code_keeps_the_code(server: Server):
+    server.load(echo(), plus(7), name="m")
+    server.load(echo("dynamic_batching {}"), name="m")
+    assert server.infer("m", {"IN": row(0)})["OUT"][0, 0] == 7
+    assert server.config("m").HasField("dynamic_batching")
+    server.load(model=plus(8), name="m")  # and the other way round
+    assert server.infer("m", {"IN": row(0)})["OUT"][0, 0] == 8
+    assert server.config("m").HasField("dynamic_batching")
+
+
+def test_a_replaced_model_is_forgotten(server: Server):
+    class TritonPythonModel:
+        def initialize(self, args):
+            seen.append(weakref.ref(self))
+
+        def execute(self, requests):
+            return []
+
+    seen: list[weakref.ref] = []
+    server.load(echo(), TritonPythonModel, name="m")
+    server.load(echo(), plus(1), name="m")
+    server.unload("m", timeout_s=WAIT_S)
+    server.close()
+    gc.collect()
+    assert seen[0]() is None
+
+
+# -- versions ----------------------------------------------------------------------------------------
+
+
+def versions(server: Server, name: str = "m") -> list[int]:
+    return [model.version for model in server.models() if model.name == name]
+
+
+def test_L2_the_default_policy_keeps_the_latest(server: Server):
+    log: list[str] = []
+    server.load(echo(), counted(log), name="m", version=1)
+    server.load(echo(), counted(log), name="m", version=2)
+    assert versions(server) == [2]
+    with pytest.raises(NotFoundError):
+        server.infer("m", {"IN": ones()}, version=1)
+
+
+def test_L2_all_and_specific(server: Server):
+    for version in (1, 3, 2):
+        server.load(echo("version_policy { all {} }"), plus(version), name="m", version=version)
+    assert versions(server) == [1, 2, 3]
+    assert server.infer("m", {"IN": row(0)})["OUT"][0, 0] == 3
+    for version in (1, 2, 3):
+        assert server.infer("m", {"IN": row(0)}, version=version)["OUT"][0, 0] == version
+    server.load(
+        echo("version_policy { specific { versions: [ 1, 3 ] } }"), plus(30), name="m", version=3
+    )
+    assert versions(server) == [1, 3]
+    assert server.infer("m", {"IN": row(0)})["OUT"][0, 0] == 30
+
+
+def test_L2_a_policy_that_leaves_nothing_is_refused(server: Server):
+    with pytest.raises(ConfigError) as caught:
+        server.load(
+            echo("version_policy { specific { versions: 7 } }"), plus(1), name="m", version=1
+        )
+    assert caught.value.message == (
+        "at least one version must be available under the version policy of model 'm'"
+    )
+    assert server.model_names() == ()
+
+
+def test_L17_a_version_beyond_the_policy_finishes_its_requests(server: Server, gate: Gate):
+    server.load(echo(), gated(gate), name="m", version=1)
+    flying = server.submit("m", {"IN": row(4)})
+    gate.wait_entered()
+    server.load(echo(), plus(1), name="m", version=2)
+    gate.open()
+    assert flying.result(WAIT_S)["OUT"][0, 0] == 4
+    assert flying.result().model_version == 1
+
+
+# -- unload, close -----------------------------------------------------------------------------------
+
+
+def test_L18_unload_refuses_at_once_and_finishes_what_it_has(server: Server, gate: Gate):
+    log: list[str] = []
+    server.load(echo("dynamic_batching {}"), counted(log, gate=gate), name="m")
+    futures = [server.submit("m", {"IN": row(n)}) for n in range(20)]
+    gate.wait_entered()
+    assert server.unload("m") is False  # not yet gone
+    with pytest.raises(NotFoundError, match="'m' is not found"):
+        server.submit("m", {"IN": ones()})
+    assert not server.is_ready("m")
+    gate.open()
+    assert [float(f.result(WAIT_S)["OUT"][0, 0]) for f in futures] == list(range(20))
+    assert server.unload("m") is True  # unknown by now, which is no error
+
+
+def test_unload_waits_as_long_as_it_is_told_to(server: Server):
+    log: list[str] = []
+    server.load(echo("instance_group { count: 3 kind: KIND_CPU }"), counted(log), name="m")
+    server.infer("m", {"IN": ones()})
+    assert server.unload("m", timeout_s=WAIT_S) is True
+    assert sorted(entry for entry in log if entry.startswith("end")) == [
+        "end m_0_0" if "begin m_0_0" in log else "end m_0",
+        "end m_0_1" if "begin m_0_1" in log else "end m_1",
+        "end m_0_2" if "begin m_0_2" in log else "end m_2",
+    ]
+
+
+def test_close_answers_everything_that_waits(gate: Gate):
+    server = Server(gpus=())
+    log: list[str] = []
+    server.load(echo("dynamic_batching {}"), counted(log, gate=gate), name="m")
+    running = server.submit("m", {"IN": ones(8)})
+    gate.wait_entered()
+    waiting = [server.submit("m", {"IN": ones(8)}) for _ in range(50)]
+    closer = threading.Thread(target=server.close, kwargs={"timeout_s": WAIT_S})
+    closer.start()
+    for future in waiting:  # while the running one stands at its gate
+        error = future.exception(WAIT_S)
+        assert isinstance(error, EngineStoppedError)
+        assert error.status == "UNAVAILABLE"
+    gate.open()
+    closer.join(WAIT_S)
+    assert running.result(WAIT_S)["OUT"].shape == (8, 4)
+    assert log[-1] == "end m_0"
+    server.close()
+
+
+def test_close_answers_the_requests_of_ensembles(gate: Gate):
+    server = Server(gpus=())
+    server.load(echo(), gated(gate), name="slow")
+    server.load(
+        ensemble_text(
+            ("slow", {"IN": "X"}, {"OUT": "m"}),
+            ("slow", {"IN": "m"}, {"OUT": "Y"}),
+            inputs={"X": FP32},
+            outputs={"Y": FP32},
+        ),
+        name="e",
+    )
+    futures = [server.submit("e", {"X": ones()}) for _ in range(5)]
+    gate.wait_entered()
+    closer = threading.Thread(target=server.close, kwargs={"timeout_s": WAIT_S})
+    closer.start()
+    for future in futures[1:]:
+        assert isinstance(future.exception(WAIT_S), EngineStoppedError)
+    gate.open()
+    closer.join(WAIT_S)
+    assert isinstance(futures[0].exception(WAIT_S), EngineStoppedError)  # its second step
+
+
+def test_close_answers_what_waits_for_its_delay():
+    server = Server(gpus=())
+    server.load(
+        echo("dynamic_batching { max_queue_delay_microseconds: 3600000000 }"), plus(1), name="m"
+    )
+    future = server.submit("m", {"IN": ones()})
+    server.close()
+    assert isinstance(future.exception(0), EngineStoppedError)
+
+
+def test_a_server_is_a_context_manager_and_leaves_no_thread():
+    before = set(threading.enumerate())
+    with Server(gpus=()) as server:
+        server.load(
+            echo(
+                "dynamic_batching { max_queue_delay_microseconds: 1000 } "
+                "instance_group { count: 3 kind: KIND_CPU }"
+            ),
+            plus(1),
+            name="m",
+        )
+        server.infer("m", {"IN": ones()})
+        assert len(set(threading.enumerate()) - before) == 4  # 3 instances and the scheduler
+    assert set(threading.enumerate()) == before
+    assert "closed" in repr(server)
+    server.close()
+
+
+def test_servers_do_not_know_each_other():
+    with Server(gpus=()) as one, Server(gpus=()) as two:
+        one.load(echo(), plus(1), name="m")
+        two.load(echo(), plus(2), name="m")
+        two.load(
+            ensemble_text(
+                ("m", {"IN": "X"}, {"OUT": "Y"}), inputs={"X": FP32}, outputs={"Y": FP32}
+            ),
+            name="e",
+        )
+        assert one.infer("m", {"IN": row(0)})["OUT"][0, 0] == 1
+        assert two.infer("e", {"X": row(0)})["Y"][0, 0] == 2
+        with pytest.raises(NotFoundError):
+            one.infer("e", {"X": row(0)})
+        one.close()
+        assert two.infer("m", {"IN": row(0)})["OUT"][0, 0] == 2
+
+
+# -- warmup ------------------------------------------------------------------------------------------
+
+
+def warm(sample: str, more: str = "") -> str:
+    return echo(f'model_warmup {{ name: "w" {sample} }} {more}')
+
+
+ZERO = 'inputs { key: "IN" value { data_type: TYPE_FP32 dims: 4 zero_data: true } }'
+
+
+def watching(seen: list) -> type:
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            seen.append(
+                (threading.current_thread().name, [r.inputs()[0].as_numpy() for r in requests])
+            )
+            return [
+                pb_utils.InferenceResponse([pb_utils.Tensor("OUT", r.inputs()[0].as_numpy())])
+                for r in requests
+            ]
+
+    return TritonPythonModel
+
+
+def test_W1_W2_samples_run_on_every_instance_before_it_is_ready(server: Server):
+    seen: list = []
+    server.load(
+        warm(f"batch_size: 3 count: 2 {ZERO}", "instance_group { count: 2 kind: KIND_CPU }"),
+        watching(seen),
+        name="m",
+    )
+    assert len(seen) == 4  # 2 instances, twice each
+    assert len({thread for thread, _ in seen}) == 2
+    for _, values in seen:
+        # Separate requests of one item each, in one execution.
+        assert [value.shape for value in values] == [(1, 4)] * 3
+        assert not any(value.any() for value in values)
+    # W5: Triton counts them.
+    counts = fields(server.statistics(), "m")
+    assert (counts["inference_count"], counts["execution_count"]) == (12, 4)
+    assert counts["batches"] == {3: 4}
+
+
+def test_W2_a_sample_of_no_items_is_skipped(server: Server):
+    seen: list = []
+    server.load(warm(f"batch_size: 0 {ZERO}"), watching(seen), name="m")
+    assert seen == []
+
+
+def test_W3_random_data_is_of_the_inputs_type(server: Server):
+    seen: list = []
+    server.load(
+        warm('batch_size: 1 inputs { key: "IN" value { data_type: TYPE_FP32 dims: 4 '
+             "random_data: true } }"),
+        watching(seen),
+        name="m",
+    )  # fmt: skip
+    ((_, (value,)),) = seen
+    assert value.dtype == np.float32
+    assert value.shape == (1, 4)
+
+
+def test_W4_a_failing_sample_fails_the_load(server: Server):
+    def model(IN):
+        raise ValueError("cold")
+
+    with pytest.raises(LoadError) as caught:
+        server.load(warm(f"batch_size: 1 {ZERO}"), model, name="m")
+    assert "failed to run warmup sample 'w': " in caught.value.message
+    assert "ValueError: cold" in caught.value.message
+    assert not server.is_ready("m")
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("nbtriton-m")]
+
+
+def test_a_handle_is_the_model_by_name(server: Server):
+    handle = server.load(echo(), plus(1), name="m")
+    assert handle(IN=row(1))["OUT"][0, 0] == 2
+    server.load(echo(), plus(5), name="m")
+    assert handle(IN=row(1))["OUT"][0, 0] == 6
+    assert repr(handle).startswith("<model 'm': IN -> OUT | python, max_batch_size 8")
+    handle.unload()
+    assert repr(handle) == "<model 'm': not ready>"
+    with pytest.raises(NotFoundError):
+        handle(IN=row(1))
+
+
+def test_an_idle_server_wakes_nobody(server: Server):
+    """No thread of an idle server runs: all of them wait for an event."""
+    finished = threading.Event()
+    server.load(echo(), plus(1), name="m")
+    server.submit("m", {"IN": ones()}).add_done_callback(lambda _: finished.set())
+    waited(finished)
+    assert "nbtriton-scheduler" not in [thread.name for thread in threading.enumerate()]
