@@ -1,0 +1,599 @@
+"""Answers that are yet to come: waiting, callbacks, cancelling, asyncio, streams, nesting."""
+
+# ruff: noqa: N803 - a model function names its tensors
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from nbtriton.engine import InferenceFuture, Server
+from nbtriton.errors import (
+    CancelledError,
+    InvalidArgumentError,
+    ModelError,
+    NotFoundError,
+    UnsupportedError,
+)
+from tests.engine.support import (
+    WAIT_S,
+    Gate,
+    echo,
+    ensemble_text,
+    fields,
+    gated,
+    ones,
+    row,
+    streaming,
+    waited,
+)
+
+DECOUPLED = "model_transaction_policy { decoupled: true }"
+
+
+def test_result_waits_and_gives_up(server: Server, gate: Gate):
+    server.load(echo(), gated(gate), name="m")
+    future = server.submit("m", {"IN": row(3)})
+    gate.wait_entered()
+    assert not future.done()
+    for wait in (future.result, future.exception):
+        with pytest.raises(TimeoutError, match=r"no answer within 0\.01 s"):
+            wait(0.01)
+    gate.open()
+    assert future.result(WAIT_S)["OUT"][0, 0] == 3  # a timeout gives nothing up
+    assert future.done()
+    assert future.exception() is None
+    assert future.result() is future.result()
+
+
+def test_an_error_is_raised_by_result_and_returned_by_exception(server: Server):
+    def model(IN):
+        raise ValueError("no")
+
+    server.load(echo(), model, name="m")
+    future = server.submit("m", {"IN": ones()})
+    assert isinstance(future.exception(WAIT_S), ModelError)
+    with pytest.raises(ModelError):
+        future.result()
+
+
+def test_many_threads_wait_for_one_answer(server: Server, gate: Gate):
+    server.load(echo(), gated(gate), name="m")
+    future = server.submit("m", {"IN": row(9)})
+    gate.wait_entered()
+    got = []
+    waiters = [
+        threading.Thread(target=lambda: got.append(future.result(WAIT_S)["OUT"][0, 0]))
+        for _ in range(8)
+    ]
+    for waiter in waiters:
+        waiter.start()
+    gate.open()
+    for waiter in waiters:
+        waiter.join(WAIT_S)
+    assert got == [9] * 8
+
+
+# -- callbacks ---------------------------------------------------------------------------------------
+
+
+def test_callbacks_come_once_each_before_and_after_the_answer(server: Server, gate: Gate):
+    server.load(echo(), gated(gate), name="m")
+    future = server.submit("m", {"IN": ones()})
+    gate.wait_entered()
+    calls: list[tuple[str, int]] = []
+    done = threading.Event()
+    future.add_done_callback(lambda f: calls.append(("early", threading.get_ident())))
+    future.add_done_callback(lambda f: done.set())
+    gate.open()
+    waited(done)
+    future.add_done_callback(lambda f: calls.append(("late", threading.get_ident())))
+    assert [name for name, _ in calls] == ["early", "late"]
+    # On the thread that finished the request; here and now if it was finished.
+    assert calls[0][1] == gate.threads[0]
+    assert calls[1][1] == threading.get_ident()
+
+
+def test_a_callback_added_while_the_answer_comes_is_called_once(server: Server):
+    """Both sides of the race run at once, again and again."""
+    server.load(echo(), lambda IN: {"OUT": IN}, name="m")
+    for _ in range(200):
+        calls: list[InferenceFuture] = []
+        called = threading.Event()
+
+        def note(future: InferenceFuture, calls=calls, called=called) -> None:
+            calls.append(future)
+            called.set()
+
+        future = server.submit("m", {"IN": ones()})
+        future.add_done_callback(note)
+        waited(called)
+        assert calls == [future]
+
+
+def test_a_callback_that_raises_hurts_nobody(server: Server, caplog):
+    server.load(echo(), lambda IN: {"OUT": IN}, name="m")
+    done = threading.Event()
+
+    def bad(future: InferenceFuture) -> None:
+        raise RuntimeError("a caller's mistake")
+
+    future = server.submit("m", {"IN": ones()})
+    future.add_done_callback(bad)
+    future.add_done_callback(lambda _: done.set())
+    waited(done)
+    assert server.infer("m", {"IN": row(4)})["OUT"][0, 0] == 4
+    assert "a caller's mistake" in caplog.text
+
+
+def test_a_callback_may_send_the_next_request(server: Server):
+    server.load(echo("dynamic_batching {}"), lambda IN: {"OUT": IN + 1}, name="m")
+    done = threading.Event()
+    values = []
+
+    def follow(future: InferenceFuture) -> None:
+        values.append(float(future.result()["OUT"][0, 0]))
+        if len(values) < 50:
+            server.submit("m", {"IN": future.result()["OUT"]}).add_done_callback(follow)
+        else:
+            done.set()
+
+    server.submit("m", {"IN": row(0)}).add_done_callback(follow)
+    waited(done)
+    assert values == list(range(1, 51))
+
+
+# -- cancelling --------------------------------------------------------------------------------------
+
+
+def test_X2_a_queued_request_is_dropped(server: Server, gate: Gate):
+    # A queue policy: nothing leaves the queue before an instance is idle.
+    server.load(
+        echo("dynamic_batching { default_queue_policy { max_queue_size: 9 } }"),
+        gated(gate),
+        name="m",
+    )
+    busy = server.submit("m", {"IN": ones(8)}, request_id="busy")
+    gate.wait_entered()
+    dropped = server.submit("m", {"IN": ones()}, request_id="dropped")
+    kept = server.submit("m", {"IN": ones()}, request_id="kept")
+    answers: list[InferenceFuture] = []
+    dropped.add_done_callback(answers.append)
+    assert dropped.cancel() is True
+    assert dropped.cancel() is False
+    with pytest.raises(CancelledError):
+        dropped.result(0)
+    gate.open()
+    for future in (busy, kept):
+        future.result(WAIT_S)
+    assert gate.batches == [["busy"], ["kept"]]
+    assert len(answers) == 1
+    server.infer("m", {"IN": ones()})
+    counts = fields(server.statistics(), "m")
+    assert (counts["success"], counts["fail"]) == (3, 1)
+
+
+@pytest.mark.parametrize("extra", ["", "dynamic_batching {}"], ids=["default", "dynamic"])
+def test_X3_a_request_that_runs_or_is_in_a_batch_runs_on(server: Server, gate: Gate, extra: str):
+    server.load(echo(extra), gated(gate), name="m")
+    futures = [server.submit("m", {"IN": ones(8)}, request_id=name) for name in ("a", "b")]
+    gate.wait_entered()
+    answers: list[InferenceFuture] = []
+    for future in futures:
+        future.add_done_callback(answers.append)
+        assert future.cancel() is True
+        assert isinstance(future.exception(0), CancelledError)
+    gate.open()
+    server.infer("m", {"IN": ones()}, request_id="c")
+    assert gate.batches == [["a"], ["b"], ["c"]]
+    assert answers == futures, "one answer each"
+    assert fields(server.statistics(), "m")["success"] == 3
+
+
+def test_X4_a_running_model_sees_that_nobody_waits(server: Server):
+    entered, left = threading.Event(), threading.Event()
+    seen: list[bool] = []
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            import triton_python_backend_utils as pb_utils
+
+            seen.append(requests[0].is_cancelled())
+            entered.set()
+            waited(left)
+            seen.append(requests[0].is_cancelled())
+            return [
+                pb_utils.InferenceResponse(
+                    error=pb_utils.TritonError("gave up", pb_utils.TritonError.CANCELLED)
+                )
+            ]
+
+    server.load(echo(), TritonPythonModel, name="m")
+    future = server.submit("m", {"IN": ones()})
+    waited(entered)
+    future.cancel()
+    left.set()
+    server.unload("m", timeout_s=WAIT_S)
+    assert seen == [False, True]
+
+
+def test_cancel_after_the_answer_changes_nothing(server: Server):
+    server.load(echo(), lambda IN: {"OUT": IN}, name="m")
+    future = server.submit("m", {"IN": row(2)})
+    assert future.result(WAIT_S)["OUT"][0, 0] == 2
+    assert future.cancel() is False
+    assert future.result()["OUT"][0, 0] == 2
+
+
+def test_X6_cancelling_an_ensemble_drops_its_waiting_step(server: Server, gate: Gate):
+    server.load(
+        echo("dynamic_batching { default_queue_policy { max_queue_size: 9 } }"),
+        gated(gate),
+        name="part",
+    )
+    server.load(
+        ensemble_text(
+            ("part", {"IN": "X"}, {"OUT": "Y"}), inputs={"X": "FP32[4]"}, outputs={"Y": "FP32[4]"}
+        ),
+        name="e",
+    )
+    server.submit("part", {"IN": ones(8)}, request_id="busy")
+    gate.wait_entered()
+    future = server.submit("e", {"X": ones()}, request_id="step")
+    assert future.cancel()
+    gate.open()
+    server.infer("part", {"IN": ones()}, request_id="after")
+    assert gate.batches == [["busy"], ["after"]]
+    assert server.models()[0].executing == 0
+
+
+def test_cancel_and_answer_at_once_give_one_answer(server: Server):
+    server.load(echo("dynamic_batching {}"), lambda IN: {"OUT": IN}, name="m")
+    outcomes = {"answered": 0, "cancelled": 0}
+    for _ in range(300):
+        answers: list[InferenceFuture] = []
+        future = server.submit("m", {"IN": ones()})
+        future.add_done_callback(answers.append)
+        won = future.cancel()
+        assert isinstance(future.exception(WAIT_S), CancelledError) is won
+        outcomes["cancelled" if won else "answered"] += 1
+        server.infer("m", {"IN": ones()})
+        assert len(answers) == 1
+    counts = fields(server.statistics(), "m")
+    assert counts["success"] + counts["fail"] == 600
+
+
+# -- asyncio -----------------------------------------------------------------------------------------
+
+
+def test_await_gives_the_result(server: Server):
+    server.load(echo("dynamic_batching {}"), lambda IN: {"OUT": IN * 2}, name="m")
+
+    async def main() -> list[float]:
+        results = await asyncio.gather(
+            *(server.infer_async("m", {"IN": row(n)}) for n in range(20))
+        )
+        single = await server.submit("m", {"IN": row(50)})
+        return [float(result["OUT"][0, 0]) for result in (*results, single)]
+
+    assert asyncio.run(main()) == [2.0 * n for n in (*range(20), 50)]
+
+
+def test_await_raises_what_the_model_raised(server: Server):
+    def model(IN):
+        raise ValueError("no")
+
+    server.load(echo(), model, name="m")
+
+    async def main() -> None:
+        await server.infer_async("m", {"IN": ones()})
+
+    with pytest.raises(ModelError, match="ValueError: no"):
+        asyncio.run(main())
+    with pytest.raises(InvalidArgumentError, match="unexpected inference input"):
+        asyncio.run(as_coroutine(server, {"NI": ones()}))
+
+
+async def as_coroutine(server: Server, inputs: dict) -> None:
+    await server.infer_async("m", inputs)
+
+
+def test_a_loop_goes_on_while_requests_run(server: Server, gate: Gate):
+    server.load(echo(), gated(gate), name="m")
+
+    async def main() -> float:
+        waiting = asyncio.ensure_future(as_result(server))
+        await asyncio.to_thread(gate.wait_entered)  # the loop is free to do other things
+        assert not waiting.done()
+        gate.open()
+        return await asyncio.wait_for(waiting, WAIT_S)
+
+    assert asyncio.run(main()) == 6
+
+
+async def as_result(server: Server) -> float:
+    return float((await server.infer_async("m", {"IN": row(6)}))["OUT"][0, 0])
+
+
+def test_a_cancelled_await_cancels_the_request(server: Server, gate: Gate):
+    server.load(echo(), gated(gate), name="m")
+    futures: list[InferenceFuture] = []
+
+    async def main() -> None:
+        futures.append(server.submit("m", {"IN": ones()}))
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(futures[0], 0.01)
+
+    asyncio.run(main())
+    assert isinstance(futures[0].exception(0), CancelledError)
+    gate.open()
+    assert server.infer("m", {"IN": row(3)})["OUT"][0, 0] == 3
+
+
+def test_an_answer_for_a_loop_that_is_closed_is_nobodys_problem(server: Server, gate: Gate, caplog):
+    server.load(echo(), gated(gate), name="m")
+    futures: list[InferenceFuture] = []
+
+    async def main() -> None:
+        futures.append(server.submit("m", {"IN": ones()}))
+        task = asyncio.ensure_future(wrap(futures[0]))
+        await asyncio.sleep(0)
+        assert not task.done()
+
+    async def wrap(future: InferenceFuture) -> None:
+        await future
+
+    asyncio.run(main())
+    gate.open()
+    server.infer("m", {"IN": ones()})
+    assert futures[0].done()
+    assert not caplog.records
+
+
+# -- streams -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_stream_yields_every_response_in_order(server: Server, count: int):
+    server.load(echo(DECOUPLED), streaming(), name="m")
+    responses = list(server.stream("m", {"IN": row(count)}, request_id="r"))
+    assert [float(response["OUT"][0, 0]) for response in responses] == list(range(count))
+    assert all(response.request_id == "r" for response in responses)
+
+
+def test_stream_of_a_model_that_is_not_decoupled_yields_one(server: Server):
+    server.load(echo(), lambda IN: {"OUT": IN + 1}, name="m")
+    (response,) = server.stream("m", {"IN": row(1)})
+    assert response["OUT"][0, 0] == 2
+
+
+def test_Y5_a_decoupled_model_needs_a_stream(server: Server):
+    server.load(echo(DECOUPLED), streaming(), name="m")
+    for send in (server.infer, server.submit):
+        with pytest.raises(UnsupportedError) as caught:
+            send("m", {"IN": ones()})
+        assert caught.value.message == (
+            "ModelInfer RPC doesn't support models with decoupled transaction policy"
+        )
+
+
+def test_submit_with_a_response_callback(server: Server):
+    server.load(echo(DECOUPLED), streaming(), name="m")
+    got: list[tuple[int, bool]] = []
+    future = server.submit(
+        "m",
+        {"IN": row(2)},
+        on_response=lambda response, final: got.append((len(response.outputs), final)),
+    )
+    assert dict(future.result(WAIT_S)) == {}
+    assert got == [(1, False), (1, False), (0, True)]
+
+
+def partial_then_error() -> type:
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            for request in requests:
+                sender = request.get_response_sender()
+                tensor = pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())
+                sender.send(pb_utils.InferenceResponse([tensor]))
+                sender.send(
+                    pb_utils.InferenceResponse(error=pb_utils.TritonError("half way")),
+                    flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+                )
+
+    return TritonPythonModel
+
+
+def test_an_error_in_the_middle_of_a_stream_is_raised_there(server: Server):
+    server.load(echo(DECOUPLED), partial_then_error(), name="m")
+    got = []
+    with pytest.raises(Exception, match="half way"):
+        for response in server.stream("m", {"IN": row(1)}):
+            got.append(response)
+    assert len(got) == 1
+    assert len(list(server.models())) == 1
+
+
+def test_leaving_a_stream_early_cancels_it(server: Server):
+    left, cancelled = threading.Event(), threading.Event()
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            import triton_python_backend_utils as pb_utils
+
+            (request,) = requests
+            sender = request.get_response_sender()
+            tensor = pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())
+            sender.send(pb_utils.InferenceResponse([tensor]))
+            waited(left)
+            if sender.is_cancelled():
+                cancelled.set()
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    server.load(echo(DECOUPLED), TritonPythonModel, name="m")
+    for _ in server.stream("m", {"IN": ones()}):
+        break
+    left.set()
+    waited(cancelled)
+
+
+def test_a_response_may_come_long_after_execute(server: Server, gate: Gate):
+    """The version stays until the last response is out, even if it is unloaded meanwhile."""
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            import triton_python_backend_utils as pb_utils
+
+            def later(sender, value):
+                gate.stand([])
+                sender.send(
+                    pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value)]),
+                    flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+                )
+
+            for request in requests:
+                arguments = (request.get_response_sender(), request.inputs()[0].as_numpy())
+                threading.Thread(target=later, args=arguments).start()
+
+    server.load(echo(DECOUPLED), TritonPythonModel, name="m")
+    got: list[float] = []
+    futures = [
+        server.submit(
+            "m",
+            {"IN": row(n)},
+            on_response=lambda response, _: got.append(float(response.outputs["OUT"][0, 0])),
+        )
+        for n in range(3)
+    ]
+    gate.wait_entered(3)
+    assert server.unload("m") is False
+    gate.open()
+    for future in futures:
+        future.result(WAIT_S)
+    assert sorted(got) == [0, 1, 2]
+
+
+# -- models that ask the server ----------------------------------------------------------------------
+
+
+def test_infer_from_inside_a_model(server: Server):
+    """The direct path nests: caller, outer and inner model share one thread."""
+    threads = []
+
+    def inner(IN):
+        threads.append(threading.get_ident())
+        return {"OUT": IN + 1}
+
+    def outer(IN):
+        threads.append(threading.get_ident())
+        return {"OUT": server.infer("inner", {"IN": IN})["OUT"] * 10}
+
+    server.load(echo(), inner, name="inner")
+    server.load(echo(), outer, name="outer")
+    assert server.infer("outer", {"IN": row(1)})["OUT"][0, 0] == 20
+    assert threads == [threading.get_ident()] * 2
+    assert server.submit("outer", {"IN": row(2)}).result(WAIT_S)["OUT"][0, 0] == 30
+    assert fields(server.statistics(), "inner")["success"] == 2
+
+
+def test_infer_from_inside_a_step_of_an_ensemble(server: Server):
+    server.load(echo(), lambda IN: {"OUT": IN + 1}, name="inner")
+    server.load(echo(), lambda IN: server.infer("inner", {"IN": IN}), name="outer")
+    server.load(
+        ensemble_text(
+            ("outer", {"IN": "X"}, {"OUT": "m"}),
+            ("outer", {"IN": "m"}, {"OUT": "Y"}),
+            inputs={"X": "FP32[4]"},
+            outputs={"Y": "FP32[4]"},
+        ),
+        name="e",
+    )
+    for _ in range(3):
+        assert server.infer("e", {"X": row(1)})["Y"][0, 0] == 3
+
+
+def test_an_error_inside_a_nested_call_is_the_inner_models(server: Server):
+    def inner(IN):
+        raise ValueError("deep")
+
+    server.load(echo(), inner, name="inner")
+    server.load(echo(), lambda IN: server.infer("inner", {"IN": IN}), name="outer")
+    with pytest.raises(ModelError, match="ValueError: deep"):
+        server.infer("outer", {"IN": ones()})
+    with pytest.raises(NotFoundError):
+        server.infer("none", {"IN": ones()})
+    server.load(echo(), lambda IN: {"OUT": IN}, name="inner")
+    assert server.infer("outer", {"IN": row(3)})["OUT"][0, 0] == 3
+
+
+def test_what_a_step_sends_early_does_not_wait_for_its_return(server: Server):
+    """A step that answers through its sender and goes on working holds nobody up."""
+    second_ran = threading.Event()
+
+    class First:
+        def execute(self, requests):
+            import triton_python_backend_utils as pb_utils
+
+            (request,) = requests
+            tensor = pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())
+            request.get_response_sender().send(
+                pb_utils.InferenceResponse([tensor]),
+                flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+            )
+            waited(second_ran)
+            return [None]
+
+    def second(IN):
+        second_ran.set()
+        return {"OUT": IN + 1}
+
+    server.load(echo(), First, name="first")
+    server.load(echo(), second, name="second")
+    server.load(
+        ensemble_text(
+            ("first", {"IN": "X"}, {"OUT": "m"}),
+            ("second", {"IN": "m"}, {"OUT": "Y"}),
+            inputs={"X": "FP32[4]"},
+            outputs={"Y": "FP32[4]"},
+        ),
+        name="e",
+    )
+    assert server.infer("e", {"X": row(1)})["Y"][0, 0] == 2
+
+
+def test_D12_responses_in_order_do_not_overtake_each_other_on_their_way(server: Server):
+    """The first answer is still with its receiver when the second is ready on another thread."""
+    receiver, gate = Gate(), Gate(is_open=True)
+    server.load(
+        echo(
+            "dynamic_batching { preferred_batch_size: 1 preserve_ordering: true } "
+            "instance_group { count: 2 kind: KIND_CPU }",
+            max_batch_size=1,
+        ),
+        gated(gate),
+        name="m",
+    )
+    order: list[str] = []
+
+    def slow_receiver(response, final):
+        order.append("a begins")
+        receiver.stand([])
+        order.append("a ends")
+
+    futures = [server.submit("m", {"IN": ones()}, on_response=slow_receiver)]
+    receiver.wait_entered()
+    gate.wait_entered()
+    for name in ("b", "c"):
+        futures.append(
+            server.submit("m", {"IN": ones()}, on_response=lambda *_, n=name: order.append(n))
+        )
+    # The other instance is at c: it is through with b and its answer.
+    gate.wait_entered(2)
+    assert order == ["a begins"]
+    receiver.open()
+    for future in futures:
+        future.result(WAIT_S)
+    assert order == ["a begins", "a ends", "b", "c"]
