@@ -1,4 +1,8 @@
-"""Resolve constraints.txt anew from pyproject.toml: what pip would install today for the tests."""
+"""Resolve constraints.txt anew from pyproject.toml: what pip would install today for the tests.
+
+Resolved for Debian 12's Python, the oldest that `make test` must work with: some packages need a
+later patch release of 3.11.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+OLDEST = "3.11.2"
 ROOT = Path(__file__).resolve().parent.parent
 HEAD = """\
 # The set that nbtriton is tested with: every install of the Makefile, of CI and of Binder uses it
@@ -26,6 +31,7 @@ def main() -> None:
         pins.write_text("\n".join(kept))
         subprocess.run(
             [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "-q",
+             "--python-version", OLDEST, "--only-binary", ":all:", "--target", scratch,
              "--report", str(report), "-c", str(pins), f"{ROOT}[test]"],
             check=True,
         )  # fmt: skip
