@@ -85,7 +85,7 @@ def test_old_samples_are_forgotten():
 def test_batch_sizes_are_recent_or_else_since_load():
     recorder = record(seconds(10), lambda at: loaded("m", at, batch=4))
     (activity,) = recorder.models()
-    assert activity.bins_since == "in 30 s"
+    assert activity.bins_since == "in this time"
     assert dict(activity.bins)["4"] == loaded("m", 10, batch=4).execution_count
     idle = record([0, 1], lambda _: loaded("m", 10, batch=4))
     (activity,) = idle.models()
@@ -137,3 +137,8 @@ def test_a_frame_of_four_busy_models_is_small():
     for at in seconds(40, 0.1):
         recorder.add(shot(at, *(loaded(f"m{i}", at) for i in range(4))))
     assert len(encode(1, recorder.models())) < 64_000
+
+
+@pytest.mark.parametrize(("upto", "covered"), [(0, 1), (6.5, 7), (100, 30)])
+def test_a_short_run_fills_the_picture(upto, covered):
+    assert record(seconds(upto), lambda at: model("m")).covered_s == covered

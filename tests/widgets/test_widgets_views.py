@@ -238,3 +238,29 @@ def test_curve_grows_and_stops(hub, clock):
 
 def test_reprs_are_short(watch):
     assert repr(watch) == "<WatchView>"
+
+
+class KernelComm:
+    """A comm as ipykernel 7.4 has it: it remembers which shell sent on it last."""
+
+    comm_id = "c"
+
+    def on_msg(self, _call):
+        pass
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, data=None, buffers=None, **_):
+        self.sent.append(data)
+        self._reply_subshell_id = None  # the main shell
+
+    def close(self, *_, **__):
+        pass
+
+
+def test_replies_are_not_bound_to_the_busy_main_shell(watch):
+    watch.comm = KernelComm()
+    watch._send_state(watch._recorder)
+    assert watch.comm.sent
+    assert not hasattr(watch.comm, "_reply_subshell_id")

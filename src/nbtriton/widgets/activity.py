@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from array import array
@@ -101,6 +102,13 @@ class Recorder:
             return 1.0  # in the middle of an execution, which is counted when it ends
         return min(1.0, spent / max(1, self._now_ns - last.at_ns))
 
+    @property
+    def covered_s(self) -> float:
+        """How far back there is something to see: whole seconds, at most the span."""
+        with self._lock:
+            oldest = min((s[0].at_ns for s in self._samples.values()), default=self._now_ns)
+        return min(self.span_s, max(1.0, float(math.ceil((self._now_ns - oldest) / _NS))))
+
     def models(self, *, whole: bool = False) -> tuple[ModelActivity, ...]:
         """Return what each model did.
 
@@ -142,7 +150,7 @@ class Recorder:
                 for i, instance in enumerate(model.instances)
             ),
             bins=bin_counts(bins, within if recent else model.batch_sizes),
-            bins_since=f"in {self.span_s:.0f} s" if recent else "since load",
+            bins_since="in this time" if recent else "since load",
             infer_per_s=(new.inference_count - old.inference_count) / seconds if seconds else 0.0,
             queue_ms=(new.queue_ns - old.queue_ns) / requests / 1e6 if requests else 0.0,
             compute_ms=compute_ns / requests / 1e6 if requests else 0.0,

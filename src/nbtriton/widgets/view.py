@@ -85,6 +85,25 @@ class LiveView(anywidget.AnyWidget):
     def _on_message(self, content: dict[str, Any]) -> None:
         """Hear what only this kind of view says."""
 
+    def open(self) -> None:
+        """Open the comm to the pages (called by ipywidgets)."""
+        super().open()
+        self._address_replies()
+
+    def _send(self, msg: Any, buffers: Any = None) -> None:
+        super()._send(msg, buffers=buffers)
+        self._address_replies()
+
+    def _address_replies(self) -> None:
+        """Let what a page says arrive where the page sent it: on a subshell, while cells run.
+
+        ipykernel 7.4 hands it to the shell that last sent something on the comm instead. For a
+        cell or a thread that is the main shell, which is busy while a cell runs: "Stop" would
+        be heard when there is nothing left to stop.
+        """
+        if self.comm is not None:
+            vars(self.comm).pop("_reply_subshell_id", None)
+
     # -- the hub ------------------------------------------------------------------------------
 
     def watched(self) -> bool:

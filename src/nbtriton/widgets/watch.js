@@ -160,7 +160,7 @@ function render({ model, el }) {
       write(text, `${Math.round(values.share * 100)} % · ${doing}`);
     }
     const most = Math.max(0, ...data.bins);
-    write(part("bar-title"), `batch sizes ${data.recent ? `in ${span} s` : "since load"}`);
+    write(part("bar-title"), `batch sizes ${data.recent ? "in this time" : "since load"}`);
     write(part("bar-top"), count(most));
     card.querySelectorAll('[data-role="bar"]').forEach((bar, k) => {
       const height = (Number(bar.getAttribute("data-room")) * (data.bins[k] ?? 0)) / Math.max(1, most);

@@ -61,9 +61,9 @@ class WatchView(LiveView):
             self.frame = encode(self._sequence, models)
 
     def static(self) -> StaticView:
-        """Return the last half minute as it is now; rates are over the time in which it worked."""
+        """Return what was seen, at most the last half minute; rates are over the working time."""
         models = self._recorder.models(whole=True)
-        span = self._recorder.span_s
+        span = self._recorder.covered_s
         return StaticView(
             watch_html(models, span_s=span), watch_text(models), watch_svg(models, span_s=span)
         )
