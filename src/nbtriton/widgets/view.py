@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +101,8 @@ class LiveView(anywidget.AnyWidget):
         cell or a thread that is the main shell, which is busy while a cell runs: "Stop" would
         be heard when there is nothing left to stop.
         """
-        if self.comm is not None:
-            vars(self.comm).pop("_reply_subshell_id", None)
+        with suppress(AttributeError):
+            del self.comm._reply_subshell_id  # noqa: SLF001 -- no public way
 
     # -- the hub ------------------------------------------------------------------------------
 
