@@ -18,15 +18,35 @@ from nbtriton.config import ModelConfig
 from nbtriton.engine.request import InferenceRequest
 from nbtriton.errors import InternalError, InvalidArgumentError
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, Run
-from nbtriton.tensors import Array, deserialize_bytes, numpy_dtype, to_protocol
+from nbtriton.tensors import Array, deserialize_bytes, kind_of, numpy_dtype, to_protocol
 
 __all__ = ["SequenceTensors", "enum_name"]
 
 _FLAGS = {"CONTROL_SEQUENCE_START": SEQUENCE_START, "CONTROL_SEQUENCE_END": SEQUENCE_END}
 _CORRELATION = "CONTROL_SEQUENCE_CORRID"
 _READY = "CONTROL_SEQUENCE_READY"
+_KINDS = ("a number", "a string")
 
-_State = dict[str, Array]
+
+class _State:
+    """The implicit state of one sequence, by input name; nobody else refers to its arrays."""
+
+    __slots__ = ("__weakref__", "hidden", "values")
+
+    def __init__(self, values: dict[str, Array]) -> None:
+        self.values = values
+        # State outputs that the client did not ask for; a sequence has one request at a time.
+        self.hidden: frozenset[str] = frozenset()
+
+
+class _Padding(InferenceRequest):
+    """A row that belongs to nobody: whatever is answered to it is lost (DI-4)."""
+
+    __slots__ = ()
+
+    def send(self, response: Response | None, *, final: bool) -> None:  # noqa: ARG002
+        if not (self.claim() if final else self.open):
+            raise InternalError("Unable to send response. Response sender has been closed.")
 
 
 class SequenceTensors:
@@ -44,11 +64,14 @@ class SequenceTensors:
         batching = config.sequence_batching
         self._shape = (1, 1) if config.max_batch_size > 0 else (1,)  # C-1
         self._controls: list[tuple[str, Callable[[int | str, int, bool], Array]]] = []
-        self.correlation_datatype = ""
+        self._correlation = ("", "")  # name and datatype of the control, if there is one
         for control_input in batching.control_input:
             for control in control_input.control:
                 kind = enum_name(control, "kind")
                 self._controls.append((control_input.name, self._control(kind, control)))
+                if kind == _CORRELATION:
+                    datatype = to_protocol(enum_name(control, "data_type"))
+                    self._correlation = (control_input.name, datatype)
         self._initial = {
             state.input_name: _initial_state(state, config.max_batch_size > 0, model_directory)
             for state in batching.state
@@ -58,14 +81,15 @@ class SequenceTensors:
 
     def check(self, model: str, correlation_id: int | str, prefix: str) -> None:
         """Refuse an id whose type is not the control's (A18)."""
-        if not self.correlation_datatype or not correlation_id:
+        name, expected = self._correlation
+        if not name or not correlation_id:
             return
         found = "BYTES" if isinstance(correlation_id, str) else "UINT64"
-        expected = self.correlation_datatype
         if (found == "BYTES") != (expected == "BYTES"):
             raise InvalidArgumentError(
-                f"{prefix}sequence batching control 'CORRID' data-type is '{found}', "
-                f"but model '{model}' expects '{expected}'"
+                f"{prefix}sequence batching control '{name}' data-type is '{found}', "
+                f"but model '{model}' expects '{expected}'",
+                hint=f"give a correlation_id that is {_KINDS[expected == 'BYTES']}",
             )
 
     def batch(self, run: Run, requests: Sequence[InferenceRequest]) -> list[InferenceRequest]:
@@ -77,9 +101,11 @@ class SequenceTensors:
             if self._initial:
                 state = self._states.get(sequence)
                 if state is None or request.flags & SEQUENCE_START:  # Q-7, I-2
-                    state = self._states[sequence] = dict(self._initial)
-                inputs |= state
-                request.requested_outputs |= self._state_outputs.keys()
+                    state = self._states[sequence] = _State(self._initial)
+                # Copies: a model may write into its inputs.
+                inputs |= {name: _copy(value) for name, value in state.values.items()}
+                state.hidden = frozenset(self._state_outputs) - request.requested_outputs
+                request.requested_outputs |= state.hidden
             request.inputs = inputs
         if not run.rows:
             return list(requests)
@@ -87,37 +113,41 @@ class SequenceTensors:
         first = requests[0]
         return [rows.get(row) or self._padding(first) for row in range(run.size)]
 
-    def responses(
-        self, run: Run, responses: Sequence[Response | None]
-    ) -> list[Response | None]:
+    def responses(self, run: Run, responses: Sequence[Response | None]) -> list[Response | None]:
         """Return the responses of the real requests, and keep the states they carry (I-5)."""
         real = [responses[row] for row in run.rows] if run.rows else list(responses)
-        for response, sequence in zip(real, run.sequences, strict=True):
-            if response is None or not self._state_outputs:
+        if not self._state_outputs:
+            return real
+        requests: Sequence[InferenceRequest] = run.tickets  # type: ignore[assignment]
+        for request, response, sequence in zip(requests, real, run.sequences, strict=True):
+            state = self._states[sequence]
+            request.requested_outputs -= state.hidden  # the next pass may be another one (IT-2)
+            if response is None or response.error is not None:
                 continue
-            outputs = dict(response.outputs)
-            state = self._states.get(sequence)
-            for output, name in self._state_outputs.items():
-                if output in outputs and state is not None:
-                    state[name] = outputs.pop(output)
-            response.outputs = outputs
+            written = response.outputs.keys() & self._state_outputs.keys()
+            state.values = state.values | {
+                self._state_outputs[name]: _copy(response.outputs[name]) for name in written
+            }
+            if written & state.hidden:
+                response.outputs = {
+                    name: value
+                    for name, value in response.outputs.items()
+                    if name not in state.hidden
+                }
         return real
 
     def _padding(self, first: InferenceRequest) -> InferenceRequest:
         """A row that belongs to nobody: same names and shapes, READY false, no answer (DI-3)."""
-        inputs = {
-            name: np.full_like(value, b"") if value.dtype == object else value * 0
-            for name, value in first.inputs.items()
-        }
+        inputs = {name: _zeros(value) for name, value in first.inputs.items()}
         for name, value_of in self._controls:
             inputs[name] = value_of(0, 0, False)
-        padding = InferenceRequest(0, inputs, first.requested_outputs, 1, "numpy")
+        padding = _Padding(0, inputs, first.requested_outputs, 1, first.kind)
         padding.runtime = first.runtime
         return padding
 
     def _control(self, kind: str, control: Any) -> Callable[[int | str, int, bool], Array]:
         if kind == _CORRELATION:
-            return self._correlation(control)
+            return self._correlation_control(control)
         for field, dtype in (
             ("int32_false_true", np.int32), ("fp32_false_true", np.float32), ("bool_false_true", bool),
         ):  # fmt: skip
@@ -125,12 +155,12 @@ class SequenceTensors:
             if values:
                 off, on = (np.full(self._shape, value, dtype) for value in values)
         if kind == _READY:
-            return lambda _id, _flags, ready: on if ready else off
+            return lambda _id, _flags, ready: (on if ready else off).copy()
         flag = _FLAGS[kind]
-        return lambda _id, flags, _ready: on if flags & flag else off
+        return lambda _id, flags, _ready: (on if flags & flag else off).copy()
 
-    def _correlation(self, control: Any) -> Callable[[int | str, int, bool], Array]:
-        datatype = self.correlation_datatype = to_protocol(enum_name(control, "data_type"))
+    def _correlation_control(self, control: Any) -> Callable[[int | str, int, bool], Array]:
+        datatype = to_protocol(enum_name(control, "data_type"))
         if datatype == "BYTES":  # C-4, as it was meant to be
             return lambda cid, _flags, _ready: np.full(self._shape, _text(cid), dtype=object)
         dtype = numpy_dtype(datatype)
@@ -154,11 +184,25 @@ def _text(correlation_id: int | str) -> bytes:
     return str(correlation_id).encode() if correlation_id else b""
 
 
+def _copy(value: Array) -> Array:
+    return value.clone() if kind_of(value) == "torch" else value.copy()
+
+
+def _zeros(value: Array) -> Array:
+    if kind_of(value) == "torch":
+        return value.new_zeros(value.shape)
+    return np.full_like(value, b"") if value.dtype == object else np.zeros_like(value)
+
+
 def _initial_state(state: Any, batching: bool, directory: Path | None) -> Array:
-    """Return a sequence's first state (I-2 to I-4)."""
+    """Return a sequence's first state (I-2 to I-4).
+
+    As in Triton, the sizes in ``initial_state.dims`` say how much data there is to be; the state
+    begins with 1 wherever its own ``dims`` are variable, and takes what it needs of that data.
+    """
     datatype = to_protocol(enum_name(state, "data_type"))
     initial = state.initial_state[0] if state.initial_state else None
-    dims = [1 if dim == -1 else dim for dim in (state.dims if initial is None else initial.dims)]
+    dims = [1 if dim == -1 else dim for dim in state.dims]
     shape = (1, *dims) if batching else tuple(dims)
     if initial is None or initial.WhichOneof("state_data") == "zero_data":
         if datatype == "BYTES":
@@ -168,13 +212,14 @@ def _initial_state(state: Any, batching: bool, directory: Path | None) -> Array:
     if directory is None or not path.is_file():
         raise InternalError(f"failed to open text file for read {path}: No such file or directory")
     content = path.read_bytes()
+    count = int(np.prod(shape))
     if datatype == "BYTES":
-        return deserialize_bytes(content).reshape(shape)
+        return deserialize_bytes(content)[:count].reshape(shape)
     dtype = numpy_dtype(datatype)
-    expected = int(np.prod(shape)) * dtype.itemsize
+    expected = int(np.prod(initial.dims)) * dtype.itemsize
     if len(content) < expected:
         raise InvalidArgumentError(
             f"initial_state setting expects {expected} bytes, "
             f"but the data provided from {initial.data_file}only has {len(content)} bytes."
         )
-    return np.frombuffer(content[:expected], dtype).reshape(shape).copy()
+    return np.frombuffer(content, dtype, count).reshape(shape)

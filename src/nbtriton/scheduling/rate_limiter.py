@@ -30,17 +30,16 @@ class ResourceShortage(Exception):  # noqa: N818 - a finding, told to the user b
 
 
 class _Member:
-    __slots__ = ("device", "executions", "needs", "staged", "weight")
+    __slots__ = ("executions", "needs", "staged", "weight")
 
     def __init__(self, needs: Sequence[ResourceNeed], device: int, priority: int) -> None:
-        self.needs = tuple(needs)
-        self.device = device
+        # As in Triton, the last entry of a name counts.
+        self.needs = {
+            (need.name.lower(), _GLOBAL if need.is_global else device): need for need in needs
+        }
         self.weight = max(1, priority)
         self.executions = 0
         self.staged = False
-
-    def pool(self, need: ResourceNeed) -> tuple[str, int]:
-        return (need.name.lower(), _GLOBAL if need.is_global else self.device)
 
 
 class RateLimiter:
@@ -61,13 +60,13 @@ class RateLimiter:
         self._members: dict[Hashable, _Member] = {}
         self._used: dict[tuple[str, int], int] = {}
         self._pools: dict[tuple[str, int], int] = {}
-        self._staged: list[tuple[int, int, Hashable]] = []
+        self._staged: list[tuple[int, int, Hashable, _Member]] = []
         self._sequence = 0
 
     def add(
         self, key: Hashable, needs: Sequence[ResourceNeed], device: int = 0, priority: int = 0
-    ) -> None:
-        """Register an instance.
+    ) -> list[Hashable]:
+        """Register an instance; returns who is granted because a pool has grown (R3).
 
         Raises
         ------
@@ -77,8 +76,8 @@ class RateLimiter:
         """
         member = _Member(needs, device, priority)
         self._check_kinds([*self._members.values(), member])
-        for need in needs:
-            limit = self._limit(need, device)
+        for pool, need in member.needs.items():
+            limit = self._limit(pool)
             if limit is not None and limit < need.count:
                 raise ResourceShortage(
                     f'Resource count for "{need.name}" is limited to {limit} which will prevent '
@@ -87,46 +86,59 @@ class RateLimiter:
                 )
         self._members[key] = member
         self._resize()
+        return self._grant()
 
     def remove(self, key: Hashable) -> list[Hashable]:
         """Forget an instance that holds nothing; returns who is granted because of it."""
-        self._members.pop(key, None)
+        member = self._members.pop(key, None)
+        if member is not None:
+            member.staged = False
         self._resize()
         return self._grant()
 
     def stage(self, key: Hashable) -> list[Hashable]:
         """An idle instance has work; returns the instances granted now, perhaps this one."""
-        member = self._members[key]
-        if not member.staged:
-            member.staged = True
-            self._sequence += 1
-            heappush(self._staged, (member.executions * member.weight, self._sequence, key))  # R6
+        self._stage(key)
         return self._grant()
 
-    def release(self, key: Hashable, *, executed: bool = True) -> list[Hashable]:
-        """An instance gives its resources back; returns who is granted because of it (R8)."""
+    def release(
+        self, key: Hashable, *, more: bool = False, executed: bool = True
+    ) -> list[Hashable]:
+        """An instance gives its resources back; returns who is granted because of it (R8).
+
+        With ``more`` work for it, it is staged again before anybody is granted: only so it
+        competes by its priority with those that wait (R6).
+        """
         member = self._members[key]
-        for need in member.needs:
-            self._used[member.pool(need)] -= need.count
+        for pool, need in member.needs.items():
+            self._used[pool] -= need.count
         member.executions += executed
+        if more:
+            self._stage(key)
         return self._grant()
 
     def pools(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Return (used, size) of every pool; device -1 is the global one."""
         return {pool: (self._used.get(pool, 0), size) for pool, size in self._pools.items()}
 
+    def _stage(self, key: Hashable) -> None:
+        member = self._members[key]
+        if not member.staged:
+            member.staged = True
+            self._sequence += 1
+            order = member.executions * member.weight  # R6
+            heappush(self._staged, (order, self._sequence, key, member))
+
     def _grant(self) -> list[Hashable]:
         granted: list[Hashable] = []
         while self._staged:
-            key = self._staged[0][2]
-            member = self._members.get(key)
-            if member is not None and not self._fits(member):
+            _, _, key, member = self._staged[0]
+            if member.staged and not self._fits(member):
                 break
             heappop(self._staged)
-            if member is None:
+            if not member.staged:  # removed meanwhile
                 continue
-            for need in member.needs:
-                pool = member.pool(need)
+            for pool, need in member.needs.items():
                 self._used[pool] = self._used.get(pool, 0) + need.count
             member.staged = False
             granted.append(key)
@@ -135,25 +147,27 @@ class RateLimiter:
     def _fits(self, member: _Member) -> bool:
         return all(
             self._used.get(pool, 0) + need.count <= self._pools[pool]
-            for need in member.needs
-            for pool in (member.pool(need),)
+            for pool, need in member.needs.items()
         )
 
-    def _limit(self, need: ResourceNeed, device: int) -> int | None:
+    def _limit(self, pool: tuple[str, int]) -> int | None:
+        """Return the explicit size of a pool, None if nothing is limited explicitly (R4)."""
         if not self._limits:
             return None
-        name = need.name.lower()
-        if need.is_global:  # the device of an explicit limit is ignored (R4)
-            return max((c for (n, _), c in self._limits.items() if n == name), default=0)
-        everywhere = self._limits.get((name, None), 0)
-        return self._limits.get((name, device), everywhere)
+        name, device = pool
+        # The device of an explicit limit is ignored for a global resource.
+        counts = (
+            count
+            for (limited, where), count in self._limits.items()
+            if limited == name and (device == _GLOBAL or where in (None, device))
+        )
+        return max(counts, default=0)
 
     def _resize(self) -> None:
         self._pools = {}
         for member in self._members.values():
-            for need in member.needs:
-                pool = member.pool(need)
-                limit = self._limit(need, member.device)
+            for pool, need in member.needs.items():
+                limit = self._limit(pool)
                 largest = max(self._pools.get(pool, 0), need.count)
                 self._pools[pool] = largest if limit is None else limit
 
@@ -161,7 +175,7 @@ class RateLimiter:
     def _check_kinds(members: Iterable[_Member]) -> None:
         kinds: dict[str, bool] = {}
         for member in members:
-            for need in member.needs:
+            for need in member.needs.values():
                 if kinds.setdefault(need.name.lower(), need.is_global) != need.is_global:
                     raise ResourceShortage(
                         f'Resource "{need.name}" is present as both global and device-specific '

@@ -14,7 +14,9 @@ from collections import deque
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
+from struct import pack, unpack
 
+from nbtriton.scheduling.agenda import Agenda
 from nbtriton.scheduling.batcher import Batcher, BatcherSettings
 from nbtriton.scheduling.tickets import Decision, Drop, Run, Ticket, Where
 
@@ -48,21 +50,31 @@ class SequenceSettings:
             return self.max_candidate_sequences
         return max(1, self.max_batch_size)
 
+    @property
+    def enough_slots(self) -> int:
+        """So many slots with a request make a batch before the delay is over (DI-6)."""
+        size = max(1, self.max_batch_size)
+        # Triton divides and compares in single precision: 3 of 10 slots are 0.3.
+        shares = (unpack("f", pack("f", ready / size))[0] for ready in range(1, size + 1))
+        wanted = self.minimum_slot_utilization
+        return next((n for n, share in enumerate(shares, 1) if share >= wanted), size + 1)
+
 
 class _Sequence:
     """One live sequence: where it is, and what waits for its turn."""
 
     __slots__ = (
-        "__weakref__", "backlog_deadline_ns", "ended", "id", "in_flight", "place", "seen_ns",
-        "waiting",
+        "__weakref__", "backlog_deadline_ns", "ended", "flying", "id", "place", "seen_ns",
+        "since_ns", "waiting",
     )  # fmt: skip
 
     def __init__(self, correlation_id: Hashable) -> None:
         self.id = correlation_id
-        self.place: tuple[int, int] | None = None  # (slot, instance); None while in the backlog
+        self.place: tuple[int, int] | None = None  # (slot, instance); None before it had one
         self.waiting: deque[Ticket] = deque()
         self.seen_ns = 0
-        self.in_flight = False  # one of its requests is with the instance
+        self.flying: Ticket | None = None  # the one that the instance, or its batcher, has
+        self.since_ns = 0  # when that one was enqueued
         self.ended = False  # END was enqueued, or the sequence was idle for too long
         self.backlog_deadline_ns = 0
 
@@ -81,6 +93,7 @@ class SequenceBatcher:
 
     def __init__(self, settings: SequenceSettings, instances: int) -> None:
         self._settings = settings
+        self._enough = settings.enough_slots
         self._live: dict[Hashable, _Sequence] = {}  # by id: the sequence that new requests join
         self._rows: list[list[_Sequence | None]] = [
             [None] * settings.slots for _ in range(instances)
@@ -93,11 +106,12 @@ class SequenceBatcher:
         self._batchers: list[Batcher] = []
         if settings.oldest is not None:
             self._batchers = [Batcher(settings.oldest, 1) for _ in range(instances)]
+        self._flying: set[tuple[int, int]] = set()  # oldest: slots whose request is not back yet
         self._owner: dict[Ticket, _Sequence] = {}  # of every ticket that waits or runs
         self._next_id = 0  # iterative: ids for requests that bring none (IT-1)
-        self._reap: list[tuple[int, int, _Sequence]] = []  # when to look whether it is idle
-        self._deadlines: list[tuple[int, int, _Sequence]] = []  # backlog timeouts
-        self._count = 0
+        self._given_up: set[Ticket] = set()  # iterative: cancelled while they ran
+        self._idleness: Agenda[_Sequence] = Agenda(lambda _, sequence: not sequence.ended)
+        self._timeouts: Agenda[_Sequence] = Agenda(_may_time_out)
         self._waits: dict[int, int] = {}  # direct: until when an instance waits for more rows
         self._waiting = 0
 
@@ -110,9 +124,8 @@ class SequenceBatcher:
             return [_refuse(ticket, f"inference request to model '{settings.model_name}' must "
                             "specify batch-size 1 due to requirements of sequence batcher")]  # Q-1
         if settings.iterative and not ticket.correlation_id:
-            self._next_id += 1
-            ticket.correlation_id = self._next_id
-            ticket.flags |= SEQUENCE_START
+            ticket.correlation_id = self._new_id()
+            ticket.flags = SEQUENCE_START
         if not ticket.correlation_id:
             return [_refuse(ticket, f"inference request to model '{settings.model_name}' must "
                             "specify a non-zero or non-empty correlation ID")]  # Q-2
@@ -127,17 +140,14 @@ class SequenceBatcher:
                     "the sequence",
                 )]  # Q-3
             sequence = self._begin(now, ticket.correlation_id)
-        ticket.enqueued_ns = now
         self._enqueue(now, sequence, ticket)
         if ticket.flags & SEQUENCE_END:  # Q-6
-            sequence.ended = True
-            del self._live[sequence.id]
+            self._forget(sequence)
         if sequence.place is None:
-            self._note_backlog_timeout(now, sequence, ticket)
+            self._note_timeout(now, sequence, ticket)
         else:
-            self._issue(now, sequence, out)
-        out += self._advance(now)
-        return out
+            self._issue(now, sequence.place, out)
+        return self._advance(now, out)
 
     def finish(
         self, now: int, instance: int, tickets: Sequence[Ticket], again: Collection[Ticket] = ()
@@ -148,68 +158,80 @@ class SequenceBatcher:
         any other request ends its iterative sequence (IT-3).
         """
         out: list[Decision] = []
-        sequences = [self._owner.pop(ticket) for ticket in tickets]
-        for ticket, sequence in zip(tickets, sequences, strict=True):
-            sequence.in_flight = False
+        places = []
+        for ticket in tickets:
+            sequence = self._land(ticket)
+            places.append(sequence.place)
             if ticket in again:
                 ticket.flags = 0
                 self._enqueue(now, sequence, ticket)
+                if ticket in self._given_up:
+                    out += self._end_cancelled(sequence)
             elif self._settings.iterative:
                 self._forget(sequence)
+            self._given_up.discard(ticket)
+            self._leave_if_done(sequence)
         if self._batchers:
+            # What follows is issued first, so that it can share the batch that starts now.
+            for place in places:
+                assert place is not None
+                self._issue(now, place, out)
+            self._fill(now, out)
             out += self._translate(instance, self._batchers[instance].finish(now, 0))
         else:
             self._idle.add(instance)
-        for sequence in sequences:
-            self._issue(now, sequence, out)
-            self._leave_if_done(sequence)
-        return out + self._advance(now)
+        return self._advance(now, out)
 
     def cancel(self, now: int, ticket: Ticket) -> list[Decision]:
         """A cancelled request that waits takes all queued ones of its sequence along (X5)."""
         sequence = self._owner.get(ticket)
-        if sequence is None or ticket.where is Where.RUNNING:
+        if sequence is None:
             return []
         out: list[Decision] = []
-        if ticket not in sequence.waiting:  # oldest: it is with the instance's batcher
-            assert sequence.place is not None
-            out += self._batchers[sequence.place[1]].cancel(now, ticket)
+        if sequence.flying is ticket:
+            if ticket.where is not Where.RUNNING:  # oldest: it is with the instance's batcher
+                assert sequence.place is not None
+                instance = sequence.place[1]
+                out = self._translate(instance, self._batchers[instance].cancel(now, ticket))
             if not out:
-                return out
-            del self._owner[ticket]
-            sequence.in_flight = False
-        out += self._drop_all(sequence, "CANCELLED", "", "cancelled")
-        self._forget(sequence)
+                if self._settings.iterative:
+                    self._given_up.add(ticket)
+                return []
+            self._land(ticket)
+        out += self._end_cancelled(sequence)
         self._leave_if_done(sequence)
-        return out + self._advance(now)
+        if sequence.place is not None:  # of an END that gave its slot up already (OL-4)
+            self._issue(now, sequence.place, out)
+        return self._advance(now, out)
 
     def tick(self, now: int) -> list[Decision]:
         """`wake_at` has come."""
-        return self._advance(now)
+        out: list[Decision] = []
+        for instance, batcher in enumerate(self._batchers):
+            out += self._translate(instance, batcher.tick(now))
+        return self._advance(now, out)
 
     def clear(self, status: str, message: str) -> list[Drop]:
         """Drop everything that does not run yet: the server is stopping."""
         drops = [drop for batcher in self._batchers for drop in batcher.clear(status, message)]
         for drop in drops:
-            del self._owner[drop.ticket]
-        for sequence in {*self._live.values(), *self._backlog, *self._placed()}:
+            self._leave_if_done(self._land(drop.ticket))
+        placed = [sequence for row in self._rows for sequence in row if sequence is not None]
+        for sequence in (*placed, *self._backlog):
             drops += self._drop_all(sequence, status, message, "stopped")
             self._forget(sequence)
+            self._leave_if_done(sequence)
         self._backlog.clear()
+        self._waits.clear()
         return drops
 
     # -- what to ask -----------------------------------------------------------------------------
 
     def wake_at(self) -> int | None:
         """When `tick` must be called even if nothing happens; None for never."""
-        while self._reap and self._live.get(self._reap[0][2].id) is not self._reap[0][2]:
-            heappop(self._reap)
-        while self._deadlines and not _times_out(self._deadlines[0]):
-            heappop(self._deadlines)
-        times = list(self._waits.values())
-        times += [heap[0][0] for heap in (self._reap, self._deadlines) if heap]
-        times += [when for b in self._batchers if (when := b.wake_at()) is not None]
-        return min(times, default=None)
+        times = [self._idleness.next(), self._timeouts.next(), *self._waits.values()]
+        times += [batcher.wake_at() for batcher in self._batchers]
+        return min((when for when in times if when is not None), default=None)
 
     @property
     def waiting(self) -> int:
@@ -222,18 +244,24 @@ class SequenceBatcher:
 
     # -- where a sequence lives ------------------------------------------------------------------
 
+    def _new_id(self) -> int:
+        self._next_id += 1
+        while self._next_id in self._live:  # a client chose it: the two must not mix
+            self._next_id += 1
+        return self._next_id
+
     def _begin(self, now: int, correlation_id: Hashable) -> _Sequence:
         sequence = self._live[correlation_id] = _Sequence(correlation_id)
-        sequence.seen_ns = now
-        if self._free and not self._backlog:
+        if self._free:
             self._place(sequence)
         else:
             self._backlog.append(sequence)  # Q-5
-        self._look_again(now + self._settings.idle_ns, sequence)
+        self._idleness.add(now + self._settings.idle_ns, sequence)
         return sequence
 
     def _enqueue(self, now: int, sequence: _Sequence, ticket: Ticket) -> None:
         ticket.where = Where.QUEUED
+        ticket.enqueued_ns = now
         self._owner[ticket] = sequence
         self._waiting += 1
         sequence.waiting.append(ticket)
@@ -243,23 +271,53 @@ class SequenceBatcher:
         slot, instance = sequence.place = heappop(self._free)
         self._rows[instance][slot] = sequence
 
-    def _release(self, sequence: _Sequence) -> None:
-        """Free the slot; `_advance` gives it to the backlog."""
+    def _leave(self, sequence: _Sequence) -> None:
+        """Free the slot; `_fill` gives it to the backlog."""
         assert sequence.place is not None
         slot, instance = sequence.place
-        sequence.place = None
-        self._rows[instance][slot] = None
-        heappush(self._free, (slot, instance))
+        if self._rows[instance][slot] is sequence:
+            self._rows[instance][slot] = None
+            heappush(self._free, (slot, instance))
 
     def _leave_if_done(self, sequence: _Sequence) -> None:
-        if sequence.place and sequence.ended and not sequence.waiting and not sequence.in_flight:
-            self._release(sequence)
+        if sequence.place and sequence.ended and not sequence.waiting and not sequence.flying:
+            self._leave(sequence)
+
+    def _fill(self, now: int, out: list[Decision]) -> None:
+        """Give free slots to the backlog, first come first served (Q-5)."""
+        while self._free and self._backlog:
+            sequence = self._backlog.popleft()
+            if sequence.waiting:  # else it was cancelled, or timed out
+                self._place(sequence)
+                assert sequence.place is not None
+                self._issue(now, sequence.place, out)
+
+    def _take(self, sequence: _Sequence) -> Ticket:
+        """Its oldest request leaves the slot's queue."""
+        ticket = sequence.flying = sequence.waiting.popleft()
+        self._waiting -= 1
+        # END frees the slot when it is scheduled, not when it has run (Q-6, OL-4).
+        if ticket.flags & SEQUENCE_END and not self._settings.iterative:
+            self._leave(sequence)
+        return ticket
+
+    def _land(self, ticket: Ticket) -> _Sequence:
+        """A request came back, or will never go."""
+        sequence = self._owner.pop(ticket)
+        sequence.flying = None
+        assert sequence.place is not None
+        self._flying.discard(sequence.place)
+        return sequence
 
     def _forget(self, sequence: _Sequence) -> None:
         """New requests of this id need START again."""
         sequence.ended = True
         if self._live.get(sequence.id) is sequence:
             del self._live[sequence.id]
+
+    def _end_cancelled(self, sequence: _Sequence) -> list[Drop]:
+        self._forget(sequence)
+        return self._drop_all(sequence, "CANCELLED", "", "cancelled")
 
     def _drop_all(
         self, sequence: _Sequence, status: str, message: str, reason: str
@@ -273,147 +331,104 @@ class SequenceBatcher:
             drops.append(Drop(ticket, status, message, reason))
         return drops
 
-    def _placed(self) -> list[_Sequence]:
-        return [sequence for row in self._rows for sequence in row if sequence is not None]
-
     # -- time ------------------------------------------------------------------------------------
 
-    def _look_again(self, when: int, sequence: _Sequence) -> None:
-        self._count += 1
-        heappush(self._reap, (when, self._count, sequence))
-
-    def _note_backlog_timeout(self, now: int, sequence: _Sequence, ticket: Ticket) -> None:
+    def _note_timeout(self, now: int, sequence: _Sequence, ticket: Ticket) -> None:
         """A request's own timeout bounds the backlog time of its whole sequence (Q-11)."""
-        if not ticket.timeout_ns:
-            return
         deadline = now + ticket.timeout_ns
-        if not sequence.backlog_deadline_ns or deadline < sequence.backlog_deadline_ns:
+        if ticket.timeout_ns and not 0 < sequence.backlog_deadline_ns <= deadline:
             sequence.backlog_deadline_ns = deadline
-            self._count += 1
-            heappush(self._deadlines, (deadline, self._count, sequence))
+            self._timeouts.add(deadline, sequence)
 
     def _reap_idle(self, now: int) -> None:
         """End sequences that were silent for too long (Q-9); those in the backlog are let be."""
-        idle_ns = self._settings.idle_ns
-        while self._reap and self._reap[0][0] <= now:
-            _, _, sequence = heappop(self._reap)
-            if sequence.ended:
-                continue
-            if sequence.seen_ns + idle_ns > now:
-                self._look_again(sequence.seen_ns + idle_ns, sequence)
+        for sequence in self._idleness.due(now):
+            idle_at = sequence.seen_ns + self._settings.idle_ns
+            if idle_at > now:
+                self._idleness.add(idle_at, sequence)
             elif sequence.place is None:
                 # 50 ms is the reference's own interval for looking at the backlog again.
-                self._look_again(now + 50_000_000, sequence)
+                self._idleness.add(now + 50_000_000, sequence)
             else:
                 self._forget(sequence)  # what is queued still runs (Q-10)
                 self._leave_if_done(sequence)
 
     def _expire_backlog(self, now: int, out: list[Decision]) -> None:
-        while self._deadlines and self._deadlines[0][0] <= now:
-            entry = heappop(self._deadlines)
-            sequence = entry[2]
-            if not _times_out(entry):
-                continue
+        for sequence in self._timeouts.due(now):
             out += self._drop_all(
                 sequence, "UNAVAILABLE", "timeout of the corresponding sequence has been expired",
                 "timeout",
             )  # fmt: skip
             self._forget(sequence)
-            self._backlog.remove(sequence)
 
     # -- batches ---------------------------------------------------------------------------------
 
-    def _advance(self, now: int) -> list[Decision]:
-        out: list[Decision] = []
+    def _advance(self, now: int, out: list[Decision]) -> list[Decision]:
         self._reap_idle(now)
         self._expire_backlog(now, out)
-        progress = True
-        while progress:
-            progress = False
-            while self._free and self._backlog:
-                sequence = self._backlog.popleft()
-                self._place(sequence)
-                self._issue(now, sequence, out)
-                self._leave_if_done(sequence)
-            if self._batchers:
-                for instance, batcher in enumerate(self._batchers):
-                    out += self._translate(instance, batcher.tick(now))
-                break
+        self._fill(now, out)
+        if not self._batchers:
             for instance in sorted(self._idle):
-                run = self._run_direct(now, instance)
-                if run is not None:
-                    out.append(run)
-                    progress = True
+                self._run_direct(now, instance, out)
+            self._fill(now, out)
         return out
 
-    def _issue(self, now: int, sequence: _Sequence, out: list[Decision]) -> None:
-        """Oldest: hand the next request to the instance's batcher (OL-1)."""
-        if not self._batchers or sequence.in_flight:
+    def _issue(self, now: int, place: tuple[int, int], out: list[Decision]) -> None:
+        """Oldest: hand the slot's next request to the instance's batcher (OL-1)."""
+        slot, instance = place
+        sequence = self._rows[instance][slot]
+        if not self._batchers or sequence is None or not sequence.waiting or place in self._flying:
             return
-        if not sequence.waiting or sequence.place is None:
-            return
-        ticket = sequence.waiting.popleft()
-        self._waiting -= 1
-        sequence.in_flight = True
-        instance = sequence.place[1]
-        enqueued = ticket.enqueued_ns
+        ticket = self._take(sequence)
+        self._flying.add(place)
+        sequence.since_ns = ticket.enqueued_ns
         out += self._translate(instance, self._batchers[instance].submit(now, ticket))
-        ticket.enqueued_ns = enqueued  # queue time counts from the first enqueue (§18)
 
     def _translate(self, instance: int, decisions: list[Decision]) -> list[Decision]:
-        """An inner batcher knows one instance, number 0."""
-        return [
-            replace(
-                decision,
-                instance=instance,
-                sequences=tuple(self._owner[ticket] for ticket in decision.tickets),
-            )
-            if isinstance(decision, Run)
-            else decision
-            for decision in decisions
-        ]
+        """An inner batcher knows one instance, number 0, and the time since the request's issue."""
+        out: list[Decision] = []
+        for decision in decisions:
+            if isinstance(decision, Run):
+                owners = tuple(self._owner[ticket] for ticket in decision.tickets)
+                for ticket, owner in zip(decision.tickets, owners, strict=True):
+                    ticket.enqueued_ns = owner.since_ns  # queue time has the backlog in it (§18)
+                out.append(replace(decision, instance=instance, sequences=owners))
+            else:
+                out.append(decision)
+        return out
 
-    def _run_direct(self, now: int, instance: int) -> Run | None:
-        rows = self._rows[instance]
-        ready = [slot for slot, s in enumerate(rows) if s is not None and s.waiting]
+    def _run_direct(self, now: int, instance: int, out: list[Decision]) -> None:
+        """Direct: the oldest request of each slot, at the slot's row (DI-2)."""
         self._waits.pop(instance, None)
+        ready = [
+            (slot, sequence)
+            for slot, sequence in enumerate(self._rows[instance])
+            if sequence is not None and sequence.waiting
+        ]
         if not ready:
-            return None
-        heads = {slot: rows[slot].waiting[0] for slot in ready}  # type: ignore[union-attr]
-        reason = self._go(now, instance, heads)
+            return
+        reason = self._go(now, instance, [sequence.waiting[0] for _, sequence in ready])
         if not reason:
-            return None
-        key = heads[ready[0]].shape_key
-        tickets: list[Ticket] = []
-        taken: list[int] = []
-        for slot in ready:  # DI-2
-            ticket = heads[slot]
-            # A row of another shape is padded now and tried again with the next batch (DI-5).
-            if ticket.shape_key != key:
-                continue
-            sequence = rows[slot]
-            assert sequence is not None
-            sequence.waiting.popleft()
-            self._waiting -= 1
-            sequence.in_flight = True
+            return
+        key = ready[0][1].waiting[0].shape_key
+        # A row of another shape is padded now and tried again with the next batch (DI-5).
+        taken = [(slot, s) for slot, s in ready if s.waiting[0].shape_key == key]
+        tickets = [self._take(sequence) for _, sequence in taken]
+        for ticket in tickets:
             ticket.where = Where.RUNNING
-            tickets.append(ticket)
-            taken.append(slot)
-            # END frees its slot when it is scheduled, not when it has run (Q-6).
-            if sequence.ended and not sequence.waiting and not self._settings.iterative:
-                self._release(sequence)
         self._idle.discard(instance)
-        sequences = tuple(self._owner[ticket] for ticket in tickets)
-        return Run(instance, tickets, taken[-1] + 1, reason, tuple(taken), sequences)
+        rows = tuple(slot for slot, _ in taken)
+        sequences = tuple(sequence for _, sequence in taken)
+        out.append(Run(instance, tickets, ready[-1][0] + 1, reason, rows, sequences))
 
-    def _go(self, now: int, instance: int, heads: dict[int, Ticket]) -> str:
+    def _go(self, now: int, instance: int, heads: list[Ticket]) -> str:
         """Say why the rows go now, or wait (DI-6)."""
         settings = self._settings
         if settings.max_queue_delay_ns == 0 or settings.minimum_slot_utilization == 0:
             return "sequence_ready"
-        if len(heads) / max(1, settings.max_batch_size) >= settings.minimum_slot_utilization:
+        if len(heads) >= self._enough:
             return "minimum_slot_utilization"
-        until = min(ticket.enqueued_ns for ticket in heads.values()) + settings.max_queue_delay_ns
+        until = min(ticket.enqueued_ns for ticket in heads) + settings.max_queue_delay_ns
         if now >= until:
             return "max_queue_delay"
         self._waits[instance] = until
@@ -425,10 +440,9 @@ def _refuse(ticket: Ticket, message: str) -> Drop:
     return Drop(ticket, "INVALID_ARG", message, "sequence_rule")
 
 
-def _times_out(entry: tuple[int, int, _Sequence]) -> bool:
-    deadline, _, sequence = entry
+def _may_time_out(deadline: int, sequence: _Sequence) -> bool:
     return (
-        bool(sequence.waiting)
-        and sequence.place is None
+        sequence.place is None
+        and bool(sequence.waiting)
         and sequence.backlog_deadline_ns == deadline
     )
