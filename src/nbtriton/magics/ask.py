@@ -12,11 +12,11 @@ from IPython.core.magic import (
     no_var_expand,
     output_can_be_silenced,
 )
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.engine.snapshot import ModelSnapshot
 from nbtriton.errors import NotFoundError, nearest
-from nbtriton.magics.common import evaluate, keep, keep_option, name_list
+from nbtriton.magics.common import evaluate, keep, keep_option, name_list, parse
 from nbtriton.magics.inputs import split_inputs
 from nbtriton.process import server
 
@@ -52,9 +52,9 @@ class AskMagics(Magics):
             %triton_infer double IN=np.ones((2, 4), np.float32)
             out = %triton_infer double IN=[[1, 2, 3, 4]]
         """
-        head, inputs = split_inputs(line)
+        head, inputs = split_inputs(line.rstrip().removesuffix(";"))
         # Only the options are text in which {x} means x: the expressions see x anyway.
-        options = parse_argstring(self.triton_infer, self.shell.var_expand(head, depth=2))
+        options = parse(self.triton_infer, self.shell.var_expand(head, depth=2))
         if options.inputs:
             raise UsageError(
                 f"'{options.inputs[0]}' is neither an option nor an input: write INPUT=expression"
@@ -84,7 +84,7 @@ class AskMagics(Magics):
             %triton_status
             queue = %triton_status double
         """
-        options = parse_argstring(self.triton_status, line)
+        options = parse(self.triton_status, line)
         if options.name is not None:
             check_known(options.name)
         return keep(self.shell, options.out, status_frame(server().models(), options.name))
@@ -108,7 +108,7 @@ class AskMagics(Magics):
         """
         from nbtriton.widgets import DagView, dag_view, server_graph
 
-        options = parse_argstring(self.triton_dag, line)
+        options = parse(self.triton_dag, line)
         check_known(options.name)
         if options.live:
             return keep(self.shell, options.out, self._show(DagView.of(server(), options.name)))
@@ -128,7 +128,7 @@ class AskMagics(Magics):
         """
         from nbtriton.widgets import WatchView
 
-        options = parse_argstring(self.triton_watch, line)
+        options = parse(self.triton_watch, line)
         for name in options.names:
             check_known(name)
         return keep(self.shell, options.out, self._show(WatchView(server(), options.names)))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from argparse import ArgumentTypeError
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import argument
+from IPython.core.magic_arguments import argument, parse_argstring
 
 from nbtriton.config import ModelConfig, as_config, parse_pbtxt
 
@@ -22,12 +22,19 @@ __all__ = [
     "keep",
     "keep_option",
     "name_list",
+    "parse",
     "read_config",
     "scheduling_options",
     "unquoted",
 ]
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def parse(method: Any, line: str) -> Namespace:
+    """Read a magic's line; a semicolon at its end asks for silence and is no part of it."""
+    options: Namespace = parse_argstring(method, line.rstrip().removesuffix(";"))
+    return options
 
 
 def int_list(text: str) -> list[int]:

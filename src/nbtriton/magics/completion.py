@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.errors import TritonError
@@ -23,6 +24,7 @@ def register(shell: InteractiveShell, methods: Mapping[str, Any]) -> None:
     for name, method in methods.items():
         for key in (f"%{name}", f"%%{name}"):
             shell.set_hook(_EVENT, _completer(name, method), str_key=key)
+        shell.set_hook(_EVENT, _completer(name, method), re_key=_assigned(name))
 
 
 def unregister(shell: InteractiveShell, names: Iterable[str]) -> None:
@@ -31,13 +33,19 @@ def unregister(shell: InteractiveShell, names: Iterable[str]) -> None:
     for name in names if hooks is not None else ():
         for key in (f"%{name}", f"%%{name}"):
             hooks.strs.pop(key, None)
+        hooks.regexs.pop(re.compile(_assigned(name)), None)
+
+
+def _assigned(name: str) -> str:
+    """Match ``report = %triton_perf …``."""
+    return rf"\s*[\w.\[\]'\"]+\s*=\s*%{name}\b"
 
 
 def _completer(name: str, method: Any) -> Any:
     actions = method.parser._actions  # noqa: SLF001 - argparse has no public list of options
 
     def complete(_shell: object, event: SimpleNamespace) -> list[str]:
-        typed = event.text_until_cursor
+        typed = event.text_until_cursor.partition(f"%{name}")[2]
         words = typed.split()
         word = "" if typed[-1:].isspace() else words.pop()
         if word.startswith("-"):
@@ -45,7 +53,7 @@ def _completer(name: str, method: Any) -> Any:
             start = len(word) - len(event.symbol)
             options = [option for action in actions for option in action.option_strings]
             return [option[start:] for option in options if option.startswith(word)]
-        action = next((a for a in actions if words[-1] in a.option_strings), None)
+        action = next((a for a in actions if words and words[-1] in a.option_strings), None)
         if action is not None and action.nargs != 0:
             # The value of an option: a choice, or something that we do not know.
             return [str(choice) for choice in action.choices or ()]
@@ -62,7 +70,7 @@ def _tensors(magic: str, words: list[str]) -> list[str]:
     """Return ``IN=`` for the inputs of a model that the line names already."""
     if magic != "triton_infer":
         return []
-    for word in words[1:]:
+    for word in words:
         if word in _models():
             try:
                 return [f"{tensor.name}=" for tensor in server().config(word).input]

@@ -12,7 +12,7 @@ from IPython.core.magic import (
     magics_class,
     output_can_be_silenced,
 )
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.config import (
     ModelConfig,
@@ -27,6 +27,7 @@ from nbtriton.magics.common import (
     keep,
     keep_option,
     name_list,
+    parse,
     read_config,
     scheduling_options,
     unquoted,
@@ -88,7 +89,7 @@ class DefineMagics(Magics):
                         pb_utils.InferenceResponse([pb_utils.Tensor("UPPER", u)]) for u in upper
                     ]
         """
-        options = parse_argstring(self.triton_model, line)
+        options = parse(self.triton_model, line)
         config = (
             ModelConfig() if options.config is None else read_config(self.shell, options.config)
         )
@@ -121,7 +122,7 @@ class DefineMagics(Magics):
             max_batch_size: 16
             instance_group [ { count: 2, kind: KIND_CPU } ]
         """
-        options = parse_argstring(self.triton_config, line)
+        options = parse(self.triton_config, line)
         check_known(options.name)
         with in_cell(cell) as text:
             config = parse_pbtxt(text, source=cell_name(self.shell))
@@ -164,7 +165,7 @@ class DefineMagics(Magics):
                 input_map { key: "IN", value: "x" } output_map { key: "OUT", value: "OUT" } }
             ] }
         """
-        options = parse_argstring(self.triton_ensemble, line)
+        options = parse(self.triton_ensemble, line)
         with in_cell(cell) as text:
             if re.search(r"^[^#\n]*\bensemble_scheduling\b", cell, re.MULTILINE):
                 config = parse_pbtxt(text, source=cell_name(self.shell))
@@ -197,7 +198,7 @@ class DefineMagics(Magics):
             %triton_unload double
             %triton_unload --dependents four_times
         """
-        options = parse_argstring(self.triton_unload, line)
+        options = parse(self.triton_unload, line)
         for name in options.names:
             check_known(name)
         for name in options.names:

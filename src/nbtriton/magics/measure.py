@@ -11,10 +11,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.drawing import measure
-from nbtriton.magics.common import evaluate, int_list, keep, keep_option, name_list, unquoted
+from nbtriton.magics.common import (
+    evaluate,
+    int_list,
+    keep,
+    keep_option,
+    name_list,
+    parse,
+    unquoted,
+)
 from nbtriton.process import server
 
 if TYPE_CHECKING:
@@ -111,14 +119,18 @@ class MeasureMagics(Magics):
         """
         from nbtriton.perf import perf
 
-        options = parse_argstring(self.triton_perf, line)
+        options = parse(self.triton_perf, line)
         inputs = intervals = None
         if options.inputs is not None:
             inputs = evaluate(self.shell, unquoted(options.inputs), "--inputs ")
         if options.intervals is not None:
             text = unquoted(options.intervals)
             intervals = evaluate(self.shell, f"[{text}]" if "," in text else text, "--intervals ")
-        run = _Run(self.shell, options.name)
+        # After `;` nothing shall be seen; a terminal shows the report as any other result.
+        visible = (
+            not line.rstrip().endswith(";") and getattr(self.shell, "kernel", None) is not None
+        )
+        run = _Run(self.shell, options.name, visible=visible)
         report = run.of(
             lambda: perf(
                 server(),
@@ -157,11 +169,10 @@ class MeasureMagics(Magics):
 class _Run:
     """One measurement in a cell: shown live once it takes long, stoppable, then the report."""
 
-    def __init__(self, shell: InteractiveShell, model: str) -> None:
+    def __init__(self, shell: InteractiveShell, model: str, *, visible: bool) -> None:
         self._shell = shell
         self._model = model
-        # After `;` nothing shall be seen.
-        self._silent = shell.displayhook.quiet()
+        self._visible = visible
         self._started_s = time.monotonic()
         self._thread = threading.current_thread()
         self._lock = threading.Lock()
@@ -185,7 +196,7 @@ class _Run:
 
     def observe(self, progress: PerfProgress) -> None:
         """Show where the measurement is; called in its thread after each window."""
-        if self._silent:
+        if not self._visible:
             return
         if self._view is None:
             if time.monotonic() - self._started_s < _SHOW_AFTER_S:

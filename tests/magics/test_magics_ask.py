@@ -1,0 +1,131 @@
+"""``%triton_infer``, ``%triton_status``, ``%triton_dag``, ``%triton_watch``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from nbtriton.errors import TritonError
+from nbtriton.magics.inputs import split_inputs
+from nbtriton.process import server
+
+INFER = "%triton_infer double IN=np.ones((2, 4), np.float32)"
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "inputs"),
+    [
+        ("m", "m", {}),
+        ("m IN=x", "m", {"IN": "x"}),
+        ("m IN = np.ones((1, 4), np.float32)  B=y", "m", {"IN": "np.ones((1, 4), np.float32)", "B": "y"}),
+        ("m IN=f(a=1, b = 2) OUT=z", "m", {"IN": "f(a=1, b = 2)", "OUT": "z"}),
+        ("m IN=a == b", "m", {"IN": "a == b"}),
+        ("m IN='x B=2' B=\"a C=1\"", "m", {"IN": "'x B=2'", "B": '"a C=1"'}),
+        ("--version 2 m IN=x -o out", "--version 2 m -o out", {"IN": "x"}),
+        ("m IN=x -1 --request-id 7 B=y", "m --request-id 7", {"IN": "x -1", "B": "y"}),
+        ("m INPUT:0=x input/b.c=y", "m", {"INPUT:0": "x", "input/b.c": "y"}),
+        ("m IN=[1, 2][0] if a else b", "m", {"IN": "[1, 2][0] if a else b"}),
+    ],
+)  # fmt: skip
+def test_inputs_are_told_from_options(line, options, inputs):
+    assert split_inputs(line) == (options, inputs)
+
+
+def test_the_answer_is_that_of_the_python_call(doubled):
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    doubled.names["x"] = x
+    answer = doubled.ok("%triton_infer double IN=x").value
+    assert np.array_equal(answer["OUT"], server().infer("double", {"IN": x})["OUT"])
+
+
+def test_a_result_shows_shapes_types_and_times_in_both_forms(doubled):
+    forms = doubled.forms(doubled.ok(INFER).value)
+    for form in ("text/plain", "text/html"):
+        for word in ("OUT", "FP32", "[2,4]", "queue", "compute infer", "batch of 2"):
+            assert word in forms[form], (form, word)
+    assert 'role="img"' in forms["text/html"]
+
+
+def test_bytes_and_torch_results_can_be_shown(doubled):
+    doubled.ok(
+        '%%triton_model echo\nimport torch\ndef echo(B: "BYTES[2]") -> {"OUT": "BYTES[2]"}:\n'
+        '    return {"OUT": B}\n'
+    )
+    forms = doubled.forms(doubled.ok("%triton_infer echo B=[b'<b>', b'y' * 99]").value)
+    assert "b'<b>'" in forms["text/plain"]
+    assert "<b>" not in forms["text/html"].replace("<b>y", "")
+    answer = doubled.ok("%triton_infer double IN=torch.ones(1, 4)").value
+    assert "2, 2, 2, 2" in doubled.forms(answer)["text/plain"]
+
+
+def test_a_list_of_results_stays_short(doubled):
+    doubled.names["results"] = [doubled.ok(INFER).value] * 3
+    text = doubled.forms(doubled.names["results"])["text/plain"]
+    assert len(text.splitlines()) <= 3
+
+
+def test_options_are_expanded_and_expressions_are_python(doubled):
+    doubled.ok("name, d = 'double', {'k': np.ones((1, 4), np.float32)}")
+    for head in ("{name}", "$name"):
+        answer = doubled.ok(f"%triton_infer {head} IN={{'a': d['k']}}['a'] -o kept").value
+        assert doubled.names["kept"] is answer
+    assert answer["OUT"].shape == (1, 4)
+
+
+def test_an_expression_that_raises_is_shown_without_our_frames(doubled):
+    ran = doubled("%triton_infer double IN=nowhere + 1")
+    assert isinstance(ran.error, NameError)
+    assert ran.out.splitlines()[0] == "in IN=nowhere + 1"
+    assert "File" not in ran.out
+    for line, text in (("double 3", "'3' is neither an option"), ("double IN=1 +", "IN=1 +: ")):
+        ran = doubled(f"%triton_infer {line}")
+        assert text in ran.err
+        assert len(ran.text.strip().splitlines()) == 1
+
+
+def test_a_semicolon_silences(doubled):
+    ran = doubled.ok(INFER + ";")
+    assert not ran.out
+
+
+def test_status_is_a_frame_with_a_row_a_version(doubled):
+    for _ in range(3):
+        doubled.ok(INFER)
+    frame = doubled.ok("%triton_status double").value
+    assert isinstance(frame, pd.DataFrame)
+    row = frame.iloc[0]
+    assert (row.model, row.version, row.state, row.max_batch_size) == ("double", 1, "READY", 8)
+    assert (row.requests, row.inferences, row.executions, row.failed) == (3, 6, 3, 0)
+    assert row.mean_batch_size == 2
+    assert row.instances == "1 \u00d7 CPU"
+    assert row.compute_us > 0
+    assert len(doubled.ok("%triton_status").value) == 1
+
+
+def test_status_says_why_an_ensemble_is_not_ready(doubled):
+    doubled.ok("%%triton_ensemble e\nOUT = double(IN=IN)\n")
+    doubled.ok("%triton_unload double")
+    state = doubled.ok("%triton_status e").value.iloc[0].state
+    assert state.startswith("UNAVAILABLE: ")
+    assert "double" in state
+    assert isinstance(doubled("%triton_infer e IN=[[1, 2, 3, 4]]").error, TritonError)
+
+
+def test_the_graph_has_every_form(doubled):
+    doubled.ok("%%triton_ensemble e\nhalf = double(IN=IN)\nOUT = double(IN=half)\n")
+    forms = doubled.forms(doubled.ok("%triton_dag e -o graph").value)
+    assert set(forms) >= {"text/plain", "text/html", "image/svg+xml"}
+    for form in forms.values():
+        assert "double" in form
+        assert "half" in form
+
+
+def test_a_watch_ends_as_a_picture(doubled):
+    shown = doubled.ok("watch = %triton_watch").shown
+    assert shown == []  # no page here: only what is left at the end is shown
+    doubled.ok(INFER)
+    ran = doubled.ok("watch.finish()")
+    assert "double" in ran.shown[0]["text/html"]
+    assert "double" in ran.shown[0]["text/plain"]
+    assert not doubled.ok("watch.finish()").shown

@@ -1,0 +1,154 @@
+"""``%%triton_config``, ``%%triton_ensemble``, ``%triton_unload``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nbtriton.errors import ConfigError, NotFoundError, TritonError
+from nbtriton.process import server
+from tests.magics.cells import DOUBLE
+
+PBTXT = """\
+max_batch_size: 8
+input [ { name: "IN", data_type: TYPE_FP32, dims: [ 4 ] } ]
+output [ { name: "OUT", data_type: TYPE_FP32, dims: [ 4 ] } ]
+ensemble_scheduling { step [
+  { model_name: "double", model_version: -1
+    input_map { key: "IN", value: "IN" } output_map { key: "OUT", value: "half" } },
+  { model_name: "double", model_version: -1
+    input_map { key: "IN", value: "half" } output_map { key: "OUT", value: "OUT" } }
+] }
+"""
+LINES = "half = double(IN=IN)\nOUT = double(IN=half)\n"
+
+
+def ones(rows: int = 1, width: int = 4, dtype: type = np.float32) -> np.ndarray:
+    return np.ones((rows, width), dtype)
+
+
+def test_a_configuration_is_replaced_and_the_code_stays(doubled):
+    cell = "%%triton_config double -o handle\nmax_batch_size: 16\ndynamic_batching { }\n"
+    doubled.ok(cell)
+    assert doubled.names["handle"].config.max_batch_size == 16
+    assert doubled.names["handle"].config.HasField("dynamic_batching")
+    assert server().infer("double", {"IN": ones(16)})["OUT"].shape == (16, 4)
+
+
+def test_an_unknown_field_points_into_the_cell(doubled):
+    ran = doubled("%%triton_config double\nmax_batch_size: 16\n  dynamic_baching { }\n")
+    assert isinstance(ran.error, ConfigError)
+    lines = ran.out.splitlines()
+    assert lines[0] == "    3   dynamic_baching { }"
+    assert lines[1] == "        ^"
+    cell = doubled.shell.execution_count - 1
+    assert f"failed to read text proto from Cell In[{cell}]: 3:3: " in lines[2]
+    assert lines[3] == "  hint: did you mean 'dynamic_batching'?"
+    assert server().config("double").max_batch_size == 8
+
+
+def test_a_body_is_pure_text(doubled):
+    doubled.ok("size = 4")
+    ran = doubled("%%triton_config double\nmax_batch_size: {size}\n")
+    assert isinstance(ran.error, ConfigError)
+
+
+def test_pbtxt_and_dataflow_lines_give_the_same_configuration(doubled):
+    configs = []
+    for body in (PBTXT, LINES):
+        doubled.ok(f"%%triton_ensemble four\n{body}")
+        configs.append(server().config("four"))
+        assert server().infer("four", {"IN": ones()})["OUT"].tolist() == [[4.0] * 4]
+    assert configs[0] == configs[1]
+
+
+def test_a_comment_does_not_make_lines_pbtxt(doubled):
+    doubled.ok(f"%%triton_ensemble four\n# like ensemble_scheduling, but shorter\n{LINES}")
+
+
+def test_ensemble_options(doubled):
+    doubled.ok(f"%%triton_ensemble four --output half --max-batch-size 2\n{LINES}")
+    config = server().config("four")
+    assert [tensor.name for tensor in config.output] == ["half", "OUT"]
+    assert config.max_batch_size == 2
+
+
+BAD_ENSEMBLES = {
+    "missing model": (PBTXT.replace('"double"', '"dubble"', 1), "dubble"),
+    "missing model, line": (LINES.replace("double", "dubble", 1), "did you mean 'double'?"),
+    "unmapped input": (
+        PBTXT.replace('input_map { key: "IN", value: "half" }', ""),
+        "input",
+    ),
+    "unknown input": (PBTXT.replace('key: "IN", value: "half"', 'key: "X", value: "half"'), "X"),
+    "mapped twice": (PBTXT.replace('value: "OUT" } }', 'value: "half" } }'), "half"),
+    "cycle": (
+        PBTXT.replace('key: "IN", value: "IN"', 'key: "IN", value: "OUT"'),
+        "four",
+    ),
+    "batch too large": (PBTXT.replace("size: 8", "size: 9"), "max_batch_size"),
+    "unknown field": (PBTXT.replace("step [", "stepp ["), "stepp"),
+    "not a line": ("half = double(IN + 1)\n", "by name"),
+    "wrong number of outputs": ("A, B = double(IN=IN)\n", "1 output"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ENSEMBLES)
+def test_a_bad_ensemble_is_one_sentence_and_changes_nothing(doubled, case):
+    doubled.ok(f"%%triton_ensemble four\n{LINES}")
+    body, expected = BAD_ENSEMBLES[case]
+    ran = doubled(f"%%triton_ensemble four\n{body}")
+    assert isinstance(ran.error, TritonError)
+    assert expected in ran.out
+    assert "[INVALID_ARG]: " in ran.out
+    assert "Traceback" not in ran.text
+    assert server().infer("four", {"IN": ones()})["OUT"].tolist() == [[4.0] * 4]
+
+
+BAD_REQUESTS = {
+    "shape": ("IN=np.ones((1, 5), np.float32)", "INVALID_ARG", "Expected [-1,4], got [1,5]"),
+    "batch": ("IN=np.ones((9, 4), np.float32)", "INVALID_ARG", "must be <= 8"),
+    "dtype": ("IN=np.ones((1, 4))", "INVALID_ARG", "'FP64', but model 'double' expects 'FP32'"),
+    "name": ("INN=np.ones((1, 4), np.float32)", "INVALID_ARG", "unexpected inference input 'INN'"),
+    "missing": ("", "INVALID_ARG", "IN"),
+    "output": (
+        "--outputs UOT IN=np.ones((1, 4), np.float32)", "INVALID_ARG", "unexpected inference output"
+    ),
+    "version": ("--version 7 IN=np.ones((1, 4), np.float32)", "NOT_FOUND", "version 7"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_REQUESTS)
+def test_a_bad_request_is_one_sentence_with_tritons_status(doubled, case):
+    line, status, expected = BAD_REQUESTS[case]
+    ran = doubled(f"%triton_infer double {line}")
+    assert isinstance(ran.error, TritonError)
+    assert f"[{status}]: " in ran.out
+    assert expected in ran.out
+    assert "Traceback" not in ran.text
+    assert server().infer("double", {"IN": ones()})["OUT"].tolist() == [[2.0] * 4]
+
+
+def test_unload(doubled):
+    doubled.ok(f"%%triton_model other\n{DOUBLE}")
+    doubled.ok("%triton_unload double other")
+    assert server().model_names() == ()
+    ran = doubled("%triton_infer double IN=np.ones((1, 4), np.float32)")
+    assert isinstance(ran.error, NotFoundError)
+
+
+def test_unload_with_dependents(doubled):
+    doubled.ok(f"%%triton_ensemble four\n{LINES}")
+    doubled.ok("%triton_unload --dependents four")
+    assert server().model_names() == ()
+
+
+@pytest.mark.parametrize(
+    "magic", ["%triton_unload", "%triton_status", "%triton_dag", "%triton_watch"]
+)
+def test_an_unknown_model_has_a_hint(doubled, magic):
+    ran = doubled(f"{magic} dubble")
+    assert isinstance(ran.error, NotFoundError)
+    assert "Request for unknown model: 'dubble' is not found" in ran.out
+    assert "did you mean 'double'?" in ran.out
+    assert server().model_names() == ("double",)

@@ -1,0 +1,137 @@
+"""Loading and unloading the extension, help, completion."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from nbtriton.process import server
+from tests.magics.cells import DOUBLE
+from tests.magics.conftest import Notebook
+
+MAGICS = {
+    "cell": {"triton_model", "triton_config", "triton_ensemble"},
+    "line": {
+        "triton_infer", "triton_status", "triton_dag", "triton_watch", "triton_perf",
+        "triton_unload",
+    },
+}  # fmt: skip
+
+
+def test_loading_is_silent_and_imports_nothing_heavy():
+    code = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+config = Config(); config.HistoryManager.enabled = False
+shell = InteractiveShell.instance(config=config)
+shell.run_cell("%load_ext nbtriton")
+import triton_python_backend_utils
+for name in ("torch", "pandas", "anywidget", "ipywidgets", "matplotlib", "grpc", "cupy"):
+    assert name not in sys.modules, name
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_unloading_leaves_nothing_behind(plain_shell):
+    notebook = Notebook(plain_shell)
+    before = _traces(plain_shell)
+    threads = set(threading.enumerate())
+    for _ in range(2):
+        notebook.ok("%load_ext nbtriton")
+        for kind, names in MAGICS.items():
+            assert names <= set(plain_shell.magics_manager.magics[kind])
+        notebook.ok(f"%%triton_model double --max-batch-size 8\n{DOUBLE}")
+        notebook.ok("%triton_infer double IN=[[1, 2, 3, 4]]")
+        notebook.ok("watch = %triton_watch")
+        notebook.ok("graph = %triton_dag double --live")
+        assert notebook.complete("%triton_perf dou") == ["double"]
+        notebook.ok("%unload_ext nbtriton")
+        assert _traces(plain_shell) == before
+        assert set(threading.enumerate()) - threads == set()
+        assert "triton_python_backend_utils" not in sys.modules
+    assert "not found" in notebook("%triton_status").err
+
+
+def _traces(shell) -> tuple:
+    formatter = shell.display_formatter.mimebundle_formatter
+    hooks = shell.strdispatchers.get("complete_command")
+    ours = {"DefineMagics", "AskMagics", "MeasureMagics"}
+    return (
+        {kind: set(names) for kind, names in shell.magics_manager.magics.items()},
+        {name for name in shell.magics_manager.registry if name in ours},
+        set(formatter.deferred_printers),
+        {kind.__name__ for kind in formatter.type_printers},
+        {key for key in hooks.strs if "triton" in key} if hooks else set(),
+        {key.pattern for key in hooks.regexs if "triton" in key.pattern} if hooks else set(),
+    )
+
+
+def test_reloading_starts_anew(doubled):
+    old = server()
+    doubled.ok("%reload_ext nbtriton")
+    assert server() is not old
+    assert server().model_names() == ()
+    doubled.ok(f"%%triton_model double\n{DOUBLE}")
+
+
+@pytest.mark.parametrize("name", sorted(MAGICS["cell"] | MAGICS["line"]))
+def test_help_starts_with_the_usage_and_one_sentence(notebook, name):
+    shell = notebook.shell
+    method = shell.find_magic(name, "cell") or shell.find_magic(name, "line")
+    # `%name?` shows the docstring: usage, a sentence, examples, options.
+    first = method.parser.description.strip().splitlines()[0]
+    assert first.endswith(".")
+    assert f"triton_{name.removeprefix('triton_')}" in method.__doc__
+    assert first.split(";")[0] in method.__doc__
+    assert len(examples(method)) >= 2
+
+
+def test_the_examples_in_the_help_run_as_they_stand(notebook):
+    shell = notebook.shell
+    for name in ("triton_model", "triton_config", "triton_ensemble"):
+        for cell in examples(shell.find_magic(name, "cell")):
+            notebook.ok(cell)
+    for name in ("triton_infer", "triton_status", "triton_dag", "triton_watch", "triton_perf"):
+        for cell in examples(shell.find_magic(name, "line")):
+            notebook.ok(cell)
+    for cell in examples(shell.find_magic("triton_unload", "line")):
+        # The second unloads what the first one did: it is there again.
+        notebook.ok(f"%%triton_model double --max-batch-size 8\n{DOUBLE}")
+        notebook.ok(cell)
+
+
+def examples(method) -> list[str]:
+    """The cells of a magic's help: line magics a line each, cell magics up to the next ``%%``."""
+    block = method.parser.description.partition("::\n")[2]
+    lines = [line.removeprefix(" " * 12) for line in block.splitlines()]
+    if not any(line.startswith("%%") for line in lines):
+        return [line for line in lines if "%" in line]
+    cells: list[list[str]] = []
+    for line in lines:
+        if line.startswith("%%"):
+            cells.append([])
+        if cells:
+            cells[-1].append(line)
+    return ["\n".join(cell).strip() + "\n" for cell in cells]
+
+
+def test_options_are_completed(notebook):
+    for magic in ("%triton_perf", "%%triton_model"):
+        assert "--max-batch-size" in notebook.complete(f"{magic} m --max")
+        assert "--max-batch-size" in notebook.complete(f"{magic} m --")
+    assert "--dynamic-batching" in notebook.complete("%%triton_model m --dyn", "\n" + DOUBLE)
+    assert set(notebook.complete("%%triton_model m --kind ")) >= {"cpu", "gpu", "auto"}
+    assert "--concurrency" in notebook.complete("report = %triton_perf m --con")
+
+
+def test_model_and_tensor_names_are_completed(doubled):
+    assert "double" in doubled.complete("%triton_infer d")
+    assert "double" in doubled.complete("%triton_watch d")
+    assert "double" in doubled.complete("%%triton_config d", "\nmax_batch_size: 1")
+    assert doubled.complete("%triton_infer double I")[0] == "IN="
+    assert doubled.complete("%triton_infer nowhere I") != ["IN="]

@@ -1,0 +1,178 @@
+"""``%triton_perf``: the same as `nbtriton.perf`, and how it is shown and stopped."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from IPython.core.magic_arguments import parse_argstring
+
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.magics import measure
+from nbtriton.perf import PerfProgress, PerfReport, perf
+from nbtriton.process import server
+from nbtriton.widgets import CurveView
+
+# A level takes some milliseconds.
+FAST = "--measurement-interval 5 --max-trials 3"
+
+
+def test_it_takes_everything_that_the_python_call_takes(notebook, monkeypatch):
+    magic = notebook.shell.find_line_magic("triton_perf")
+    defaults = vars(parse_argstring(magic, "m"))
+    renamed = {
+        "measurement_interval_ms": "measurement_interval",
+        "latency_threshold_ms": "latency_threshold",
+        "shapes": "shape",
+    }
+    for name, parameter in list(inspect.signature(perf).parameters.items())[2:]:
+        if name == "observer":
+            continue
+        option = renamed.get(name, name)
+        assert option in defaults
+        wanted = {"concurrency": None, "sweep_models": []}.get(name, parameter.default)
+        assert defaults[option] == wanted, name
+
+
+def test_it_returns_a_report(doubled):
+    report = doubled.ok(f"%triton_perf double -c 1,2 {FAST} -o kept").value
+    assert isinstance(report, PerfReport)
+    assert doubled.names["kept"] is report
+    assert list(report.frame["concurrency"]) == [1, 2]
+    forms = doubled.forms(report)
+    assert "<svg" in forms["text/html"]
+    assert "throughput" in forms["text/plain"]
+
+
+def test_it_sends_what_it_is_given(doubled):
+    doubled.ok("seen = []")
+    doubled.ok(
+        '%%triton_model spy --max-batch-size 4\ndef spy(IN: "FP32[-1]") -> {"OUT": "FP32[-1]"}:\n'
+        "    seen.append(IN)\n    return IN\n"
+    )
+    doubled.names["rows"] = [{"IN": np.full((1, 2), value, np.float32)} for value in (1, 2)]
+    doubled.ok(f"%triton_perf spy --inputs rows {FAST}")
+    assert {float(x[0, 0]) for x in doubled.names["seen"]} == {1.0, 2.0}
+    doubled.names["seen"].clear()
+    doubled.ok(f"%triton_perf spy --shape IN:3 -b 2 --input-data zero {FAST}")
+    assert {x.shape for x in doubled.names["seen"]} == {(2, 3)}
+
+
+def test_a_sweep_covers_configurations_and_restores(doubled):
+    line = f"%triton_perf double -c 2 --dynamic-batching off,on --instances 1,2 {FAST}"
+    frame = doubled.ok(line).value.frame
+    assert len(frame) == 4
+    config = server().config("double")
+    assert not config.HasField("dynamic_batching")
+    assert config.instance_group[0].count == 1
+
+
+def test_lists_are_read(notebook):
+    magic = notebook.shell.find_line_magic("triton_perf")
+    options = parse_argstring(magic, "m --preferred 4/4,8 --max-batch-size 4,8 --shape A:0:3,4")
+    assert options.preferred == [[4], [4, 8]]
+    assert options.max_batch_size == [4, 8]
+    assert options.shape == [("A:0", [3, 4])]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("--dynamic-batching maybe", "'maybe' is neither on nor off"),
+        ("--shape 3,4", "'3,4' is not NAME:DIMS"),
+        ("--nope", "unrecognized arguments: --nope"),
+        ("--input-data funny", "argument --input-data: invalid choice: 'funny'"),
+    ],
+)
+def test_a_wrong_option_is_one_line(doubled, line, text):
+    ran = doubled(f"%triton_perf double {line}")
+    assert text in ran.err
+    assert len(ran.text.strip().splitlines()) == 1
+
+
+def test_a_wrong_level_is_perf_analyzers_sentence(doubled):
+    ran = doubled("%triton_perf double -c 8:1")
+    assert isinstance(ran.error, InvalidArgumentError)
+    assert "Failed to parse --concurrency-range." in ran.out
+    assert "Traceback" not in ran.text
+
+
+@pytest.fixture
+def page(doubled, monkeypatch):
+    """A notebook that has a kernel, in which even a short run is shown live."""
+    monkeypatch.setattr(doubled.shell, "kernel", object(), raising=False)
+    monkeypatch.setattr(measure, "_SHOW_AFTER_S", 0.0)
+    return doubled
+
+
+def test_a_long_run_is_live_and_then_the_report_in_its_place(page):
+    ran = page.ok(f"report = %triton_perf double -c 1 {FAST}")
+    live, rest = ran.shown
+    assert "application/vnd.jupyter.widget-view+json" in live
+    assert "<svg" in rest["text/html"]
+    assert "application/vnd.jupyter.widget-view+json" not in rest
+
+
+def test_what_stands_in_its_place_is_not_shown_once_more(page):
+    ran = page.ok(f"%triton_perf double -c 1 {FAST}")
+    assert isinstance(ran.value, PerfReport)
+    assert "throughput" not in ran.out
+    # The next cell shows it as ever.
+    assert "throughput" in page.ok("_").out
+
+
+def test_a_terminal_shows_the_report_as_any_result(doubled, monkeypatch):
+    monkeypatch.setattr(measure, "_SHOW_AFTER_S", 0.0)
+    ran = doubled.ok(f"%triton_perf double -c 1 {FAST}")
+    assert ran.shown == []
+    assert "throughput" in ran.out
+
+
+def test_a_semicolon_silences(page):
+    ran = page.ok(f"%triton_perf double -c 1 {FAST};")
+    assert ran.shown == []
+    assert ran.out == ""
+
+
+def test_a_run_that_fails_leaves_no_live_view(page):
+    ran = page("%triton_perf double -c 8:1")
+    assert isinstance(ran.error, InvalidArgumentError)
+    assert ran.shown == []
+
+
+def test_the_stop_button_interrupts_and_keeps_what_was_measured(page, monkeypatch):
+    views: list[CurveView] = []
+    drawn = CurveView.update
+
+    def update(self, series):
+        drawn(self, series)
+        if series and self not in views:
+            views.append(self)
+            # What the page sends, heard on another thread as in a real kernel.
+            word = {"kind": "stop", "view": "v"}
+            threading.Thread(target=self._on_word, args=(self, word, [])).start()
+
+    monkeypatch.setattr(CurveView, "update", update)
+    started = time.monotonic()
+    page.ok("report = %triton_perf double -c 1:1000 -p 20")
+    report = page.names["report"]
+    assert len(views) == 1
+    assert report.interrupted
+    assert 1 <= len(report.points) < 100
+    assert time.monotonic() - started < 30
+    assert page.ok("%triton_infer double IN=[[1, 2, 3, 4]]").value["OUT"][0, 0] == 2
+
+
+def test_progress_is_a_line_and_a_share():
+    done = PerfProgress(2, 6, "concurrency 2, instances=2", 1, 10, 3.0, 14.2, 4512.0, ())
+    line, share = measure.progress_line(done)
+    assert line == (
+        "concurrency 2, instances=2 (level 2 of 6) · window 1 of at most 10 · 4\u202f510 infer/s · "
+        "about 14 s left"
+    )
+    assert 1 / 6 < share < 2 / 6
+    assert measure.progress_line(replace(done, levels=None))[1] is None
