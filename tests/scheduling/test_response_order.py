@@ -35,6 +35,16 @@ def test_D12_a_request_accepted_when_nothing_is_in_line_goes_straight_through():
         assert order.respond(key, key, final=True) == [key]
 
 
+def test_D12_a_request_that_took_no_place_is_answered_at_once():
+    """One that was refused while it waited: it holds up nobody, and nobody holds it up."""
+    order = ResponseOrder()
+    order.accept(0)
+    order.accept(2)
+    assert order.respond(1, "refused", final=True) == ["refused"]
+    assert order.respond(2, "b", final=True) == []
+    assert order.respond(0, "a", final=True) == ["a", "b"]
+
+
 def test_D12_nothing_is_remembered_of_what_was_sent():
     order = ResponseOrder()
     for key in range(100):

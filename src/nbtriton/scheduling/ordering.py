@@ -37,8 +37,13 @@ class ResponseOrder(Generic[R]):
         self._slots[key] = _Slot()
 
     def respond(self, key: int, response: R, *, final: bool) -> list[R]:
-        """One response of a request; returns all that may be sent now, in order."""
-        slot = self._slots[key]
+        """One response of a request; returns all that may be sent now, in order.
+
+        A request that took no place, refused before it could run, is answered at once.
+        """
+        slot = self._slots.get(key)
+        if slot is None:
+            return [response]
         slot.held.append(response)
         slot.finished = final
         out: list[R] = []
