@@ -22,7 +22,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 ACTIVE = ModelActivity(
     "digits",
     ages_s=(3.0, 2.0, 1.0, 0.0),
-    queued=(0, 2, 8, 3),
+    depths=(0, 2, 8, 3),
+    queued=3,
     executing=4,
     lanes=(Lane("digits_0_0", (0.0, 0.5, 1.0, 0.5), 4, 12), Lane("digits_0_1", (0.0,) * 4)),
     bins=(("1", 2), ("2", 10)),
@@ -102,3 +103,9 @@ def test_names_are_escaped():
     svg = watch_svg([ModelActivity("<script>", reason='"&')])
     assert "<script>" not in svg
     assert ET.fromstring(svg) is not None
+
+
+def test_an_ensemble_shows_what_is_in_flight():
+    svg = watch_svg([ModelActivity("all", platform="ensemble", ages_s=(0.0,), depths=(7,))])
+    assert "requests in flight" in svg
+    assert "queue depth" not in svg

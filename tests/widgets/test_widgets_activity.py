@@ -69,9 +69,9 @@ def test_close_snapshots_are_merged_and_keep_the_deepest_queue():
     for i, queued in enumerate((0, 1, 9, 0, 0, 0, 2)):
         recorder.add(shot(i * 0.05, model("m", queued=queued)))
     (activity,) = recorder.models()
-    assert max(activity.queued) == 9
-    assert activity.queued[-1] == 2
-    assert len(activity.queued) < 7
+    assert max(activity.depths) == 9
+    assert activity.depths[-1] == 2
+    assert len(activity.depths) < 7
 
 
 def test_old_samples_are_forgotten():
@@ -142,3 +142,10 @@ def test_a_frame_of_four_busy_models_is_small():
 @pytest.mark.parametrize(("upto", "covered"), [(0, 1), (6.5, 7), (100, 30)])
 def test_a_short_run_fills_the_picture(upto, covered):
     assert record(seconds(upto), lambda at: model("m")).covered_s == covered
+
+
+def test_an_ensemble_has_requests_in_flight_instead_of_a_queue():
+    ensemble = model("all", platform="ensemble", instances=(), executing=12)
+    (activity,) = record([0, 1], lambda at: ensemble).models()
+    assert activity.depths == (12, 12)
+    assert (activity.queued, activity.executing) == (0, 12)

@@ -56,8 +56,10 @@ class ModelActivity:
     ----------
     ages_s : tuple of float
         How long ago each sample was taken, oldest first.
-    queued : tuple of float
-        Requests that waited, per sample.
+    queued, executing : int
+        Requests that wait and run now.
+    depths : tuple of float
+        Requests that waited, per sample; for an ensemble, which has no queue, those in flight.
     bins : tuple of (str, int)
         Batch sizes and how many executions had them.
     bins_since : str
@@ -72,7 +74,8 @@ class ModelActivity:
     reason: str = ""
     platform: str = ""
     ages_s: tuple[float, ...] = ()
-    queued: tuple[float, ...] = ()
+    depths: tuple[float, ...] = ()
+    queued: int = 0
     executing: int = 0
     lanes: tuple[Lane, ...] = ()
     bins: tuple[tuple[str, int], ...] = ()
@@ -130,7 +133,7 @@ def watch_text(models: Sequence[ModelActivity]) -> str:
     columns, rows = _table(models)
     if not rows:
         return "no models are loaded"
-    sparks = [sparkline(_thin(model.queued, 24)) for model in models]
+    sparks = [sparkline(_thin(model.depths, 24)) for model in models]
     return table_text(
         [*columns, "queue"], [[*row, spark] for row, spark in zip(rows, sparks, strict=True)]
     )
@@ -156,7 +159,7 @@ def _table(models: Sequence[ModelActivity]) -> tuple[list[str], list[list[object
             model.name,
             model.version,
             model.state,
-            int(model.queued[-1]) if model.queued else 0,
+            model.queued,
             model.executing,
             float(model.infer_per_s),
             float(model.queue_ms),
@@ -183,8 +186,7 @@ def watch_scene(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> Sha
         cards.append(_text(24, 40, "no models are loaded", 13, "muted"))
         y = 66.0
     said = "; ".join(
-        f"{model.name} {model.state}, {measure(model.infer_per_s)} infer/s, "
-        f"{int(model.queued[-1]) if model.queued else 0} queued"
+        f"{model.name} {model.state}, {measure(model.infer_per_s)} infer/s, {model.queued} queued"
         for model in models
     )
     return figure(
@@ -248,12 +250,19 @@ def _counters(model: ModelActivity, y: float) -> list[Shape]:
 
 def _queue(model: ModelActivity, y: float, span_s: float) -> list[Shape]:
     top, base = y + 26, y + 26 + _STRIP_H
-    high = nice_ceiling(max(model.queued, default=0))
-    now = int(model.queued[-1]) if model.queued else 0
-    line, area = _steps(model.ages_s, model.queued, high, top, _STRIP_H, span_s)
+    ensemble = model.platform == "ensemble"
+    high = nice_ceiling(max(model.depths, default=0))
+    now = model.depths[-1] if model.depths else 0
+    line, area = _steps(model.ages_s, model.depths, high, top, _STRIP_H, span_s)
     right = _PLOT_X + _PLOT_W
     return [
-        _text(_PLOT_X, y + 18, "queue depth, requests", 11, "muted"),
+        _text(
+            _PLOT_X,
+            y + 18,
+            "requests in flight" if ensemble else "queue depth, requests",
+            11,
+            "muted",
+        ),
         _text(right, y + 18, f"0 to {count(high)}", 10, "muted", anchor="end", role="queue-top"),
         shape("path", d=f"M{_PLOT_X} {top:.1f}h{_PLOT_W}", **ink(None, "line")),
         shape(
@@ -267,7 +276,7 @@ def _queue(model: ModelActivity, y: float, span_s: float) -> list[Shape]:
         shape("path", d=line, stroke_width=1.5, data_role="queue-line", **ink(None, "s0")),
         shape("path", d=f"M{_PLOT_X} {base:.1f}h{_PLOT_W}", **ink(None, "muted")),
         _text(right + 10, base - 16, count(now), 16, "fg", bold=True, role="queue-now"),
-        _text(right + 10, base - 2, "waiting now", 10, "muted"),
+        _text(right + 10, base - 2, "in flight now" if ensemble else "waiting now", 10, "muted"),
     ]
 
 

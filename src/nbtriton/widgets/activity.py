@@ -24,7 +24,7 @@ class _Sample:
     """What is kept of one moment: at most one per step of the time axis."""
 
     at_ns: int
-    queued: int
+    depth: int
     busy: tuple[float, ...]  # per instance, share of the time since the sample before
     model: ModelSnapshot
 
@@ -79,15 +79,15 @@ class Recorder:
         ):
             samples.clear()  # loaded anew: its counters began again
             last = None
-        queued = model.queued
+        depth = _depth(model)
         if last is not None and len(samples) > 1 and self._fills(samples):
-            queued = max(queued, last.queued)
+            depth = max(depth, last.depth)
             samples.pop()
             last = samples[-1]
         busy = tuple(
             0.0 if last is None else self._busy(last, model, i) for i in range(len(model.instances))
         )
-        samples.append(_Sample(self._now_ns, queued, busy, model))
+        samples.append(_Sample(self._now_ns, depth, busy, model))
         while samples[0].at_ns < self._now_ns - self._span_ns:
             samples.popleft()
 
@@ -138,7 +138,8 @@ class Recorder:
             reason=model.reason,
             platform=model.platform,
             ages_s=tuple((self._now_ns - sample.at_ns) / _NS for sample in samples),
-            queued=(*(sample.queued for sample in samples[:-1]), model.queued),
+            depths=(*(sample.depth for sample in samples[:-1]), _depth(model)),
+            queued=model.queued,
             executing=model.executing,
             lanes=tuple(
                 Lane(
@@ -174,6 +175,11 @@ def _stretch(samples: Sequence[_Sample]) -> tuple[_Sample, _Sample]:
     return samples[start], samples[max(start, end)]
 
 
+def _depth(model: ModelSnapshot) -> int:
+    """Return what its strip shows: an ensemble has no queue, but requests in flight."""
+    return model.executing if model.platform == "ensemble" else model.queued
+
+
 def _compute_ns(model: ModelSnapshot) -> int:
     return model.compute_input_ns + model.compute_infer_ns + model.compute_output_ns
 
@@ -186,13 +192,13 @@ def encode(sequence: int, models: Sequence[ModelActivity]) -> bytes:
         sequence, number of models; then for each model
             queued now, executing, infer/s, queue ms, compute ms, inferences, executions, failed,
             1 if the batch sizes are recent, S samples, L lanes, B bins,
-            ages[S], queued[S], L x (share, batch size, busy[S]), executions per bin[B]
+            ages[S], depths[S], L x (share, batch size, busy[S]), executions per bin[B]
     """
     numbers = array("d", (sequence, len(models)))
     for model in models:
         numbers.extend(
             (
-                model.queued[-1] if model.queued else 0.0,
+                model.queued,
                 model.executing,
                 model.infer_per_s,
                 model.queue_ms,
@@ -207,7 +213,7 @@ def encode(sequence: int, models: Sequence[ModelActivity]) -> bytes:
             )
         )
         numbers.extend(model.ages_s)
-        numbers.extend(model.queued)
+        numbers.extend(model.depths)
         for lane in model.lanes:
             numbers.extend((lane.share, lane.batch_size))
             numbers.extend(lane.busy)

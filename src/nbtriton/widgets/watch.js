@@ -140,7 +140,7 @@ function render({ model, el }) {
     write(failed, `${count(data.failed)} failed`);
     failed?.classList.toggle("nbt-f-t1", data.failed > 0);
     failed?.classList.toggle("nbt-f-muted", data.failed === 0);
-    write(part("queue-now"), count(data.queued));
+    write(part("queue-now"), count(data.depths.at(-1) ?? 0));
     const high = ceiling(Math.max(0, ...data.depths));
     write(part("queue-top"), `0 to ${count(high)}`);
     const queue = part("queue-area");
