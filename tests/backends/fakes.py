@@ -115,6 +115,9 @@ class Server:
         ).start()
         return future
 
+    def submit_here(self, model_name, inputs, **options):
+        return self.submit(model_name, inputs, **options)
+
     def _run(self, name, inputs, outputs, on_response, future):
         try:
             found = self.models[name](**inputs)

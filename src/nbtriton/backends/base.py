@@ -122,6 +122,15 @@ class ServerHandle(Protocol):
         parameters: Mapping[str, bool | int | str] | None = None,
         on_response: Callable[[Response, bool], None] | None = None,
     ) -> Any: ...  # an nbtriton.engine.InferenceFuture
+    def submit_here(
+        self, model_name: str, inputs: Mapping[str, Array], **options: Any
+    ) -> Any:
+        """Like `submit` without ``on_response``, for a caller that will wait for the answer.
+
+        Where an instance is idle the request runs in this very thread before the call returns.
+        """
+        ...
+
     def is_model_ready(self, name: str, version: int = -1) -> bool: ...
     def is_decoupled(self, name: str, version: int = -1) -> bool: ...
     def load_model(

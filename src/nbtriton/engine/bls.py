@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.base import Response
 from nbtriton.errors import InternalError, TritonError
@@ -46,6 +46,12 @@ class ModelServer:
             on_response=on_response,
         )  # fmt: skip
 
+    def submit_here(
+        self, model_name: str, inputs: Mapping[str, Array], **options: Any
+    ) -> InferenceFuture:
+        """Like `submit`, for a caller that will wait: runs here what an idle instance can run."""
+        return self._server.submit_here(model_name, inputs, **options)
+
     def is_model_ready(self, name: str, version: int = -1) -> bool:
         """Return True if the model takes requests; False also for an unknown one."""
         return self._server.is_ready(name, version)
@@ -53,7 +59,7 @@ class ModelServer:
     def is_decoupled(self, name: str, version: int = -1) -> bool:
         """Return True if the model answers with any number of responses."""
         try:
-            return bool(self._server.config(name, version).model_transaction_policy.decoupled)
+            return self._server.is_decoupled(name, version)
         except TritonError:
             return False
 

@@ -103,6 +103,12 @@ class EnsembleRuntime(Runtime):
         if crew is not None and idle:
             crew.disband()
 
+    def blockers(self, request: InferenceRequest) -> list[InferenceRequest]:
+        """Return the steps of a request that are in flight."""
+        with self._lock:
+            flights = [flight for flight in self._flights if flight.request is request]
+        return [step for flight in flights for step in flight.running()]
+
     def cancel(self, request: InferenceRequest) -> None:
         """Cancel the steps that still wait; steps that run see `is_cancelled`."""
         with self._lock:
@@ -233,10 +239,13 @@ class _Flight:
 
     def cancel(self) -> None:
         """Drop the steps that still wait."""
-        with self._lock:
-            running = list(self._running)
-        for step in running:
+        for step in self.running():
             step.cancel()
+
+    def running(self) -> list[InferenceRequest]:
+        """Return the steps that are in flight."""
+        with self._lock:
+            return list(self._running)
 
     # -- steps -----------------------------------------------------------------------------------
 

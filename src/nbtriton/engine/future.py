@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.engine.shield import MAIN_THREAD, shield
+from nbtriton.engine.waits import executing, waits
 from nbtriton.errors import CancelledError, TritonError
 
 if TYPE_CHECKING:
@@ -123,6 +124,10 @@ class InferenceFuture:
         timeout = -1 if timeout_s is None else max(0.0, timeout_s)
         on_main = get_ident() == MAIN_THREAD
         depth = shield.depth
+        # A model that waits without a limit for another one may wait for itself.
+        callers = executing.instances if timeout_s is None else ()
+        if callers:
+            waits.begin(callers, self.request)
         try:
             if on_main:  # waiting can be interrupted
                 shield.depth = 0
@@ -131,6 +136,8 @@ class InferenceFuture:
         finally:
             if on_main:
                 shield.depth = depth
+            if callers:
+                waits.end(callers)
         if not answered:
             raise TimeoutError(f"no answer within {timeout_s} s")
 

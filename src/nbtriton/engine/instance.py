@@ -16,6 +16,7 @@ from nbtriton.engine.runtime import inline_runs
 from nbtriton.engine.shield import MAIN_THREAD, shield
 from nbtriton.engine.snapshot import BatchRecord, InstanceSnapshot
 from nbtriton.engine.timer import Timer
+from nbtriton.engine.waits import executing
 from nbtriton.engine.warmup import warm_up
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.scheduling import Run
@@ -45,6 +46,7 @@ class Instance:
         self._inbox: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self._created = threading.Event()
         self._error: BaseException | None = None
+        self.running: Sequence[InferenceRequest] = ()
         self._batch_size = 0
         self._executions = 0
         self._busy_ns = 0
@@ -95,6 +97,7 @@ class Instance:
         assert self._model is not None
         requests: Sequence[InferenceRequest] = run.tickets  # type: ignore[assignment]
         self._batch_size = run.size
+        self.running = requests
         timer = Timer()
         start = monotonic_ns()
         for request in requests:
@@ -127,8 +130,8 @@ class Instance:
         inline = inline_runs
         root = inline.root
         on_main = get_ident() == MAIN_THREAD
-        if root is None and not on_main:
-            return self._model.execute(batch, timer)
+        callers = executing.instances
+        executing.instances = (*callers, self)
         depth = shield.depth
         # What follows from a response that the code sends early cannot wait for its return.
         inline.root = None
@@ -141,6 +144,7 @@ class Instance:
             if on_main:
                 shield.depth = depth
             inline.root = root
+            executing.instances = callers
 
     def _settle(
         self,
@@ -186,6 +190,7 @@ class Instance:
             )  # fmt: skip
         )
         self._batch_size = 0
+        self.running = ()
         try:
             self._answer(requests, responses, error)
         finally:

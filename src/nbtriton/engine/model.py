@@ -17,6 +17,7 @@ from nbtriton.engine.runtime import Runtime, inline_runs
 from nbtriton.engine.sequences import SequenceTensors
 from nbtriton.engine.settings import batcher_settings, sequence_settings
 from nbtriton.engine.snapshot import BatchRecord, ModelSnapshot
+from nbtriton.engine.waits import waits
 from nbtriton.errors import EngineStoppedError, TritonError, error_from_status
 from nbtriton.scheduling import (
     Batcher,
@@ -25,6 +26,7 @@ from nbtriton.scheduling import (
     ResponseOrder,
     Run,
     SequenceBatcher,
+    Where,
 )
 
 if TYPE_CHECKING:
@@ -165,6 +167,12 @@ class ModelRuntime(Runtime):
         self._work()
         return True
 
+    def blockers(self, request: InferenceRequest) -> tuple[Instance, ...]:
+        """Return the instance that runs a request, or all of which one must take it."""
+        if request.where is not Where.RUNNING:
+            return tuple(self._instances)
+        return tuple(i for i in self._instances if request in i.running)
+
     def cancel(self, request: InferenceRequest) -> None:
         """The caller gave the request up."""
         self._post(self._on_cancel, request)
@@ -216,7 +224,10 @@ class ModelRuntime(Runtime):
                         verb, fact = self._inbox.popleft()
                     except IndexError:
                         break
-                    decisions += verb(fact)
+                    new = verb(fact)
+                    if self._order is not None:
+                        self._line_up(new)
+                    decisions += new
                 wake = self._batcher.wake_at()
                 if wake is not None and (self._woken_at is None or wake < self._woken_at):
                     self._woken_at = wake
@@ -225,11 +236,19 @@ class ModelRuntime(Runtime):
                 self._owner.release()
             for decision in decisions:
                 self._carry_out(decision)
+            if waits and self._batcher.waiting:
+                waits.check()
 
     def _on_submit(self, request: InferenceRequest) -> list[Decision]:
         self._accepted += 1
-        self._take_place(request)
         return self._batcher.submit(monotonic_ns(), request)
+
+    def _line_up(self, decisions: Sequence[Decision]) -> None:
+        """Responses keep the order in which requests left the queue; refused ones have none."""
+        for decision in decisions:
+            if isinstance(decision, Run):
+                for ticket in decision.tickets:
+                    self._take_place(ticket)  # type: ignore[arg-type]
 
     def _take_place(self, request: InferenceRequest) -> None:
         if self._order is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from time import monotonic_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.base import Response
 from nbtriton.config import ModelConfig
@@ -17,6 +17,9 @@ from nbtriton.engine.request import InferenceRequest
 from nbtriton.engine.snapshot import ModelSnapshot
 from nbtriton.engine.statistics import Statistics
 from nbtriton.errors import InternalError
+
+if TYPE_CHECKING:
+    from nbtriton.engine.instance import Instance
 
 __all__ = ["Runtime", "inline_runs"]
 
@@ -74,6 +77,16 @@ class Runtime(ABC):
     @abstractmethod
     def _enter(self, request: InferenceRequest) -> bool:
         """Schedule a request that the cache cannot answer; False if this version is retired."""
+
+    @abstractmethod
+    def blockers(
+        self, request: InferenceRequest
+    ) -> Collection[Instance] | list[InferenceRequest]:
+        """Return what must move before a request can be answered.
+
+        A list has the steps of an ensemble that are in flight; any other collection the instances
+        of which one must become free, or the one that runs the request.
+        """
 
     @abstractmethod
     def cancel(self, request: InferenceRequest) -> None:

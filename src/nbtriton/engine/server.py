@@ -76,6 +76,8 @@ class Server:
         self._changing = threading.RLock()
         self._clock = SchedulerThread()
         self._leaving: list[Runtime] = []
+        # One for all models: their calls and metrics belong to this server.
+        self._models_view = ModelServer(self)
         self._closed = False
 
     def __enter__(self) -> Server:
@@ -191,7 +193,7 @@ class Server:
             version,
             example=example,
             gpus=visible_gpus() if self._gpus is None else self._gpus,
-            server=ModelServer(self),
+            server=self._models_view,
             clock=self._clock,
         )
 
@@ -350,31 +352,45 @@ class Server:
         TritonError
             With Triton's status and message.
         """
-        inline = inline_runs
-        before = (inline.root, inline.batch)
         with shield:
-            request = self._accept(
-                name, inputs, version, None, direct=True, outputs=outputs, request_id=request_id,
+            future = self.submit_here(
+                name, inputs, version=version, outputs=outputs, request_id=request_id,
                 priority=priority, timeout_us=timeout_us, correlation_id=correlation_id,
                 sequence_start=sequence_start, sequence_end=sequence_end, parameters=parameters,
             )  # fmt: skip
+            try:
+                return future.result()
+            except BaseException:
+                future.cancel()  # after Ctrl-C nobody waits for the answer any more
+                raise
+
+    def submit_here(
+        self, name: str, inputs: Mapping[str, Any], *, version: int = -1, **options: Any
+    ) -> InferenceFuture:
+        """Send one request, and run in this very thread what an idle instance can run of it.
+
+        The first half of `infer`, for callers that will wait and need to tell a request that was
+        refused (raised here) from one that failed (raised by the future).
+        """
+        inline = inline_runs
+        before = (inline.root, inline.batch)
+        with shield:
+            request = self._accept(name, inputs, version, None, direct=True, **options)
+            assert request.future is not None
             try:
                 while inline.batch is not None:
                     instance, run = inline.batch
                     inline.batch = None
                     instance.execute(run)
-                inline.root, inline.batch = before
-                assert request.future is not None
-                return request.future.result()
             except BaseException:
                 if inline.batch is not None:  # its instance waits for it
                     instance, run = inline.batch
                     instance.put(run)
-                inline.root, inline.batch = before
-                # After Ctrl-C nobody waits for the answer any more.
-                assert request.future is not None
                 request.future.cancel()
                 raise
+            finally:
+                inline.root, inline.batch = before
+            return request.future
 
     def submit(
         self,
@@ -485,6 +501,10 @@ class Server:
         except TritonError:
             return False
         return True
+
+    def is_decoupled(self, name: str, version: int = -1) -> bool:
+        """Return True if a version answers with any number of responses."""
+        return self._registry.resolve(name, version).interface.decoupled
 
     def config(self, name: str, version: int = -1) -> ModelConfig:
         """Return a copy of the completed configuration of a version."""

@@ -32,7 +32,9 @@ class ResponseOrder(Generic[R]):
         self._slots: dict[int, _Slot[R]] = {}
 
     def accept(self, key: int) -> None:
-        """A request takes its place in the line."""
+        """A request takes its place in the line; one that runs again keeps the place it has."""
+        if key in self._slots:
+            return
         self._line.append(key)
         self._slots[key] = _Slot()
 

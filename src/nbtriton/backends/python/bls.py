@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from queue import SimpleQueue
 from typing import Any
 
@@ -90,7 +90,7 @@ def execute(request: InferenceRequest, decoupled: bool) -> InferenceResponse | R
     server = _server()
     if decoupled:
         return _iterate(server, request)
-    future = _submit(server, request)
+    future = _submit(server, request, server.submit_here)
     if isinstance(future, InferenceResponse):
         return future
     try:
@@ -108,7 +108,7 @@ def execute_async(request: InferenceRequest, decoupled: bool) -> asyncio.Future[
     if decoupled:
         answer.set_result(_iterate(server, request))
         return answer
-    future = _submit(server, request)
+    future = _submit(server, request, server.submit)
     if isinstance(future, InferenceResponse):
         answer.set_result(future)
         return answer
@@ -194,7 +194,9 @@ def _with_instance(error: EngineError) -> str:
     return f"Failed to process the request for model '{name}', message: {error.message}"
 
 
-def _submit(server: ServerHandle, request: InferenceRequest) -> Any | InferenceResponse:
+def _submit(
+    server: ServerHandle, request: InferenceRequest, submit: Callable[..., Any]
+) -> Any | InferenceResponse:
     """Return the engine's future, or the response of a request that was not accepted."""
     name = request._model_name
     assert name is not None
@@ -206,7 +208,7 @@ def _submit(server: ServerHandle, request: InferenceRequest) -> Any | InferenceR
                 "decoupled transaction policy. Please use 'decoupled=True' argument to the "
                 "'exec' or 'async_exec' calls for decoupled models.'"
             )
-        return server.submit(name, _inputs(request), **_options(request))
+        return submit(name, _inputs(request), **_options(request))
     except EngineError as error:
         return _failed(_admission_text(server, request, error))
 
