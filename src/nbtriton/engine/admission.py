@@ -21,6 +21,7 @@ from nbtriton.tensors import (
     kind_of,
     nbytes_of,
     numpy_dtype,
+    read_only,
 )
 
 __all__ = ["Interface"]
@@ -127,6 +128,7 @@ class Interface:
         requested = frozenset(outputs) if outputs else self._all_outputs
         if outputs and not requested <= self._all_outputs:
             self._refuse_output(outputs)
+        owned = root is not None
         prefix = f"[request id: {request_id or '<id_unknown>'}] "
         if not len(self._required) <= len(inputs) <= len(self._rules) or any(
             name not in inputs for name in self._required
@@ -159,7 +161,9 @@ class Interface:
                 value = value.reshape((*shape[: len(shape) - len(item)], *rule.reshaped(item)))
             if rule.compared:
                 key.append((name, item))
-            arrays[name] = value
+            # The caller's memory stays the caller's: a model that writes gets a copy. What one
+            # step of an ensemble hands to the next belongs to nobody else.
+            arrays[name] = value if owned else read_only(value)
         if self.max_batch_size > 0 and batch_size > self.max_batch_size:
             raise InvalidArgumentError(
                 f"{prefix}inference request batch-size must be <= {self.max_batch_size} "

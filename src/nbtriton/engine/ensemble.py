@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from time import monotonic_ns
 
 from nbtriton.backends.base import Response
@@ -26,7 +27,7 @@ from nbtriton.scheduling import (
     EnsembleRun,
     Start,
 )
-from nbtriton.tensors import Array
+from nbtriton.tensors import Array, read_only
 
 __all__ = ["EnsembleRuntime"]
 
@@ -53,6 +54,9 @@ class EnsembleRuntime(Runtime):
     def __init__(self, config: ModelConfig, version: int, resolve: Resolve) -> None:
         super().__init__(config, version)
         self.plan = ensemble_plan(config)
+        readers = Counter(chain(*self.plan.step_inputs, self.plan.outputs))
+        # Tensors that a step must not change, as another step or the caller gets them too.
+        self.shared = frozenset(tensor for tensor, count in readers.items() if count > 1)
         self.resolve = resolve
         self._lock = threading.Lock()
         self._crew: _Crew | None = None
@@ -264,6 +268,9 @@ class _Flight:
                 # Absent: an omitted optional input, or an output that was not made (E10, E11).
                 if tensor in tensors
             }
+            for name, tensor, _ in self.crew.feeds[start.step]:
+                if tensor in self.ensemble.shared and name in inputs:
+                    inputs[name] = read_only(inputs[name])
             mark = None
             if wave.marks:
                 found = (wave.marks.get(feed[1]) for feed in self.crew.feeds[start.step])

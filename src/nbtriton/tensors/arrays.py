@@ -25,6 +25,7 @@ __all__ = [
     "is_on_device",
     "kind_of",
     "nbytes_of",
+    "read_only",
     "scatter",
     "shape_of",
     "to_kind",
@@ -178,6 +179,15 @@ def to_kind(array: Array, kind: str) -> Array:
     if found == "torch":
         return cupy.from_dlpack(array.detach().cuda())
     return cupy.asarray(array)
+
+
+def read_only(array: Array) -> Array:
+    """Return a numpy array as a view that cannot be written to; any other array as it is."""
+    if type(array) is not np.ndarray or not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def gather(arrays: Sequence[Array]) -> Array:
