@@ -12,7 +12,7 @@ import pytest
 from IPython.core.magic_arguments import parse_argstring
 
 from nbtriton.errors import InvalidArgumentError
-from nbtriton.magics import measure
+from nbtriton.magics import live
 from nbtriton.perf import PerfProgress, PerfReport, perf
 from nbtriton.process import server
 from nbtriton.widgets import CurveView
@@ -105,7 +105,7 @@ def test_a_wrong_level_is_perf_analyzers_sentence(doubled):
 def page(doubled, monkeypatch):
     """A notebook that has a kernel, in which even a short run is shown live."""
     monkeypatch.setattr(doubled.shell, "kernel", object(), raising=False)
-    monkeypatch.setattr(measure, "_SHOW_AFTER_S", 0.0)
+    monkeypatch.setattr(live, "_SHOW_AFTER_S", 0.0)
     return doubled
 
 
@@ -126,7 +126,7 @@ def test_what_stands_in_its_place_is_not_shown_once_more(page):
 
 
 def test_a_terminal_shows_the_report_as_any_result(doubled, monkeypatch):
-    monkeypatch.setattr(measure, "_SHOW_AFTER_S", 0.0)
+    monkeypatch.setattr(live, "_SHOW_AFTER_S", 0.0)
     ran = doubled.ok(f"%triton_perf double -c 1 {FAST}")
     assert ran.shown == []
     assert "throughput" in ran.out
@@ -169,10 +169,10 @@ def test_the_stop_button_interrupts_and_keeps_what_was_measured(page, monkeypatc
 
 def test_progress_is_a_line_and_a_share():
     done = PerfProgress(2, 6, "concurrency 2, instances=2", 1, 10, 3.0, 14.2, 4512.0, ())
-    line, share = measure.progress_line(done)
+    line, share = live.progress_line(done)
     assert line == (
         "concurrency 2, instances=2 (level 2 of 6) · window 1 of at most 10 · 4\u202f510 infer/s · "
         "about 14 s left"
     )
     assert 1 / 6 < share < 2 / 6
-    assert measure.progress_line(replace(done, levels=None))[1] is None
+    assert live.progress_line(replace(done, levels=None))[1] is None

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import _thread
-import signal
-import threading
-import time
 from argparse import ArgumentTypeError
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbtriton.drawing import measure
 from nbtriton.magics.common import (
     evaluate,
     int_list,
@@ -25,16 +19,7 @@ from nbtriton.magics.common import (
 )
 from nbtriton.process import server
 
-if TYPE_CHECKING:
-    from IPython.core.interactiveshell import InteractiveShell
-
-    from nbtriton.perf import PerfProgress, PerfReport
-    from nbtriton.widgets import CurveView, Shown
-
 __all__ = ["MeasureMagics"]
-
-# What is over sooner needs no sign of life.
-_SHOW_AFTER_S = 0.3
 
 
 def _switches(text: str) -> list[bool]:
@@ -117,6 +102,7 @@ class MeasureMagics(Magics):
             report = %triton_perf double --concurrency 1:8:x2 --quick
             %triton_perf double -c 8 --dynamic-batching off,on --instances 1,2 --quick
         """
+        from nbtriton.magics.live import LiveRun
         from nbtriton.perf import perf
 
         options = parse(self.triton_perf, line)
@@ -130,7 +116,7 @@ class MeasureMagics(Magics):
         visible = (
             not line.rstrip().endswith(";") and getattr(self.shell, "kernel", None) is not None
         )
-        run = _Run(self.shell, options.name, visible=visible)
+        run = LiveRun(self.shell, options.name, visible=visible)
         report = run.of(
             lambda: perf(
                 server(),
@@ -164,103 +150,3 @@ class MeasureMagics(Magics):
             )
         )
         return keep(self.shell, options.out, report)
-
-
-class _Run:
-    """One measurement in a cell: shown live once it takes long, stoppable, then the report."""
-
-    def __init__(self, shell: InteractiveShell, model: str, *, visible: bool) -> None:
-        self._shell = shell
-        self._model = model
-        self._visible = visible
-        self._started_s = time.monotonic()
-        self._thread = threading.current_thread()
-        self._lock = threading.Lock()
-        self._running = True
-        self._report: PerfReport | None = None
-        self._view: CurveView | None = None
-        self._shown: Shown | None = None
-
-    def of(self, measure: Callable[[], PerfReport]) -> PerfReport:
-        """Measure; what was shown live is replaced by the report."""
-        try:
-            self._report = measure()
-        finally:
-            with self._lock:
-                self._running = False
-            if self._shown is not None:
-                self._shown.finish()
-        if self._shown is not None:
-            _not_again(self._shell, self._report)
-        return self._report
-
-    def observe(self, progress: PerfProgress) -> None:
-        """Show where the measurement is; called in its thread after each window."""
-        if not self._visible:
-            return
-        if self._view is None:
-            if time.monotonic() - self._started_s < _SHOW_AFTER_S:
-                return
-            self._show()
-        assert self._view is not None
-        if self._view.stop_requested.is_set() and self._thread is not threading.main_thread():
-            raise KeyboardInterrupt
-        from nbtriton.perf import PerfReport
-        from nbtriton.perf.render import series_of
-
-        self._view.update(series_of(PerfReport(self._model, progress.points)))
-        self._view.show_progress(*progress_line(progress))
-
-    def _show(self) -> None:
-        from nbtriton.widgets import CurveView, show_live
-
-        view = self._view = CurveView(title=self._model, on_stop=self._stop)
-        self._shown = show_live(view, static=lambda: self._report or view.static())
-
-    def _stop(self) -> None:
-        """Do what Ctrl-C does; called on whichever thread hears the button."""
-        with self._lock:
-            if self._running and self._thread is threading.main_thread():
-                interrupt_main_thread()
-
-
-def interrupt_main_thread() -> None:
-    """Interrupt the main thread, also where it waits for a lock."""
-    if hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-    else:
-        _thread.interrupt_main()
-
-
-def progress_line(progress: PerfProgress) -> tuple[str, float | None]:
-    """Return what to write beside the bar, and how much of it is done, where that is known."""
-    words = [progress.what]
-    if progress.levels:
-        words[0] += f" (level {progress.level} of {progress.levels})"
-    words.append(f"window {progress.window} of at most {progress.max_windows}")
-    if progress.infer_per_s:
-        words.append(f"{measure(progress.infer_per_s)} infer/s")
-    if progress.eta_s is not None:
-        words.append(f"about {max(1, round(progress.eta_s))} s left")
-    if not progress.levels:
-        return " · ".join(words), None
-    # A level seldom needs all its windows; half of one is a fair guess.
-    within = min(1.0, progress.window / max(1, progress.max_windows / 2))
-    return " · ".join(words), (progress.level - 1 + within) / progress.levels
-
-
-def _not_again(shell: InteractiveShell, report: PerfReport) -> None:
-    """Keep ``Out[n]`` from showing once more what stands in place of the live view."""
-    formatter = shell.display_formatter.ipython_display_formatter
-    kind = type(report)
-
-    def show(value: PerfReport) -> None:
-        if value is not report:
-            shell.display_pub.publish(value._repr_mimebundle_())
-
-    def restore(*_: object) -> None:
-        formatter.pop(kind, None)
-        shell.events.unregister("post_run_cell", restore)
-
-    formatter.for_type(kind, show)
-    shell.events.register("post_run_cell", restore)

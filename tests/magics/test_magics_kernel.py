@@ -1,0 +1,149 @@
+"""In a real kernel: what reaches a front end, and what an interrupt does."""
+
+from __future__ import annotations
+
+import queue
+import time
+from typing import Any
+
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+from tests.magics.cells import DOUBLE
+
+pytestmark = pytest.mark.slow
+
+SLOW = """\
+%%triton_model slow --max-batch-size 4
+import time
+def slow(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+    time.sleep(0.002)
+    return {"OUT": IN * 2}
+"""
+
+
+class Kernel:
+    """Runs cells in a kernel and collects what it says."""
+
+    def __init__(self) -> None:
+        self.manager, self.client = start_new_kernel(
+            kernel_name="python3", extra_arguments=["--IPKernelApp.log_level=ERROR"]
+        )
+
+    def send(self, cell: str) -> str:
+        return self.client.execute(cell)
+
+    def until_idle(self, sent: str, timeout_s: float = 60) -> list[dict[str, Any]]:
+        """Every message of a cell, until the kernel is idle again."""
+        messages = []
+        deadline = time.monotonic() + timeout_s
+        while True:
+            message = self.client.get_iopub_msg(timeout=max(0.1, deadline - time.monotonic()))
+            if message["parent_header"].get("msg_id") != sent:
+                continue
+            messages.append(message)
+            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+                return messages
+
+    def wait_for(self, sent: str, kind: str, timeout_s: float = 60) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            message = self.client.get_iopub_msg(timeout=timeout_s)
+            if message["parent_header"].get("msg_id") == sent and message["msg_type"] == kind:
+                return message
+        raise queue.Empty
+
+    def run(self, cell: str) -> list[dict[str, Any]]:
+        return self.until_idle(self.send(cell))
+
+    def text(self, cell: str) -> str:
+        return "".join(
+            m["content"]["text"] for m in self.run(cell) if m["msg_type"] == "stream"
+        ).strip()
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    kernel = Kernel()
+    for cell in ("%load_ext nbtriton", f"%%triton_model double --max-batch-size 8\n{DOUBLE}", SLOW):
+        assert not errors(kernel.run(cell))
+    yield kernel
+    kernel.client.stop_channels()
+    kernel.manager.shutdown_kernel(now=True)
+
+
+def errors(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [m["content"] for m in messages if m["msg_type"] == "error"]
+
+
+def outputs(messages: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [m["content"]["data"] for m in messages if m["msg_type"] == kind]
+
+
+def test_an_interrupt_keeps_what_was_measured_and_the_server(kernel):
+    kernel.text("before = nt = __import__('nbtriton'); n = len(nt.server().models()); print(n)")
+    sent = kernel.send("report = %triton_perf slow --concurrency 1:1000 -p 100")
+    # The live view comes after the first windows.
+    kernel.wait_for(sent, "display_data")
+    started = time.monotonic()
+    kernel.manager.interrupt_kernel()
+    messages = kernel.until_idle(sent)
+    assert time.monotonic() - started < 1
+    assert not errors(messages)
+    assert "<svg" in outputs(messages, "update_display_data")[-1]["text/html"]
+    assert kernel.text("print(report.interrupted, len(report.points) >= 1)") == "True True"
+    assert kernel.text("print(len(nt.server().models()) == n)") == "True"
+    answer = kernel.text(
+        "import numpy as np\n"
+        "for name in ('slow', 'double'):\n"
+        "    print(nt.server().infer(name, {'IN': np.ones((1, 4), np.float32)})['OUT'][0, 0])"
+    )
+    assert answer == "2.0\n2.0"
+
+
+def test_an_interrupted_configuration_sweep_restores_the_configuration(kernel):
+    sent = kernel.send("report = %triton_perf slow -c 1:64 --instances 2,3 -p 100")
+    kernel.wait_for(sent, "display_data")
+    kernel.manager.interrupt_kernel()
+    messages = kernel.until_idle(sent)
+    assert not errors(messages)
+    count = kernel.text("print(nt.server().config('slow').instance_group[0].count)")
+    assert count == "1"
+
+
+def test_a_long_run_stands_once_in_the_notebook(kernel):
+    messages = kernel.run("%triton_perf double -c 1,2 -p 100")
+    assert len(outputs(messages, "display_data")) == 1
+    assert "<svg" in outputs(messages, "update_display_data")[-1]["text/html"]
+    assert outputs(messages, "execute_result") == []
+    assert not errors(messages)
+
+
+def test_a_short_run_is_a_plain_result(kernel):
+    messages = kernel.run("%triton_perf double --request-count 5")
+    assert outputs(messages, "display_data") == []
+    assert "<svg" in outputs(messages, "execute_result")[0]["text/html"]
+
+
+def test_completion_reaches_the_front_end(kernel):
+    for code, expected in (
+        ("%triton_perf double --conc", "--concurrency"),
+        ("%triton_infer dou", "double"),
+        ("%triton_infer double I", "IN="),
+    ):
+        reply = kernel.client.complete(code, reply=True, timeout=30)
+        assert expected in reply["content"]["matches"]
+
+
+def test_an_error_reaches_the_front_end_as_one_sentence(kernel):
+    (error,) = errors(kernel.run("%triton_infer double IN=[1]"))
+    assert error["ename"] == "InvalidArgumentError"
+    assert len(error["traceback"]) == 1
+    (error,) = errors(kernel.run("%%triton_model double\ndef double(:\n    pass\n"))
+    assert error["ename"] == "SyntaxError"
+    assert "line 2" in "".join(error["traceback"])
+    kernel.run('%%triton_model m\ndef m(IN: "FP32[4]") -> {"O": "FP32[4]"}:\n    1 / 0\n')
+    (error,) = errors(kernel.run("%triton_infer m IN=[1, 2, 3, 4]"))
+    assert error["ename"] == "ModelError"
+    assert "line 3, in m" in "".join(error["traceback"])
+    assert "Cell In[" in "".join(error["traceback"])
