@@ -30,17 +30,22 @@ def on_path() -> str:
     return next((path for name in NAMES if works(path := shutil.which(name))), "") or ""
 
 
-def from_debian() -> str:
-    """Install Debian's chromium; Ubuntu's is a stub for snap, which `works` then refuses."""
+def apt_install(package: str, why: str) -> bool:
+    """Install one of Debian's packages if that can be done without asking."""
     root = as_root()
     if root is None or not shutil.which("apt-get"):
-        return ""
-    say("Installing chromium with apt-get (about half a minute)")
+        return False
+    say(f"Installing {package} with apt-get ({why})")
     environment = [*root, "env", "DEBIAN_FRONTEND=noninteractive"]
     quietly([*environment, "apt-get", "update", "-qq"])
-    quietly(
-        [*environment, "apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"]
+    return quietly(
+        [*environment, "apt-get", "install", "-y", "-qq", "--no-install-recommends", package]
     )
+
+
+def from_debian() -> str:
+    """Install Debian's chromium; Ubuntu's is a stub for snap, which `works` then refuses."""
+    apt_install("chromium", "about half a minute")
     return on_path()
 
 
@@ -49,14 +54,23 @@ def from_playwright() -> str:
     say("Installing Playwright's chromium")
     if not quietly([sys.executable, "-m", "playwright", "install", "chromium"]):
         return ""
-    code = (
-        "from playwright.sync_api import sync_playwright as s\n"
-        "with s() as p: print(p.chromium.executable_path)"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    ).stdout.strip()
+    found = playwright("print(p.chromium.executable_path)").strip()
     return found if works(found) else ""
+
+
+def playwright(code: str) -> str:
+    """Run a line with Playwright as ``p``; return what it printed, nothing if it failed."""
+    program = f"from playwright.sync_api import sync_playwright as s\nwith s() as p: {code}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    return done.stdout if done.returncode == 0 else ""
+
+
+def drives(path: str) -> bool:
+    """Tell whether Playwright can steer this browser."""
+    launch = f"p.chromium.launch(executable_path={path!r}, args=['--no-sandbox'])"
+    return bool(playwright(f"print({launch}.version)"))
 
 
 def main() -> None:
@@ -65,6 +79,10 @@ def main() -> None:
     if given and not works(given):
         sys.exit(f"NBTRITON_CHROMIUM={given} does not start")
     path = given or on_path() or from_debian() or from_playwright()
+    if path and not drives(path):
+        # Playwright's own node needs it; a minimal Debian comes without.
+        apt_install("libatomic1", "for Playwright")
+        path = path if drives(path) else ""
     say(f"Browser: {path}" if path else "No browser could be had: the tests that need one skip")
     Path(sys.argv[1]).write_text(path)
 

@@ -1,4 +1,4 @@
-"""Both servers, once per session, over the same repository."""
+"""Both servers, once per module, over the same repository."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.differential.harness import OurSide, RealSide, write
 from tests.differential.scenarios import MODELS
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository")
     write(folder, MODELS)
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def real(
     reference, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RealSide]:
@@ -29,7 +29,7 @@ def real(
         side.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ours(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurSide]:
     side = OurSide(repository, MODELS, tmp_path_factory.mktemp("gates"))
     yield side
