@@ -1,0 +1,345 @@
+"""Nothing is lost: models and backends that go wrong, under load, from many threads."""
+
+# ruff: noqa: N803 - a model function names its tensors
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from nbtriton.backends import registry
+from nbtriton.backends.base import Backend, BackendInstance, Response
+from nbtriton.engine import InferenceFuture, Server
+from nbtriton.errors import InternalError, TritonError, UnavailableError
+from tests.engine.support import (
+    WAIT_S,
+    echo,
+    ensemble_text,
+    failing,
+    fields,
+    ones,
+    row,
+)
+
+
+def test_20000_requests_from_8_threads(server: Server):
+    """Every request is answered exactly once, with its own answer, and the books add up."""
+    threads, each = 8, 2500
+    server.load(
+        echo("dynamic_batching {} instance_group { count: 2 kind: KIND_CPU }"),
+        lambda IN: {"OUT": IN * 2},
+        name="batched",
+    )
+    server.load(echo(), lambda IN: {"OUT": IN * 2}, name="single")
+    answers: Counter[int] = Counter()
+    wrong: list[object] = []
+    finished = threading.Barrier(threads + 1, timeout=60)
+    rows = [0] * threads
+
+    def ask(worker: int) -> None:
+        chance = random.Random(worker)
+        mine: list[InferenceFuture] = []
+        for index in range(each):
+            number = worker * each + index
+            size = chance.choice((1, 1, 1, 2, 5))
+            rows[worker] += size
+
+            def check(future: InferenceFuture, number=number, size=size) -> None:
+                answers[number] += 1
+                out = future.result()["OUT"]
+                if out.shape != (size, 4) or (out != 2 * number).any():
+                    wrong.append((number, out))
+
+            name = chance.choice(("batched", "batched", "single"))
+            future = server.submit(name, {"IN": row(*[float(number)] * size)})
+            future.add_done_callback(check)
+            mine.append(future)
+            if len(mine) == 32:
+                mine.pop(0).result(WAIT_S)
+        for future in mine:
+            future.result(WAIT_S)
+        finished.wait()
+
+    for worker in range(threads):
+        threading.Thread(target=ask, args=(worker,)).start()
+    finished.wait()
+    assert not wrong, wrong[0]
+    assert len(answers) == threads * each
+    assert set(answers.values()) == {1}
+    batched, single = server.models()
+    assert batched.success_count + single.success_count == threads * each
+    assert batched.inference_count + single.inference_count == sum(rows)
+    for model in (batched, single):
+        assert model.fail_count == 0
+        assert sum(size * n for size, n in model.batch_sizes.items()) == model.inference_count
+        assert sum(instance.executions for instance in model.instances) == model.execution_count
+    assert single.execution_count == single.success_count
+    assert batched.execution_count < batched.success_count
+
+
+def test_the_books_of_20000_mixed_requests_add_up(server: Server):
+    """Raises, wrong lengths, per-request errors: what fails fails alone, and is counted."""
+    threads, each = 8, 2500
+    server.load(
+        echo("instance_group { count: 2 kind: KIND_CPU }", max_batch_size=4), failing(), name="m"
+    )
+    outcomes: list[Counter[str]] = [Counter() for _ in range(threads)]
+
+    def ask(worker: int) -> None:
+        chance = random.Random(worker)
+        pending: list[tuple[int, InferenceFuture]] = []
+
+        def settle() -> None:
+            how, future = pending.pop(0)
+            error = future.exception(WAIT_S)
+            if error is None:
+                outcomes[worker]["answer"] += 1
+                assert future.result()["OUT"][0, 0] == how
+            else:
+                outcomes[worker]["one" if isinstance(error, UnavailableError) else "all"] += 1
+            expected = "one" if how == 6 else "all" if 0 < how < 5 else "answer"
+            outcomes[worker][f"expected {expected}"] += 1
+
+        for _ in range(each):
+            how = chance.choice((0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7))
+            pending.append((how, server.submit("m", {"IN": row(how)})))
+            if len(pending) == 16:
+                settle()
+        while pending:
+            settle()
+
+    workers = [threading.Thread(target=ask, args=(n,)) for n in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    total = sum(outcomes, Counter())
+    for what in ("answer", "one", "all"):
+        assert total[what] == total[f"expected {what}"] > 0
+    counts = fields(server.statistics(), "m")
+    # Y2: an error for one request is a success in Triton's books.
+    assert counts["success"] == total["answer"] + total["one"]
+    assert counts["fail"] == total["all"]
+    assert counts["execution_count"] == threads * each
+    assert counts["inference_count"] == counts["success"]
+
+
+def test_ensembles_of_failing_models_under_load(server: Server):
+    server.load(echo("dynamic_batching {}"), lambda IN: {"OUT": IN}, name="ok")
+    server.load(echo(), failing(), name="bad")
+    server.load(
+        ensemble_text(
+            ("ok", {"IN": "X"}, {"OUT": "a"}),
+            ("bad", {"IN": "a"}, {"OUT": "L"}),
+            ("ok", {"IN": "a"}, {"OUT": "R"}),
+            inputs={"X": "FP32[4]"},
+            outputs={"L": "FP32[4]", "R": "FP32[4]"},
+        ),
+        name="e",
+    )
+    answers: Counter[int] = Counter()
+    hows = [random.Random(7).choice((0, 0, 1, 2, 6)) for _ in range(2000)]
+    futures = []
+    for number, how in enumerate(hows):
+        future = server.submit("e", {"X": row(how)})
+        future.add_done_callback(lambda _, n=number: answers.update([n]))
+        futures.append(future)
+    for how, future in zip(hows, futures, strict=True):
+        assert (future.exception(WAIT_S) is None) is (how == 0)
+    assert len(answers) == 2000
+    assert set(answers.values()) == {1}
+    counts = fields(server.statistics(), "e")
+    assert counts["success"] == hows.count(0)
+    assert counts["success"] + counts["fail"] == 2000
+
+
+def test_models_come_and_go_under_load(server: Server):
+    """Replaced, unloaded, loaded again: a request is refused at admission or answered."""
+    server.load(echo(), lambda IN: {"OUT": IN + 1}, name="part")
+    whole = ensemble_text(
+        ("part", {"IN": "X"}, {"OUT": "m"}),
+        ("part", {"IN": "m"}, {"OUT": "Y"}),
+        inputs={"X": "FP32[4]"},
+        outputs={"Y": "FP32[4]"},
+    )
+    server.load(whole, name="whole")
+    stop = threading.Event()
+    outcomes: list[Counter[str]] = [Counter() for _ in range(4)]
+    wrong: list[object] = []
+
+    def ask(worker: int) -> None:
+        name, into, out = ("part", "IN", "OUT") if worker % 2 else ("whole", "X", "Y")
+        while not stop.is_set():
+            try:
+                future = server.submit(name, {into: row(1)})
+            except TritonError as refused:
+                if refused.status not in ("NOT_FOUND", "UNAVAILABLE"):
+                    wrong.append(refused)
+                outcomes[worker]["refused"] += 1
+                continue
+            error = future.exception(WAIT_S)
+            if error is not None:
+                wrong.append(error)
+            elif future.result()[out][0, 0] != (2 if worker % 2 else 3):
+                wrong.append(future.result())
+            outcomes[worker]["answered"] += 1
+
+    workers = [threading.Thread(target=ask, args=(n,)) for n in range(4)]
+    for worker in workers:
+        worker.start()
+    for turn in range(30):
+        if turn % 3 == 0:
+            server.unload("part")
+        elif turn % 3 == 1:
+            server.load(echo(), lambda IN: {"OUT": IN + 1}, name="part")
+        else:
+            server.load(whole, name="whole")
+    stop.set()
+    for worker in workers:
+        worker.join(WAIT_S)
+    assert not wrong, wrong[0]
+    total = sum(outcomes, Counter())
+    assert total["answered"] > 0
+
+
+# -- backends that break the contract ----------------------------------------------------------------
+
+
+class _Instance(BackendInstance):
+    """Does to a batch what the first value of its first request says."""
+
+    def execute(self, requests, timer):
+        values = [request.inputs["IN"] for request in requests]
+        good = [Response({"OUT": value}) for value in values]
+        how = int(values[0].flat[0])
+        if how == 1:
+            return good[:-1]
+        if how == 2:
+            return good * 2
+        if how == 3:
+            raise ZeroDivisionError("in the backend")
+        if how == 4:  # answers one itself, and again by returning it
+            requests[0].send(good[0], final=True)
+        if how == 5:  # answers, then fails the batch
+            requests[0].send(good[0], final=True)
+            raise InternalError("after the answer")
+        return good
+
+
+class BrokenBackend(Backend):
+    name = "broken"
+
+    @classmethod
+    def accepts(cls, source):
+        return False
+
+    def create_instance(self, context):
+        return _Instance()
+
+
+@pytest.fixture
+def broken(server: Server, monkeypatch) -> Server:
+    # As an entry point of an installed package would be found.
+    monkeypatch.setitem(registry._BUILT_IN, "broken", f"{__name__}:BrokenBackend")
+    server.load(echo(backend="broken"), object(), name="m")
+    return server
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        (1, "'m_0' gave 0 responses to 1 requests"),
+        (2, "'m_0' gave 2 responses to 1 requests"),
+        (3, "ZeroDivisionError: in the backend"),
+    ],
+)
+@pytest.mark.parametrize("direct", [True, False], ids=["infer", "submit"])
+def test_a_backend_that_breaks_the_contract_fails_its_requests_only(
+    broken: Server, how: int, text: str, direct: bool
+):
+    with pytest.raises(InternalError, match=text):
+        if direct:
+            broken.infer("m", {"IN": row(how)})
+        else:
+            broken.submit("m", {"IN": row(how)}).result(WAIT_S)
+    assert broken.infer("m", {"IN": row(9)})["OUT"][0, 0] == 9
+    counts = fields(broken.statistics(), "m")
+    assert (counts["success"], counts["fail"]) == (1, 1)
+
+
+@pytest.mark.parametrize("how", [4, 5])
+def test_a_request_that_is_answered_twice_is_answered_once(broken: Server, how: int):
+    answers = []
+    future = broken.submit("m", {"IN": row(how)})
+    future.add_done_callback(answers.append)
+    assert future.result(WAIT_S)["OUT"][0, 0] == how
+    assert broken.infer("m", {"IN": row(9)})["OUT"][0, 0] == 9
+    assert len(answers) == 1
+
+
+def test_a_request_that_a_model_forgets_is_answered_with_an_error(server: Server):
+    """Triton never answers it; here the caller would wait for ever in a cell."""
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            return [None] * len(requests)
+
+    server.load(echo(), TritonPythonModel, name="m")
+    error = server.submit("m", {"IN": ones()}).exception(WAIT_S)
+    assert isinstance(error, TritonError)
+    with pytest.raises(TritonError):
+        server.infer("m", {"IN": ones()})
+
+
+def test_a_model_that_is_not_decoupled_may_answer_later_from_a_thread(server: Server):
+    released = threading.Event()
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            import triton_python_backend_utils as pb_utils
+
+            def later(sender, value):
+                assert released.wait(WAIT_S)
+                sender.send(
+                    pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value + 1)]),
+                    flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+                )
+
+            for request in requests:
+                arguments = (request.get_response_sender(), request.inputs()[0].as_numpy())
+                threading.Thread(target=later, args=arguments).start()
+            return [None] * len(requests)
+
+    server.load(echo(), TritonPythonModel, name="m")
+    futures = [server.submit("m", {"IN": row(n)}) for n in range(3)]
+    released.set()
+    assert [float(f.result(WAIT_S)["OUT"][0, 0]) for f in futures] == [1, 2, 3]
+
+
+def test_a_model_that_leaves_by_sys_exit_keeps_serving(server: Server):
+    def model(IN):
+        if IN[0, 0] == 1:
+            raise SystemExit(3)
+        return {"OUT": IN}
+
+    server.load(echo(), model, name="m")
+    for send in (
+        lambda: server.infer("m", {"IN": row(1)}),
+        lambda: server.submit("m", {"IN": row(1)}).result(WAIT_S),
+    ):
+        with pytest.raises(InternalError, match="SystemExit: 3"):
+            send()
+    assert server.infer("m", {"IN": row(2)})["OUT"][0, 0] == 2
+
+
+def test_wrong_shapes_from_a_batching_function_fail_the_batch_alone(server: Server):
+    def model(IN):
+        return {"OUT": IN[:-1]} if IN[0, 0] == 1 else {"OUT": IN}
+
+    server.load(echo("dynamic_batching {}"), model, name="m")
+    with pytest.raises(InternalError, match="expected a first dimension of 2"):
+        server.infer("m", {"IN": row(1, 1)})
+    np.testing.assert_array_equal(server.infer("m", {"IN": row(5)})["OUT"], row(5))

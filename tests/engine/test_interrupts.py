@@ -1,0 +1,258 @@
+"""Ctrl-C: it stops the caller at once, loses no request and leaves the server usable."""
+
+# ruff: noqa: N803 - a model function names its tensors
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nbtriton.engine import Server
+from nbtriton.engine.shield import shield
+from nbtriton.errors import CancelledError, InternalError
+from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, fields, gated, ones, row, waited
+
+FP32 = "FP32[4]"
+
+
+@pytest.fixture(autouse=True)
+def usual_handler() -> Iterator[None]:
+    """Every test begins and ends with Python's own handler of SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+    assert shield.depth == 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_interrupts_at_random_moments(seed: int):
+    script = Path(__file__).with_name("interrupted.py")
+    ran = subprocess.run(
+        [sys.executable, str(script), str(seed), "800"],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    told = json.loads(ran.stdout)
+    assert told["sent"] == told["raised"] == 800, "an interrupt was swallowed or came twice"
+    assert told["completed"] > 0
+    assert told["surprises"] == [], "somebody else's request suffered"
+    assert (told["left"], told["alive"], told["threads"]) == ([], 0, []), "something hangs"
+    assert told["handler"], "the handler that was there before is back"
+    # One request an execution, but for the model that waits for more; nothing is counted twice.
+    for name in ("plain", "busy", "nested"):
+        success, fail, executions = told["counts"][name]
+        assert success + fail == executions
+        assert fail > 0, f"no interrupt ever hit {name}: the test tests nothing"
+
+
+# -- the same, moment by moment ----------------------------------------------------------------------
+
+
+def test_an_interrupt_while_waiting_gives_the_request_up(server: Server, gate: Gate):
+    server.load(
+        echo("dynamic_batching { default_queue_policy { max_queue_size: 9 } }"),
+        gated(gate),
+        name="m",
+    )
+    busy = server.submit("m", {"IN": ones(8)}, request_id="busy")
+    gate.wait_entered()
+    main = threading.get_ident()
+
+    def press() -> None:
+        # Nothing tells when the call below has been accepted but the snapshot.
+        for _ in range(30_000):
+            if server.models()[0].queued:
+                break
+            threading.Event().wait(0.001)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    with pytest.raises(KeyboardInterrupt):
+        server.infer("m", {"IN": ones()}, request_id="given up")
+    gate.open()
+    busy.result(WAIT_S)
+    server.infer("m", {"IN": ones()}, request_id="after")
+    assert gate.batches == [["busy"], ["after"]]
+    counts = fields(server.statistics(), "m")
+    assert (counts["success"], counts["fail"]) == (2, 1)
+
+
+def test_an_interrupt_in_the_models_code_ends_that_request_only(server: Server):
+    def model(IN):
+        if IN[0, 0] == 1:
+            signal.raise_signal(signal.SIGINT)
+        return {"OUT": IN}
+
+    server.load(echo(), model, name="m")
+    with pytest.raises(KeyboardInterrupt):
+        server.infer("m", {"IN": row(1)})
+    assert server.infer("m", {"IN": row(2)})["OUT"][0, 0] == 2
+    counts = fields(server.statistics(), "m")
+    assert (counts["success"], counts["fail"], counts["execution_count"]) == (1, 1, 2)
+    assert server.models()[0].executing == 0
+
+
+def test_an_interrupt_does_not_strand_what_the_caller_took_over(server: Server):
+    """The second branch waits for the same instance; the interrupt comes in the first."""
+    calls = []
+
+    def model(IN):
+        calls.append(threading.get_ident())
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return {"OUT": IN}
+
+    server.load(echo(), model, name="m")
+    server.load(
+        ensemble_text(
+            ("m", {"IN": "X"}, {"OUT": "L"}),
+            ("m", {"IN": "X"}, {"OUT": "R"}),
+            inputs={"X": FP32},
+            outputs={"L": FP32, "R": FP32},
+        ),
+        name="e",
+    )
+    with pytest.raises(KeyboardInterrupt):
+        server.infer("e", {"X": ones()})
+    assert server.submit("m", {"IN": row(3)}).result(WAIT_S)["OUT"][0, 0] == 3
+    assert len(calls) == 3
+    assert set(server.infer("e", {"X": ones()})) == {"L", "R"}
+    assert server.unload("e", timeout_s=WAIT_S)
+    assert server.unload("m", timeout_s=WAIT_S)
+
+
+def test_a_keyboard_interrupt_on_an_instances_thread_fails_the_request(server: Server, caplog):
+    """Nobody is there to be interrupted: some library raised it, and the instance goes on."""
+
+    def model(IN):
+        if IN[0, 0] == 1:
+            raise KeyboardInterrupt
+        return {"OUT": IN}
+
+    server.load(echo(), model, name="m")
+    error = server.submit("m", {"IN": row(1)}).exception(WAIT_S)
+    assert isinstance(error, InternalError)
+    assert "was interrupted" in error.message
+    assert server.submit("m", {"IN": row(2)}).result(WAIT_S)["OUT"][0, 0] == 2
+
+
+def test_an_interrupt_in_a_stream_cancels_it(server: Server, gate: Gate):
+    server.load(echo(), gated(gate), name="m")
+    main = threading.get_ident()
+
+    def press() -> None:
+        gate.wait_entered()
+        signal.pthread_kill(main, signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    presser.start()
+    responses = []
+    with pytest.raises(KeyboardInterrupt):
+        for response in server.stream("m", {"IN": ones()}):
+            responses.append(response)
+    assert responses == []
+    gate.open()
+    assert server.submit("m", {"IN": row(4)}).result(WAIT_S)["OUT"][0, 0] == 4
+
+
+def test_result_of_a_future_can_be_interrupted_and_asked_again(server: Server, gate: Gate):
+    server.load(echo(), gated(gate), name="m")
+    future = server.submit("m", {"IN": row(5)})
+    gate.wait_entered()
+    main, ready = threading.get_ident(), threading.Event()
+
+    def press() -> None:
+        waited(ready)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    with pytest.raises(KeyboardInterrupt):
+        ready.set()
+        future.result()
+    gate.open()
+    assert future.result(WAIT_S)["OUT"][0, 0] == 5
+
+
+# -- the shield itself -------------------------------------------------------------------------------
+
+
+def test_an_interrupt_behind_the_shield_is_raised_on_the_way_out():
+    reached = []
+    with pytest.raises(KeyboardInterrupt):  # noqa: SIM117 - the order is what is tested
+        with shield:
+            with shield:
+                signal.raise_signal(signal.SIGINT)
+                reached.append("inner")
+            reached.append("outer")
+    assert reached == ["inner", "outer"]
+    with shield:
+        pass  # it came once
+    shield.remove()
+
+
+def test_interrupts_that_pile_up_are_one():
+    with pytest.raises(KeyboardInterrupt), shield:
+        for _ in range(3):
+            signal.raise_signal(signal.SIGINT)
+    with shield:
+        pass
+    shield.remove()
+
+
+def test_the_handler_that_was_there_is_asked_and_comes_back():
+    asked = []
+    signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
+    with shield:
+        signal.raise_signal(signal.SIGINT)
+        assert asked == []
+    assert asked == [signal.SIGINT]
+    # A new one, as ipykernel sets for every cell: it is the one that counts from now on.
+    signal.signal(signal.SIGINT, lambda number, frame: asked.append(-number))
+    with shield:
+        signal.raise_signal(signal.SIGINT)
+    assert asked == [signal.SIGINT, -signal.SIGINT]
+    shield.remove()
+    signal.raise_signal(signal.SIGINT)
+    assert asked[2:] == [-signal.SIGINT]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_an_ignored_interrupt_stays_ignored(server: Server):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    server.load(echo(), lambda IN: {"OUT": IN}, name="m")
+    server.infer("m", {"IN": ones()})
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_other_threads_pass_through_the_shield(server: Server):
+    depths = []
+
+    def model(IN):
+        depths.append(shield.depth)
+        return {"OUT": IN}
+
+    server.load(echo(), model, name="m")
+    server.submit("m", {"IN": ones()}).result(WAIT_S)
+    caller = threading.Thread(target=lambda: server.infer("m", {"IN": ones()}))
+    caller.start()
+    caller.join(WAIT_S)
+    server.infer("m", {"IN": ones()})  # user code runs with the shield down
+    assert depths == [0, 0, 0]
+
+
+def test_a_cancelled_future_says_so_after_an_interrupt(server: Server, gate: Gate):
+    server.load(echo(), gated(gate), name="m")
+    future = server.submit("m", {"IN": ones()})
+    with pytest.raises(KeyboardInterrupt), shield:
+        signal.raise_signal(signal.SIGINT)
+        assert future.cancel()
+    assert isinstance(future.exception(0), CancelledError)
+    gate.open()
