@@ -69,6 +69,8 @@ class InstancePlan:
         ``"cpu"``, ``"gpu_<id>"`` or ``"model"`` unless the group names one.
     passive : bool
         True if the scheduler must not send it requests.
+    group : int
+        Index of its instance group in the configuration.
     """
 
     name: str
@@ -76,6 +78,7 @@ class InstancePlan:
     device_id: int
     host_policy: str
     passive: bool
+    group: int = 0
 
 
 def is_ensemble(config: ModelConfig) -> bool:
@@ -194,7 +197,8 @@ def plan_instances(config: ModelConfig, *, gpus: Sequence[int] | None) -> tuple[
         Empty for an ensemble.
     """
     plans: list[InstancePlan] = []
-    for group in normalize_instance_groups(config, gpus=gpus).instance_group:
+    groups = normalize_instance_groups(config, gpus=gpus).instance_group
+    for number, group in enumerate(groups):
         kind = enum_name(group, "kind")
         devices = group.gpus if kind == "KIND_GPU" else (0,)
         for index in range(group.count):
@@ -205,6 +209,7 @@ def plan_instances(config: ModelConfig, *, gpus: Sequence[int] | None) -> tuple[
                     device_id=device,
                     host_policy=group.host_policy or _host_policy(kind, device),
                     passive=group.passive,
+                    group=number,
                 )
                 for device in devices
             )

@@ -21,6 +21,7 @@ from nbtriton.config import (
 )
 from nbtriton.engine.clock import SchedulerThread
 from nbtriton.engine.ensemble import EnsembleRuntime, Resolve
+from nbtriton.engine.limiter import Limiter
 from nbtriton.engine.model import ModelRuntime
 from nbtriton.errors import ConfigError, LoadError, TritonError
 
@@ -95,6 +96,7 @@ def build_model(
     gpus: Sequence[int],
     server: ServerHandle,
     clock: SchedulerThread,
+    limiter: Limiter | None = None,
 ) -> ModelRuntime:
     """Complete and check a configuration, and create the instances.
 
@@ -111,7 +113,7 @@ def build_model(
     )
     try:
         backend.open(context)
-        runtime = ModelRuntime(context, backend, plan_instances(completed, gpus=gpus), clock)
+        runtime = ModelRuntime(context, backend, plan_instances(completed, gpus=gpus), clock, limiter)
         runtime.start()
     except TritonError as error:
         raise _load_error(config.name, version, error) from error

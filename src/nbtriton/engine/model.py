@@ -12,6 +12,7 @@ from nbtriton.backends.base import Backend, InstanceContext, ModelContext, Respo
 from nbtriton.config import InstancePlan, ModelConfig
 from nbtriton.engine.clock import SchedulerThread
 from nbtriton.engine.instance import Instance
+from nbtriton.engine.limiter import Limiter
 from nbtriton.engine.request import InferenceRequest
 from nbtriton.engine.runtime import Runtime, inline_runs
 from nbtriton.engine.sequences import SequenceTensors
@@ -54,6 +55,8 @@ class ModelRuntime(Runtime):
         Opened for this version.
     plans : sequence of InstancePlan
     clock : SchedulerThread
+    limiter : Limiter, optional
+        Where the server limits rates.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class ModelRuntime(Runtime):
         backend: Backend,
         plans: Sequence[InstancePlan],
         clock: SchedulerThread,
+        limiter: Limiter | None = None,
     ) -> None:
         super().__init__(context.config, context.version)
         self.source = context.source
@@ -69,7 +73,8 @@ class ModelRuntime(Runtime):
         self.context = context
         self._backend = backend
         self._clock = clock
-        active = [plan for plan in plans if not plan.passive]
+        self._limiter = limiter
+        active = self._plans = [plan for plan in plans if not plan.passive]
         self._instances = [
             Instance(
                 self, backend, InstanceContext(context, plan.name, plan.kind, plan.device_id), index
@@ -122,6 +127,11 @@ class ModelRuntime(Runtime):
             self.retire()
             raise
         first = next((error for error in errors if error is not None), None)
+        if first is None and self._limiter is not None:
+            try:
+                self._limiter.add(self.config, self._plans, self._instances)
+            except TritonError as error:
+                first = error
         if first is not None:
             self._end()
             raise first
@@ -147,6 +157,8 @@ class ModelRuntime(Runtime):
             instance.stop()
         for instance in self._instances:
             instance.join()
+        if self._limiter is not None:
+            self._limiter.remove(self._instances)
         self._backend.close()
         self._retired.set()
 
@@ -180,6 +192,8 @@ class ModelRuntime(Runtime):
     def finished(self, instance: int, requests: Sequence[InferenceRequest]) -> None:
         """An instance is idle again."""
         self._post(self._on_finish, (instance, requests))
+        if self._limiter is not None:
+            self._limiter.finished(self._instances[instance])
 
     def batch(self, run: Run) -> Sequence[InferenceRequest]:
         """Return the requests to execute: those of the run, among padding if rows are to be kept."""
@@ -300,6 +314,9 @@ class ModelRuntime(Runtime):
             self._drop(decision)
             return
         instance = self._instances[decision.instance]
+        if self._limiter is not None:
+            self._limiter.start(instance, decision)
+            return
         inline = inline_runs
         if (
             inline.root is not None

@@ -24,6 +24,7 @@ from nbtriton.engine.devices import visible_gpus
 from nbtriton.engine.ensemble import EnsembleRuntime
 from nbtriton.engine.future import InferenceFuture
 from nbtriton.engine.handle import ModelHandle
+from nbtriton.engine.limiter import Limiter, parse_resources
 from nbtriton.engine.loading import build_ensemble, build_model
 from nbtriton.engine.model import ModelRuntime
 from nbtriton.engine.registry import Entry, Registry, Slot, versions_to_keep
@@ -38,11 +39,14 @@ from nbtriton.errors import (
     InvalidArgumentError,
     TritonError,
     UnsupportedError,
+    nearest,
 )
 
 __all__ = ["Server"]
 
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"  # Y5
+
+_RATE_LIMITS = ("off", "execution_count")
 
 
 class Server:
@@ -56,6 +60,13 @@ class Server:
         Size of the response cache, as in ``--cache-config local,size=N``. Without one,
         ``response_cache { enable: true }`` has no effect, as in Triton.
 
+    rate_limit : {"off", "execution_count"}
+        Triton's ``--rate-limit``: whether instances wait for the resources of their group's
+        ``rate_limiter``. Off by default.
+    rate_limit_resources : sequence of str
+        Triton's ``--rate-limit-resource``: ``"R1:4"`` or ``"R1:4:0"`` for a device. By default a
+        pool is as large as the largest need of one instance.
+
     Examples
     --------
     >>> import numpy as np, nbtriton as nt
@@ -68,8 +79,19 @@ class Server:
     """
 
     def __init__(
-        self, *, gpus: Sequence[int] | None = None, cache_bytes: int | None = None
+        self,
+        *,
+        gpus: Sequence[int] | None = None,
+        cache_bytes: int | None = None,
+        rate_limit: str = "off",
+        rate_limit_resources: Sequence[str] = (),
     ) -> None:
+        if rate_limit not in _RATE_LIMITS:
+            raise InvalidArgumentError(
+                f"unknown rate limit '{rate_limit}'", hint=nearest(rate_limit, _RATE_LIMITS)
+            )
+        resources = parse_resources(rate_limit_resources)
+        self.limiter = Limiter(resources) if rate_limit == "execution_count" else None
         self.cache = None if cache_bytes is None else ResponseCache(cache_bytes)
         self._gpus = None if gpus is None else tuple(gpus)
         self._registry = Registry()
@@ -195,6 +217,7 @@ class Server:
             gpus=visible_gpus() if self._gpus is None else self._gpus,
             server=self._models_view,
             clock=self._clock,
+            limiter=self.limiter,
         )
 
     def _put(self, name: str, user_config: ModelConfig, runtime: Runtime) -> None:

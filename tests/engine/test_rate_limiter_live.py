@@ -1,0 +1,157 @@
+"""The rate limiter under a live server: who runs together, who waits (scheduling.md §7)."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from nbtriton.engine import Server
+from nbtriton.errors import InvalidArgumentError, LoadError
+
+X = np.ones((1, 1), np.float32)
+CONFIG = """
+backend: "python" max_batch_size: 8
+input {{ name: "IN" data_type: TYPE_FP32 dims: 1 }}
+output {{ name: "OUT" data_type: TYPE_FP32 dims: 1 }}
+dynamic_batching {{ }}
+instance_group {{ count: {count} rate_limiter {{ resources {{ name: "R" count: {need} {scope} }}
+  priority: {priority} }} }}
+"""
+
+
+def config(need: int, *, count: int = 1, scope: str = "", priority: int = 1) -> str:
+    return CONFIG.format(need=need, count=count, scope=scope, priority=priority)
+
+
+class Gated:
+    """A model whose executions stand still until they are let go, one permit each."""
+
+    def __init__(self) -> None:
+        self.inside = threading.Semaphore(0)
+        self.permits = threading.Semaphore(0)
+        self.sizes: list[int] = []
+
+    def model(self) -> type:
+        gated = self
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                import triton_python_backend_utils as pb_utils
+
+                gated.sizes.append(len(requests))
+                gated.inside.release()
+                assert gated.permits.acquire(timeout=30)
+                return [
+                    pb_utils.InferenceResponse([pb_utils.Tensor("OUT", X)]) for _ in requests
+                ]
+
+        return TritonPythonModel
+
+
+def test_R1_off_by_default_resources_are_ignored():
+    gated = Gated()
+    with Server() as server:
+        server.load(config(5, count=2), gated.model(), name="m")
+        futures = [server.submit("m", {"IN": X}) for _ in range(2)]
+        assert all(gated.inside.acquire(timeout=30) for _ in range(2))
+        gated.permits.release(2)
+        assert [f.result(30)["OUT"].item() for f in futures] == [1.0, 1.0]
+
+
+def test_R3_two_instances_that_need_the_whole_pool_run_one_after_the_other():
+    gated = Gated()
+    with Server(rate_limit="execution_count") as server:
+        server.load(config(3, count=2), gated.model(), name="m")
+        futures = [server.submit("m", {"IN": X}) for _ in range(8)]
+        assert gated.inside.acquire(timeout=30)
+        assert server.limiter.resources() == {("r", 0): (3, 3)}
+        assert not gated.inside.acquire(blocking=False)
+        for _ in range(2):
+            gated.permits.release()
+            assert gated.inside.acquire(timeout=30)
+            assert not gated.inside.acquire(blocking=False)
+        gated.permits.release()
+        for future in futures:
+            future.result(30)
+        # R9: what the waiting instance had taken stays as it was, the rest makes one batch.
+        assert gated.sizes == [1, 1, 6]
+    assert server.limiter.resources() == {}
+
+
+def test_R3_a_larger_need_elsewhere_makes_room_for_both():
+    gated = Gated()
+    with Server(rate_limit="execution_count") as server:
+        server.load(config(3, count=2), gated.model(), name="m")
+        server.load(config(8), gated.model(), name="large")
+        futures = [server.submit("m", {"IN": X}) for _ in range(2)]
+        assert all(gated.inside.acquire(timeout=30) for _ in range(2))
+        gated.permits.release(2)
+        for future in futures:
+            future.result(30)
+
+
+def test_R4_an_explicit_limit_that_is_too_small_refuses_the_load():
+    with Server(rate_limit="execution_count", rate_limit_resources=["R:2"]) as server:
+        with pytest.raises(LoadError) as error:
+            server.load(config(3), Gated().model(), name="m")
+        assert (
+            'Resource count for "R" is limited to 2 which will prevent scheduling of one or more '
+            "model instances, the minimum required count is 3" in error.value.message
+        )
+        assert server.model_names() == ()
+        assert server.limiter.resources() == {}
+
+
+def test_R5_one_name_cannot_be_global_and_of_a_device():
+    with Server(rate_limit="execution_count") as server:
+        server.load(config(1), Gated().model(), name="m")
+        with pytest.raises(LoadError) as error:
+            server.load(config(1, scope="global: true"), Gated().model(), name="n")
+        assert (
+            'Resource "R" is present as both global and device-specific resource in the model '
+            "configuration." in error.value.message
+        )
+
+
+@pytest.mark.parametrize("text", ["R", "R:x", ":3", "R:1:2:3", "R:1:x"])
+def test_R4_format_of_resources(text):
+    with pytest.raises(InvalidArgumentError) as error:
+        Server(rate_limit="execution_count", rate_limit_resources=[text])
+    assert error.value.message == (
+        "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or "
+        f"'<resource_name>:<count>'. Got {text}"
+    )
+
+
+def test_R6_priority_is_a_weight():
+    """Two models share one unit: the one of priority 2 runs half as often as that of 1."""
+    order: list[str] = []
+    gate = threading.Event()
+
+    def named(name: str) -> type:
+        class TritonPythonModel:
+            def execute(self, requests):
+                import triton_python_backend_utils as pb_utils
+
+                assert gate.wait(30)
+                order.append(name)
+                return [
+                    pb_utils.InferenceResponse([pb_utils.Tensor("OUT", X)]) for _ in requests
+                ]
+
+        return TritonPythonModel
+
+    plain = 'backend: "python" max_batch_size: 1 ' + config(1).split("max_batch_size: 8")[1].replace(
+        "dynamic_batching { }", ""
+    )
+    with Server(rate_limit="execution_count") as server:
+        server.load(plain, named("one"), name="one")
+        server.load(plain.replace("priority: 1", "priority: 2"), named("two"), name="two")
+        futures = [server.submit(name, {"IN": X}) for _ in range(30) for name in ("one", "two")]
+        gate.set()
+        for future in futures:
+            future.result(30)
+    first = order[:30]
+    assert first.count("one") / first.count("two") > 1.8  # the ratio that Triton's own test asks

@@ -1,0 +1,169 @@
+"""``nbtriton validate DIR``: a repository checked without serving it, one line a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nbtriton.cli import main
+from nbtriton.errors import NotFoundError
+from nbtriton.repository.reader import read_repository
+from nbtriton.repository.validation import validate_repository
+
+MODEL = '''
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.set_max_batch_size(8)
+        config.add_input({"name": "IN", "data_type": "TYPE_FP32", "dims": [4]})
+        config.add_output({"name": "OUT", "data_type": "TYPE_FP32", "dims": [4]})
+        return config
+
+    def initialize(self, args):
+        raise RuntimeError("a validation serves nothing")
+'''
+ENSEMBLE = """
+platform: "ensemble" max_batch_size: 4
+input {{ name: "X" data_type: TYPE_FP32 dims: 4 }}
+output {{ name: "Y" data_type: TYPE_FP32 dims: 4 }}
+ensemble_scheduling {{ step [ {{ model_name: "{member}" model_version: -1
+  input_map {{ key: "{input}" value: "X" }} output_map {{ key: "OUT" value: "Y" }} }} ] }}
+"""
+
+
+@pytest.fixture
+def repository(tmp_path):
+    def add(name: str, *, config: str | None = None, source: str | None = None, version="1"):
+        folder = tmp_path / name / version
+        folder.mkdir(parents=True)
+        if config is not None:
+            (tmp_path / name / "config.pbtxt").write_text(config)
+        if source is not None:
+            (folder / "model.py").write_text(source)
+        return tmp_path
+
+    add.root = tmp_path
+    return add
+
+
+def lines(root: Path, **options) -> dict[str, str]:
+    return dict(str(f).split(": ", 1) for f in validate_repository(root, **options))
+
+
+def test_a_model_without_a_configuration_is_completed_by_its_own_code(repository):
+    root = repository("plain", source=MODEL)
+    (finding,) = validate_repository(root)
+    assert str(finding) == "plain: OK"
+    assert finding.config.max_batch_size == 8
+    assert [tensor.name for tensor in finding.config.input] == ["IN"]
+
+
+def test_F3_with_auto_complete_off_a_configuration_is_needed(repository):
+    root = repository("plain", source=MODEL)
+    assert lines(root, auto_complete=False) == {
+        "plain": f"failed to open text file for read {root}/plain/config.pbtxt: "
+        "No such file or directory"
+    }
+
+
+def test_one_bad_model_keeps_no_other_one_out(repository):
+    repository("good", source=MODEL)
+    repository("unknown_field", config="max_batch_sise: 8", source=MODEL)
+    repository("negative", config="max_batch_size: -1", source=MODEL)
+    repository("directory", config='name: "other"', source=MODEL)
+    root = repository("nothing")
+    found = lines(root)
+    assert found["good"] == "OK"
+    assert found["unknown_field"].startswith(
+        f"failed to read text proto from {root}/unknown_field/config.pbtxt"
+    )
+    assert found["negative"] == "'max_batch_size' must be non-negative value for negative"
+    assert found["directory"] == (
+        "unexpected directory name 'directory' for model 'other', directory name must equal model "
+        "name"
+    )
+    assert found["nothing"].startswith("Invalid model name: Could not determine backend for model")
+
+
+def test_V51_no_version_is_left(repository):
+    root = repository("m", config="version_policy { specific { versions: 3 } }", source=MODEL)
+    assert lines(root)["m"] == (
+        "at least one version must be available under the version policy of model 'm'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("folder", "versions"),
+    [("1", (1,)), ("10", (10,)), ("01", ()), ("v1", ()), ("configs", ()), ("warmup", ())],
+)
+def test_L1_what_is_a_version(repository, folder, versions):
+    root = repository("m", source=MODEL, version=folder)
+    assert read_repository(root)[0].versions == versions
+
+
+def test_a_missing_model_file_fails_at_once(repository):
+    root = repository("m", config='backend: "python"')
+    assert "does not exist" in lines(root)["m"]
+
+
+def test_an_ensemble_is_checked_after_its_members(repository):
+    repository("a_first", config=ENSEMBLE.format(member="z_last", input="IN"))
+    root = repository("z_last", source=MODEL)
+    findings = {f.name: f for f in validate_repository(root)}
+    assert findings["a_first"].error is None
+
+
+@pytest.mark.parametrize(
+    ("member", "tensor", "text"),
+    [
+        ("gone", "IN", "ensemble e contains models that are not available or ambiguous: gone"),
+        ("m", "INN", "in ensemble e, ensemble tensor X is mapping to non-existing input INN in "
+         "model m"),
+    ],
+)  # fmt: skip
+def test_an_ensemble_that_does_not_fit_its_members(repository, member, tensor, text):
+    repository("m", source=MODEL)
+    root = repository("e", config=ENSEMBLE.format(member=member, input=tensor))
+    assert lines(root)["e"] == text
+
+
+def test_V114_an_ensemble_of_a_broken_member_says_why(repository):
+    repository("m", config="max_batch_size: -1", source=MODEL)
+    root = repository("e", config=ENSEMBLE.format(member="m", input="IN"))
+    assert lines(root)["e"] == (
+        "ensemble 'e' depends on 'm' which has no loaded version. Model 'm' loading failed with "
+        "error: 'max_batch_size' must be non-negative value for m"
+    )
+
+
+def test_V116_a_circle_of_ensembles(repository):
+    repository("e1", config=ENSEMBLE.format(member="e2", input="X"))
+    root = repository("e2", config=ENSEMBLE.format(member="e1", input="X"))
+    assert all("circular dependency between ensembles" in text for text in lines(root).values())
+
+
+def test_F2_a_named_configuration_is_preferred(repository):
+    root = repository("m", config="max_batch_size: 2", source=MODEL)
+    (root / "m" / "configs").mkdir()
+    (root / "m" / "configs" / "small.pbtxt").write_text("max_batch_size: 3")
+    (finding,) = validate_repository(root, config_name="small", auto_complete=False)
+    assert finding.config.max_batch_size == 3
+
+
+def test_no_such_repository(tmp_path):
+    with pytest.raises(NotFoundError):
+        list(validate_repository(tmp_path / "nowhere"))
+
+
+def test_the_command_prints_a_line_a_model_and_tells_by_its_status(repository, capsys):
+    root = repository("good", source=MODEL)
+    assert main(["validate", str(root)]) == 0
+    assert capsys.readouterr().out == "good: OK\n"
+    assert main(["validate", "--print", str(root)]) == 0
+    assert "max_batch_size: 8" in capsys.readouterr().out
+    repository("bad", config="max_batch_size: -1", source=MODEL)
+    assert main(["validate", str(root)]) == 1
+    assert "bad: 'max_batch_size' must be non-negative value for bad\n" in capsys.readouterr().out
+    assert main(["validate", str(root / "nowhere")]) == 2
+    assert "no such directory" in capsys.readouterr().err
