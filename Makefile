@@ -5,6 +5,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; 
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
+# Jupyter refuses to run as root unless told; in a container one often is.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 INPUTS := pyproject.toml constraints.txt scripts/environment.py
 
 export PYTHONUNBUFFERED := 1
@@ -48,7 +50,7 @@ demo: $(VENV)/.demo
 	@echo "Look at build/01_quickstart.html, or run 'make lab' to open it in JupyterLab."
 
 lab: $(VENV)/.lab
-	$(BIN)/jupyter lab --notebook-dir=notebooks $(LAB_FLAGS)
+	$(BIN)/jupyter lab --notebook-dir=notebooks $(AS_ROOT) $(LAB_FLAGS)
 
 test: $(VENV)/.test $(VENV)/.browser
 	@$(BIN)/python -m nbtriton.repository.reference || echo "The tests against the real server will skip."

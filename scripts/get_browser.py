@@ -52,7 +52,9 @@ def from_debian() -> str:
 def from_playwright() -> str:
     """Let Playwright download its own Chromium."""
     say("Installing Playwright's chromium")
-    if not quietly([sys.executable, "-m", "playwright", "install", "chromium"]):
+    # Its shared libraries are Debian packages too.
+    with_libraries = ["--with-deps"] if as_root() is not None else []
+    if not quietly([sys.executable, "-m", "playwright", "install", *with_libraries, "chromium"]):
         return ""
     found = playwright("print(p.chromium.executable_path)").strip()
     return found if works(found) else ""
