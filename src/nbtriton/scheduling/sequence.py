@@ -215,7 +215,7 @@ class SequenceBatcher:
         """Drop everything that does not run yet: the server is stopping."""
         drops = [drop for batcher in self._batchers for drop in batcher.clear(status, message)]
         for drop in drops:
-            self._leave_if_done(self._land(drop.ticket))
+            self._land(drop.ticket)
         placed = [sequence for row in self._rows for sequence in row if sequence is not None]
         for sequence in (*placed, *self._backlog):
             drops += self._drop_all(sequence, status, message, "stopped")

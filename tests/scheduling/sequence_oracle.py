@@ -1,0 +1,378 @@
+"""What a `SequenceBatcher` must do, written down naively, and both under the same facts.
+
+The oracle keeps plain lists and looks at everything on every fact. It predicts slots, backlog,
+drops and, for the direct strategy, every batch. Which issued requests of the oldest strategy share
+a batch is the dynamic batcher's business and has an oracle of its own; here it is checked that a
+batch holds nothing but issued requests of its instance, and that none of them is left lying.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from nbtriton.scheduling import (
+    REASONS,
+    SEQUENCE_END,
+    SEQUENCE_START,
+    BatcherSettings,
+    Drop,
+    SequenceBatcher,
+    SequenceSettings,
+    Ticket,
+    Where,
+)
+
+US = 1_000
+_RECHECK = 50_000 * US
+
+
+@dataclass(eq=False)
+class Life:
+    """One sequence."""
+
+    id: object
+    seen: int
+    look: int
+    place: tuple[int, int] | None = None  # (instance, slot)
+    queue: list[int] = field(default_factory=list)
+    flying: int | None = None
+    ended: bool = False
+    deadline: int | None = None
+
+
+class SequencePair:
+    """Bring each fact to the batcher and to the rules; compare all that can be seen."""
+
+    def __init__(self, settings: SequenceSettings, instances: int) -> None:
+        self.settings = settings
+        self.instances = instances
+        self.batcher = SequenceBatcher(settings, instances)
+        self.now = 77_000
+        self.tickets: list[Ticket] = []
+        self.open: set[int] = set()  # accepted and not answered
+        self.busy: dict[int, list[int]] = {}  # instance -> what it runs
+        self.reasons: set[str] = set()
+        self.live: dict[object, Life] = {}
+        self.backlog: list[Life] = []
+        self.rows: dict[tuple[int, int], Life] = {}
+        self.home: dict[int, Life] = {}  # of every open request
+        self.away: dict[tuple[int, int], int] = {}  # oldest: slot -> its request in the batcher
+        self.again: set[int] = set()  # cancelled when it was too late
+        self.started: dict[Life, list[int]] = {}
+        self.expected: set[tuple[int, str]] = set()
+        self.auto = 0
+        self.facts = 0
+
+    # -- facts -----------------------------------------------------------------------------------
+
+    def submit(self, name: object, flags: int, timeout: int, shape: int, size: int = 1) -> None:
+        ticket = Ticket(size, shape, 0, timeout, name, flags)
+        number = len(self.tickets)
+        self.tickets.append(ticket)
+        iterative = self.settings.iterative
+        if iterative and not name and size == 1:
+            self.auto += 1
+            while self.auto in self.live:
+                self.auto += 1
+            name, flags = self.auto, SEQUENCE_START
+        life = self.live.get(name)
+        refused = size > 1 or not name or (life is None and not flags & SEQUENCE_START)
+        if refused:
+            self.expected.add((number, "sequence_rule"))
+        else:
+            if life is None:
+                life = self.live[name] = Life(name, self.now, self.now + self.settings.idle_ns)
+                free = self._free()
+                if free:
+                    life.place = free[0]
+                    self.rows[free[0]] = life
+                else:
+                    self.backlog.append(life)
+            life.seen = self.now
+            life.queue.append(number)
+            self.open.add(number)
+            self.home[number] = life
+            if timeout and life.place is None:
+                due = self.now + timeout
+                life.deadline = due if life.deadline is None else min(life.deadline, due)
+            if flags & SEQUENCE_END:
+                self._forget(life)
+            self._issue()
+            self._settle()
+        self._compare(self.batcher.submit(self.now, ticket), acted=not refused)
+        assert ticket.correlation_id == name
+
+    def finish(self, instance: int, again: bool = False) -> None:
+        numbers = self.busy.pop(instance)
+        back = [n for n in numbers if again and self.settings.iterative]
+        for number in numbers:
+            life = self.home[number]
+            self._land(number)
+            if number in back and number not in self.again:
+                life.queue.append(number)
+                life.seen = self.now
+            else:
+                if number in back:
+                    self.expected.add((number, "cancelled"))
+                    self._cancel_all(life)
+                self.open.discard(number)
+                if self.settings.iterative:
+                    self._forget(life)
+            self.again.discard(number)
+            self._leave_if_done(life)
+        if self.settings.oldest is not None:
+            self._issue()
+            self._fill()
+        self._settle()
+        tickets = [self.tickets[number] for number in numbers]
+        self._compare(
+            self.batcher.finish(self.now, instance, tickets, [self.tickets[n] for n in back])
+        )
+
+    def cancel(self, number: int) -> None:
+        ticket = self.tickets[number]
+        acted = number in self.open and ticket.where not in (Where.RUNNING, Where.PAYLOAD)
+        if acted:
+            life = self.home[number]
+            if life.flying == number:
+                self._land(number)
+                self.expected.add((number, "cancelled"))
+            self._cancel_all(life)
+            self._leave_if_done(life)
+            self._issue()
+            self._settle()
+        elif number in self.open and self.settings.iterative:
+            self.again.add(number)
+        self._compare(self.batcher.cancel(self.now, ticket), acted=acted)
+
+    def tick(self) -> None:
+        self._settle()
+        self._compare(self.batcher.tick(self.now))
+
+    def clear(self) -> None:
+        running = {number for numbers in self.busy.values() for number in numbers}
+        for number in self.open - running:
+            self.expected.add((number, "stopped"))
+            life = self.home[number]
+            if life.flying == number:
+                self._land(number)
+        for life in [*self.rows.values(), *self.backlog]:
+            life.queue = []
+            self._forget(life)
+            self._leave_if_done(life)
+        self.backlog = []
+        self._compare(self.batcher.clear("UNAVAILABLE", "stopping"))
+        assert self.batcher.waiting == 0
+        assert self.batcher.wake_at() is None
+
+    def drain(self) -> None:
+        """Let everything end by itself: each request is answered exactly once, no slot is lost."""
+        for _ in range(20 * len(self.tickets) + 1000):
+            wake = self.batcher.wake_at()
+            if self.busy:
+                self.finish(min(self.busy))
+            elif wake is not None:
+                self.now = max(self.now, wake)
+                self.tick()
+            else:
+                break
+        assert not self.open
+        assert not self.busy
+        assert not self.live
+        assert self.batcher.waiting == 0
+        assert not any(any(row) for row in self.batcher.slots())
+
+    # -- the rules -------------------------------------------------------------------------------
+
+    def _free(self) -> list[tuple[int, int]]:
+        places = [(k, slot) for slot in range(self.settings.slots) for k in range(self.instances)]
+        return [place for place in places if place not in self.rows]
+
+    def _forget(self, life: Life) -> None:
+        life.ended = True
+        if self.live.get(life.id) is life:
+            del self.live[life.id]
+
+    def _leave(self, life: Life) -> None:
+        if life.place is not None and self.rows.get(life.place) is life:
+            del self.rows[life.place]
+
+    def _leave_if_done(self, life: Life) -> None:
+        if life.ended and not life.queue and life.flying is None:
+            self._leave(life)
+
+    def _land(self, number: int) -> None:
+        life = self.home[number]
+        assert life.flying == number
+        life.flying = None
+        if self.away.get(life.place) == number:
+            del self.away[life.place]
+
+    def _cancel_all(self, life: Life) -> None:
+        self.expected |= {(number, "cancelled") for number in life.queue}
+        life.queue = []
+        self._forget(life)
+
+    def _take(self, life: Life) -> int:
+        assert life.flying is None, "two requests of one sequence at once"
+        number = life.flying = life.queue.pop(0)
+        if self.tickets[number].flags & SEQUENCE_END and not self.settings.iterative:
+            self._leave(life)
+        return number
+
+    def _issue(self) -> None:
+        if self.settings.oldest is None:
+            return
+        for place, life in list(self.rows.items()):
+            if life.queue and place not in self.away:
+                self.away[place] = self._take(life)
+
+    def _fill(self) -> None:
+        self.backlog = [life for life in self.backlog if life.queue]
+        while self.backlog and (free := self._free()):
+            life = self.backlog.pop(0)
+            life.place = free[0]
+            self.rows[free[0]] = life
+            self._issue()
+
+    def _settle(self) -> None:
+        now, idle = self.now, self.settings.idle_ns
+        for life in list(self.live.values()):
+            if life.look > now:
+                continue
+            if life.seen + idle > now:
+                life.look = life.seen + idle
+            elif life.place is None:
+                life.look = now + _RECHECK
+            else:
+                self._forget(life)
+                self._leave_if_done(life)
+        for life in self.backlog:
+            if life.deadline is not None and life.deadline <= now:
+                self.expected |= {(number, "timeout") for number in life.queue}
+                life.queue = []
+                self._forget(life)
+        self._fill()
+
+    def _direct(self, instance: int) -> tuple[dict[int, int], int] | None:
+        """The batch that an idle instance must start now: row -> request, and its size."""
+        settings = self.settings
+        lives = {slot: life for (k, slot), life in self.rows.items() if k == instance}
+        ready = sorted(slot for slot, life in lives.items() if life.queue)
+        if not ready:
+            return None
+        heads = {slot: self.tickets[lives[slot].queue[0]] for slot in ready}
+        if settings.max_queue_delay_ns and settings.minimum_slot_utilization:
+            enough = len(ready) / max(1, settings.max_batch_size)
+            age = self.now - min(ticket.enqueued_ns for ticket in heads.values())
+            if enough < settings.minimum_slot_utilization and age < settings.max_queue_delay_ns:
+                return None
+        key = heads[ready[0]].shape_key
+        chosen = [slot for slot in ready if heads[slot].shape_key == key]
+        return {slot: self._take(lives[slot]) for slot in chosen}, ready[-1] + 1
+
+    # -- comparing -------------------------------------------------------------------------------
+
+    def _compare(self, decisions, *, acted: bool = True) -> None:
+        self.facts += 1
+        oldest = self.settings.oldest is not None
+        drops = set()
+        for decision in decisions:
+            assert decision.reason in REASONS
+            self.reasons.add(decision.reason)
+            if isinstance(decision, Drop):
+                number = self._number(decision.ticket)
+                assert decision.ticket.where is Where.GONE
+                assert (number, decision.reason) not in drops, "answered twice"
+                drops.add((number, decision.reason))
+                self.open.discard(number)
+        assert drops == self.expected
+        self.expected = set()
+        runs = [decision for decision in decisions if not isinstance(decision, Drop)]
+        idle = [k for k in range(self.instances) if k not in self.busy]
+        predicted = {}
+        if acted and not oldest:
+            predicted = {k: batch for k in idle if (batch := self._direct(k))}
+        self._fill()
+        for run in runs:
+            assert run.instance in idle, "two batches on one instance"
+            idle.remove(run.instance)
+            numbers = [self._number(ticket) for ticket in run.tickets]
+            if oldest:
+                assert run.rows == ()
+                assert run.size == len(numbers) <= max(1, self.settings.max_batch_size)
+                for number in numbers:
+                    assert self.home[number].place[0] == run.instance
+                    assert self.away[self.home[number].place] == number
+                assert len({self.tickets[n].shape_key for n in numbers}) == 1
+            else:
+                rows, size = predicted.pop(run.instance)
+                assert dict(zip(run.rows, numbers, strict=True)) == rows
+                assert run.size == size
+            assert len(set(run.sequences)) == len(numbers), "a sequence twice in one batch"
+            for number, sequence in zip(numbers, run.sequences, strict=True):
+                ticket, life = self.tickets[number], self.home[number]
+                assert ticket.where is Where.RUNNING
+                assert number in self.open
+                assert life.flying == number
+                assert sequence.id == life.id
+                if not self.settings.iterative:
+                    order = self.started.setdefault(life, [])
+                    assert not order or order[-1] < number, "reordered, or run twice"
+                    order.append(number)
+            self.busy[run.instance] = numbers
+        assert not predicted, "a batch that should have started"
+        self._compare_state(idle)
+
+    def _compare_state(self, idle: list[int]) -> None:
+        rows = [[None] * self.settings.slots for _ in range(self.instances)]
+        for (instance, slot), life in self.rows.items():
+            rows[instance][slot] = life.id
+        assert self.batcher.slots() == rows
+        running = sum(len(numbers) for numbers in self.busy.values())
+        assert self.batcher.waiting == len(self.open) - running
+        assert not (self.backlog and self._free()), "a free slot while sequences wait for one"
+        wake = self.batcher.wake_at()
+        times = [life.look for life in self.live.values()]
+        times += [life.deadline for life in self.backlog if life.deadline is not None]
+        if times:
+            assert wake is not None
+            assert wake <= min(times)
+        if self.settings.oldest is not None:
+            running_now = {number for numbers in self.busy.values() for number in numbers}
+            for (instance, _), number in self.away.items():
+                if instance in idle and number not in running_now:
+                    assert wake is not None, "an issued request that nothing will ever run"
+                    assert self.settings.oldest.max_queue_delay_ns > 0
+
+    def _number(self, ticket: Ticket) -> int:
+        return next(
+            number
+            for number in range(len(self.tickets) - 1, -1, -1)
+            if self.tickets[number] is ticket
+        )
+
+
+def random_settings(random: Random) -> SequenceSettings:
+    size = random.choice((0, 1, 2, 3, 4))
+    oldest = None
+    if random.random() < 0.5:
+        limit = max(1, size)
+        preferred = tuple(sorted({random.randint(1, limit) for _ in range(random.randint(0, 2))}))
+        oldest = BatcherSettings(
+            max_batch_size=size,
+            dynamic=True,
+            preferred=(preferred if size else ()) or ((size,) if size else ()),
+            max_queue_delay_ns=random.choice((0, 0, 100, 3000)) * US,
+        )
+    return SequenceSettings(
+        model_name="m",
+        max_batch_size=size,
+        idle_ns=random.choice((300, 5_000, 200_000)) * US,
+        max_queue_delay_ns=random.choice((0, 200, 3000)) * US,
+        minimum_slot_utilization=random.choice((0, 0.5, 1.0)),
+        oldest=oldest,
+        max_candidate_sequences=random.choice((0, 1, 3)),
+        iterative=random.random() < 0.3,
+    )

@@ -1,0 +1,450 @@
+"""The rate limiter: a test per rule (scheduling.md §7), and random work against naive books.
+
+More steps: ``NBTRITON_WALK_STEPS=1000000 pytest tests/scheduling/test_rate_limiter.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from nbtriton.scheduling import Batcher, RateLimiter, ResourceNeed, ResourceShortage, Run, Ticket
+from tests.scheduling.simulator import settings
+
+STEPS = int(os.environ.get("NBTRITON_WALK_STEPS", "100000"))
+
+
+def needs(*resources: tuple[str, int]) -> list[ResourceNeed]:
+    """Write ``("X", 2)`` for a device resource, ``("@X", 2)`` for a global one."""
+    return [ResourceNeed(name.lstrip("@"), count, name[0] == "@") for name, count in resources]
+
+
+# -- rules ---------------------------------------------------------------------------------------
+
+
+def test_R2_resources_are_held_until_the_execution_ends():
+    limiter = RateLimiter()
+    limiter.add("a", needs(("X", 1)))
+    limiter.add("b", needs(("X", 1)))
+    assert limiter.stage("a") == ["a"]
+    assert limiter.stage("b") == []
+    assert limiter.pools() == {("x", 0): (1, 1)}
+    assert limiter.release("a") == ["b"]
+    assert limiter.release("b") == []
+    assert limiter.pools() == {("x", 0): (0, 1)}
+
+
+def test_R2_all_resources_or_none():
+    limiter = RateLimiter()
+    limiter.add("x", needs(("X", 1)))
+    limiter.add("xy", needs(("X", 1), ("Y", 1)))
+    limiter.stage("x")
+    assert limiter.stage("xy") == []
+    assert limiter.pools()["y", 0] == (0, 1)  # nothing is held while it waits
+    assert limiter.release("x") == ["xy"]
+
+
+def test_R2_an_instance_without_needs_runs_at_once():
+    limiter = RateLimiter()
+    limiter.add("free", [])
+    assert limiter.stage("free") == ["free"]
+
+
+def test_R3_a_pool_is_as_large_as_the_largest_single_need():
+    limiter = RateLimiter()
+    limiter.add("a", needs(("X", 3)))
+    limiter.add("b", needs(("X", 3)))
+    assert limiter.pools() == {("x", 0): (0, 3)}
+    assert limiter.stage("a") == ["a"]
+    assert limiter.stage("b") == []
+    # Another model that needs 8: now the two fit side by side, and the waiting one goes at once.
+    assert limiter.add("c", needs(("X", 8))) == ["b"]
+    assert limiter.pools() == {("x", 0): (6, 8)}
+    limiter.release("a")
+    limiter.release("b")
+    limiter.remove("c")
+    assert limiter.pools() == {("x", 0): (0, 3)}
+
+
+def test_R3_devices_have_pools_of_their_own_and_global_ones_are_shared():
+    limiter = RateLimiter()
+    for device in (0, 1):
+        limiter.add(("own", device), needs(("X", 1)), device)
+        limiter.add(("all", device), needs(("@G", 1)), device)
+    assert limiter.stage(("own", 0)) == [("own", 0)]
+    assert limiter.stage(("own", 1)) == [("own", 1)]
+    assert limiter.stage(("all", 0)) == [("all", 0)]
+    assert limiter.stage(("all", 1)) == []
+    assert set(limiter.pools()) == {("x", 0), ("x", 1), ("g", -1)}
+
+
+def test_R3_the_last_entry_of_a_name_counts():
+    limiter = RateLimiter()
+    limiter.add("a", needs(("X", 5), ("X", 2)))
+    assert limiter.pools() == {("x", 0): (0, 2)}
+    assert limiter.stage("a") == ["a"]
+    assert limiter.pools() == {("x", 0): (2, 2)}
+
+
+def test_R4_explicit_limits():
+    limiter = RateLimiter({("x", None): 4, ("X", 1): 2, ("X", 2): 9, ("G", 1): 3})
+    limiter.add("d0", needs(("X", 4)), 0)
+    limiter.add("d1", needs(("x", 3)), 1)  # the larger of its own and everybody's limit
+    limiter.add("d2", needs(("X", 3)), 2)
+    limiter.add("g", needs(("@G", 3)), 0)  # the device of a limit says nothing about global ones
+    assert limiter.pools() == {
+        ("x", 0): (0, 4), ("x", 1): (0, 4), ("x", 2): (0, 9), ("g", -1): (0, 3),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("limits", "need", "limited"),
+    [
+        ({("R", None): 2}, ("R", 3), 2),
+        ({("Q", None): 2}, ("R", 1), 0),
+        ({("R", 1): 5}, ("R", 1), 0),
+    ],
+)
+def test_R4_an_instance_that_could_never_run_is_refused(limits, need, limited):
+    limiter = RateLimiter(limits)
+    with pytest.raises(ResourceShortage) as caught:
+        limiter.add("a", needs(need))
+    assert str(caught.value) == (
+        f'Resource count for "R" is limited to {limited} which will prevent scheduling of one or '
+        f"more model instances, the minimum required count is {need[1]}"
+    )
+    assert limiter.pools() == {}
+
+
+@pytest.mark.parametrize("names", [("X", "@X"), ("@X", "x")])
+def test_R5_a_name_is_global_or_not(names):
+    first, second = names
+    limiter = RateLimiter()
+    limiter.add("a", needs((first, 1)))
+    with pytest.raises(ResourceShortage) as caught:
+        limiter.add("b", needs((second, 1)))
+    assert str(caught.value) == (
+        f'Resource "{second.lstrip("@")}" is present as both global and device-specific resource '
+        "in the model configuration."
+    )
+    assert set(limiter.pools()) == {("x", 0 if first == "X" else -1)}
+    with pytest.raises(ResourceShortage):
+        RateLimiter().add("c", needs(("X", 1), ("@X", 1)))
+
+
+def contend(priorities: dict[str, int], rounds: int) -> str:
+    """One resource, everybody always has work: who runs, in order."""
+    limiter = RateLimiter()
+    for key, priority in priorities.items():
+        limiter.add(key, needs(("X", 1)), priority=priority)
+    running = [key for key in priorities for key in limiter.stage(key)]
+    order = ""
+    for _ in range(rounds):
+        (key,) = running
+        order += key
+        running = limiter.release(key, more=True)
+    return order
+
+
+def test_R6_priority_is_a_weight():
+    # As on the real server: priority 2 runs half as often as priority 1.
+    assert "aab" * 5 in contend({"a": 1, "b": 2}, 30)
+    assert Counter(contend({"a": 1, "b": 2, "c": 4}, 140)) == {"a": 80, "b": 40, "c": 20}
+    assert contend({"a": 0, "b": 1}, 20) == "ab" * 10  # 0 is 1
+
+
+def test_R6_runs_that_executed_nothing_do_not_count():
+    limiter = RateLimiter()
+    for key in "ab":
+        limiter.add(key, needs(("X", 1)))
+    limiter.stage("a")
+    limiter.stage("b")
+    assert limiter.release("a", executed=False, more=True) == ["b"]
+    assert limiter.release("b", more=True) == ["a"]
+    assert limiter.release("a", more=True) == ["b"]
+
+
+def test_R7_nothing_behind_the_head_is_tried():
+    limiter = RateLimiter()
+    limiter.add("large", needs(("X", 4)))
+    limiter.add("small", needs(("X", 1)))
+    limiter.add("other", needs(("Y", 1)))
+    limiter.stage("small")
+    assert limiter.stage("large") == []
+    assert limiter.stage("other") == []  # what it needs is free, but it is not its turn
+    assert limiter.release("small") == ["large", "other"]
+
+
+def test_R8_a_released_instance_with_work_competes_with_those_that_wait():
+    limiter = RateLimiter()
+    limiter.add("a", needs(("X", 1)), priority=1)
+    limiter.add("b", needs(("X", 1)), priority=3)
+    limiter.stage("a")
+    limiter.stage("b")
+    assert limiter.release("a", more=True) == ["b"]  # 1 against 0
+    assert limiter.release("b", more=True) == ["a"]  # 1 against 3
+    assert limiter.release("a", more=True) == ["a"]  # 2 against 3: before b, which waits longer
+    assert limiter.release("a", more=False) == ["b"]
+
+
+def test_a_removed_instance_is_not_granted_and_may_come_back():
+    limiter = RateLimiter()
+    for key in "abc":
+        limiter.add(key, needs(("X", 1)))
+    limiter.stage("a")
+    limiter.stage("b")
+    limiter.stage("c")
+    limiter.remove("b")
+    limiter.add("b", needs(("X", 1)))
+    assert limiter.release("a") == ["c"]
+    assert limiter.release("c") == []  # b is new and has no work
+    assert limiter.stage("b") == ["b"]
+
+
+def test_removing_the_head_lets_the_next_one_go():
+    limiter = RateLimiter()
+    limiter.add("large", needs(("X", 4)))
+    limiter.add("small", needs(("X", 1)))
+    limiter.add("other", needs(("X", 1)))
+    limiter.stage("small")
+    limiter.stage("large")
+    limiter.stage("other")
+    assert limiter.remove("large") == []  # the pool has shrunk to 1
+    assert limiter.release("small") == ["other"]
+
+
+def test_R9_batches_still_grow_while_others_hold_the_resource():
+    # 2 instances, one may run at a time, 8 requests: 1, 1, 6 as on the real server.
+    batcher = Batcher(settings(8), 2)
+    limiter = RateLimiter()
+    for instance in range(2):
+        limiter.add(instance, needs(("X", 1)))
+    staged: dict[int, Run] = {}
+    ran: list[list[int]] = []
+
+    def carry_out(runs):
+        for run in runs:
+            staged[run.instance] = run
+
+    def start(granted):
+        for instance in granted:
+            ran.append([instance, staged[instance].size])
+
+    for _ in range(8):
+        runs = batcher.submit(0, Ticket())
+        carry_out(runs)
+        for run in runs:
+            start(limiter.stage(run.instance))
+    while staged:
+        instance, _ = ran[-1]
+        del staged[instance]
+        runs = batcher.finish(1, instance)
+        carry_out(runs)
+        start(limiter.release(instance, more=bool(runs)))
+    assert [size for _, size in ran] == [1, 1, 6]
+
+
+# -- random work ---------------------------------------------------------------------------------
+
+
+class Books:
+    """The limiter beside lists that are searched from end to end on every step."""
+
+    NAMES = ("X", "Y", "@G")
+
+    def __init__(self, random: Random) -> None:
+        limits = None
+        if random.random() < 0.3:
+            limits = {(name.lstrip("@"), None): random.randint(2, 6) for name in self.NAMES}
+        self.size = {name: count for (name, _), count in (limits or {}).items()}
+        self.limiter = RateLimiter(limits)
+        self.members: dict[int, tuple[dict[tuple[str, int], int], int]] = {}
+        self.executions: Counter[int] = Counter()
+        self.staged: list[tuple[int, int, int]] = []  # order, when staged, who
+        self.running: set[int] = set()
+        self.count = 0
+        self.facts = 0
+        self.waits: Counter[int] = Counter()
+
+    def add(self, resources: list[tuple[str, int]], device: int, priority: int) -> None:
+        self.count += 1
+        key = self.count
+        pools = {
+            (name.lstrip("@").lower(), -1 if name[0] == "@" else device): count
+            for name, count in resources
+        }
+        impossible = [
+            name for name, count in resources if self.size and self.size[name.lstrip("@")] < count
+        ]
+        if impossible:
+            with pytest.raises(ResourceShortage):
+                self.limiter.add(key, needs(*resources), device, priority)
+            self._compare([])
+            return
+        self.members[key] = (pools, max(1, priority))
+        self._compare(self.limiter.add(key, needs(*resources), device, priority))
+
+    def stage(self, key: int) -> None:
+        self._stage(key)
+        self._compare(self.limiter.stage(key))
+
+    def release(self, key: int, more: bool) -> None:
+        self.running.remove(key)
+        self.executions[key] += 1
+        if more:
+            self._stage(key)
+        self._compare(self.limiter.release(key, more=more))
+
+    def remove(self, key: int) -> None:
+        del self.members[key]
+        self.staged = [entry for entry in self.staged if entry[2] != key]
+        self._compare(self.limiter.remove(key))
+
+    def drain(self) -> None:
+        while self.running:
+            self.release(min(self.running), False)
+        assert not self.staged, "somebody waits though everything is free"
+        assert all(used == 0 for used, _ in self.limiter.pools().values())
+
+    def _stage(self, key: int) -> None:
+        if key not in [entry[2] for entry in self.staged]:
+            self.count += 1
+            order = self.executions[key] * self.members[key][1]
+            self.staged.append((order, self.count, key))
+
+    def _compare(self, granted: list[int]) -> None:
+        self.facts += 1
+        expected = []
+        while self.staged:
+            head = min(self.staged)
+            pools, _ = self.members[head[2]]
+            used, size = self._used(), self._sizes()
+            if any(used[pool] + count > size[pool] for pool, count in pools.items()):
+                break
+            self.staged.remove(head)
+            self.running.add(head[2])
+            expected.append(head[2])
+        assert granted == expected
+        assert self.limiter.pools() == {
+            pool: (self._used()[pool], size) for pool, size in self._sizes().items()
+        }
+        # Nobody is granted more than there is; a pool that shrank meanwhile only drains.
+        for key in granted:
+            for pool in self.members[key][0]:
+                held, size = self.limiter.pools()[pool]
+                assert held <= size
+
+    def _used(self) -> Counter[tuple[str, int]]:
+        return sum((Counter(self.members[key][0]) for key in self.running), Counter())
+
+    def _sizes(self) -> dict[tuple[str, int], int]:
+        sizes: dict[tuple[str, int], int] = {}
+        for pools, _ in self.members.values():
+            for pool, count in pools.items():
+                sizes[pool] = max(sizes.get(pool, 0), count)
+        if self.size:
+            sizes = {(name, d): self.size["G" if d == -1 else name.upper()] for name, d in sizes}
+        return sizes
+
+
+def episode(random: Random) -> int:
+    books = Books(random)
+
+    def add() -> None:
+        names = [name for name in Books.NAMES if random.random() < 0.6]
+        books.add(
+            [(name, random.randint(1, 4)) for name in names],
+            random.randrange(2),
+            random.choice((0, 1, 1, 2, 5)),
+        )
+
+    for _ in range(random.randint(2, 6)):
+        add()
+    for _ in range(250):
+        chance = random.random()
+        idle = [key for key in books.members if key not in books.running]
+        if chance < 0.03:
+            add()
+        elif chance < 0.05 and idle:
+            books.remove(random.choice(idle))
+        elif chance < 0.5 and idle:
+            books.stage(random.choice(idle))
+        elif books.running:
+            books.release(random.choice(list(books.running)), random.random() < 0.6)
+    books.drain()
+    return books.facts
+
+
+def test_random_work_never_overcommits_and_starves_nobody():
+    done = seed = 0
+    while done < STEPS:
+        try:
+            done += episode(Random(seed))
+        except Exception as error:
+            error.add_note(f"episode with seed {seed}")
+            raise
+        seed += 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_everybody_gets_a_turn_under_contention(seed):
+    random = Random(seed)
+    priorities = {key: random.randint(1, 5) for key in "abcdefg"[: random.randint(2, 7)]}
+    order = contend(priorities, 2000)
+    shares = {key: order.count(key) * priority for key, priority in priorities.items()}
+    # executions times weight stay level: nobody is ahead by more than one step of anybody
+    assert max(shares.values()) - min(shares.values()) <= 2 * max(priorities.values())
+
+
+class LimiterMachine(RuleBasedStateMachine):
+    """The same in small steps that hypothesis can shrink."""
+
+    @initialize(seed=st.integers(0, 1000))
+    def begin(self, seed):
+        self.books = Books(Random(seed))
+
+    @rule(
+        resources=st.lists(
+            st.tuples(st.sampled_from(Books.NAMES), st.integers(1, 4)),
+            max_size=3,
+            unique_by=lambda resource: resource[0],
+        ),
+        device=st.integers(0, 1),
+        priority=st.integers(0, 3),
+    )
+    def add(self, resources, device, priority):
+        self.books.add(resources, device, priority)
+
+    @rule(pick=st.integers(0, 20))
+    def stage(self, pick):
+        idle = [key for key in self.books.members if key not in self.books.running]
+        if idle:
+            self.books.stage(idle[pick % len(idle)])
+
+    @rule(pick=st.integers(0, 20), more=st.booleans())
+    def release(self, pick, more):
+        running = sorted(self.books.running)
+        if running:
+            self.books.release(running[pick % len(running)], more)
+
+    @rule(pick=st.integers(0, 20))
+    def remove(self, pick):
+        idle = [key for key in self.books.members if key not in self.books.running]
+        if idle:
+            self.books.remove(idle[pick % len(idle)])
+
+    def teardown(self):
+        if hasattr(self, "books"):
+            self.books.drain()
+
+
+TestLimiterMachine = LimiterMachine.TestCase
+TestLimiterMachine.settings = hypothesis_settings(
+    max_examples=max(40, STEPS // 1500), stateful_step_count=40, deadline=None
+)
