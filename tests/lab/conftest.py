@@ -1,0 +1,235 @@
+"""A real JupyterLab in a real Chromium: one of each for all tests here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+SCREENSHOTS = REPOSITORY / "build" / "screenshots"
+FLAGS = [
+    "--no-sandbox",  # root in a container
+    "--disable-gpu",
+    "--disable-dev-shm-usage",  # a small /dev/shm kills tabs
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--force-color-profile=srgb",
+]
+# A busy machine needs long for everything.
+PATIENCE_MS = 90_000
+
+
+class Lab:
+    """A JupyterLab of our own: port, token and folders."""
+
+    def __init__(self, scratch: Path, theme: str) -> None:
+        self.root = scratch / "root"
+        self.root.mkdir(parents=True)
+        self.port, self.token = _free_port(), secrets.token_hex(16)
+        self.url = f"http://127.0.0.1:{self.port}"
+        settings = scratch / "settings" / "@jupyterlab" / "apputils-extension"
+        settings.mkdir(parents=True)
+        # Else a popup about Jupyter's news covers the page.
+        (settings / "notification.jupyterlab-settings").write_text(
+            json.dumps({"fetchNews": "false", "checkForUpdates": False})
+        )
+        (settings / "themes.jupyterlab-settings").write_text(json.dumps({"theme": theme}))
+        env = {
+            **os.environ,
+            "JUPYTER_CONFIG_DIR": str(scratch / "config"),
+            "JUPYTER_RUNTIME_DIR": str(scratch / "runtime"),
+            "JUPYTERLAB_SETTINGS_DIR": str(scratch / "settings"),
+            "JUPYTERLAB_WORKSPACES_DIR": str(scratch / "workspaces"),
+            "IPYTHONDIR": str(scratch / "ipython"),
+            "OMP_NUM_THREADS": "1",
+        }
+        self._log = (scratch / "jupyterlab.log").open("wb")
+        self._process = subprocess.Popen(
+            [
+                sys.executable, "-m", "jupyterlab", "--allow-root", "--no-browser",
+                "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={self.port}",
+                "--ServerApp.port_retries=0", f"--IdentityProvider.token={self.token}",
+                f"--ServerApp.root_dir={self.root}", "--LabApp.extension_manager=readonly",
+            ],
+            stdout=self._log, stderr=subprocess.STDOUT, env=env, start_new_session=True,
+        )  # fmt: skip
+
+    def wait(self, seconds: float = 90) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            assert self._process.poll() is None, "JupyterLab ended at once"
+            with contextlib.suppress(OSError):
+                self.call("GET", "status")
+                return
+            self._process_wait(0.1)
+        pytest.fail("JupyterLab did not answer")
+
+    def _process_wait(self, seconds: float) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        request = urllib.request.Request(
+            f"{self.url}/api/{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"token {self.token}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            text = reply.read()
+        return json.loads(text) if text else None
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)  # it ends its kernels
+            self._process_wait(15)
+            if self._process.poll() is None:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+        self._log.close()
+
+
+class Opened:
+    """One notebook open in the browser, on a kernel of its own."""
+
+    def __init__(self, lab: Lab, page: Any, name: str) -> None:
+        self.lab, self.page, self.name = lab, page, name
+        self.open()
+
+    def open(self) -> None:
+        sessions = self.lab.call("GET", "sessions")
+        if not any(session["path"] == self.name for session in sessions):
+            self.lab.call(
+                "POST", "sessions",
+                {"path": self.name, "name": self.name, "type": "notebook",
+                 "kernel": {"name": "python3"}},
+            )  # fmt: skip
+        # Reset: without the tabs that the workspace remembers.
+        self.page.goto(f"{self.lab.url}/lab/tree/{self.name}?token={self.lab.token}&reset")
+        # The toolbar says idle before a kernel is attached; the status bar only once it is.
+        self.page.get_by_role("button", name="Python 3 (ipykernel) | Idle").wait_for(
+            timeout=PATIENCE_MS
+        )
+        self.page.wait_for_selector(".jp-CodeCell", timeout=PATIENCE_MS)
+
+    def run_all(self) -> None:
+        self.page.get_by_role("menuitem", name="Run", exact=True).click()
+        self.page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+
+    def cell(self, text: str) -> Any:
+        """The code cell whose source holds a text."""
+        return self.page.locator(".jp-CodeCell").filter(
+            has=self.page.locator(".jp-InputArea-editor", has_text=text)
+        )
+
+    def output(self, text: str) -> Any:
+        return self.cell(text).locator(".jp-OutputArea")
+
+    def wait_done(self) -> None:
+        """Wait until no cell runs or waits to run."""
+        self.page.wait_for_function(
+            "() => ![...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')]"
+            ".some((prompt) => prompt.textContent.includes('*'))",
+            timeout=2 * PATIENCE_MS,
+        )
+
+    def save(self) -> None:
+        self.page.locator(".jp-Notebook").focus()
+        self.page.keyboard.press("Control+s")
+        path = self.lab.root / self.name
+        before = path.stat().st_mtime_ns
+        deadline = time.monotonic() + 30
+        while path.stat().st_mtime_ns == before and time.monotonic() < deadline:
+            self.page.wait_for_timeout(100)
+
+    def assert_clean(self) -> None:
+        stderr = self.page.locator("[data-mime-type='application/vnd.jupyter.stderr']")
+        assert not stderr.count(), stderr.all_inner_texts()
+
+    def screenshot(self, name: str, locator: Any = None) -> None:
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        if locator is None:
+            self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
+        else:
+            locator.scroll_into_view_if_needed()
+            locator.screenshot(path=SCREENSHOTS / f"{name}.png")
+
+
+@pytest.fixture(scope="session")
+def browser_context(chromium) -> Iterator[Callable[[], Any]]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=chromium, headless=True, args=FLAGS)
+        # Tall: JupyterLab does not draw outputs that are far off the screen.
+        yield lambda: running.new_context(viewport={"width": 1280, "height": 2400})
+        running.close()
+
+
+@pytest.fixture(scope="session")
+def labs(tmp_path_factory) -> Iterator[Callable[[str], Lab]]:
+    pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
+    running: dict[str, Lab] = {}
+
+    def start(theme: str) -> Lab:
+        if theme not in running:
+            running[theme] = Lab(tmp_path_factory.mktemp("lab"), theme)
+            running[theme].wait()
+        return running[theme]
+
+    yield start
+    for lab in running.values():
+        lab.stop()
+
+
+@pytest.fixture
+def open_notebook(labs, browser_context) -> Iterator[Callable[..., Opened]]:
+    """Open a notebook; a script error on its page fails the test."""
+    opened: list[Opened] = []
+    contexts: list[Any] = []
+    errors: list[str] = []
+
+    def open_(name: str, notebook: dict[str, Any], theme: str = "JupyterLab Light") -> Opened:
+        lab = labs(theme)
+        (lab.root / name).write_text(json.dumps(notebook))
+        context = browser_context()
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        opened.append(Opened(lab, page, name))
+        return opened[-1]
+
+    yield open_
+    for notebook in opened:
+        for session in notebook.lab.call("GET", "sessions"):
+            notebook.lab.call("DELETE", f"sessions/{session['id']}")
+    for context in contexts:
+        context.close()
+    assert not errors, errors
+
+
+def _free_port() -> int:
+    for port in range(19000, 19999):
+        with contextlib.closing(socket.socket()) as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no free port from 19000 to 19998")

@@ -1,0 +1,192 @@
+"""The quickstart and its widgets in a real JupyterLab."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+]
+
+QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01_quickstart.ipynb"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+MODEL = """\
+%%triton_model slow --max-batch-size 8
+import time
+def slow(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+    time.sleep(0.002)
+    return {"OUT": IN * 2}
+"""
+
+
+def notebook_of(*cells: str) -> dict[str, Any]:
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return {
+        "nbformat": 4,
+        "nbformat_minor": 5,
+        "metadata": {"kernelspec": kernel},
+        "cells": [
+            {
+                "cell_type": "code",
+                "id": f"c{number}",
+                "metadata": {},
+                "outputs": [],
+                "execution_count": None,
+                "source": source,
+            }
+            for number, source in enumerate(cells)
+        ],
+    }
+
+
+def distinct(page: Any, read: Any, enough: int, seconds: float = 60) -> list[str]:
+    """The different texts that `read` gives one after the other, until there are enough."""
+    seen: list[str] = []
+    deadline = time.monotonic() + seconds
+    while len(seen) < enough and time.monotonic() < deadline:
+        text = read()
+        if text and text not in seen:
+            seen.append(text)
+        page.wait_for_timeout(50)
+    return seen
+
+
+def first_text(locator: Any) -> str:
+    texts = locator.all_inner_texts()
+    return texts[0] if texts else ""
+
+
+@pytest.mark.parametrize("theme", ["Light", "Dark"])
+def test_the_quickstart_runs_and_its_widgets_move(open_notebook, theme):
+    name = f"quickstart-{theme.lower()}.ipynb"
+    opened = open_notebook(name, json.loads(QUICKSTART.read_text()), f"JupyterLab {theme}")
+    page = opened.page
+    light = page.locator("body").get_attribute("data-jp-theme-light")
+    assert light == ("true" if theme == "Light" else "false")
+    opened.run_all()
+
+    # While the first sweep runs: the curve's progress and the watch's numbers change.
+    sweep, watch = opened.output("alone = %triton_perf"), opened.output("watch = %triton_watch")
+    live = sweep.locator(".nbt-curve-line")
+    live.wait_for(state="attached")
+    progress = distinct(page, lambda: first_text(live), 3)
+    assert len(progress) == 3, progress
+    assert "concurrency" in progress[-1]
+    opened.screenshot(f"quickstart-sweep-live-{theme.lower()}", sweep)
+
+    # The second sweep is longer; its picture grows.
+    second = opened.output("report = %triton_perf")
+    second.locator(".nbt-curve-line").wait_for(state="attached")
+    second.scroll_into_view_if_needed()
+    shapes = distinct(page, lambda: str(second.locator("svg *").count()), 3)
+    assert len(shapes) == 3, shapes
+
+    opened.wait_done()
+    opened.assert_clean()
+    for text in ("watch = %triton_watch", "alone = %triton_perf", "report = %triton_perf"):
+        output = opened.output(text)
+        output.scroll_into_view_if_needed()
+        assert output.locator("svg").count() >= 1, text
+        assert output.locator(".nbt-curve-stop, .jupyter-widgets").count() == 0, text
+    opened.screenshot(f"quickstart-watch-{theme.lower()}", watch)
+    opened.screenshot(f"quickstart-report-{theme.lower()}", second)
+    for text, what in (
+        ("%triton_dag", "graph"),
+        ("%triton_infer", "result"),
+        ("frame = report.frame", "summary"),
+    ):
+        opened.screenshot(f"quickstart-{what}-{theme.lower()}", opened.output(text))
+    summary = opened.output("frame = report.frame").inner_text()
+    assert re.search(r"[\d.]+ x the throughput", summary)
+
+    opened.save()
+    saved = json.loads((opened.lab.root / name).read_text())
+    kinds = {kind for cell in saved["cells"] for o in cell.get("outputs", []) for kind in o.get("data", {})}  # fmt: skip
+    assert WIDGET not in kinds
+    assert {"text/html", "image/svg+xml", "text/plain"} <= kinds
+
+    # Reopened: everything that was measured is there, without running anything.
+    for session in opened.lab.call("GET", "sessions"):
+        opened.lab.call("DELETE", f"sessions/{session['id']}")
+    opened.open()
+    for text in ("watch = %triton_watch", "report = %triton_perf", "%triton_dag"):
+        output = opened.output(text)
+        output.scroll_into_view_if_needed()
+        output.locator("svg").first.wait_for()
+    assert page.get_by_text("Error displaying widget").count() == 0
+
+
+def test_a_watch_moves_while_load_runs_in_another_cell(open_notebook):
+    opened = open_notebook(
+        "watch.ipynb",
+        notebook_of(
+            "%load_ext nbtriton\nimport numpy as np, nbtriton as nt",
+            MODEL,
+            "watch = %triton_watch slow",
+            "graph = %triton_dag slow --live",
+            "report = %triton_perf slow -c 8:500 -p 200",
+            "watch.finish(); graph.finish()",
+        ),
+    )
+    page = opened.page
+    opened.run_all()
+    watch = opened.output("%triton_watch")
+    watch.locator(".nbt-root").wait_for(state="attached")
+    pictures = distinct(page, lambda: first_text(watch.locator(".nbt-root")), 4)
+    assert len(pictures) == 4
+    paths = distinct(
+        page,
+        lambda: str(watch.locator("svg path").evaluate_all("all => all.map(p => p.getAttribute('d'))")),
+        3,
+    )  # fmt: skip
+    assert len(paths) == 3
+    opened.screenshot("watch-live", watch)
+    opened.screenshot("graph-live", opened.output("%triton_dag"))
+    opened.output("%triton_perf").get_by_role("button", name="Stop").click()
+    opened.wait_done()
+    opened.assert_clean()
+    for text in ("%triton_watch", "%triton_dag"):
+        assert opened.output(text).locator("svg").count() >= 1
+        assert opened.output(text).locator(".jupyter-widgets").count() == 0
+    assert "READY" in watch.inner_text()
+
+
+def test_the_stop_button_ends_the_sweep_and_keeps_what_was_measured(open_notebook):
+    opened = open_notebook(
+        "stop.ipynb",
+        notebook_of(
+            "%load_ext nbtriton",
+            MODEL,
+            "report = %triton_perf slow -c 1:500 -p 200",
+            "print('interrupted', report.interrupted, 'points', len(report.points) > 0)",
+            "%triton_infer slow IN=[[1, 2, 3, 4]]",
+        ),
+    )
+    opened.run_all()
+    sweep = opened.output("%triton_perf")
+    button = sweep.get_by_role("button", name="Stop")
+    button.wait_for()
+    # Something has been measured.
+    opened.page.wait_for_function(
+        "() => /level [2-9]/.test(document.querySelector('.nbt-curve-line')?.textContent ?? '')"
+    )
+    opened.screenshot("stop-live", sweep)
+    started = time.monotonic()
+    button.click()
+    button.wait_for(state="detached")
+    assert time.monotonic() - started < 3
+    opened.wait_done()
+    opened.assert_clean()
+    assert "interrupted True points True" in opened.output("print('interrupted'").inner_text()
+    assert "interrupted" in sweep.inner_text()
+    assert sweep.locator("svg").count() >= 1
+    assert "2, 4, 6, 8" in opened.output("%triton_infer").inner_text()
