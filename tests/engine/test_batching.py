@@ -157,6 +157,65 @@ def test_D12_preserve_ordering_holds_back_what_finishes_early(server: Server):
     assert order == ["slow", "a", "b"]
 
 
+def test_D12_refused_and_late_requests_hold_nobody_up(server: Server, gate: Gate):
+    config = dynamic(
+        "preserve_ordering: true preferred_batch_size: 1 "
+        "default_queue_policy { max_queue_size: 2 default_timeout_microseconds: 1000 }",
+        max_batch_size=1,
+    )
+    server.load(config, gated(gate), name="m")
+    first = server.submit("m", {"IN": ones()}, request_id="first")
+    gate.wait_entered()
+    late = [server.submit("m", {"IN": ones()}) for _ in range(2)]
+    for future in late:  # answered although the first one is not
+        assert isinstance(future.exception(WAIT_S), UnavailableError)
+    gate.open()
+    first.result(WAIT_S)
+    assert server.infer("m", {"IN": row(3)})["OUT"][0, 0] == 3
+
+
+def test_D12_the_head_of_the_line_streams(server: Server):
+    """Decoupled: partial responses of the oldest request pass, those of the next are held."""
+    gates = {"a": Gate(), "b": Gate()}
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            import triton_python_backend_utils as pb_utils
+
+            (request,) = requests
+            sender = request.get_response_sender()
+            for _ in range(2):
+                tensor = pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())
+                sender.send(pb_utils.InferenceResponse([tensor]))
+            gates[request.request_id()].stand([])
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    config = dynamic(
+        "preserve_ordering: true preferred_batch_size: 1",
+        max_batch_size=1,
+        more="instance_group { count: 2 kind: KIND_CPU } "
+        "model_transaction_policy { decoupled: true }",
+    )
+    server.load(config, TritonPythonModel, name="m")
+    order: list[str] = []
+    futures = {}
+    for name in ("a", "b"):
+        futures[name] = server.submit(
+            "m",
+            {"IN": ones()},
+            request_id=name,
+            on_response=lambda _, final, name=name: order.append(name + "!" * final),
+        )
+        gates[name].wait_entered()
+    assert order == ["a", "a"]
+    gates["b"].open()
+    assert not futures["b"].done()
+    gates["a"].open()
+    for future in futures.values():
+        future.result(WAIT_S)
+    assert order == ["a", "a", "a!", "b", "b", "b!"]
+
+
 def test_without_preserve_ordering_what_is_ready_is_sent(server: Server, gate: Gate):
     def model(IN):
         if IN[0, 0] == 7:

@@ -513,6 +513,105 @@ def test_E14_a_later_error_ends_the_stream(server: Server):
     assert (counts["fail"], counts["success"]) == (1, 0)
 
 
+def test_E14_the_final_response_never_overtakes_one_before_it(server: Server):
+    """The first response is still with its receiver when the last one is ready elsewhere."""
+    receiver, calls = Gate(), []
+    server.load(echo("model_transaction_policy { decoupled: true }"), streaming(), name="many")
+    server.load(echo("instance_group { count: 2 kind: KIND_CPU }"), plus(10), name="after")
+    server.load(chain("many", "after"), name="e")
+
+    def receive(response, final):
+        calls.append(("begin", len(response.outputs), final))
+        if len(calls) == 1:
+            receiver.stand([])
+        calls.append(("end", len(response.outputs), final))
+
+    future = server.submit("e", {"X": row(3)}, on_response=receive)
+    receiver.wait_entered()
+    # The other instance is through with the other two responses when it takes this one.
+    server.submit("after", {"IN": ones()}).result(WAIT_S)
+    assert calls == [("begin", 1, False)]
+    receiver.open()
+    future.result(WAIT_S)
+    assert [call[0] for call in calls] == ["begin", "end"] * (len(calls) // 2)
+    assert [call[1] for call in calls if call[0] == "end"][:3] == [1, 1, 1]
+    assert [call[2] for call in calls if call[0] == "end"][-1] is True
+    assert sum(call[2] for call in calls if call[0] == "end") == 1
+
+
+# -- E6: a step changes whose sequence it is ---------------------------------------------------------
+
+
+def relabelling(parameters: dict) -> type:
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            return [
+                pb_utils.InferenceResponse(
+                    [pb_utils.Tensor("OUT", r.inputs()[0].as_numpy())], parameters=parameters
+                )
+                for r in requests
+            ]
+
+    return TritonPythonModel
+
+
+def test_E6_steps_behind_get_the_sequence_that_a_response_names(server: Server):
+    seen = []
+
+    class Reader:
+        def execute(self, requests):
+            import triton_python_backend_utils as pb_utils
+
+            seen.extend((r.correlation_id(), r.flags()) for r in requests)
+            return [
+                pb_utils.InferenceResponse([pb_utils.Tensor("OUT", r.inputs()[0].as_numpy())])
+                for r in requests
+            ]
+
+    server.load(echo(), Reader, name="reader")
+    server.load(echo(), relabelling({"sequence_id": 42, "sequence_end": True}), name="writer")
+    server.load(chain("reader", "writer", "reader"), name="e")
+    result = server.infer("e", {"X": ones()}, correlation_id=7, sequence_start=True)
+    assert seen == [(7, 1), (42, 2)]
+    # The last step said nothing of its own: its response is the request's again.
+    assert result.parameters["sequence_id"] == 7
+    server.load(chain("reader", "writer"), name="e")
+    result = server.infer("e", {"X": ones()}, correlation_id=7, sequence_start=True)
+    assert result.parameters == {
+        "sequence_id": 42,
+        "sequence_start": False,
+        "sequence_end": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        (
+            {"sequence_id": True},
+            (
+                "in ensemble 'e', expected parameter 'sequence_id' to be "
+                "TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING"
+            ),
+        ),
+        (
+            {"sequence_start": 1},
+            "in ensemble 'e', expect parameter 'sequence_start' to be TRITONSERVER_PARAMETER_BOOL",
+        ),
+    ],
+    ids=["id", "start"],
+)
+def test_E6_parameters_of_a_wrong_type(server: Server, parameters: dict, text: str):
+    server.load(echo(), relabelling(parameters), name="writer")
+    server.load(chain("writer", "writer"), name="e")
+    with pytest.raises(InvalidArgumentError) as caught:
+        server.infer("e", {"X": ones()})
+    assert caught.value.message == text
+    assert server.models()[0].executing == 0
+
+
 # -- E16 to E18: members come and go -----------------------------------------------------------------
 
 
@@ -557,6 +656,20 @@ def test_E17_a_member_that_is_unloaded_in_flight_finishes_what_it_began(server: 
     gate.open()
     assert flying.result(WAIT_S)["Y"][0, 0] == 2
     assert finalized.wait(WAIT_S)
+
+
+def test_E16_tensors_of_different_streams_cannot_meet(server: Server):
+    server.load(echo("model_transaction_policy { decoupled: true }"), streaming(), name="many")
+    server.load(JOIN % "", lambda A, B: {"OUT": A + B}, name="join")
+    config = ensemble_text(
+        ("many", {"IN": "X"}, {"OUT": "a"}),
+        ("many", {"IN": "X"}, {"OUT": "b"}),
+        ("join", {"A": "a", "B": "b"}, {"OUT": "Y"}),
+        inputs={"X": FP32},
+        outputs={"Y": FP32},
+    )
+    with pytest.raises(ConfigError, match="receives inputs originated from different decoupled"):
+        server.load(config, name="e")
 
 
 def test_E18_an_ensemble_follows_its_members_out_of_service_and_back(server: Server):

@@ -223,6 +223,8 @@ class _Instance(BackendInstance):
             raise ZeroDivisionError("in the backend")
         if how == 4:  # answers one itself, and again by returning it
             requests[0].send(good[0], final=True)
+        if how == 6:  # no array at all
+            return [Response({"OUT": "text"}) for _ in values]
         if how == 5:  # answers, then fails the batch
             requests[0].send(good[0], final=True)
             raise InternalError("after the answer")
@@ -278,6 +280,29 @@ def test_a_request_that_is_answered_twice_is_answered_once(broken: Server, how: 
     assert future.result(WAIT_S)["OUT"][0, 0] == how
     assert broken.infer("m", {"IN": row(9)})["OUT"][0, 0] == 9
     assert len(answers) == 1
+
+
+def test_an_ensemble_survives_what_no_step_can_take(broken: Server):
+    broken.load(
+        'backend: "broken" input { name: "IN" data_type: TYPE_FP32 dims: 4 } '
+        'output { name: "OUT" data_type: TYPE_FP32 dims: 4 }',
+        object(),
+        name="plain",
+    )
+    for first, second in (("m", "plain"), ("plain", "m")):
+        broken.load(
+            ensemble_text(
+                (first, {"IN": "X"}, {"OUT": "a"}),
+                (second, {"IN": "a"}, {"OUT": "Y"}),
+                inputs={"X": "FP32[4]"},
+                outputs={"Y": "FP32[4]"},
+            ),
+            name="e",
+        )
+        with pytest.raises(TritonError, match="in ensemble 'e', "):
+            broken.infer("e", {"X": row(6)})
+        assert broken.infer("e", {"X": row(9)})["Y"][0, 0] == 9
+        assert broken.unload("e", timeout_s=WAIT_S)
 
 
 def test_a_request_that_a_model_forgets_is_answered_with_an_error(server: Server):

@@ -43,9 +43,7 @@ class Gated:
                 gated.sizes.append(len(requests))
                 gated.inside.release()
                 assert gated.permits.acquire(timeout=30)
-                return [
-                    pb_utils.InferenceResponse([pb_utils.Tensor("OUT", X)]) for _ in requests
-                ]
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", X)]) for _ in requests]
 
         return TritonPythonModel
 
@@ -137,15 +135,13 @@ def test_R6_priority_is_a_weight():
 
                 assert gate.wait(30)
                 order.append(name)
-                return [
-                    pb_utils.InferenceResponse([pb_utils.Tensor("OUT", X)]) for _ in requests
-                ]
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", X)]) for _ in requests]
 
         return TritonPythonModel
 
-    plain = 'backend: "python" max_batch_size: 1 ' + config(1).split("max_batch_size: 8")[1].replace(
-        "dynamic_batching { }", ""
-    )
+    plain = 'backend: "python" max_batch_size: 1 ' + config(1).split("max_batch_size: 8")[
+        1
+    ].replace("dynamic_batching { }", "")
     with Server(rate_limit="execution_count") as server:
         server.load(plain, named("one"), name="one")
         server.load(plain.replace("priority: 1", "priority: 2"), named("two"), name="two")

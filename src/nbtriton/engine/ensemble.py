@@ -343,6 +343,7 @@ class _Flight:
             self._conclude()
 
     def _take(self, start: Start, response: Response) -> tuple[list[_Ready], Response | None]:
+        mark = _mark(response.parameters) if response.parameters else None
         iteration, advance = self.run.response(
             start.step,
             start.iteration,
@@ -355,15 +356,19 @@ class _Flight:
                 dict(origin.tensors), dict(origin.batched), dict(origin.marks)
             )
         batched = self.crew.batching[start.step]
-        mark = _mark(response.parameters) if response.parameters else None
         for output, tensor in self.ensemble.plan.steps[start.step].output_map.items():
             if output in response.outputs:
                 wave.tensors[tensor] = response.outputs[output]
                 wave.batched[tensor] = batched
                 if mark is not None:
                     wave.marks[tensor] = mark
-        emit = None if advance.emit is None else self._outputs(self._waves[advance.emit])
-        ready = self._ready(advance)
+        try:
+            emit = None if advance.emit is None else self._outputs(self._waves[advance.emit])
+            ready = self._ready(advance)
+        except Exception:
+            for following in advance.starts:  # they never will
+                self._finished(following)
+            raise
         if advance.over is not None:
             del self._waves[advance.over]
         return ready, emit
