@@ -159,17 +159,6 @@ def test_R6_priority_is_a_weight():
     assert contend({"a": 0, "b": 1}, 20) == "ab" * 10  # 0 is 1
 
 
-def test_R6_runs_that_executed_nothing_do_not_count():
-    limiter = RateLimiter()
-    for key in "ab":
-        limiter.add(key, needs(("X", 1)))
-    limiter.stage("a")
-    limiter.stage("b")
-    assert limiter.release("a", executed=False, more=True) == ["b"]
-    assert limiter.release("b", more=True) == ["a"]
-    assert limiter.release("a", more=True) == ["b"]
-
-
 def test_R7_nothing_behind_the_head_is_tried():
     limiter = RateLimiter()
     limiter.add("large", needs(("X", 4)))

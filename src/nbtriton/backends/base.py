@@ -78,6 +78,16 @@ class BackendRequest(Protocol):
     @property
     def parameters(self) -> Mapping[str, bool | int | str]: ...
     def is_cancelled(self) -> bool: ...
+    def reschedule(self) -> None:
+        """Execute the request once more after this batch, which must leave it unanswered.
+
+        Raises
+        ------
+        TritonError
+            The model's ``sequence_batching`` is not iterative.
+        """
+        ...
+
     def send(self, response: Response | None, *, final: bool) -> None:
         """Deliver one response ahead of `BackendInstance.execute` returning (response senders).
 

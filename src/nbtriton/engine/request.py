@@ -40,7 +40,7 @@ class InferenceRequest(Ticket):
 
     __slots__ = (
         "again", "batch_size", "cache_key", "cancelled", "compute_end_ns", "compute_start_ns",
-        "execute_end_ns", "execute_start_ns", "future", "inputs", "kind", "lookup_ns", "number",
+        "early", "execute_end_ns", "execute_start_ns", "future", "inputs", "kind", "lookup_ns", "number",
         "on_response", "open", "parameters", "request_id", "requested_outputs", "ridden_size",
         "root", "runtime", "start_ns", "step_timing",
     )  # fmt: skip
@@ -79,6 +79,8 @@ class InferenceRequest(Ticket):
         self.future = InferenceFuture(self) if root is None else None
         self.cancelled = False
         self.again = False
+        # Sent before the final flag, to a caller who takes one answer.
+        self.early: Response | None = None
         self.cache_key = b""
         self.lookup_ns = 0
         # Popping is atomic with and without a GIL: who gets the item may send the final response.
@@ -124,7 +126,7 @@ class InferenceRequest(Ticket):
     def take_again(self) -> bool:
         """Return whether the request is to be run again, and forget it."""
         again, self.again = self.again, False
-        return again
+        return again and bool(self.open)  # answered meanwhile: nothing is left to be run for
 
     def is_answered(self) -> bool:
         """True once the final response was sent."""
@@ -153,13 +155,18 @@ class InferenceRequest(Ticket):
     def deliver(self, response: Response | None, *, final: bool) -> None:
         """Give a response to whoever asked; called in the order the responses may be seen.
 
-        The future is resolved by the final response. A streamed request that ends without tensors
-        of its own (a bare final) resolves to an empty result.
+        The future is resolved by the final response, or with the one before where that is a bare
+        flag. A streamed request that ends without tensors of its own resolves to an empty result.
         """
         if self.on_response is not None:
             self._report_response(BARE_FINAL if response is None else response, final)
         # A step of an ensemble has no future: its ensemble listens to the responses.
-        if not final or self.future is None:
+        if self.future is None:
+            return
+        if self.on_response is None and response is None:
+            response = self.early
+        if not final:
+            self.early = response
             return
         if response is not None and response.error is not None:
             self.future.resolve(None, response.error)

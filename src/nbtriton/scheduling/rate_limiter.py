@@ -101,9 +101,7 @@ class RateLimiter:
         self._stage(key)
         return self._grant()
 
-    def release(
-        self, key: Hashable, *, more: bool = False, executed: bool = True
-    ) -> list[Hashable]:
+    def release(self, key: Hashable, *, more: bool = False) -> list[Hashable]:
         """An instance gives its resources back; returns who is granted because of it (R8).
 
         With ``more`` work for it, it is staged again before anybody is granted: only so it
@@ -112,7 +110,7 @@ class RateLimiter:
         member = self._members[key]
         for pool, need in member.needs.items():
             self._used[pool] -= need.count
-        member.executions += executed
+        member.executions += 1
         if more:
             self._stage(key)
         return self._grant()

@@ -176,7 +176,12 @@ class PythonInstance(BackendInstance):
                 f"objects. InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) "
                 f"size is:{len(result)}\n"
             )
-        for item in result:
+        for item, view in zip(result, received, strict=True):
+            if item is not None and view._rescheduled:
+                raise self._error(
+                    "Expected a None object in the execute function return list for reschduled "
+                    f"request, found type '{type(item)}'."
+                )
             if item is not None and not isinstance(item, InferenceResponse):
                 raise self._error(
                     "Expected an 'InferenceResponse' object in the execute function return list, "
@@ -187,7 +192,9 @@ class PythonInstance(BackendInstance):
         own_outputs(tensors)
         wait_for_outputs(tensor._array for tensor in tensors)
         for item, request, view, sent in zip(result, requests, received, by_sender, strict=True):
-            if sent:
+            if view._rescheduled:
+                responses.append(_run_again(view))
+            elif sent:
                 responses.append(None)
             elif item is None:
                 _leave_open(view)
@@ -209,7 +216,12 @@ class PythonInstance(BackendInstance):
                 "the execute function must return None."
             )
         for view in received:
-            _leave_open(view)
+            if not view._rescheduled:
+                _leave_open(view)
+                continue
+            failed = _run_again(view)
+            if failed is not None and not view._backend_request.is_answered():
+                view._backend_request.send(failed, final=True)
 
     def _error(self, text: str) -> ModelError:
         return ModelError(self._prefix + text)
@@ -247,6 +259,17 @@ def _leave_open(view: ReceivedRequest) -> None:
     # must exist now: when the last reference to it goes, it answers with an error.
     if not view._backend_request.is_answered():
         view.get_response_sender()
+
+
+def _run_again(view: ReceivedRequest) -> Response | None:
+    """Hand the request back to its sequence; the error if that is not iterative."""
+    _close(view)
+    try:
+        view._backend_request.reschedule()
+    except EngineError as error:
+        # Triton logs this and leaves the client without an answer.
+        return Response(error=error)
+    return None
 
 
 def _close(view: ReceivedRequest) -> None:

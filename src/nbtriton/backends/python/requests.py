@@ -24,7 +24,7 @@ __all__ = [
     "ReceivedRequest",
 ]
 
-_RELEASE_ALL = 1
+_RELEASE_RESCHEDULE = 2
 
 
 class MemoryType(IntEnum):
@@ -206,7 +206,14 @@ class InferenceRequest:
 class ReceivedRequest(InferenceRequest):
     """A request as ``execute`` gets it: a thin view on the engine's own, read on demand."""
 
-    __slots__ = ("_backend_request", "_decoupled", "_own_flags", "_sender", "_tensors")
+    __slots__ = (
+        "_backend_request",
+        "_decoupled",
+        "_own_flags",
+        "_rescheduled",
+        "_sender",
+        "_tensors",
+    )
 
     def __init__(
         self, request: BackendRequest, tensors: dict[str, Tensor], *, decoupled: bool
@@ -216,6 +223,7 @@ class ReceivedRequest(InferenceRequest):
         self._decoupled = decoupled
         self._sender: ResponseSender | None = None
         self._own_flags: int | None = None
+        self._rescheduled = False
 
     def inputs(self) -> list[Tensor]:
         return list(self._tensors.values())
@@ -256,10 +264,7 @@ class ReceivedRequest(InferenceRequest):
         return self._sender
 
     def set_release_flags(self, flags: int) -> None:
-        if flags != _RELEASE_ALL:
-            raise TritonModelException(
-                "Rescheduling a request needs sequence_batching { iterative_sequence: true }."
-            )
+        self._rescheduled = bool(flags & _RELEASE_RESCHEDULE)
 
     def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:  # noqa: ARG002
         raise TritonModelException("A received request cannot be executed; construct a new one.")
