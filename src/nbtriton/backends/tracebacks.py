@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -10,8 +11,9 @@ from nbtriton.errors import ModelError
 
 __all__ = ["describe", "execute_error", "load_error", "model_error", "user_frames"]
 
-# Modules that stand between the engine and the model's first line.
-_IMPORTERS = ("<frozen importlib", str(Path(__file__).with_name("python") / "imports.py"))
+# Files whose frames tell a model's author nothing: the machinery of imports, and ours. Triton's
+# own is C++ and has no frames.
+_NOT_USERS = ("<frozen importlib", str(Path(__file__).parents[1]) + os.sep)
 _MACHINERY = ("nbtriton.", "asyncio.", "concurrent.", "importlib.", "torch.nn.modules.", "inspect")
 
 
@@ -25,7 +27,7 @@ def user_frames(tb: TracebackType | None) -> TracebackType | None:
 def describe(error: BaseException) -> str:
     """Return an exception as Triton's python backend prints it, innermost frame first."""
     text = f"{type(error).__name__}: {error}"
-    frames = _without_importers(traceback.extract_tb(user_frames(error.__traceback__)))
+    frames = _without_ours(traceback.extract_tb(user_frames(error.__traceback__)))
     if not frames:
         return text
     lines = "".join(f"  {f.filename}({f.lineno}): {f.name}\n" for f in reversed(frames))
@@ -51,14 +53,13 @@ def _user_traceback(error: BaseException) -> str:
     shown = traceback.TracebackException(
         type(error), error, user_frames(error.__traceback__), compact=True
     )
-    shown.stack = _without_importers(shown.stack)
+    shown.stack = _without_ours(shown.stack)
     return "".join(shown.format())
 
 
-def _without_importers(frames: traceback.StackSummary) -> traceback.StackSummary:
-    # An import statement of the model goes through frames that tell its author nothing.
+def _without_ours(frames: traceback.StackSummary) -> traceback.StackSummary:
     return traceback.StackSummary.from_list(
-        [f for f in frames if not f.filename.startswith(_IMPORTERS)]
+        [f for f in frames if not f.filename.startswith(_NOT_USERS)]
     )
 
 

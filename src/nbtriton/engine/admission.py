@@ -5,6 +5,7 @@ Failures here are raised to the caller at once; they never count in the model's 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable, Mapping
 from typing import Any
 
@@ -85,6 +86,12 @@ class Interface:
         self.inputs = input_specs(config)
         self.outputs = output_specs(config)
         self._rules = {name: _InputRule(spec) for name, spec in self.inputs.items()}
+        # Outputs that leave with another shape than the model made them with.
+        self.reshaped_outputs = {
+            name: (spec.reshape, spec.dims)
+            for name, spec in self.outputs.items()
+            if spec.reshape is not None
+        }
         self._required = [rule.name for rule in self._rules.values() if not rule.optional]
         self._any_optional = len(self._required) < len(self._rules)
         self._any_compared = any(rule.compared for rule in self._rules.values())
@@ -190,6 +197,26 @@ class Interface:
             on_response=on_response,
             root=root,
         )
+
+    def reshape_outputs(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return outputs as their clients see them: ``dims`` instead of ``reshape``.
+
+        Each -1 of ``dims`` takes the next variable dimension of what the model made. An output
+        whose number of elements does not fit is left as it is.
+        """
+        shaped = dict(outputs)
+        for name in self.reshaped_outputs.keys() & outputs.keys():
+            made, dims = self.reshaped_outputs[name]
+            array = outputs[name]
+            batch = tuple(array.shape[:1]) if self.max_batch_size > 0 else ()
+            item = array.shape[len(batch) :]
+            if len(item) < len(made):
+                continue
+            variable = iter(n for want, n in zip(made, item, strict=False) if want == -1)
+            shape = (*batch, *(next(variable) if want == -1 else want for want in dims))
+            if math.prod(shape) == math.prod(array.shape):
+                shaped[name] = array.reshape(shape)
+        return shaped
 
     def _priority(self, priority: int) -> int:
         if not self._priority_levels:

@@ -40,9 +40,9 @@ class InferenceRequest(Ticket):
 
     __slots__ = (
         "again", "batch_size", "cache_key", "cancelled", "compute_end_ns", "compute_start_ns",
-        "early", "execute_end_ns", "execute_start_ns", "future", "inputs", "kind", "lookup_ns", "number",
-        "on_response", "open", "parameters", "request_id", "requested_outputs", "ridden_size",
-        "root", "runtime", "start_ns", "step_timing",
+        "early", "execute_end_ns", "execute_start_ns", "future", "inputs", "kind", "lookup_ns",
+        "number", "on_response", "open", "parameters", "request_id", "requested_outputs",
+        "ridden_size", "root", "runtime", "start_ns", "step_timing",
     )  # fmt: skip
 
     def __init__(
@@ -160,13 +160,12 @@ class InferenceRequest(Ticket):
         """
         if self.on_response is not None:
             self._report_response(BARE_FINAL if response is None else response, final)
-        # A step of an ensemble has no future: its ensemble listens to the responses.
-        if self.future is None:
-            return
-        if self.on_response is None and response is None:
+        elif response is None:
             response = self.early
-        if not final:
+        elif not final:
             self.early = response
+        # A step of an ensemble has no future: its ensemble listens to the responses.
+        if not final or self.future is None:
             return
         if response is not None and response.error is not None:
             self.future.resolve(None, response.error)

@@ -108,6 +108,9 @@ class Runtime(ABC):
         self, request: InferenceRequest, response: Response | None, *, final: bool
     ) -> None:
         """Pass on a response whose right to be sent is settled."""
+        if self.interface.reshaped_outputs and response is not None and response.outputs:
+            outputs = self.interface.reshape_outputs(response.outputs)
+            response = Response(outputs, response.error, response.parameters)
         if request.cache_key and response is not None and response.error is None:
             self._keep(request, response)
         request.deliver(response, final=final)
