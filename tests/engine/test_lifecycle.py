@@ -492,3 +492,53 @@ def test_an_idle_server_wakes_nobody(server: Server):
     server.submit("m", {"IN": ones()}).add_done_callback(lambda _: finished.set())
     waited(finished)
     assert "nbtriton-scheduler" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_what_a_server_tells_about_its_models(server: Server):
+    model = plus(1)
+    server.load(echo("version_policy { all {} }"), model, name="m", version=3)
+    server.load(echo("version_policy { all {} }"), model, name="m", version=5)
+    assert server.metadata("m") == {
+        "name": "m",
+        "versions": ["3", "5"],
+        "platform": "python",
+        "inputs": [{"name": "IN", "datatype": "FP32", "shape": [-1, 4]}],
+        "outputs": [{"name": "OUT", "datatype": "FP32", "shape": [-1, 4]}],
+    }
+    assert server.source("m") is model
+    assert server.model_names() == ("m",)
+    # A copy: changing it changes nothing.
+    server.config("m").max_batch_size = 99
+    assert server.config("m").max_batch_size == 8
+    assert [group.name for group in server.config("m").instance_group] == ["m"]
+    # As it was given, before it was completed.
+    assert not server.user_config("m").instance_group
+    assert not server.is_decoupled("m")
+
+
+def test_W3_data_from_a_file_of_the_models_own(server: Server, tmp_path):
+    code = (
+        "import numpy as np\n"
+        "import triton_python_backend_utils as pb_utils\n"
+        "seen = []\n"
+        "class TritonPythonModel:\n"
+        "    def execute(self, requests):\n"
+        "        value = [r.inputs()[0].as_numpy().copy() for r in requests]\n"
+        "        seen.extend(value)\n"
+        "        first = np.full((len(value[0]), 4), seen[0][0, 1], np.float32)\n"
+        "        return [pb_utils.InferenceResponse([pb_utils.Tensor('OUT', first)])]\n"
+    )
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "warmup").mkdir()
+    (tmp_path / "m" / "1" / "model.py").write_text(code)
+    (tmp_path / "m" / "warmup" / "data").write_bytes(np.arange(4, dtype=np.float32).tobytes())
+    sample = 'batch_size: 1 inputs { key: "IN" value { data_type: TYPE_FP32 dims: 4 %s } }'
+    source = tmp_path / "m" / "1" / "model.py"
+    server.load(warm(sample % 'input_data_file: "data"'), source, name="m")
+    assert server.infer("m", {"IN": row(9)})["OUT"][0, 0] == 1  # from the file
+    (tmp_path / "m" / "warmup" / "data").write_bytes(b"short")
+    with pytest.raises(LoadError, match="16 bytes, but the data provided from dataonly has 5 bytes"):
+        server.load(warm(sample % 'input_data_file: "data"'), source, name="m")
+    with pytest.raises(LoadError, match=r"failed to open text file for read .*absent"):
+        server.load(warm(sample % 'input_data_file: "absent"'), source, name="m")
+    assert server.is_ready("m")

@@ -1,0 +1,228 @@
+"""The response cache at work: rules K1 to K10 and E19 (scheduling.md §14), with our differences."""
+
+# ruff: noqa: N803 - a model function names its tensors
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from nbtriton.engine import Server
+from nbtriton.errors import ConfigError, InvalidArgumentError, TritonError
+from tests.engine.support import (
+    WAIT_S,
+    Gate,
+    echo,
+    ensemble_text,
+    failing,
+    fields,
+    gated,
+    ones,
+    row,
+)
+
+CACHED = "response_cache { enable: true }"
+
+
+@pytest.fixture
+def cached() -> Iterator[Server]:
+    with Server(gpus=(), cache_bytes=1 << 20) as server:
+        yield server
+
+
+def counting(calls: list) -> object:
+    def model(IN):
+        calls.append(float(IN[0, 0]))
+        return {"OUT": IN * 2}
+
+    return model
+
+
+@pytest.mark.parametrize("extra", ["", "dynamic_batching {}"], ids=["default", "dynamic"])
+def test_K3_a_hit_is_answered_without_an_execution(cached: Server, extra: str):
+    calls: list = []
+    cached.load(echo(f"{CACHED} {extra}"), counting(calls), name="m")
+    for request_id in ("one", "two"):
+        result = cached.infer("m", {"IN": row(3)}, request_id=request_id)
+        assert result.request_id == request_id  # the new request's own
+        np.testing.assert_array_equal(result["OUT"], row(6))
+    assert cached.submit("m", {"IN": row(3)}).result(WAIT_S)["OUT"][0, 0] == 6
+    cached.infer("m", {"IN": row(4)})
+    assert calls == [3, 4]
+
+
+def test_K9_the_books_tell_hits_from_executions(cached: Server):
+    cached.load(echo(CACHED), counting([]), name="m")
+    for value in (1, 1, 1, 2):
+        cached.infer("m", {"IN": row(value)})
+    counts = fields(cached.statistics(), "m")
+    assert (counts["success"], counts["cache_hit"], counts["cache_miss"]) == (4, 2, 2)
+    assert (counts["inference_count"], counts["execution_count"]) == (2, 2)
+    assert counts["queue"] == 4
+    assert counts["compute_infer"] == 2
+    (found,) = cached.statistics("m")["model_stats"]
+    for field in ("cache_hit", "cache_miss"):
+        assert found["inference_stats"][field]["ns"] > 0
+    assert cached.cache.statistics().hits == 2
+    assert cached.cache.statistics().entries == 2
+
+
+def test_K1_without_a_cache_or_without_the_setting_nothing_is_kept(server: Server, cached: Server):
+    calls: list = []
+    server.load(echo(CACHED), counting(calls), name="m")
+    cached.load(echo(), counting(calls), name="m")
+    for each in (server, server, cached, cached):
+        each.infer("m", {"IN": ones()})
+    assert len(calls) == 4
+
+
+def test_K2_the_key_holds_all_that_the_answer_depends_on(cached: Server):
+    """Triton's key has neither shapes nor requested outputs, and mixes these up."""
+    cached.load(
+        """
+        backend: "python" response_cache { enable: true }
+        input { name: "IN" data_type: TYPE_FP32 dims: [ -1, -1 ] }
+        output [ { name: "OUT" data_type: TYPE_FP32 dims: [ -1, -1 ] },
+                 { name: "MORE" data_type: TYPE_FP32 dims: [ -1, -1 ] } ]
+        """,
+        lambda IN: {"OUT": IN, "MORE": IN + 1},
+        name="m",
+    )
+    flat, square = np.ones((1, 4), np.float32), np.ones((2, 2), np.float32)
+    assert cached.infer("m", {"IN": flat})["OUT"].shape == (1, 4)
+    assert cached.infer("m", {"IN": square})["OUT"].shape == (2, 2)
+    assert set(cached.infer("m", {"IN": flat}, outputs=["MORE"])) == {"MORE"}
+    assert set(cached.infer("m", {"IN": flat})) == {"OUT", "MORE"}
+
+
+def test_K5_errors_are_not_kept(cached: Server):
+    """Triton keeps them, as successes without outputs."""
+    cached.load(echo(CACHED), failing(), name="m")
+    for _ in range(2):
+        for how in (1, 6):
+            with pytest.raises(TritonError):
+                cached.infer("m", {"IN": row(how)})
+    assert cached.cache.statistics().entries == 0
+
+
+def test_K4_twins_in_flight_both_execute(cached: Server):
+    gate = Gate()
+    cached.load(echo(f"{CACHED} dynamic_batching {{}}"), gated(gate), name="m")
+    futures = [cached.submit("m", {"IN": row(5)}) for _ in range(2)]
+    gate.wait_entered()
+    gate.open()
+    for future in futures:
+        assert future.result(WAIT_S)["OUT"][0, 0] == 5
+    counts = fields(cached.statistics(), "m")
+    assert (counts["cache_hit"], counts["cache_miss"]) == (0, 1)
+    assert counts["inference_count"] == 2
+
+
+def test_K7_the_least_recent_answers_go_first():
+    with Server(gpus=(), cache_bytes=48) as server:  # room for three answers of 16 bytes
+        calls: list = []
+        server.load(echo(CACHED), counting(calls), name="m")
+        for value in (1, 2, 3, 1, 4, 1, 2):
+            server.infer("m", {"IN": row(value)})
+        assert calls == [1, 2, 3, 4, 2]
+        assert server.cache.statistics().evictions == 2
+        server.infer("m", {"IN": row(*range(8))})  # larger than the cache: not kept, and no harm
+        server.infer("m", {"IN": row(*range(8))})
+        assert calls[5:] == [0, 0]
+
+
+def test_K8_answers_survive_a_reload_of_the_same_version(cached: Server):
+    calls: list = []
+    cached.load(echo(CACHED), counting(calls), name="m")
+    cached.infer("m", {"IN": row(1)})
+    cached.load(echo(CACHED), counting(calls), name="m", version=2)
+    cached.infer("m", {"IN": row(1)})
+    assert len(calls) == 2, "another version has other answers"
+
+
+def test_a_callers_changes_do_not_reach_the_cache(cached: Server):
+    cached.load(echo(CACHED), counting([]), name="m")
+    first = cached.infer("m", {"IN": row(1)})["OUT"]
+    first[:] = 99
+    again = cached.infer("m", {"IN": row(1)})["OUT"]
+    assert again[0, 0] == 2
+    with pytest.raises(ValueError, match="read-only"):
+        again[:] = 99
+
+
+def test_E19_members_and_the_ensemble_cache_on_their_own(cached: Server):
+    calls: list = []
+    cached.load(echo(CACHED), counting(calls), name="m")
+    config = ensemble_text(
+        ("m", {"IN": "X"}, {"OUT": "t"}),
+        ("m", {"IN": "t"}, {"OUT": "Y"}),
+        inputs={"X": "FP32[4]"},
+        outputs={"Y": "FP32[4]"},
+    )
+    cached.load(config, name="e")
+    for _ in range(3):
+        assert cached.infer("e", {"X": row(1)})["Y"][0, 0] == 4
+    assert calls == [1, 2]
+    cached.load(f"{config} {CACHED}", name="e")
+    for _ in range(3):
+        result = cached.infer("e", {"X": row(1)})
+        assert result["Y"][0, 0] == 4
+    # Once through the steps, both hits; then from the ensemble's own, without a step.
+    assert fields(cached.statistics(), "m")["cache_hit"] == 3 * 2 - 2 + 2
+    counts = fields(cached.statistics(), "e")
+    assert (counts["success"], counts["cache_hit"]) == (3, 2)
+    assert result.parameters == {}  # E7: not on what comes from the top-level cache
+
+
+def test_D12_hits_take_part_in_the_order(cached: Server):
+    gate = Gate(is_open=True)
+    cached.load(
+        echo(f"{CACHED} dynamic_batching {{ preserve_ordering: true }}"), gated(gate), name="m"
+    )
+    cached.infer("m", {"IN": row(1)})
+    gate._opened.clear()
+    order: list[str] = []
+    slow = cached.submit("m", {"IN": row(2)})
+    slow.add_done_callback(lambda _: order.append("slow"))
+    gate.wait_entered(2)
+    hit = cached.submit("m", {"IN": row(1)})
+    hit.add_done_callback(lambda _: order.append("hit"))
+    assert order == []
+    gate.open()
+    hit.result(WAIT_S)
+    assert order == ["slow", "hit"]
+
+
+def test_K10_decoupled_and_sequence_models_cannot_cache(cached: Server):
+    for extra in ("model_transaction_policy { decoupled: true }", "sequence_batching {}"):
+        with pytest.raises(ConfigError):
+            cached.load(echo(f"{CACHED} {extra}"), counting([]), name="m")
+
+
+def test_a_cache_needs_a_size():
+    with pytest.raises(InvalidArgumentError, match="must be positive"):
+        Server(gpus=(), cache_bytes=0)
+
+
+def test_many_threads_share_the_cache(cached: Server):
+    cached.load(echo(f"{CACHED} dynamic_batching {{}}"), counting([]), name="m")
+    wrong: list = []
+
+    def ask(worker: int) -> None:
+        for n in range(300):
+            value = (n * 7 + worker) % 40
+            if cached.infer("m", {"IN": row(value)})["OUT"][0, 0] != 2 * value:
+                wrong.append(value)
+
+    workers = [threading.Thread(target=ask, args=(n,)) for n in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(WAIT_S)
+    assert not wrong
+    counts = fields(cached.statistics(), "m")
+    assert counts["success"] == 1200
+    assert counts["inference_count"] + counts["cache_hit"] == 1200
+    assert cached.cache.statistics().entries == 40
