@@ -4,20 +4,48 @@ from __future__ import annotations
 
 from random import Random
 
+from nbtriton.errors import InternalError
 from nbtriton.scheduling import REASONS, Batcher, BatcherSettings, Drop, QueuePolicy, Ticket, Where
-from tests.scheduling.reference import Reference
+from tests.scheduling.reference import FAILS, Reference
 from tests.scheduling.simulator import delay, reject
 
 WAITING = (Where.QUEUED, Where.DELAYED, Where.PENDING, Where.PAYLOAD)
 
 
+class Volume:
+    """Custom batching: the volumes of a batch, its tickets' correlation ids, have a limit."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.open: list[list[int]] = []  # what is left, of each batch begun and not finalized
+
+    def initialize(self) -> list[int]:
+        self.open.append([self.limit])
+        assert len(self.open) <= 2, "one that is formed, one that may be merged"
+        return self.open[-1]
+
+    def include(self, state: list[int], ticket: Ticket) -> bool:
+        assert any(state is one for one in self.open)
+        if ticket.correlation_id == FAILS:
+            raise InternalError("an unlucky number")
+        if ticket.correlation_id > state[0]:
+            return False
+        state[0] -= ticket.correlation_id
+        return True
+
+    def finalize(self, state: list[int]) -> None:
+        (at,) = (index for index, one in enumerate(self.open) if one is state)
+        del self.open[at]
+
+
 class Pair:
     """Bring each fact to both, and compare everything that can be seen from outside."""
 
-    def __init__(self, config: BatcherSettings, instances: int) -> None:
+    def __init__(self, config: BatcherSettings, instances: int, volume: int | None = None) -> None:
         self.config = config
-        self.batcher = Batcher(config, instances)
-        self.oracle = Reference(config, instances)
+        self.volume = None if volume is None else Volume(volume)
+        self.batcher = Batcher(config, instances, self.volume)
+        self.oracle = Reference(config, instances, volume)
         self.instances = instances
         self.now = 1_000
         self.tickets: list[Ticket] = []
@@ -31,15 +59,15 @@ class Pair:
 
     # -- facts -----------------------------------------------------------------------------------
 
-    def submit(self, size: int, key: object, level: int, timeout: int) -> None:
-        ticket = Ticket(size, key, level, timeout)
+    def submit(self, size: int, key: object, level: int, timeout: int, volume: int = 0) -> None:
+        ticket = Ticket(size, key, level, timeout, correlation_id=volume)
         number = len(self.tickets)
         self.tickets.append(ticket)
         self.number[ticket] = number
         self.waiting[number] = ticket
         self._compare(
             self.batcher.submit(self.now, ticket),
-            self.oracle.submit(self.now, number, size, key, level, timeout),
+            self.oracle.submit(self.now, number, size, key, level, timeout, volume),
         )
 
     def finish(self, instance: int) -> None:
@@ -75,6 +103,7 @@ class Pair:
         assert not self.waiting
         assert not self.busy
         assert len(self.answered) == len(self.tickets)
+        assert self.volume is None or not self.volume.open
 
     # -- what must hold --------------------------------------------------------------------------
 
@@ -99,6 +128,8 @@ class Pair:
             assert len({ticket.shape_key for ticket in decision.tickets}) == 1 or (
                 not self.config.dynamic
             )
+            if self.volume is not None and self.config.dynamic:
+                assert sum(t.correlation_id for t in decision.tickets) <= self.volume.limit
             self.busy[decision.instance] = numbers
             for number, ticket in zip(numbers, decision.tickets, strict=True):
                 assert ticket.where is Where.RUNNING
@@ -156,4 +187,9 @@ def random_request(random: Random, config: BatcherSettings, shapes: int) -> tupl
     limit = max(1, config.max_batch_size)
     size = 1 if random.random() < 0.6 else random.randint(1, limit)
     level = random.randint(1, config.priority_levels) if config.priority_levels else 0
-    return size, random.randrange(shapes), level, random.choice((0, 0, 5, 50, 500))
+    timeout = random.choice((0, 0, 5, 50, 500))
+    return size, random.randrange(shapes), level, timeout, random.choice((1, 2, 3, 5, 8, FAILS))
+
+
+def random_volume(random: Random) -> int | None:
+    return random.choice((None, None, None, 4, 12, 20, 40))

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from nbtriton.scheduling import BatcherSettings, TimeoutAction
 
+FAILS = 13
+
 # ("run", request numbers) or ("drop", request number, reason)
 Outcome = tuple
 
@@ -26,6 +28,7 @@ class Waiting:
     deadline: int | None
     # Place in serving order: level, delayed after the others, then first come first served.
     place: tuple[int, bool, int]
+    volume: int = 0
 
 
 @dataclass
@@ -40,12 +43,23 @@ class Payload:
     def size(self) -> int:
         return sum(one.size for one in self.requests)
 
+    @property
+    def volume(self) -> int:
+        return sum(one.volume for one in self.requests)
+
 
 class Reference:
-    """What a batcher with these settings has to do."""
+    """What a batcher with these settings has to do.
 
-    def __init__(self, settings: BatcherSettings, instances: int) -> None:
+    ``volume`` is the strategy of custom batching: the most that the volumes of a batch add up to;
+    None for no strategy. It fails on a request of volume `FAILS`.
+    """
+
+    def __init__(
+        self, settings: BatcherSettings, instances: int, volume: int | None = None
+    ) -> None:
         self.settings = settings
+        self.limit = volume
         self.instances = instances
         self.idle = instances
         self.queue: list[Waiting] = []
@@ -60,7 +74,7 @@ class Reference:
 
     # -- facts -----------------------------------------------------------------------------------
 
-    def submit(self, now, number, size, key, level, timeout):
+    def submit(self, now, number, size, key, level, timeout, volume=0):
         if not self.settings.dynamic:  # S2
             self.payloads.append(Payload([Waiting(number, size, key, 0, now, None, (0, False, 0))]))
             return self.advance(now, [])
@@ -85,6 +99,7 @@ class Reference:
                     now,
                     now + effective if effective else None,
                     (level, False, self.order),
+                    volume,
                 )
             )
         return self.advance(now, out)
@@ -154,10 +169,10 @@ class Reference:
                 return out
             if not self.prefetch and not self.idle:  # Q11
                 return out
-            if not self.scan(now):
+            if not self.scan(now, out):
                 return out
 
-    def scan(self, now):
+    def scan(self, now, out):
         settings = self.settings
         mbs = max(1, settings.max_batch_size)
         preferred = settings.preferred
@@ -179,6 +194,19 @@ class Reference:
                     send_now = True
                     break
                 if one.key != payload.key:
+                    send_now = True
+                    payload.mergeable = False
+                    break
+            if self.limit is not None:  # D4
+                if one.volume == FAILS:
+                    self.queue.remove(one)
+                    out.append(("drop", one.number, "custom_batching_failed"))
+                    continue
+                if payload.volume + sum(o.volume for o in accepted) + one.volume > self.limit:
+                    if not held + size:  # refused by an empty batch
+                        self.queue.remove(one)
+                        out.append(("drop", one.number, "custom_batching_refused"))
+                        return True
                     send_now = True
                     payload.mergeable = False
                     break
@@ -225,6 +253,7 @@ class Reference:
                 or now - min(one.since for one in other.requests) <= delay
                 or payload.size + other.size > limit
                 or other.key != payload.key
+                or (self.limit is not None and payload.volume + other.volume > self.limit)
             ):
                 break
             self.payloads.pop(0)

@@ -457,6 +457,8 @@ SCENARIOS = {
     "stopped": stopped,
 }
 OF_SEQUENCES = {"sequence_ready", "minimum_slot_utilization", "sequence_rule"}
+# In test_custom_batching.py.
+OF_STRATEGIES = {"custom_batching", "custom_batching_refused", "custom_batching_failed"}
 
 
 @pytest.mark.parametrize("reason", SCENARIOS)
@@ -466,7 +468,7 @@ def test_reasons_each_is_reached_by_a_scenario_of_its_name(reason):
 
 
 def test_reasons_none_is_without_a_scenario():
-    assert set(SCENARIOS) == set(REASONS) - OF_SEQUENCES
+    assert set(SCENARIOS) == set(REASONS) - OF_SEQUENCES - OF_STRATEGIES
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 from tests.scheduling.driver import Pair, random_settings
 from tests.scheduling.flow import random_flow
 from tests.scheduling.order import Line
+from tests.scheduling.reference import FAILS
 from tests.scheduling.walk import EPISODES, walk
 
 # In fewer steps not every reason comes up.
@@ -45,6 +46,9 @@ EXPECTED = {
     "batcher_episode": {
         "batching_off",
         "cancelled",
+        "custom_batching",
+        "custom_batching_failed",
+        "custom_batching_refused",
         "joined",
         "max_batch_size",
         "max_queue_delay",
@@ -66,21 +70,22 @@ EXPECTED = {
 class BatcherMachine(RuleBasedStateMachine):
     """Requests come, instances finish, callers give up, timers are late."""
 
-    @initialize(random=randoms, instances=st.integers(1, 3))
-    def configure(self, random, instances):
-        self.pair = Pair(random_settings(random), instances)
+    @initialize(random=randoms, instances=st.integers(1, 3), volume=st.sampled_from([None, 4, 12]))
+    def configure(self, random, instances, volume):
+        self.pair = Pair(random_settings(random), instances, volume)
 
     @rule(
         share=st.floats(0, 1),
         key=st.integers(0, 1),
         level=st.integers(0, 3),
         timeout=st.sampled_from([0, 5, 50, 500]),
+        volume=st.sampled_from([1, 3, 8, FAILS]),
     )
-    def submit(self, share, key, level, timeout):
+    def submit(self, share, key, level, timeout, volume):
         config = self.pair.config
         size = 1 + int(share * (max(1, config.max_batch_size) - 1))
         level = 1 + level % config.priority_levels if config.priority_levels else 0
-        self.pair.submit(size, key, level, timeout)
+        self.pair.submit(size, key, level, timeout, volume)
 
     @precondition(lambda self: self.pair.busy)
     @rule(which=st.integers(0, 2))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from time import perf_counter
 
-from tests.scheduling.driver import Pair, random_request, random_settings
+from tests.scheduling.driver import Pair, random_request, random_settings, random_volume
 from tests.scheduling.flow import random_flow
 from tests.scheduling.order import Line
 
@@ -21,7 +21,7 @@ EPISODE = 150
 def batcher_episode(random: Random) -> tuple[int, set[str]]:
     """Walk with one random configuration until nothing is left; steps, and reasons met."""
     config = random_settings(random)
-    pair = Pair(config, random.choice((1, 1, 2, 3)))
+    pair = Pair(config, random.choice((1, 1, 2, 3)), random_volume(random))
     shapes = random.choice((1, 1, 2, 4))
     load = random.choice((0.25, 0.5, 0.8))
     for _ in range(EPISODE):

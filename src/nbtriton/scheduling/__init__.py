@@ -6,6 +6,7 @@ The live engine and a simulator drive the very same lines.
 """
 
 from nbtriton.scheduling.batcher import Batcher, BatcherSettings
+from nbtriton.scheduling.custom import BatchStrategy
 from nbtriton.scheduling.ensemble import Advance, EnsemblePlan, EnsembleRun, Start, Step
 from nbtriton.scheduling.ordering import ResponseOrder
 from nbtriton.scheduling.queueing import QueuePolicy, TimeoutAction
@@ -23,6 +24,7 @@ __all__ = [
     "SEQUENCE_END",
     "SEQUENCE_START",
     "Advance",
+    "BatchStrategy",
     "Batcher",
     "BatcherSettings",
     "Decision",

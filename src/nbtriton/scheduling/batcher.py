@@ -14,10 +14,18 @@ from collections import deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
+from nbtriton.errors import TritonError
+from nbtriton.scheduling.custom import BatchStrategy
 from nbtriton.scheduling.queueing import PriorityQueue, QueuePolicy, TimeoutAction
 from nbtriton.scheduling.tickets import Decision, Drop, Run, Ticket, Where
 
 __all__ = ["Batcher", "BatcherSettings"]
+
+_REFUSED = (
+    "INVALID_ARG",
+    "the custom batching strategy includes the request in no batch, not even in an empty one",
+    "custom_batching_refused",
+)
 
 
 @dataclass(slots=True, frozen=True)
@@ -61,9 +69,13 @@ class Batcher:
     settings : BatcherSettings
     instances : int
         How many instances there are, numbered from 0; all idle at first.
+    strategy : BatchStrategy, optional
+        Custom rules on which requests share a batch (D4), besides those of the settings.
     """
 
-    def __init__(self, settings: BatcherSettings, instances: int) -> None:
+    def __init__(
+        self, settings: BatcherSettings, instances: int, strategy: BatchStrategy | None = None
+    ) -> None:
         self._settings = settings
         self._limit = max(1, settings.max_batch_size)
         self._preferred = frozenset(settings.preferred)
@@ -83,6 +95,8 @@ class Batcher:
         self._pending_since = 0  # when the oldest of them arrived
         self._wait_until: int | None = None
         self._in_payloads = 0
+        self._strategy = strategy
+        self._forming: list[object] = []  # the strategy's state of the pending batch, if any
 
     # -- what happened ---------------------------------------------------------------------------
 
@@ -91,7 +105,7 @@ class Batcher:
         if not self._settings.dynamic:
             return self._submit_alone(now, ticket)
         queue = self._queue
-        if self._idle and not queue.count:
+        if self._idle and not queue.count and self._strategy is None:
             # Nobody waits: what a scan would decide about one request, without the queue.
             size = ticket.size
             if size in self._preferred or size >= self._largest_preferred:
@@ -190,7 +204,7 @@ class Batcher:
             if not self._queue.count:
                 return out
             slots = len(self._ready) < self._slots if self._prefetch else self._idle
-            if not slots or not self._scan(now):
+            if not slots or not self._scan(now, out):
                 return out
 
     def _expire(self, now: int, out: list[Decision]) -> None:
@@ -210,13 +224,19 @@ class Batcher:
     def _restart_scan(self) -> None:
         self._queue.put_back(self._pending)
         self._pending_size = 0
+        if self._forming:
+            assert self._strategy is not None
+            self._strategy.finalize(self._forming.pop())
 
-    def _scan(self, now: int) -> bool:
+    def _scan(self, now: int, out: list[Decision]) -> bool:
         """Walk the queue once (D1 to D10); False means: nothing to do before `wake_at`."""
         payload = self._open
         if payload is None:
             payload = self._open = _Payload()
         held = payload.size
+        strategy = self._strategy
+        if strategy is not None and not self._forming and not self._begin(payload, out):
+            return True
         best = 0  # size of the marked batch, and how many tickets it has
         best_count = 0
         saturated = False  # the payload may not be appended to any more
@@ -239,8 +259,20 @@ class Batcher:
                     payload.mergeable = False
                     break
                 # Past the largest preferred size only an exceeded delay overrules the mark.
-                if best and grown > self._largest_preferred and self._delay == 0:
+                past = best and grown > self._largest_preferred
+                if past and self._delay == 0 and strategy is None:
                     break
+            if strategy is not None and not self._includes(ticket, out):  # D4
+                if ticket.where is Where.GONE:
+                    continue
+                if held + size:
+                    stop = "custom_batching"
+                    payload.mergeable = False
+                    break
+                # Refused by an empty batch: it would wait for ever.
+                out.append(self._queue.drop(ticket, *_REFUSED))
+                self._restart_scan()
+                return True
             self._queue.take(ticket)
             if not pending or ticket.enqueued_ns < self._pending_since:
                 self._pending_since = ticket.enqueued_ns
@@ -257,6 +289,7 @@ class Batcher:
             self._release(payload, best_count, reason, close=saturated or self._delay == 0)
             return True
         if not pending:  # D8: the open payload cannot grow, the next one may
+            self._restart_scan()
             if saturated or stop:
                 payload.reason = self._size_reason(held, stop)
                 self._open = None
@@ -276,6 +309,48 @@ class Batcher:
             return True
         self._wait_until = self._pending_since + self._delay
         return False
+
+    def _begin(self, payload: _Payload, out: list[Decision]) -> bool:
+        """Let the strategy begin the batch that is scanned for; False if it cannot."""
+        try:
+            self._forming.append(self._begun(payload))
+        except TritonError as error:
+            if payload.tickets:  # it stays as it is, and the requests that wait begin another one
+                self._open = None
+            else:
+                head = self._queue.head()
+                assert head is not None  # else there was nothing to scan
+                out.append(self._failed(head, error))
+            return False
+        return True
+
+    def _begun(self, payload: _Payload) -> object:
+        """Return a new state of the strategy that knows what the payload holds.
+
+        The reference begins anew whenever a batch is joined, and then knows nothing of what the
+        batch holds already: it grows beyond what its strategy allows.
+        """
+        assert self._strategy is not None
+        state = self._strategy.initialize()
+        try:
+            for ticket in payload.tickets:
+                self._strategy.include(state, ticket)
+        except TritonError:
+            self._strategy.finalize(state)
+            raise
+        return state
+
+    def _includes(self, ticket: Ticket, out: list[Decision]) -> bool:
+        """Ask the strategy; a ticket on which it fails is dropped."""
+        assert self._strategy is not None
+        try:
+            return self._strategy.include(self._forming[0], ticket)
+        except TritonError as error:
+            out.append(self._failed(ticket, error))
+            return False
+
+    def _failed(self, ticket: Ticket, error: TritonError) -> Drop:
+        return self._queue.drop(ticket, error.status, error.message, "custom_batching_failed")
 
     def _size_reason(self, total: int, stop: str) -> str:
         """Name what decided a batch of this size."""
@@ -325,6 +400,7 @@ class Batcher:
                 and now - other.oldest_ns > self._delay
                 and payload.size + other.size <= self._limit
                 and other.shape_key == payload.shape_key
+                and (self._strategy is None or self._may_merge(payload, other))
             ):
                 return
             self._ready.popleft()
@@ -332,6 +408,21 @@ class Batcher:
             payload.tickets.extend(other.tickets)
             payload.size += other.size
             payload.reason = "merged"
+
+    def _may_merge(self, payload: _Payload, other: _Payload) -> bool:
+        """Ask the strategy about each request of the second payload; the reference does not."""
+        strategy = self._strategy
+        assert strategy is not None
+        try:
+            state = self._begun(payload)
+        except TritonError:
+            return False
+        try:
+            return all(strategy.include(state, ticket) for ticket in other.tickets)
+        except TritonError:
+            return False
+        finally:
+            strategy.finalize(state)
 
     def _seal(self, payload: _Payload) -> None:
         """End appends; what was accepted beside this payload is judged anew beside the next."""
