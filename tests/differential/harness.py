@@ -19,7 +19,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,9 @@ __all__ = ["Answer", "Model", "OurSide", "Outcome", "RealSide", "Scenario", "Sen
 ANSWER_S = 30.0
 # How long to wait for a sign that a request has arrived; there is none if its answer is held back.
 SETTLE_S = 1.0
+# Statuses of our own: no answer came, and an error in a stream (it has a text but no code).
+UNANSWERED = "UNANSWERED"
+FAILED = "FAILED"
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,9 @@ class Model:
     name: str
     config: str
     source: str | None = None
+    versions: tuple[int, ...] = (1,)
+    # Other files of the model's directory, by path.
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,10 @@ class Send:
     after_answers: int = 0
     # Bounds on how long its answer takes, in seconds; wide, as the machine may be busy.
     takes_s: tuple[float, float] = (0.0, ANSWER_S)
+    # Ask for any number of responses; needed for decoupled models.
+    stream: bool = False
+    # How long to wait for the answer, in seconds.
+    patience_s: float = ANSWER_S
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,15 @@ class Scenario:
     waits_on: str = ""
     # How long gates stay shut after the last request.
     hold_s: float = 0.0
+    # Compare the order in which the answers arrive.
+    ordered: bool = False
+    # Compare all counts since the model was loaded.
+    since_load: bool = False
+    # A deliberate difference (a name of `deliberate.py`) that the case shows, and what nbtriton
+    # does instead: answers by place in the traffic, counts by model (what is not named is equal).
+    deliberate: str = ""
+    instead: Mapping[int, Answer] = field(default_factory=dict)
+    instead_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def target(self) -> str:
@@ -86,13 +105,15 @@ class Scenario:
 
 @dataclass
 class Answer:
-    """What a client sees of one request."""
+    """What a client sees of one request; of a stream, its responses in ``responses``."""
 
     outputs: dict[str, tuple[str, list[int], list[Any]]] = field(default_factory=dict)
     parameters: dict[str, Any] = field(default_factory=dict)
     status: str = "OK"
     message: str = ""
+    responses: list[Answer] = field(default_factory=list)
     took_s: float = field(default=0.0, compare=False)
+    at_s: float = field(default=0.0, compare=False)
 
 
 @dataclass
@@ -102,6 +123,7 @@ class Outcome:
     answers: list[Answer]
     batches: list[list[int]]
     statistics: dict[str, Any]
+    order: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -115,11 +137,15 @@ class Pending:
 def write(repository: Path, models: Sequence[Model]) -> None:
     """Lay the models out as a repository."""
     for model in models:
-        folder = repository / model.name / "1"
-        folder.mkdir(parents=True, exist_ok=True)
+        for version in model.versions:
+            folder = repository / model.name / str(version)
+            folder.mkdir(parents=True, exist_ok=True)
+            if model.source is not None:
+                (folder / "model.py").write_text(model.source)
         (folder.parent / "config.pbtxt").write_text(model.config)
-        if model.source is not None:
-            (folder / "model.py").write_text(model.source)
+        for name, content in model.files.items():
+            (folder.parent / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder.parent / name).write_bytes(content)
 
 
 class _Side:
@@ -141,7 +167,9 @@ class _Side:
 
     def play(self, scenario: Scenario) -> Outcome:
         names = [model.name for model in scenario.models]
-        before = {name: _counts(self.statistics(name)) for name in names}
+        before: dict[str, Any] = {
+            name: {} if scenario.since_load else _counts(self.statistics(name)) for name in names
+        }
         pending: list[Pending] = []
         answers: list[Answer] = []
         gate = ""
@@ -170,6 +198,9 @@ class _Side:
             answers=[_without_seen(a) if scenario.batches else a for a in answers],
             batches=_batches(answers) if scenario.batches else [],
             statistics=after,
+            order=sorted(range(len(answers)), key=lambda number: answers[number].at_s)
+            if scenario.ordered
+            else [],
         )
 
     def _arrived(self, model: str, traffic: Sequence[Send], pending: Sequence[Pending]) -> None:
@@ -246,6 +277,8 @@ class RealSide(_Side):
                 parameter.string_param = value
         start = time.monotonic()
         took: list[float] = []
+        if send.stream:
+            return self._stream(request, start)
         future = self._stub.ModelInfer.future(request)
         done = threading.Event()
 
@@ -257,29 +290,42 @@ class RealSide(_Side):
 
         def answer() -> Answer:
             try:
-                response = future.result(timeout=ANSWER_S)
+                response = future.result(timeout=send.patience_s)
+            except self._grpc.FutureTimeoutError:
+                future.cancel()
+                return Answer(status=UNANSWERED)
             except self._grpc.RpcError as error:
                 done.wait(ANSWER_S)
                 status = _TRITON_STATUS[error.code().name]
-                return Answer(status=status, message=_words(error.details()), took_s=took[0])
+                return Answer(
+                    status=status, message=_words(error.details()),
+                    took_s=took[0], at_s=start + took[0],
+                )  # fmt: skip
             done.wait(ANSWER_S)
-            return Answer(
-                outputs={
-                    tensor.name: (
-                        tensor.datatype,
-                        list(tensor.shape),
-                        _values(tensor.datatype, raw),
-                    )
-                    for tensor, raw in zip(
-                        response.outputs, response.raw_output_contents, strict=True
-                    )
-                },
-                parameters={
-                    key: getattr(value, value.WhichOneof("parameter_choice"))
-                    for key, value in response.parameters.items()
-                },
-                took_s=took[0],
-            )
+            return Answer(*_read(response), took_s=took[0], at_s=start + took[0])
+
+        return Pending(answer, done.is_set)
+
+    def _stream(self, request: Any, start: float) -> Pending:
+        """Send a request in a stream of its own, and collect what comes until its end."""
+        # Also the responses that only say that it was the last one.
+        request.parameters["triton_enable_empty_final_response"].bool_param = True
+        responses: list[Answer] = []
+        done = threading.Event()
+
+        def collect() -> None:
+            for message in self._stub.ModelStreamInfer(iter([request])):
+                if message.error_message:
+                    responses.append(Answer(status=FAILED, message=_words(message.error_message)))
+                else:
+                    responses.append(Answer(*_read(message.infer_response)))
+            done.set()
+
+        threading.Thread(target=collect, daemon=True).start()
+
+        def answer() -> Answer:
+            assert done.wait(ANSWER_S)
+            return Answer(responses=responses, took_s=time.monotonic() - start)
 
         return Pending(answer, done.is_set)
 
@@ -292,7 +338,7 @@ class RealSide(_Side):
         return int(match.group(1)) if match else 0
 
     def statistics(self, model: str) -> dict[str, Any]:
-        return self._get(f"models/{model}/stats")["model_stats"][0]
+        return _sum(self._get(f"models/{model}/stats")["model_stats"])
 
     def config(self, model: str) -> dict[str, Any]:
         return self._get(f"models/{model}/config")
@@ -308,16 +354,28 @@ class RealSide(_Side):
 class OurSide(_Side):
     """A `nbtriton.Server` in this process, over the same files."""
 
-    def __init__(self, repository: Path, models: Sequence[Model], scratch: Path) -> None:
+    def __init__(
+        self,
+        repository: Path,
+        models: Sequence[Model],
+        scratch: Path,
+        *,
+        cache_bytes: int | None = None,
+    ) -> None:
         super().__init__(scratch)
         import nbtriton
 
-        self.server = nbtriton.Server()
+        self.server = nbtriton.Server(cache_bytes=cache_bytes)
         for model in models:
-            path = repository / model.name / "1" / "model.py"
-            self.server.load(
-                model.config, path if model.source is not None else None, name=model.name
-            )
+            # The highest first: every version policy of the cases keeps it.
+            for version in sorted(model.versions, reverse=True):
+                path = repository / model.name / str(version) / "model.py"
+                self.server.load(
+                    model.config,
+                    path if model.source is not None else None,
+                    name=model.name,
+                    version=version,
+                )
 
     def close(self) -> None:
         self.server.close()
@@ -329,12 +387,24 @@ class OurSide(_Side):
         took: list[float] = []
         done = threading.Event()
 
+        responses: list[Answer] = []
+
         def failed(error: TritonError) -> Answer:
+            if send.stream:
+                refusal = Answer(status=FAILED, message=_words(error.message))
+                return Answer(responses=[refusal])
+            took_s = took[0] if took else time.monotonic() - start
             return Answer(
-                status=error.status,
-                message=_words(error.message),
-                took_s=took[0] if took else time.monotonic() - start,
-            )
+                status=error.status, message=_words(error.message),
+                took_s=took_s, at_s=start + took_s,
+            )  # fmt: skip
+
+        def collect(response: Any, final: bool) -> None:
+            if response.error is not None:
+                responses.append(Answer(status=FAILED, message=_words(response.error.message)))
+            else:
+                parameters = {**response.parameters, "triton_final_response": final}
+                responses.append(Answer(_plain(response.outputs), parameters))
 
         try:
             future = self.server.submit(
@@ -349,6 +419,7 @@ class OurSide(_Side):
                 sequence_start=send.sequence_start,
                 sequence_end=send.sequence_end,
                 parameters=dict(parameters),
+                on_response=collect if send.stream else None,
             )
         except TritonError as error:
             refused = failed(error)
@@ -361,21 +432,20 @@ class OurSide(_Side):
         future.add_done_callback(note)
 
         def answer() -> Answer:
-            from nbtriton.tensors import datatype_of, shape_of, to_numpy
-
+            if send.stream:
+                assert done.wait(ANSWER_S)
+                return Answer(responses=responses, took_s=took[0])
             try:
-                result = future.result(timeout_s=ANSWER_S)
+                result = future.result(timeout_s=send.patience_s)
+            except TimeoutError:
+                future.cancel()
+                return Answer(status=UNANSWERED)
             except TritonError as error:
                 done.wait(ANSWER_S)
                 return failed(error)
             done.wait(ANSWER_S)
             return Answer(
-                outputs={
-                    name: (datatype_of(a), list(shape_of(a)), to_numpy(a).ravel().tolist())
-                    for name, a in result.items()
-                },
-                parameters=dict(result.parameters),
-                took_s=took[0],
+                _plain(result), dict(result.parameters), took_s=took[0], at_s=start + took[0]
             )
 
         return Pending(answer, done.is_set)
@@ -384,7 +454,7 @@ class OurSide(_Side):
         return sum(m.queued for m in self.server.snapshot().models if m.name == model)
 
     def statistics(self, model: str) -> dict[str, Any]:
-        return self.server.statistics(model)["model_stats"][0]
+        return _sum(self.server.statistics(model)["model_stats"])
 
     def config(self, model: str) -> dict[str, Any]:
         from nbtriton.config import to_reported_dict
@@ -425,6 +495,28 @@ def _raw(array: np.ndarray[Any, Any]) -> bytes:
     return b"".join(len(item).to_bytes(4, "little") + item for item in array.ravel())
 
 
+def _read(response: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a gRPC response's outputs and parameters as plain data."""
+    outputs = {
+        tensor.name: (tensor.datatype, list(tensor.shape), _values(tensor.datatype, raw))
+        for tensor, raw in zip(response.outputs, response.raw_output_contents, strict=True)
+    }
+    parameters = {
+        key: getattr(value, value.WhichOneof("parameter_choice"))
+        for key, value in response.parameters.items()
+    }
+    return outputs, parameters
+
+
+def _plain(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    from nbtriton.tensors import datatype_of, shape_of, to_numpy
+
+    return {
+        name: (datatype_of(a), list(shape_of(a)), to_numpy(a).ravel().tolist())
+        for name, a in arrays.items()
+    }
+
+
 def _values(datatype: str, raw: bytes) -> list[Any]:
     if datatype != "BYTES":
         (name,) = (k for k, v in _PROTOCOL_NAMES.items() if v == datatype)
@@ -449,6 +541,20 @@ def _words(message: str) -> str:
         lambda match: f"Got input(s) [{','.join(sorted(match.group(1).split(',')))}]",
         message,
     )
+
+
+def _sum(versions: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the statistics of the only version, or of all as if they were one."""
+    if len(versions) == 1:
+        return versions[0]
+    together: dict[str, Any] = {"inference_stats": {}, "batch_stats": []}
+    for statistics in versions:
+        for key in ("inference_count", "execution_count"):
+            together[key] = together.get(key, 0) + int(statistics.get(key, 0))
+        for key, value in statistics["inference_stats"].items():
+            count = together["inference_stats"].get(key, {"count": 0})["count"]
+            together["inference_stats"][key] = {"count": count + value["count"]}
+    return together
 
 
 def _counts(statistics: dict[str, Any]) -> dict[str, Any]:
@@ -493,7 +599,7 @@ def _batches(answers: Sequence[Answer]) -> list[list[int]]:
 
 def _without_seen(answer: Answer) -> Answer:
     outputs = {name: value for name, value in answer.outputs.items() if name != "SEEN"}
-    return Answer(outputs, answer.parameters, answer.status, answer.message, answer.took_s)
+    return replace(answer, outputs=outputs)
 
 
 def _until(condition: Callable[[], bool], seconds: float) -> None:
