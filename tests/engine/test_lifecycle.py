@@ -537,7 +537,9 @@ def test_W3_data_from_a_file_of_the_models_own(server: Server, tmp_path):
     server.load(warm(sample % 'input_data_file: "data"'), source, name="m")
     assert server.infer("m", {"IN": row(9)})["OUT"][0, 0] == 1  # from the file
     (tmp_path / "m" / "warmup" / "data").write_bytes(b"short")
-    with pytest.raises(LoadError, match="16 bytes, but the data provided from dataonly has 5 bytes"):
+    with pytest.raises(
+        LoadError, match="16 bytes, but the data provided from dataonly has 5 bytes"
+    ):
         server.load(warm(sample % 'input_data_file: "data"'), source, name="m")
     with pytest.raises(LoadError, match=r"failed to open text file for read .*absent"):
         server.load(warm(sample % 'input_data_file: "absent"'), source, name="m")
