@@ -1,0 +1,85 @@
+"""The set-up of the real server: starts, answers, says why it does not, leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from nbtriton.errors import UnavailableError
+from nbtriton.repository import reference as module
+
+ROOT = Path(__file__).parents[2]
+
+
+def a_model(repository: Path, config: str = 'backend: "python"', code: str = "") -> Path:
+    folder = repository / "m" / "1"
+    folder.mkdir(parents=True)
+    (folder.parent / "config.pbtxt").write_text(config)
+    (folder / "model.py").write_text(
+        code or "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+    )
+    return repository
+
+
+def test_the_directory_is_where_the_environment_says(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("NBTRITON_REFERENCE", str(tmp_path / "here"))
+    assert module.default_directory() == tmp_path / "here"
+    monkeypatch.delenv("NBTRITON_REFERENCE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert module.default_directory() == tmp_path / "nbtriton" / "reference-2.51"
+
+
+def test_a_failed_download_is_said_and_leaves_nothing_that_looks_ready(
+    monkeypatch, tmp_path
+) -> None:
+    if module.why_unavailable():
+        pytest.skip(module.why_unavailable())
+    monkeypatch.setattr(module, "SERVER_WHEEL", "nvidia-pytriton==0.0.0.dev0")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(UnavailableError, match=r"nvidia-pytriton==0\.0\.0\.dev0"):
+        module.ensure_reference(tmp_path / "reference")
+    assert not (tmp_path / "reference" / "ready.json").exists()
+
+
+def test_a_missing_library_is_named() -> None:
+    assert module._missing_libraries(Path(sys.executable), []) == []
+
+
+@pytest.mark.reference
+def test_it_starts_answers_and_is_gone(reference, tmp_path) -> None:
+    with reference.server(a_model(tmp_path)) as server:
+        with urllib.request.urlopen(f"http://{server.http_url}/v2/models/m/ready") as reply:
+            assert reply.status == 200
+        ports = [server.http_port, server.grpc_port, server.metrics_port]
+        assert len(set(ports)) == 3
+    assert server.process.returncode is not None
+    assert not server.log.exists()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(server.process.pid, 0)
+    for port in ports:
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+@pytest.mark.reference
+def test_a_server_that_ends_says_what_it_complained_about(reference, tmp_path) -> None:
+    log = tmp_path / "log"
+    broken = a_model(tmp_path / "models", 'backend: "python" max_batch_size: -1')
+    with (
+        pytest.raises(UnavailableError, match="'max_batch_size' must be non-negative"),
+        reference.server(broken, log=log),
+    ):
+        pytest.fail("it must not be ready")
+    assert "failed to load all models" in log.read_text()
+
+
+@pytest.mark.reference
+def test_perf_analyzer_runs(reference) -> None:
+    done = reference.perf_analyzer("--version", timeout_s=30)
+    assert done.returncode == 0
+    assert done.stderr.startswith("Perf Analyzer Version")
