@@ -34,6 +34,16 @@ def test_every_backend_entry_point_is_a_backend() -> None:
     assert all(issubclass(backend, Backend) for backend in found.values())
 
 
+def test_the_console_script_is_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    import nbtriton
+
+    (script,) = entry_points(group="console_scripts", name="nbtriton")
+    with pytest.raises(SystemExit) as ended:
+        script.load()(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"nbtriton {nbtriton.__version__}\n"
+
+
 def test_the_version_is_one() -> None:
     import nbtriton
 
