@@ -436,7 +436,19 @@ RULES = [
         tensors("a", "o") + "batch_output { source_input: 'a' target_name: [ 'o', 'o' ] }",
         "target output name 'o' can only be specified once for m",
     ),
-    # --- L: initial states and warmup
+    # --- L: custom batching, initial states and warmup
+    (
+        "V-46",
+        "L",
+        (
+            "sequence_batching { } parameters { key: 'TRITON_BATCH_STRATEGY_PATH' value { "
+            "string_value: 'x.so' } }"
+        ),
+        (
+            "TRITON_BATCH_STRATEGY_PATH cannot be specified with sequence batcher, using default "
+            "batching strategy"
+        ),
+    ),
     (
         "V-75",
         "L",

@@ -138,6 +138,7 @@ def test_every_rule_has_a_row() -> None:
         43,
         44,
         45,
+        46,
         60,
         61,
         62,

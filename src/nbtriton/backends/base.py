@@ -247,6 +247,10 @@ class Backend(ABC):
         """Return the configuration with what the model itself knows filled in."""
         return context.config
 
+    def batching(self, context: ModelContext) -> object:
+        """Return what may define the five functions of custom batching; asked after completion."""
+        return context.source
+
     def open(self, context: ModelContext) -> None:
         """Prepare what the instances of this version share; one Backend object serves one version."""
 

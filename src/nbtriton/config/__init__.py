@@ -36,9 +36,10 @@ from nbtriton.config.signature import (
 )
 from nbtriton.config.validate import validate, validate_instance_groups
 from nbtriton.config.validate_ensemble import validate_ensemble
-from nbtriton.config.validate_io import validate_io, validate_load
+from nbtriton.config.validate_io import STRATEGY_PATH, validate_io, validate_load
 
 __all__ = [
+    "STRATEGY_PATH",
     "AutoCompleteConfig",
     "InstancePlan",
     "ModelConfig",

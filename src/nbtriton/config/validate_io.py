@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
     from nbtriton.config._messages import ModelInput, ModelOutput
 
-__all__ = ["validate_io", "validate_load"]
+__all__ = ["STRATEGY_PATH", "validate_io", "validate_load"]
 
+# The parameter that names a library of custom batching.
+STRATEGY_PATH = "TRITON_BATCH_STRATEGY_PATH"
 _WILDCARD = -1
 
 
@@ -218,7 +220,9 @@ def _validate_sources(config: ModelConfig, sources: Sequence[str], tail: str, fi
 
 
 def validate_load(config: ModelConfig) -> None:
-    """Check initial states and warmup samples as far as no file is read (part of class L).
+    """Check what loading adds, as far as no file is read (part of class L).
+
+    Custom batching, warmup samples, and the initial states of sequences.
 
     Triton finds these while it creates instances and the scheduler.
 
@@ -227,6 +231,13 @@ def validate_load(config: ModelConfig) -> None:
     ConfigError
         With Triton's text, the field at fault and what would be right.
     """
+    if config.HasField("sequence_batching") and STRATEGY_PATH in config.parameters:
+        raise ConfigError(
+            f"{STRATEGY_PATH} cannot be specified with sequence batcher, using default batching "
+            "strategy",
+            field=f"parameters[{STRATEGY_PATH}]",
+            hint="custom batching adds to the dynamic batcher: remove the parameter",
+        )
     for index, sample in enumerate(config.model_warmup):
         if sample.batch_size == 0:
             continue  # Triton skips such a sample

@@ -20,6 +20,7 @@ from nbtriton.config import (
     validate_load,
 )
 from nbtriton.engine.clock import SchedulerThread
+from nbtriton.engine.custom_batching import check_library, find_strategy
 from nbtriton.engine.ensemble import EnsembleRuntime, Resolve
 from nbtriton.engine.limiter import Limiter
 from nbtriton.engine.model import ModelRuntime
@@ -84,6 +85,10 @@ def complete_model(
     )
     validate_instance_groups(config, gpus=gpus)
     validate_load(config)
+    try:
+        check_library(config)
+    except TritonError as error:
+        raise _load_error(config.name, version, error) from error
     return backend, config
 
 
@@ -97,8 +102,11 @@ def build_model(
     server: ServerHandle,
     clock: SchedulerThread,
     limiter: Limiter | None = None,
+    batching: object = None,
 ) -> ModelRuntime:
     """Complete and check a configuration, and create the instances.
+
+    `batching` is the custom batching that the caller wants; None for what the model brings itself.
 
     Raises
     ------
@@ -112,8 +120,14 @@ def build_model(
         completed.name, version, completed, source, _model_directory(source), server, example
     )
     try:
+        strategy = find_strategy(context, batching, backend.batching(context))
         backend.open(context)
-        runtime = ModelRuntime(context, backend, plan_instances(completed, gpus=gpus), clock, limiter)
+        runtime = ModelRuntime(
+            context, backend, plan_instances(completed, gpus=gpus), clock, limiter, strategy
+        )
+        runtime.batching = batching
+        if strategy is not None:
+            strategy.open(context)
         runtime.start()
     except TritonError as error:
         raise _load_error(config.name, version, error) from error

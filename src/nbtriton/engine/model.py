@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.backends.base import Backend, InstanceContext, ModelContext, Response
 from nbtriton.config import InstancePlan, ModelConfig
 from nbtriton.engine.clock import SchedulerThread
+from nbtriton.engine.custom_batching import CustomBatching
 from nbtriton.engine.instance import Instance
 from nbtriton.engine.limiter import Limiter
 from nbtriton.engine.request import InferenceRequest
@@ -57,6 +58,8 @@ class ModelRuntime(Runtime):
     clock : SchedulerThread
     limiter : Limiter, optional
         Where the server limits rates.
+    strategy : CustomBatching, optional
+        Closed at the end; opened by whoever starts this runtime.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class ModelRuntime(Runtime):
         plans: Sequence[InstancePlan],
         clock: SchedulerThread,
         limiter: Limiter | None = None,
+        strategy: CustomBatching | None = None,
     ) -> None:
         super().__init__(context.config, context.version)
         self.source = context.source
@@ -74,6 +78,9 @@ class ModelRuntime(Runtime):
         self._backend = backend
         self._clock = clock
         self._limiter = limiter
+        self._strategy = strategy
+        # What the caller of `Server.load` gave; kept when only the configuration is replaced.
+        self.batching: object = None
         active = self._plans = [plan for plan in plans if not plan.passive]
         self._instances = [
             Instance(
@@ -87,7 +94,7 @@ class ModelRuntime(Runtime):
             self._sequences = SequenceTensors(context.config, context.model_directory)
             self._batcher = SequenceBatcher(sequence_settings(context.config), len(active))
         else:
-            self._batcher = Batcher(batcher_settings(context.config), len(active))
+            self._batcher = Batcher(batcher_settings(context.config), len(active), strategy)
         self._inbox: deque[tuple[Callable[..., list[Any]], Any]] = deque()
         self._owner = threading.Lock()
         self._woken_at: int | None = None
@@ -159,6 +166,8 @@ class ModelRuntime(Runtime):
             instance.join()
         if self._limiter is not None:
             self._limiter.remove(self._instances)
+        if self._strategy is not None:
+            self._strategy.close()
         self._backend.close()
         self._retired.set()
 
@@ -336,7 +345,7 @@ class ModelRuntime(Runtime):
             error = EngineStoppedError(drop.message)
         else:
             message = drop.message
-            if drop.reason == "queue_full":
+            if drop.reason in ("queue_full", "custom_batching_refused"):
                 message = request.log_prefix + message
             error = error_from_status(drop.status, message)
             # Refused, not accepted: neither counts. The others failed (Q4, Q7, X2).

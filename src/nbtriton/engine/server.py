@@ -127,6 +127,7 @@ class Server:
         name: str | None = None,
         version: int | None = None,
         example: object = None,
+        batching: object = None,
     ) -> ModelHandle:
         """Load a model or an ensemble, or replace one that is loaded.
 
@@ -147,6 +148,12 @@ class Server:
             By default the highest version there is, or 1.
         example : array, tuple or mapping of arrays, optional
             Sample inputs with a batch dimension, from which a torch module's tensors are learnt.
+        batching : object, optional
+            Custom batching: a class or an object with Triton's five functions,
+            ``model_batch_include_request(request, batch)``, ``model_batch_initialize(batcher)``,
+            ``model_batch_finalize(batch)``, ``model_batcher_initialize(model)`` and
+            ``model_batcher_finalize(batcher)``. By default the model's own, if its class has them
+            as static methods.
 
         Raises
         ------
@@ -167,7 +174,7 @@ class Server:
             user_config = ModelConfig()
             user_config.CopyFrom(wanted)
             number = version or (max(entry.slots) if entry is not None else 1)
-            runtime = self._build(wanted, model, number, example, current)
+            runtime = self._build(wanted, model, number, example, current, batching)
             if runtime.config.response_cache.enable:
                 runtime.cache = self.cache
             with shield:  # all of it or nothing
@@ -193,14 +200,23 @@ class Server:
         version: int,
         example: object,
         current: Runtime | None,
+        batching: object,
     ) -> Runtime:
         if model is None and (is_ensemble(config) or config.platform == "ensemble"):
+            if batching is not None:
+                raise ConfigError(
+                    f"the ensemble '{config.name}' forms no batches of its own",
+                    hint="give the custom batching to one of its models",
+                    field="batching",
+                )
             return build_ensemble(
                 config, version, self._registry.configs(), self._registry.resolve
             )
         if model is None and isinstance(current, ModelRuntime):
             model = current.source
             example = current.example if example is None else example
+            if batching is None and config.HasField("dynamic_batching"):
+                batching = current.batching
         if model is None:
             raise InvalidArgumentError(
                 f"no code for model '{config.name}'",
@@ -218,6 +234,7 @@ class Server:
             server=self._models_view,
             clock=self._clock,
             limiter=self.limiter,
+            batching=batching,
         )
 
     def _put(self, name: str, user_config: ModelConfig, runtime: Runtime) -> None:

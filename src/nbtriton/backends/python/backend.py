@@ -33,6 +33,7 @@ class PythonBackend(Backend):
 
     def __init__(self) -> None:
         install_pb_utils()
+        self._class: object = None  # as it was when the configuration was completed
 
     @classmethod
     def accepts(cls, source: object) -> bool:
@@ -58,7 +59,8 @@ class PythonBackend(Backend):
         running = Running(context.name, context.name, _version_directory(context))
         token = CURRENT.set(running)
         try:
-            function = getattr(_model_class(context), "auto_complete_config", None)
+            self._class = _model_class(context)
+            function = getattr(self._class, "auto_complete_config", None)
             if function is None:
                 return context.config
             completed = function(AutoCompleteConfig(context.config))
@@ -75,6 +77,10 @@ class PythonBackend(Backend):
                 hint="end it with: return auto_complete_model_config",
             )
         return complete_from(context.config, completed.as_dict())
+
+    def batching(self, context: ModelContext) -> object:
+        """Return the class, also of a file."""
+        return context.source if self._class is None else self._class
 
     def create_instance(self, context: InstanceContext) -> BackendInstance:
         """Create one instance.
