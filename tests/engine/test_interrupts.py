@@ -179,6 +179,56 @@ def test_result_of_a_future_can_be_interrupted_and_asked_again(server: Server, g
     assert future.result(WAIT_S)["OUT"][0, 0] == 5
 
 
+def test_an_interrupted_load_leaves_what_was_there(server: Server):
+    entered, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    main = threading.get_ident()
+
+    class Slow:
+        def initialize(self, args):
+            entered.set()
+            waited(go_on)
+
+        def execute(self, requests):
+            return []
+
+        def finalize(self):
+            ended.set()
+
+    def press() -> None:
+        waited(entered)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    server.load(echo(), lambda IN: {"OUT": IN + 1}, name="m")
+    threading.Thread(target=press).start()
+    with pytest.raises(KeyboardInterrupt):
+        server.load(echo(), Slow, name="m")
+    assert server.infer("m", {"IN": row(1)})["OUT"][0, 0] == 2
+    go_on.set()
+    waited(ended)  # what was half loaded is given back
+    server.load(echo(), lambda IN: {"OUT": IN + 5}, name="m")
+    assert server.infer("m", {"IN": row(1)})["OUT"][0, 0] == 6
+
+
+def test_an_interrupted_wait_for_an_unload_unloads(server: Server, gate: Gate):
+    server.load(echo(), gated(gate), name="m")
+    future = server.submit("m", {"IN": row(3)})
+    gate.wait_entered()
+    main, ready = threading.get_ident(), threading.Event()
+
+    def press() -> None:
+        waited(ready)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    with pytest.raises(KeyboardInterrupt):
+        ready.set()
+        server.unload("m", timeout_s=None)
+    gate.open()
+    assert future.result(WAIT_S)["OUT"][0, 0] == 3
+    server.unload("m", timeout_s=WAIT_S)
+    assert server.model_names() == ()
+
+
 # -- the shield itself -------------------------------------------------------------------------------
 
 
