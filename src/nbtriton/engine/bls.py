@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nbtriton.backends.base import Response
 from nbtriton.errors import InternalError, TritonError
@@ -13,7 +13,19 @@ if TYPE_CHECKING:
     from nbtriton.engine.future import InferenceFuture
     from nbtriton.engine.server import Server
 
-__all__ = ["ModelServer"]
+__all__ = ["ModelRepository", "ModelServer"]
+
+
+class ModelRepository(Protocol):
+    """Where models come from by name: Triton's model control."""
+
+    def load(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """Load a model; ``config`` and ``file:<path>`` replace what the repository has."""
+        ...
+
+    def unload(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """Unload a model; ``unload_dependents``."""
+        ...
 
 
 class ModelServer:
@@ -68,8 +80,15 @@ class ModelServer:
     ) -> None:
         """Load a model again, with another configuration if one is given.
 
-        A server in a kernel has no repository to take an unknown model or new files from.
+        Without a repository there is nothing to take an unknown model or new files from.
         """
+        control = self._server.model_control
+        if control is not None:
+            parameters: dict[str, Any] = dict(files or {})
+            if config:
+                parameters["config"] = config
+            control.load(name, parameters)
+            return
         if files or not self._server.is_ready(name):
             raise InternalError(f"failed to load '{name}', failed to poll from model repository")
         if config:
@@ -77,4 +96,8 @@ class ModelServer:
 
     def unload_model(self, name: str, unload_dependents: bool = False) -> None:
         """Unload a model; an unknown one is no error (L18)."""
+        control = self._server.model_control
+        if control is not None:
+            control.unload(name, {"unload_dependents": unload_dependents})
+            return
         self._server.unload(name, unload_dependents)

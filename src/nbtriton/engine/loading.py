@@ -26,9 +26,10 @@ from nbtriton.engine.limiter import Limiter
 from nbtriton.engine.model import ModelRuntime
 from nbtriton.errors import ConfigError, LoadError, TritonError
 
-__all__ = ["build_ensemble", "build_model", "check_ensemble", "complete_model"]
+__all__ = ["CODE_TEXTS", "build_ensemble", "build_model", "check_ensemble", "complete_model"]
 
-_CODE_TEXTS = {
+# What Triton writes for a status in front of a message.
+CODE_TEXTS = {
     "INVALID_ARG": "Invalid argument",
     "INTERNAL": "Internal",
     "NOT_FOUND": "Not found",
@@ -103,6 +104,7 @@ def build_model(
     clock: SchedulerThread,
     limiter: Limiter | None = None,
     batching: object = None,
+    auto_complete: bool = True,
 ) -> ModelRuntime:
     """Complete and check a configuration, and create the instances.
 
@@ -115,7 +117,9 @@ def build_model(
     LoadError
         The model's own code failed, with Triton's text and the model's traceback.
     """
-    backend, completed = complete_model(config, source, version, example=example, gpus=gpus)
+    backend, completed = complete_model(
+        config, source, version, example=example, gpus=gpus, auto_complete=auto_complete
+    )
     context = ModelContext(
         completed.name, version, completed, source, _model_directory(source), server, example
     )
@@ -196,7 +200,7 @@ def _model_directory(source: object) -> Path | None:
 
 def _load_error(name: str, version: int, error: TritonError) -> LoadError:
     return LoadError(
-        _load_text(name, version, _CODE_TEXTS[error.status], error.message),
+        _load_text(name, version, CODE_TEXTS[error.status], error.message),
         hint=error.hint,
         user_traceback=getattr(error, "user_traceback", ""),
     )

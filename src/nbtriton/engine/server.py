@@ -17,7 +17,7 @@ from nbtriton.config import (
     is_ensemble,
     validate_ensemble,
 )
-from nbtriton.engine.bls import ModelServer
+from nbtriton.engine.bls import ModelRepository, ModelServer
 from nbtriton.engine.cache import ResponseCache
 from nbtriton.engine.clock import SchedulerThread
 from nbtriton.engine.devices import visible_gpus
@@ -98,6 +98,8 @@ class Server:
         self._changing = threading.RLock()
         self._clock = SchedulerThread()
         self._leaving: list[Runtime] = []
+        # The model repository that models may load from (`nbtriton.repository.ModelControl`).
+        self.model_control: ModelRepository | None = None
         # One for all models: their calls and metrics belong to this server.
         self._models_view = ModelServer(self)
         self._closed = False
@@ -175,8 +177,6 @@ class Server:
             user_config.CopyFrom(wanted)
             number = version or (max(entry.slots) if entry is not None else 1)
             runtime = self._build(wanted, model, number, example, current, batching)
-            if runtime.config.response_cache.enable:
-                runtime.cache = self.cache
             with shield:  # all of it or nothing
                 self._put(name, user_config, runtime)
         return ModelHandle(self, name)
@@ -209,9 +209,7 @@ class Server:
                     hint="give the custom batching to one of its models",
                     field="batching",
                 )
-            return build_ensemble(
-                config, version, self._registry.configs(), self._registry.resolve
-            )
+            return self.build(config, None, version)
         if model is None and isinstance(current, ModelRuntime):
             model = current.source
             example = current.example if example is None else example
@@ -225,17 +223,73 @@ class Server:
             )
         if isinstance(model, str):
             model = Path(model)
-        return build_model(
-            config,
-            model,
-            version,
-            example=example,
-            gpus=visible_gpus() if self._gpus is None else self._gpus,
-            server=self._models_view,
-            clock=self._clock,
-            limiter=self.limiter,
-            batching=batching,
-        )
+        return self.build(config, model, version, example=example, batching=batching)
+
+    def build(
+        self,
+        config: ModelConfig,
+        source: object,
+        version: int,
+        *,
+        example: object = None,
+        batching: object = None,
+        auto_complete: bool = True,
+    ) -> Runtime:
+        """Make one version that no request finds yet: for `install`, or to be retired.
+
+        Several threads may build at once. An ensemble has no source.
+
+        Raises
+        ------
+        ConfigError, LoadError
+            As `load`.
+        """
+        runtime: Runtime
+        if source is None:
+            runtime = build_ensemble(
+                config, version, self._registry.configs(), self._registry.resolve
+            )
+        else:
+            runtime = build_model(
+                config,
+                source,
+                version,
+                example=example,
+                gpus=visible_gpus() if self._gpus is None else self._gpus,
+                server=self._models_view,
+                clock=self._clock,
+                limiter=self.limiter,
+                batching=batching,
+                auto_complete=auto_complete,
+            )
+        if runtime.config.response_cache.enable:
+            runtime.cache = self.cache
+        return runtime
+
+    def install(self, name: str, user_config: ModelConfig, runtimes: Sequence[Runtime]) -> None:
+        """Let exactly these versions serve a model; those that did so before leave (L17).
+
+        Raises
+        ------
+        EngineStoppedError
+            The server is closed; the versions are retired.
+        """
+        with self._changing, shield:
+            if self._closed:
+                for runtime in runtimes:
+                    runtime.retire()
+            self._check_open()
+            old = self._registry.entries.get(name)
+            self._registry.entries[name] = Entry(
+                {runtime.version: Slot(runtime) for runtime in runtimes}, user_config
+            )
+            for slot in old.slots.values() if old is not None else ():
+                self._retire(slot.runtime)
+            self._check_dependents(name)
+
+    def leaving(self) -> set[tuple[str, int]]:
+        """Return name and version of what is unloaded and not yet finished."""
+        return {(old.name, old.version) for old in self._leaving if not old.wait_retired(0)}
 
     def _put(self, name: str, user_config: ModelConfig, runtime: Runtime) -> None:
         old = self._registry.entries.get(name)
