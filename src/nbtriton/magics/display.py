@@ -28,6 +28,7 @@ _PHASES = (
     ("compute output", "#009E73", "compute_output_ns"),
 )
 _REST = ("elsewhere", "#999999")
+_SIDE_BY_SIDE = " (all steps together, some ran side by side)"
 _PREVIEWED = 4
 
 
@@ -69,11 +70,13 @@ def show_result(
     ]
     spent = _spent(timing)
     words = ", ".join(f"{name} {measure(us)} µs" for name, _, us in spent)
+    # Only steps that ran side by side add up to more than the whole took.
+    note = _SIDE_BY_SIDE if sum(us for _, _, us in spent) > timing.total_ns / 1000 + 1 else ""
     return {
-        "text/plain": f"{head}\n{table_text(columns, rows)}\n{words}",
+        "text/plain": f"{head}\n{table_text(columns, rows)}\n{words}{note}",
         "text/html": (
             f'<div class="nbt-result"><div style="font-weight:600;margin:.3em 0">{escape(head)}'
-            f"</div>{_bar(spent)}{table_html(columns, rows)}</div>"
+            f"</div>{_bar(spent, note)}{table_html(columns, rows)}</div>"
         ),
     }
 
@@ -138,7 +141,7 @@ def _spent(timing: RequestTiming) -> list[tuple[str, str, float]]:
     return spent
 
 
-def _bar(spent: list[tuple[str, str, float]]) -> str:
+def _bar(spent: list[tuple[str, str, float]], note: str) -> str:
     whole = sum(us for _, _, us in spent) or 1.0
     x, bars, words = 0.0, [], []
     for name, colour, us in spent:
@@ -153,7 +156,7 @@ def _bar(spent: list[tuple[str, str, float]]) -> str:
     return (
         f'<svg role="img" aria-label="{escape(label)}" width="460" height="10" '
         f'style="display:block;margin:.3em 0">{"".join(bars)}</svg>'
-        f'<div style="font-size:.9em;margin-bottom:.4em">{" &nbsp; ".join(words)}</div>'
+        f'<div style="font-size:.9em;margin-bottom:.4em">{" &nbsp; ".join(words)}{note}</div>'
     )
 
 
