@@ -15,6 +15,7 @@ from nbtriton.backends.python.imports import LocalModules
 from nbtriton.backends.python.install import install_pb_utils
 from nbtriton.backends.python.instance import PythonInstance
 from nbtriton.backends.python.running import CURRENT, Running
+from nbtriton.backends.ragged import batch_input_names
 from nbtriton.backends.signature import complete_signature, read_signature
 from nbtriton.backends.tracebacks import load_error
 from nbtriton.config import AutoCompleteConfig, ModelConfig, complete_from, to_reported_dict
@@ -167,7 +168,8 @@ def _force_cpu(config: ModelConfig) -> bool:
 
 def _complete_function(function: Callable[..., Any], config: ModelConfig) -> ModelConfig:
     signature = read_signature(function)
-    configured = {tensor.name for tensor in config.input}
+    made = batch_input_names(config)
+    configured = {*(tensor.name for tensor in config.input), *made}
     unknown = [name for name in signature.unannotated if name not in configured]
     if unknown:
         raise ConfigError(
@@ -175,7 +177,8 @@ def _complete_function(function: Callable[..., Any], config: ModelConfig) -> Mod
             hint=f'annotate it: {unknown[0]}: "FP32[4]", dims without the batch dimension',
             field=unknown[0],
         )
-    completed = complete_signature(config, signature.inputs, signature.outputs)
+    inputs = {name: spec for name, spec in signature.inputs.items() if name not in made}
+    completed = complete_signature(config, inputs, signature.outputs)
     if not completed.output:
         raise ConfigError(
             f"'{function.__name__}' does not say what it returns",
@@ -186,11 +189,11 @@ def _complete_function(function: Callable[..., Any], config: ModelConfig) -> Mod
         for parameter in inspect.signature(function).parameters.values()
     )
     parameters = inspect.signature(function).parameters
-    for tensor in completed.input:
-        if tensor.name not in parameters and not accepts_any:
+    for name in (*(tensor.name for tensor in completed.input), *made):
+        if name not in parameters and not accepts_any:
             raise ConfigError(
-                f"'{function.__name__}' has no parameter for input '{tensor.name}'",
+                f"'{function.__name__}' has no parameter for input '{name}'",
                 hint=f"its parameters: {', '.join(parameters)}",
-                field=tensor.name,
+                field=name,
             )
     return completed

@@ -14,6 +14,7 @@ from nbtriton.backends.batching import gather_inputs, name_outputs, scatter_outp
 from nbtriton.backends.python.loop import without_running_loop
 from nbtriton.backends.python.running import CURRENT, Running, enter_live, leave_live
 from nbtriton.backends.python.tensor import Tensor, own_outputs, wire_array
+from nbtriton.backends.ragged import layout
 from nbtriton.backends.synchronize import wait_for_outputs
 from nbtriton.backends.tracebacks import execute_error
 from nbtriton.config import ModelConfig, input_specs, output_specs
@@ -45,6 +46,7 @@ class FunctionInstance(BackendInstance):
         self._inputs = list(input_specs(config))
         self._outputs = {name: spec.datatype for name, spec in output_specs(config).items()}
         self._batches = config.max_batch_size > 0
+        self._layout = layout(config)
         self._running = running
         enter_live(running)
 
@@ -59,7 +61,7 @@ class FunctionInstance(BackendInstance):
         leave_live(self._running)
 
     def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> list[Response]:
-        inputs = gather_inputs(requests, self._inputs)
+        inputs = gather_inputs(requests, self._inputs, self._layout)
         timer.inputs_ready()
         outputs = self._call(inputs)
         timer.infer_done()
@@ -71,7 +73,11 @@ class FunctionInstance(BackendInstance):
         arrays = {tensor._name: wire_array(tensor._array) for tensor in reversed(tensors)}
         wait_for_outputs(arrays.values())
         return scatter_outputs(
-            requests, arrays, batches=self._batches, model=self._running.model_name
+            requests,
+            arrays,
+            batches=self._batches,
+            model=self._running.model_name,
+            layout=self._layout,
         )
 
     def _call(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

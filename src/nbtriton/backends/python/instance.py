@@ -14,7 +14,8 @@ from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, 
 from nbtriton.backends.python.loop import LoopThread, Outcome, without_running_loop
 from nbtriton.backends.python.requests import ReceivedRequest
 from nbtriton.backends.python.responses import InferenceResponse, to_engine_response
-from nbtriton.backends.python.running import CURRENT, Running, enter_live, leave_live
+from nbtriton.backends.python.running import CURRENT, Running, any_live, enter_live, leave_live
+from nbtriton.backends.python.sender import stop_answering_abandoned
 from nbtriton.backends.python.tensor import Tensor, own_outputs
 from nbtriton.backends.synchronize import to_host, wait_for_outputs
 from nbtriton.backends.tracebacks import describe, execute_error, load_error
@@ -122,6 +123,8 @@ class PythonInstance(BackendInstance):
                 self._loop = None
             self._model = None
             self._execute = None
+            if not any_live():
+                stop_answering_abandoned()
 
     def _receive(self, requests: Sequence[BackendRequest]) -> list[ReceivedRequest]:
         decoupled = self._running.decoupled

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nbtriton.backends.base import ServerHandle
 
-__all__ = ["CURRENT", "Running", "current", "current_server", "enter_live", "leave_live"]
+__all__ = ["CURRENT", "Running", "any_live", "current", "current_server", "enter_live", "leave_live"]
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +54,12 @@ def leave_live(running: Running) -> None:
     running.initialized = False
     with _live_lock:
         _live.discard(running)
+
+
+def any_live() -> bool:
+    """Return True while an instance is initialized in this process."""
+    with _live_lock:
+        return bool(_live)
 
 
 def current() -> Running | None:

@@ -14,7 +14,7 @@ from nbtriton.backends.python.tensor import own_outputs
 from nbtriton.errors import InternalError
 from nbtriton.errors import TritonError as EngineError
 
-__all__ = ["COMPLETE_FINAL", "ResponseSender"]
+__all__ = ["COMPLETE_FINAL", "ResponseSender", "stop_answering_abandoned"]
 
 COMPLETE_FINAL = 1
 
@@ -115,7 +115,9 @@ class _Abandoned:
     """Answers requests whose sender is gone, on a thread of its own."""
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[tuple[BackendRequest, InternalError | None]] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[BackendRequest, InternalError | None] | None] = (
+            SimpleQueue()
+        )
         self._started = False
         self._lock = threading.Lock()
 
@@ -129,12 +131,19 @@ class _Abandoned:
                 ).start()
                 self._started = True
 
+    def stop(self) -> None:
+        """End the thread once it has answered what is left; a new sender starts another one."""
+        with self._lock:
+            if self._started:
+                self._queue.put(None)
+                self._started = False
+
     def put(self, request: BackendRequest, error: InternalError | None) -> None:
         self._queue.put((request, error))
 
     def _run(self) -> None:
-        while True:
-            request, error = self._queue.get()
+        while (item := self._queue.get()) is not None:
+            request, error = item
             try:
                 if not request.is_answered():
                     request.send(None if error is None else Response(error=error), final=True)
@@ -142,10 +151,15 @@ class _Abandoned:
                 _log.debug("abandoned request: %s", late)
             except Exception:
                 _log.exception("answering an abandoned request")
-            del request
+            del request, item
 
 
 _abandoned = _Abandoned()
+
+
+def stop_answering_abandoned() -> None:
+    """No model is left that could let a request go: end the thread that would answer it."""
+    _abandoned.stop()
 
 
 def unanswered_error() -> InternalError:
