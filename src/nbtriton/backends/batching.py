@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from nbtriton.backends.base import BackendRequest, Response
+from nbtriton.backends.ragged import PLAIN, BatchOutput, Layout
 from nbtriton.errors import InternalError, InvalidArgumentError, nearest
-from nbtriton.tensors import Array, format_shape, gather, scatter, shape_of
+from nbtriton.tensors import (
+    Array,
+    format_shape,
+    gather,
+    kind_of,
+    scatter,
+    shape_of,
+    to_kind,
+    to_torch,
+)
 
 __all__ = ["gather_inputs", "name_outputs", "scatter_outputs"]
 
 
-def gather_inputs(requests: Sequence[BackendRequest], names: Sequence[str]) -> dict[str, Array]:
+def gather_inputs(
+    requests: Sequence[BackendRequest], names: Sequence[str], layout: Layout = PLAIN
+) -> dict[str, Array]:
     """Return the inputs of a batch, joined along axis 0, for those of the names that it has.
+
+    Ragged inputs are joined flat; the batch inputs of the layout are added.
 
     A single request's arrays pass through uncopied, unless they are read-only: the model may work
     in place.
@@ -31,7 +46,10 @@ def gather_inputs(requests: Sequence[BackendRequest], names: Sequence[str]) -> d
         if name not in first:
             continue
         try:
-            array = gather([request.inputs[name] for request in requests])
+            arrays = [request.inputs[name] for request in requests]
+            if name in layout.ragged:
+                arrays = [array.reshape(-1) for array in arrays]
+            array = gather(arrays)
         except KeyError:
             raise InvalidArgumentError(
                 f"input '{name}' is missing in some requests of one batch"
@@ -43,7 +61,26 @@ def gather_inputs(requests: Sequence[BackendRequest], names: Sequence[str]) -> d
         if type(array) is np.ndarray and not array.flags.writeable:
             array = array.copy()
         joined[name] = array
+    for made in layout.batch_inputs:
+        value = made.value(_source_shapes(requests, made.source))
+        joined[made.name] = _beside(value, joined.get(made.source))
     return joined
+
+
+def _source_shapes(requests: Sequence[BackendRequest], source: str) -> list[tuple[int, ...]]:
+    try:
+        return [shape_of(request.inputs[source]) for request in requests]
+    except KeyError:
+        raise InvalidArgumentError(
+            f"unknown request input name {source}",
+            hint="it is the source of a batch input or output, so every request needs it",
+        ) from None
+
+
+def _beside(value: Array, other: Array) -> Array:
+    """Return a host array as the kind of array, and where, another one is."""
+    kind = "numpy" if other is None else kind_of(other)
+    return to_torch(value, other.device) if kind == "torch" else to_kind(value, kind)
 
 
 def name_outputs(result: Any, names: Sequence[str], *, model: str) -> dict[str, Any]:
@@ -96,15 +133,19 @@ def scatter_outputs(
     *,
     batches: bool,
     model: str,
+    layout: Layout = PLAIN,
 ) -> list[Response]:
     """Return one response a request, with views of the outputs that it asked for.
+
+    The batch outputs of the layout are split by the shapes of their source inputs.
 
     Raises
     ------
     InternalError
-        The first dimension of an output is not the size of the batch.
+        The first dimension of an output is not the size of the batch, or a batch output has not
+        as many elements as its parts.
     """
-    if not batches:
+    if not batches and not layout.batch_outputs:
         (request,) = requests
         return [Response({n: a for n, a in outputs.items() if n in request.requested_outputs})]
     sizes = [request.batch_size for request in requests]
@@ -112,14 +153,37 @@ def scatter_outputs(
     wanted: list[dict[str, Array]] = [{} for _ in requests]
     for name, array in outputs.items():
         shape = shape_of(array)
-        if not shape or shape[0] != total:
+        if name in layout.batch_outputs:
+            parts = _scatter_by_input(requests, name, array, layout.batch_outputs[name], model)
+        elif batches and (not shape or shape[0] != total):
             raise InternalError(
                 f"output '{name}' of model '{model}' has shape {format_shape(shape)}, expected "
                 f"a first dimension of {total}, the size of the batch",
                 hint="with max_batch_size > 0 the model gets and returns whole batches",
             )
-        parts = [array] if len(requests) == 1 else scatter(array, sizes)
+        else:
+            parts = [array] if len(requests) == 1 else scatter(array, sizes)
         for request, part, found in zip(requests, parts, wanted, strict=True):
             if name in request.requested_outputs:
                 found[name] = part
     return [Response(found) for found in wanted]
+
+
+def _scatter_by_input(
+    requests: Sequence[BackendRequest],
+    name: str,
+    array: Array,
+    scattered: BatchOutput,
+    model: str,
+) -> list[Array]:
+    """Cut an output's elements, in order, into parts of the shapes that the inputs say."""
+    shapes = [scattered.part(shape) for shape in _source_shapes(requests, scattered.source)]
+    sizes = [prod(shape) for shape in shapes]
+    flat = array.reshape(-1)
+    if flat.shape[0] != sum(sizes):
+        raise InternalError(
+            f"output '{name}' of model '{model}' has {flat.shape[0]} elements, expected "
+            f"{sum(sizes)}: " + ", ".join(format_shape(shape) for shape in shapes),
+            hint=f"the shapes of '{scattered.source}' in the requests say how it is scattered",
+        )
+    return [part.reshape(shape) for part, shape in zip(scatter(flat, sizes), shapes, strict=True)]

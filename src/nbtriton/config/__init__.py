@@ -6,7 +6,7 @@ text that it is handed. Messages are Triton's, hints are ours.
 
 from __future__ import annotations
 
-from nbtriton.config._proto import ModelConfig
+from nbtriton.config._proto import ModelConfig, enum_name
 from nbtriton.config.autocomplete import AutoCompleteConfig, complete_from
 from nbtriton.config.convert import (
     as_config,
@@ -47,6 +47,7 @@ __all__ = [
     "apply_options",
     "as_config",
     "complete_from",
+    "enum_name",
     "format_pbtxt",
     "from_dict",
     "input_specs",

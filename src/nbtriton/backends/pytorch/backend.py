@@ -12,6 +12,7 @@ from nbtriton.backends.pytorch.complete import complete
 from nbtriton.backends.pytorch.instance import ModuleInstance
 from nbtriton.backends.pytorch.modules import Modules, forward_arguments
 from nbtriton.backends.pytorch.naming import arrange_inputs
+from nbtriton.backends.ragged import batch_input_names
 from nbtriton.config import ModelConfig
 from nbtriton.errors import ConfigError, InternalError, UnsupportedError
 
@@ -81,7 +82,7 @@ class PyTorchBackend(Backend):
             device = torch.device("cpu")
         module = self._of(model).on(device)
         arguments = forward_arguments(module)
-        names = [tensor.name for tensor in model.config.input]
+        names = [tensor.name for tensor in model.config.input] + batch_input_names(model.config)
         if arguments is not None and len(names) > len(arguments) and not _variadic(module):
             raise ConfigError(
                 f"model '{model.name}' has {len(names)} inputs, its forward takes "

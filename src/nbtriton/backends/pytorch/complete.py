@@ -9,6 +9,7 @@ from typing import Any
 from nbtriton.backends.base import ModelContext
 from nbtriton.backends.pytorch.modules import forward_arguments
 from nbtriton.backends.pytorch.naming import arrange_inputs
+from nbtriton.backends.ragged import batch_input_names
 from nbtriton.backends.signature import complete_signature, read_signature
 from nbtriton.backends.tracebacks import model_error
 from nbtriton.config import ModelConfig, TensorSpec
@@ -38,7 +39,9 @@ def complete(context: ModelContext, module: Any) -> ModelConfig:
     config = context.config
     if not isinstance(module, torch.jit.ScriptModule) and inspect.ismethod(module.forward):
         annotated = read_signature(module.forward, single_output=_SINGLE_OUTPUT)
-        config = complete_signature(config, annotated.inputs, annotated.outputs)
+        made = batch_input_names(config)
+        inputs = {name: spec for name, spec in annotated.inputs.items() if name not in made}
+        config = complete_signature(config, inputs, annotated.outputs)
     if context.example is not None and not (config.input and config.output):
         config = _from_example(context.name, config, module, context.example)
     missing = "inputs" if not config.input else "outputs" if not config.output else ""

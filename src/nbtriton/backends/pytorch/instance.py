@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
 from nbtriton.backends.batching import gather_inputs, scatter_outputs
 from nbtriton.backends.pytorch.naming import InputOrder, arrange_outputs, name_results
+from nbtriton.backends.ragged import layout
 from nbtriton.backends.tracebacks import model_error
 from nbtriton.config import ModelConfig, output_specs
 from nbtriton.errors import InternalError, InvalidArgumentError
@@ -59,6 +60,7 @@ class ModuleInstance(BackendInstance):
         self._outputs = {key: spec.datatype for key, spec in output_specs(config).items()}
         self._results = arrange_outputs(list(self._outputs))
         self._batches = config.max_batch_size > 0
+        self._layout = layout(config)
         self._guard = torch.inference_mode if inference_mode else torch.no_grad
         script = isinstance(module, torch.jit.ScriptModule)
         self._plain_execution = script and not optimized
@@ -101,10 +103,12 @@ class ModuleInstance(BackendInstance):
             self._stream.synchronize()
         timer.infer_done()
         plain = {name: _as_plain(tensor) for name, tensor in outputs.items()}
-        return scatter_outputs(requests, plain, batches=self._batches, model=self._name)
+        return scatter_outputs(
+            requests, plain, batches=self._batches, model=self._name, layout=self._layout
+        )
 
     def _compute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> dict[str, Array]:
-        gathered = gather_inputs(requests, self._order.names)
+        gathered = gather_inputs(requests, self._order.names, self._layout)
         inputs = {name: to_torch(array, self._device) for name, array in gathered.items()}
         timer.inputs_ready()
         with self._guard():
