@@ -17,6 +17,7 @@ from nbtriton.config.convert import (
     to_reported_dict,
 )
 from nbtriton.config.dataflow import parse_dataflow
+from nbtriton.config.ignored import ignored_fields
 from nbtriton.config.normalize import (
     InstancePlan,
     is_ensemble,
@@ -50,6 +51,7 @@ __all__ = [
     "enum_name",
     "format_pbtxt",
     "from_dict",
+    "ignored_fields",
     "input_specs",
     "is_ensemble",
     "merge",

@@ -1,0 +1,208 @@
+"""Which fields of a configuration have no effect here, and why.
+
+A configuration that Triton accepts is accepted and reported unchanged; what this runtime does not
+act on is said here, and nowhere in silence. Two tables: fields that never have an effect, and
+fields that have none beside the others that are set, in Triton as here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from nbtriton.config._proto import ModelConfig, is_map, is_repeated
+from nbtriton.config.validate_io import STRATEGY_PATH
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from nbtriton.config._messages import ModelQueuePolicy
+
+__all__ = ["ignored_fields"]
+
+_FRAMEWORK = "it configures a graph compiler that the backends here do not use"
+_COPIES = "it tunes copies of Triton's C++ backends; here a batch is gathered by its framework"
+_MEMORY = "where a state lies in memory is the model's own affair here"
+
+# Paths without indices and keys.
+_NEVER: Final = {
+    "runtime": "a backend is a Python class here, not a shared library to choose",
+    "input.format": "only TensorRT acts on it; the other backends take tensors as they are",
+    "cc_model_filenames": (
+        "it chooses a file by the compute capability of a GPU; "
+        "here the same code runs on every device"
+    ),
+    "metric_tags": "there is no metrics endpoint that could show them",
+    "model_metrics": "there is no metrics endpoint that could show them",
+    "model_operations": "it loads TensorFlow's operator libraries, and there is no such backend",
+    "model_repository_agents": "no agents run here: the model is loaded as it lies there",
+    "instance_group.host_policy": (
+        "no policy of that name can be defined: this server has no option host-policy"
+    ),
+    "instance_group.secondary_devices": "no backend here uses a second device, such as a DLA core",
+    "instance_group.profile": "only TensorRT has optimization profiles",
+    "optimization.graph": _FRAMEWORK,
+    "optimization.execution_accelerators": _FRAMEWORK,
+    "optimization.priority": (
+        "it sets how nice a batcher's thread is; requests are scheduled by the threads that bring "
+        "them here"
+    ),
+    "optimization.cuda": "CUDA graphs, streams and events are the framework's own affair here",
+    "optimization.gather_kernel_buffer_threshold": _COPIES,
+    "optimization.eager_batching": _COPIES,
+    "sequence_batching.state.use_same_buffer_for_input_output": _MEMORY,
+    "sequence_batching.state.use_growable_memory": _MEMORY,
+    "ensemble_scheduling.step.model_namespace": "models have no namespaces here",
+}
+_PYTHON = {
+    "batch_input": (
+        "a TritonPythonModel gets the tensors of each request and no others, as in Triton; "
+        "a plain function would get it"
+    ),
+    "batch_output": (
+        "a TritonPythonModel answers each request by itself, as in Triton; "
+        "the output of a plain function would be split by it"
+    ),
+}
+_PARAMETERS: Final = {
+    STRATEGY_PATH: (
+        "C libraries cannot be loaded here; give the five functions in Python: "
+        "load(…, batching=STRATEGY)"
+    ),
+    "EXECUTION_ENV_PATH": "the model runs in this interpreter, with its packages",
+}
+
+
+def ignored_fields(config: ModelConfig) -> list[tuple[str, str]]:
+    """Return the set fields of a configuration that have no effect here.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        As written, or normalised: what normalisation adds is not reported.
+
+    Returns
+    -------
+    list of (str, str)
+        Paths, such as ``instance_group[0].host_policy`` or ``parameters[EXECUTION_ENV_PATH]``, in
+        the order of the message, with the reason as a sentence without its end. Fields that are
+        set to their default count as not set.
+
+    Examples
+    --------
+    >>> from nbtriton.config import parse_pbtxt
+    >>> ignored_fields(parse_pbtxt("optimization { cuda { graphs: true } }"))[0][0]
+    'optimization.cuda'
+    """
+    table = {**_NEVER, **(_PYTHON if config.backend == "python" else {})}
+    found = list(_never(config, table))
+    for key, reason in _PARAMETERS.items():
+        if key in config.parameters:
+            found.append((f"parameters[{key}]", reason))
+    for rule in _RULES:
+        found += rule(config)
+    return found
+
+
+def _never(message: Message, table: dict[str, str], at: str = "") -> Iterator[tuple[str, str]]:
+    """Walk the set fields; ``at`` is the path of the message, with indices."""
+    for field, value in message.ListFields():
+        path = f"{at}.{field.name}" if at else field.name
+        reason = table.get(_plain(path))
+        if reason is not None:
+            for one in _entries(path, field, value) if is_repeated(field) else (path,):
+                yield one, reason
+        elif field.message_type is not None and not is_map(field):
+            inner = value if is_repeated(field) else (value,)
+            for index, one in enumerate(inner):
+                where = f"{path}[{index}]" if is_repeated(field) else path
+                yield from _never(one, table, where)
+
+
+def _entries(path: str, field: Any, value: Any) -> Iterator[str]:
+    """Yield a path for each entry of a map or of a list of messages; a list of scalars is one."""
+    if is_map(field):
+        yield from (f"{path}[{key}]" for key in sorted(value))
+    elif field.message_type is None:
+        yield path
+    else:
+        yield from (f"{path}[{index}]" for index in range(len(value)))
+
+
+def _plain(path: str) -> str:
+    return ".".join(part.partition("[")[0] for part in path.split("."))
+
+
+# -- fields that others make ineffective -------------------------------------------------------------
+
+
+def _pinned(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    optimization = config.optimization
+    for name in ("input_pinned_memory", "output_pinned_memory"):
+        # True is the default that normalisation writes.
+        if optimization.HasField(name) and not getattr(optimization, name).enable:
+            yield f"optimization.{name}", "the frameworks here allocate host memory as they do"
+
+
+def _priorities(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    batching = config.dynamic_batching
+    if batching.priority_levels:
+        return
+    reason = "priority_levels is 0: there are no priorities"
+    if batching.default_priority_level:
+        yield "dynamic_batching.default_priority_level", reason
+    for level in sorted(batching.priority_queue_policy):
+        yield f"dynamic_batching.priority_queue_policy[{level}]", reason
+
+
+def _delay(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    if config.dynamic_batching.max_queue_delay_microseconds and config.max_batch_size <= 1:
+        yield (
+            "dynamic_batching.max_queue_delay_microseconds",
+            f"max_batch_size is {config.max_batch_size}: no request waits for another one",
+        )
+
+
+def _timeouts(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    batching = config.dynamic_batching
+    policies: dict[str, ModelQueuePolicy] = {"default_queue_policy": batching.default_queue_policy}
+    if batching.priority_levels:
+        for level in sorted(batching.priority_queue_policy):
+            policies[f"priority_queue_policy[{level}]"] = batching.priority_queue_policy[level]
+    for name, policy in policies.items():
+        if policy.default_timeout_microseconds:
+            continue
+        if policy.timeout_action:
+            yield (
+                f"dynamic_batching.{name}.timeout_action",
+                "default_timeout_microseconds is 0: nothing times out",
+            )
+        if policy.allow_timeout_override:
+            yield (
+                f"dynamic_batching.{name}.allow_timeout_override",
+                "a request can only shorten default_timeout_microseconds, and that is 0; it only "
+                "keeps batches from being formed ahead of time",
+            )
+
+
+def _slots(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    direct = config.sequence_batching.direct
+    if direct.minimum_slot_utilization and not direct.max_queue_delay_microseconds:
+        yield (
+            "sequence_batching.direct.minimum_slot_utilization",
+            "max_queue_delay_microseconds is 0: no slot is waited for",
+        )
+    if direct.max_queue_delay_microseconds and not direct.minimum_slot_utilization:
+        yield (
+            "sequence_batching.direct.max_queue_delay_microseconds",
+            "minimum_slot_utilization is 0: one slot with a request is enough",
+        )
+
+
+_RULES: Final[tuple[Callable[[ModelConfig], Iterator[tuple[str, str]]], ...]] = (
+    _pinned,
+    _priorities,
+    _delay,
+    _timeouts,
+    _slots,
+)

@@ -1,0 +1,205 @@
+"""What a configuration sets in vain is said, with the reason; what has an effect is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from nbtriton.config import ModelConfig, as_config, ignored_fields, normalize
+from nbtriton.config.ignored import _NEVER, _PARAMETERS
+
+PY = 'backend: "python" max_batch_size: 8 '
+BATCH = 'data_type: TYPE_INT32 source_input: "a" target_name: "b"'
+
+
+def paths(text):
+    return [path for path, _ in ignored_fields(as_config(text))]
+
+
+NEVER = {
+    "runtime": ('runtime: "x"', "runtime"),
+    "input.format": (
+        "input [ { name: 'a' }, { name: 'b' format: FORMAT_NHWC } ]",
+        "input[1].format",
+    ),
+    "cc_model_filenames": (
+        "cc_model_filenames { key: '7.5' value: 'model75.pt' }",
+        "cc_model_filenames[7.5]",
+    ),
+    "metric_tags": ("metric_tags { key: 'team' value: 'a' }", "metric_tags[team]"),
+    "model_metrics": (
+        "model_metrics { metric_control { metric_identifier { family: 'f' } } }",
+        "model_metrics",
+    ),
+    "model_operations": ("model_operations { op_library_filename: 'a.so' }", "model_operations"),
+    "model_repository_agents": (
+        "model_repository_agents { agents { name: 'a' } }",
+        "model_repository_agents",
+    ),
+    "instance_group.host_policy": (
+        "instance_group { } instance_group { host_policy: 'p' }",
+        "instance_group[1].host_policy",
+    ),
+    "instance_group.secondary_devices": (
+        "instance_group { secondary_devices { kind: KIND_NVDLA } }",
+        "instance_group[0].secondary_devices[0]",
+    ),
+    "instance_group.profile": ("instance_group { profile: '0' }", "instance_group[0].profile"),
+    "optimization.graph": ("optimization { graph { level: 1 } }", "optimization.graph"),
+    "optimization.execution_accelerators": (
+        "optimization { execution_accelerators { gpu_execution_accelerator { name: 't' } } }",
+        "optimization.execution_accelerators",
+    ),
+    "optimization.priority": ("optimization { priority: PRIORITY_MAX }", "optimization.priority"),
+    "optimization.cuda": ("optimization { cuda { graphs: true } }", "optimization.cuda"),
+    "optimization.gather_kernel_buffer_threshold": (
+        "optimization { gather_kernel_buffer_threshold: 8 }",
+        "optimization.gather_kernel_buffer_threshold",
+    ),
+    "optimization.eager_batching": (
+        "optimization { eager_batching: true }",
+        "optimization.eager_batching",
+    ),
+    "sequence_batching.state.use_same_buffer_for_input_output": (
+        "sequence_batching { state { use_same_buffer_for_input_output: true } }",
+        "sequence_batching.state[0].use_same_buffer_for_input_output",
+    ),
+    "sequence_batching.state.use_growable_memory": (
+        "sequence_batching { state { } state { use_growable_memory: true } }",
+        "sequence_batching.state[1].use_growable_memory",
+    ),
+    "ensemble_scheduling.step.model_namespace": (
+        "ensemble_scheduling { step { model_namespace: 'n' } }",
+        "ensemble_scheduling.step[0].model_namespace",
+    ),
+}
+
+
+@pytest.mark.parametrize("field", _NEVER)
+def test_a_field_that_never_has_an_effect(field):
+    text, path = NEVER[field]
+    if field.partition(".")[0] not in ModelConfig.DESCRIPTOR.fields_by_name:
+        pytest.skip("this tritonclient does not know the field")
+    assert ignored_fields(as_config(text)) == [(path, _NEVER[field])]
+
+
+RULES = [
+    (
+        "optimization { input_pinned_memory { enable: false } output_pinned_memory { } }",
+        ["optimization.input_pinned_memory", "optimization.output_pinned_memory"],
+    ),
+    ("optimization { input_pinned_memory { enable: true } }", []),
+    (
+        "dynamic_batching { default_priority_level: 2 priority_queue_policy { key: 1 } }",
+        [
+            "dynamic_batching.default_priority_level",
+            "dynamic_batching.priority_queue_policy[1]",
+        ],
+    ),
+    (
+        (
+            "dynamic_batching { priority_levels: 2 default_priority_level: 2 "
+            "priority_queue_policy { key: 1 } }"
+        ),
+        [],
+    ),
+    (
+        "dynamic_batching { max_queue_delay_microseconds: 5 }",
+        ["dynamic_batching.max_queue_delay_microseconds"],
+    ),
+    (
+        "max_batch_size: 1 dynamic_batching { max_queue_delay_microseconds: 5 }",
+        ["dynamic_batching.max_queue_delay_microseconds"],
+    ),
+    ("max_batch_size: 2 dynamic_batching { max_queue_delay_microseconds: 5 }", []),
+    (
+        (
+            "dynamic_batching { default_queue_policy { timeout_action: DELAY "
+            "allow_timeout_override: true } }"
+        ),
+        [
+            "dynamic_batching.default_queue_policy.timeout_action",
+            "dynamic_batching.default_queue_policy.allow_timeout_override",
+        ],
+    ),
+    (
+        (
+            "dynamic_batching { default_queue_policy { timeout_action: DELAY "
+            "allow_timeout_override: true default_timeout_microseconds: 1 } }"
+        ),
+        [],
+    ),
+    (
+        (
+            "dynamic_batching { priority_levels: 2 default_priority_level: 1 "
+            "priority_queue_policy { key: 2 value { allow_timeout_override: true } } }"
+        ),
+        ["dynamic_batching.priority_queue_policy[2].allow_timeout_override"],
+    ),
+    (
+        "sequence_batching { direct { minimum_slot_utilization: 0.5 } }",
+        ["sequence_batching.direct.minimum_slot_utilization"],
+    ),
+    (
+        "sequence_batching { direct { max_queue_delay_microseconds: 5 } }",
+        ["sequence_batching.direct.max_queue_delay_microseconds"],
+    ),
+    (
+        (
+            "sequence_batching { direct { max_queue_delay_microseconds: 5 "
+            "minimum_slot_utilization: 0.5 } }"
+        ),
+        [],
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), RULES)
+def test_a_field_that_others_make_ineffective(text, expected):
+    assert paths(text) == expected
+
+
+@pytest.mark.parametrize("key", _PARAMETERS)
+def test_a_parameter(key):
+    text = f"parameters {{ key: '{key}' value {{ string_value: 'x' }} }}"
+    assert ignored_fields(as_config(text)) == [(f"parameters[{key}]", _PARAMETERS[key])]
+
+
+def test_batch_inputs_and_outputs_depend_on_the_backend():
+    text = (
+        f"batch_input {{ {BATCH} }} batch_output {{ source_input: 'a' target_name: 'o' }} "
+        f"batch_input {{ {BATCH} }}"
+    )
+    assert paths(text) == []
+    assert paths('backend: "pytorch" ' + text) == []
+    found = ignored_fields(as_config(PY + text))
+    assert [path for path, _ in found] == ["batch_input[0]", "batch_input[1]", "batch_output[0]"]
+    assert all("TritonPythonModel" in reason for _, reason in found)
+
+
+def test_what_normalisation_adds_is_not_reported():
+    text = PY + "dynamic_batching { } instance_group { count: 2 }"
+    config = normalize(as_config(text), name="m")
+    assert config.optimization.input_pinned_memory.enable
+    assert ignored_fields(config) == []
+
+
+def test_what_has_an_effect_is_not_reported():
+    assert paths("""
+        backend: "python" max_batch_size: 8 version_policy { all { } }
+        input { name: "a" data_type: TYPE_FP32 dims: -1 optional: true allow_ragged_batch: true }
+        output { name: "o" data_type: TYPE_FP32 dims: 4 reshape { shape: [ 2, 2 ] } }
+        dynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 100
+                           preserve_ordering: true default_queue_policy { max_queue_size: 3 } }
+        instance_group { count: 2 kind: KIND_CPU passive: true
+                         rate_limiter { resources { name: "R" count: 1 } priority: 2 } }
+        parameters { key: "anything" value { string_value: "of the model's own" } }
+        model_warmup { name: "w" batch_size: 1 }
+        response_cache { enable: true } model_transaction_policy { decoupled: true }
+        default_model_filename: "other.py"
+    """) == []  # fmt: skip
+
+
+def test_every_reason_is_a_sentence_about_this_place():
+    for reason in (*_NEVER.values(), *_PARAMETERS.values()):
+        assert reason[0].islower() or reason[:2] in ("C ", "CU"), reason
+        assert not reason.endswith("."), reason
