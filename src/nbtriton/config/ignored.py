@@ -180,8 +180,10 @@ def _timeouts(config: ModelConfig) -> Iterator[tuple[str, str]]:
         if policy.allow_timeout_override:
             yield (
                 f"dynamic_batching.{name}.allow_timeout_override",
-                "a request can only shorten default_timeout_microseconds, and that is 0; it only "
-                "keeps batches from being formed ahead of time",
+                (
+                    "a request can only shorten default_timeout_microseconds, and that is 0; it only "
+                    "keeps batches from being formed ahead of time"
+                ),
             )
 
 
