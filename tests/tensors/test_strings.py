@@ -81,3 +81,14 @@ def test_errors_say_what_is_missing(buffer, message):
 def test_an_array_of_bytes_is_not_copied():
     array = np.array([b"a"], dtype=object)
     assert as_bytes_array(array) is array
+
+
+@given(st.lists(st.binary(max_size=300), min_size=60, max_size=120))
+def test_many_elements_are_found_whatever_is_in_them(items):
+    assert deserialize_bytes(serialize_bytes(objects(items))).tolist() == items
+
+
+@pytest.mark.parametrize("item", [b"word", b"", b"\0\0\0", b"a\0\0\0", b"x" * 300, b"\1\0\0\0x"])
+def test_a_guess_at_the_lengths_is_never_taken_for_the_lengths(item):
+    items = [item, b"between", b""] * 200
+    assert deserialize_bytes(serialize_bytes(objects(items))).tolist() == items
