@@ -1,5 +1,6 @@
 """The live runtime: models, instances, ensembles and the scheduler thread, in this process."""
 
+from nbtriton.engine.admission import Interface
 from nbtriton.engine.future import InferenceFuture
 from nbtriton.engine.handle import ModelHandle
 from nbtriton.engine.result import InferenceResult, RequestTiming
@@ -11,6 +12,7 @@ __all__ = [
     "InferenceFuture",
     "InferenceResult",
     "InstanceSnapshot",
+    "Interface",
     "ModelHandle",
     "ModelSnapshot",
     "RequestTiming",

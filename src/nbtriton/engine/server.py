@@ -17,6 +17,7 @@ from nbtriton.config import (
     is_ensemble,
     validate_ensemble,
 )
+from nbtriton.engine.admission import Interface
 from nbtriton.engine.bls import ModelRepository, ModelServer
 from nbtriton.engine.cache import ResponseCache
 from nbtriton.engine.clock import SchedulerThread
@@ -118,6 +119,11 @@ class Server:
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._registry.entries)} models"
         return f"<nbtriton.Server: {state}>"
+
+    @property
+    def models_view(self) -> ModelServer:
+        """What model code gets of this server; its models' own metrics are kept under it."""
+        return self._models_view
 
     # -- models ----------------------------------------------------------------------------------
 
@@ -599,6 +605,10 @@ class Server:
     def is_decoupled(self, name: str, version: int = -1) -> bool:
         """Return True if a version answers with any number of responses."""
         return self._registry.resolve(name, version).interface.decoupled
+
+    def interface(self, name: str, version: int = -1) -> Interface:
+        """Return the signature of a version: what the endpoints read requests by."""
+        return self._registry.resolve(name, version).interface
 
     def config(self, name: str, version: int = -1) -> ModelConfig:
         """Return a copy of the completed configuration of a version."""
