@@ -115,7 +115,7 @@ class SequencePair:
             else:
                 if number in back:
                     self.expected.add((number, "cancelled"))
-                    self._cancel_all(life)
+                    self._forget(life)
                 self.open.discard(number)
                 if self.settings.iterative:
                     self._forget(life)
@@ -135,10 +135,15 @@ class SequencePair:
         acted = number in self.open and ticket.where not in (Where.RUNNING, Where.PAYLOAD)
         if acted:
             life = self.home[number]
+            first = 0
             if life.flying == number:
                 self._land(number)
                 self.expected.add((number, "cancelled"))
-            self._cancel_all(life)
+            elif life.place is not None:
+                first = life.queue.index(number)
+            self.expected |= {(n, "cancelled") for n in life.queue[first:]}
+            life.queue = life.queue[:first]
+            self._forget(life)
             self._leave_if_done(life)
             self._issue()
             self._settle()
@@ -208,11 +213,6 @@ class SequencePair:
         life.flying = None
         if self.away.get(life.place) == number:
             del self.away[life.place]
-
-    def _cancel_all(self, life: Life) -> None:
-        self.expected |= {(number, "cancelled") for number in life.queue}
-        life.queue = []
-        self._forget(life)
 
     def _take(self, life: Life) -> int:
         assert life.flying is None, "two requests of one sequence at once"

@@ -533,7 +533,7 @@ def test_IT2_idleness_does_not_end_what_is_under_way(strategy):
 
 
 @BOTH
-def test_X5_a_cancelled_request_takes_the_queued_ones_along(strategy):
+def test_X5_a_cancelled_request_takes_those_behind_it_along(strategy):
     clock = SequenceClock(1, strategy=strategy and oldest(1))
     for number in range(4):
         clock.arrive(number, f"a{number}", "S" if number == 0 else "")
@@ -541,11 +541,12 @@ def test_X5_a_cancelled_request_takes_the_queued_ones_along(strategy):
     clock.cancel(5, "a2")
     clock.arrive(6, "a4")
     clock.run()
-    assert [drop[:3] for drop in clock.dropped[:3]] == [
-        (5, name, "CANCELLED") for name in ("a1", "a2", "a3")
+    assert [drop[:3] for drop in clock.dropped[:2]] == [
+        (5, "a2", "CANCELLED"),
+        (5, "a3", "CANCELLED"),
     ]
     assert [name for name, _ in refused(clock)] == ["a4"]
-    assert clock.batches == ["a0", "b1"]
+    assert clock.batches == ["a0", "a1", "b1"]  # as seen on the real server
 
 
 @BOTH

@@ -166,7 +166,7 @@ class SequenceBatcher:
                 ticket.flags = 0
                 self._enqueue(now, sequence, ticket)
                 if ticket in self._given_up:
-                    out += self._end_cancelled(sequence)
+                    out += self._end_cancelled(sequence, ticket)
             elif self._settings.iterative:
                 self._forget(sequence)
             self._given_up.discard(ticket)
@@ -183,7 +183,10 @@ class SequenceBatcher:
         return self._advance(now, out)
 
     def cancel(self, now: int, ticket: Ticket) -> list[Decision]:
-        """A cancelled request that waits takes all queued ones of its sequence along (X5)."""
+        """A cancelled request that waits takes those behind it along, and ends its sequence (X5).
+
+        Those before it still run, except in the backlog.
+        """
         sequence = self._owner.get(ticket)
         if sequence is None:
             return []
@@ -198,7 +201,8 @@ class SequenceBatcher:
                     self._given_up.add(ticket)
                 return []
             self._land(ticket)
-        out += self._end_cancelled(sequence)
+        in_slot = sequence.place is not None and ticket in sequence.waiting
+        out += self._end_cancelled(sequence, ticket if in_slot else None)
         self._leave_if_done(sequence)
         if sequence.place is not None:  # of an END that gave its slot up already (OL-4)
             self._issue(now, sequence.place, out)
@@ -315,21 +319,27 @@ class SequenceBatcher:
         if self._live.get(sequence.id) is sequence:
             del self._live[sequence.id]
 
-    def _end_cancelled(self, sequence: _Sequence) -> list[Drop]:
+    def _end_cancelled(self, sequence: _Sequence, first: Ticket | None) -> list[Drop]:
+        """End the sequence with the request before ``first``; at once if that is None."""
         self._forget(sequence)
-        return self._drop_all(sequence, "CANCELLED", "", "cancelled")
+        drops = []
+        while sequence.waiting and (first is None or first.where is not Where.GONE):
+            drops.append(self._drop(sequence.waiting.pop(), "CANCELLED", "", "cancelled"))
+        return drops[::-1]
 
     def _drop_all(
         self, sequence: _Sequence, status: str, message: str, reason: str
     ) -> list[Drop]:
         drops = []
         while sequence.waiting:
-            ticket = sequence.waiting.popleft()
-            ticket.where = Where.GONE
-            del self._owner[ticket]
-            self._waiting -= 1
-            drops.append(Drop(ticket, status, message, reason))
+            drops.append(self._drop(sequence.waiting.popleft(), status, message, reason))
         return drops
+
+    def _drop(self, ticket: Ticket, status: str, message: str, reason: str) -> Drop:
+        ticket.where = Where.GONE
+        del self._owner[ticket]
+        self._waiting -= 1
+        return Drop(ticket, status, message, reason)
 
     # -- time ------------------------------------------------------------------------------------
 
