@@ -103,6 +103,26 @@ def test_status_is_a_frame_with_a_row_a_version(doubled):
     assert len(doubled.ok("%triton_status").value) == 1
 
 
+def test_a_live_status_follows_the_server(doubled, monkeypatch):
+    monkeypatch.setattr(doubled.shell, "kernel", object(), raising=False)
+    shown = doubled.ok("table = %triton_status double --live").shown
+    assert "double" in shown[0]["text/html"]
+    doubled.ok(INFER)
+    doubled.ok("table.stop()")
+    assert doubled.names["table"]._html != shown[0]["text/html"]
+
+
+@pytest.mark.parametrize(
+    "magic", ["%triton_watch", "%triton_dag double --live", "%triton_status --live"]
+)
+def test_what_is_on_the_screen_is_not_the_cells_value_too(doubled, monkeypatch, magic):
+    monkeypatch.setattr(doubled.shell, "kernel", object(), raising=False)
+    ran = doubled.ok(magic)
+    assert len(ran.shown) == 1
+    assert "object at" not in ran.out
+    assert doubled.forms(ran.value) == {}
+
+
 def test_status_says_why_an_ensemble_is_not_ready(doubled):
     doubled.ok("%%triton_ensemble e\nOUT = double(IN=IN)\n")
     doubled.ok("%triton_unload double")

@@ -65,6 +65,8 @@ def _traces(shell) -> tuple:
         {kind: set(names) for kind, names in shell.magics_manager.magics.items()},
         {name for name in shell.magics_manager.registry if name in ours},
         set(formatter.deferred_printers),
+        set(shell.display_formatter.ipython_display_formatter.deferred_printers),
+        set(shell.display_formatter.ipython_display_formatter.type_printers),
         {kind.__name__ for kind in formatter.type_printers},
         {key for key in hooks.strs if "triton" in key} if hooks else set(),
         {key.pattern for key in hooks.regexs if "triton" in key.pattern} if hooks else set(),

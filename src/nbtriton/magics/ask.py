@@ -18,6 +18,7 @@ from nbtriton.engine.snapshot import ModelSnapshot
 from nbtriton.errors import NotFoundError, nearest
 from nbtriton.magics.common import evaluate, keep, keep_option, name_list, parse
 from nbtriton.magics.inputs import split_inputs
+from nbtriton.magics.views import views
 from nbtriton.process import server
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class AskMagics(Magics):
     @output_can_be_silenced
     @magic_arguments()
     @argument("name", nargs="?", help="by default all models")
+    @argument("--live", action="store_true", help="a table that stays up to date, until its stop()")
     @keep_option
     @line_magic
     def triton_status(self, line: str) -> Any:
@@ -83,11 +85,20 @@ class AskMagics(Magics):
 
             %triton_status
             queue = %triton_status double
+            table = %triton_status --live
         """
         options = parse(self.triton_status, line)
         if options.name is not None:
             check_known(options.name)
+        if options.live:
+            return keep(self.shell, options.out, self._live_status(options.name))
         return keep(self.shell, options.out, status_frame(server().models(), options.name))
+
+    def _live_status(self, name: str | None) -> Any:
+        from nbtriton.widgets import LiveTable
+
+        now = server()
+        return views.show_table(self.shell, LiveTable(lambda: status_frame(now.models(), name)))
 
     @magic_arguments()
     @argument("name", help="a model or an ensemble")
@@ -135,8 +146,6 @@ class AskMagics(Magics):
 
     def _show(self, view: Any) -> Any:
         """Show a live view, instead of the one that the same cell showed before."""
-        from nbtriton.magics.views import views
-
         return views.show(self.shell, view)
 
 

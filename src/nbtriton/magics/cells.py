@@ -37,9 +37,9 @@ class CellSyntaxError(Exception):
         return str(self.error)
 
     def _render_traceback_(self) -> list[str]:
-        lines: list[str] = self._shell.SyntaxTB.structured_traceback(
-            type(self.error), self.error, []
-        )
+        # Typed as a traceback; without one it takes a list of entries.
+        syntax_tb: Any = self._shell.SyntaxTB
+        lines: list[str] = syntax_tb.structured_traceback(type(self.error), self.error, [])
         return lines
 
 
@@ -64,10 +64,11 @@ def run_body(shell: InteractiveShell, line: str, body: str) -> dict[str, Any]:
     """
     # A comment in place of the magic, so that line numbers are those of the cell that people see.
     text = f"# {line}\n{body}"
-    name = shell.compile.cache(text, shell.displayhook.prompt_count, raw_code=text)
+    compiler: Any = shell.compile
+    name = compiler.cache(text, shell.displayhook.prompt_count, raw_code=text)
     try:
-        tree = shell.compile.ast_parse(text, filename=name)
-        code = shell.compile(tree, name, "exec")
+        tree: ast.Module = compiler.ast_parse(text, filename=name)
+        code = compiler(tree, name, "exec")
     except (SyntaxError, ValueError, RecursionError) as error:
         if not isinstance(error, SyntaxError):
             error = SyntaxError(str(error))

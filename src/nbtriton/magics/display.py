@@ -28,7 +28,7 @@ _PHASES = (
     ("compute output", "#009E73", "compute_output_ns"),
 )
 _REST = ("elsewhere", "#999999")
-_SIDE_BY_SIDE = " (all steps together, some ran side by side)"
+_SIDE_BY_SIDE = " (steps ran side by side)"
 _PREVIEWED = 4
 
 
@@ -37,6 +37,8 @@ def register(shell: InteractiveShell) -> None:
     formatter = shell.display_formatter.mimebundle_formatter
     for (module, name), show in _FORMS.items():
         formatter.for_type_by_name(module, name, show)
+    for module, name in _ON_SCREEN:
+        shell.display_formatter.ipython_display_formatter.for_type_by_name(module, name, _nothing)
 
 
 def unregister(shell: InteractiveShell) -> None:
@@ -44,6 +46,8 @@ def unregister(shell: InteractiveShell) -> None:
     formatter = shell.display_formatter.mimebundle_formatter
     for module, name in _FORMS:
         formatter.pop(f"{module}.{name}", None)
+    for module, name in _ON_SCREEN:
+        shell.display_formatter.ipython_display_formatter.pop(f"{module}.{name}", None)
 
 
 def show_result(
@@ -110,6 +114,14 @@ _FORMS: Mapping[tuple[str, str], Any] = {
     ("nbtriton.engine.result", "InferenceResult"): show_result,
     ("nbtriton.engine.handle", "ModelHandle"): show_handle,
 }
+
+
+# What a magic shows and then returns is not shown once more as the cell's value.
+_ON_SCREEN = (("nbtriton.widgets.show", "Shown"), ("nbtriton.widgets.table", "LiveTable"))
+
+
+def _nothing(_value: object) -> None:
+    """Show nothing."""
 
 
 def _facts(config: ModelConfig) -> list[str]:

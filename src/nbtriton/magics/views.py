@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nbtriton.widgets import LiveView, Shown
+    from nbtriton.widgets import LiveTable, LiveView, Shown
 
 __all__ = ["Views", "views"]
 
@@ -16,23 +17,32 @@ class Views:
     """Views that no run ends, such as `%triton_watch`'s."""
 
     def __init__(self) -> None:
-        self._shown: dict[object, Shown] = {}
+        self._ends: dict[object, Callable[[], None]] = {}
 
     def show(self, shell: InteractiveShell, view: LiveView) -> Shown:
         """Show a view in place of the one that the same cell showed when it ran before."""
         from nbtriton.widgets import show_live
 
-        key = _cell_id(shell)
-        previous = self._shown.pop(key, None)
-        if previous is not None:
-            previous.finish()
-        self._shown[key] = shown = show_live(view)
+        self._end_previous(shell)
+        shown = show_live(view)
+        self._ends[_cell_id(shell)] = shown.finish
         return shown
+
+    def show_table(self, shell: InteractiveShell, table: LiveTable) -> LiveTable:
+        """Show a table that stays up to date, likewise."""
+        self._end_previous(shell)
+        self._ends[_cell_id(shell)] = table.stop
+        return table.show()
 
     def finish(self) -> None:
         """Replace every view by its static form."""
-        while self._shown:
-            self._shown.popitem()[1].finish()
+        while self._ends:
+            self._ends.popitem()[1]()
+
+    def _end_previous(self, shell: InteractiveShell) -> None:
+        end = self._ends.pop(_cell_id(shell), None)
+        if end is not None:
+            end()
 
 
 def _cell_id(shell: InteractiveShell) -> object:
