@@ -18,6 +18,7 @@ from nbtriton.engine.request import InferenceRequest
 from nbtriton.engine.runtime import Runtime, inline_runs
 from nbtriton.engine.sequences import SequenceTensors
 from nbtriton.engine.settings import batcher_settings, sequence_settings
+from nbtriton.engine.shield import shield
 from nbtriton.engine.snapshot import BatchRecord, ModelSnapshot
 from nbtriton.engine.waits import waits
 from nbtriton.errors import EngineStoppedError, TritonError, error_from_status
@@ -126,9 +127,10 @@ class ModelRuntime(Runtime):
         BaseException
             What the first failing instance raised, or KeyboardInterrupt.
         """
-        for instance in self._instances:
-            instance.start()
         try:
+            with shield:  # a thread that is half started could not be ended
+                for instance in self._instances:
+                    instance.start()
             errors = [instance.wait_created() for instance in self._instances]
         except BaseException:
             self.retire()
