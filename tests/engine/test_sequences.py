@@ -461,6 +461,53 @@ def test_I4_zero_data(server):
     assert User(server, 1).say(4) == 4
 
 
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_I1_a_state_may_be_written_through_a_response_sender(server, decoupled):
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            (request,) = requests
+            state = pb_utils.get_input_tensor_by_name(request, "SUM_IN").as_numpy()
+            value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            tensors = [
+                pb_utils.Tensor("OUT", state + value),
+                pb_utils.Tensor("SUM_OUT", state + value),
+            ]
+            request.get_response_sender().send(
+                pb_utils.InferenceResponse(tensors, parameters={"told": True}),
+                pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+            )
+
+    policy = f"model_transaction_policy {{ decoupled: {str(decoupled).lower()} }}"
+    server.load(config(STATE % ("1", ""), rest=policy), TritonPythonModel, name="m")
+    ann = User(server, 1)
+    for value, expected in ((5, 5), (6, 11)):
+        (result,) = server.stream("m", one(value), **ann.options(end=False))
+        assert {name: array.item() for name, array in result.items()} == {"OUT": expected}
+        assert result.parameters == {"told": True}
+
+
+def test_I1_each_of_several_states_is_shown_to_whom_it_may_concern(server):
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            tensors = [
+                pb_utils.Tensor(name, np.full((1, 1), number, np.float32))
+                for number, name in enumerate(("OUT", "SUM_OUT", "SECRET_OUT"))
+            ]
+            return [pb_utils.InferenceResponse(tensors) for _ in requests]
+
+    secret = (STATE % ("1", "")).replace("SUM", "SECRET")
+    text = config(
+        STATE % ("1", "") + secret, rest='output { name: "SUM_OUT" data_type: TYPE_FP32 dims: 1 }'
+    )
+    server.load(text, TritonPythonModel, name="m")
+    result = server.infer("m", one(), **User(server, 1).options(end=False))
+    assert {name: array.item() for name, array in result.items()} == {"OUT": 0, "SUM_OUT": 1}
+
+
 @pytest.mark.parametrize("values", [[40.0], [40.0, 50.0, 60.0]], ids=["exact", "longer"])
 def test_I4_a_file_has_the_first_state_and_what_is_too_long_is_cut(server, tmp_path, values):
     folder = saved_accumulator(tmp_path)
@@ -510,9 +557,10 @@ def test_I4_too_short_a_file_refuses_the_model(server, tmp_path):
     )
 
 
-def test_I4_strings_have_states_too(server, tmp_path):
+@pytest.mark.parametrize("rest", [b"", b"\x02\0\0\0xx"], ids=["exact", "longer"])
+def test_I4_strings_have_states_too(server, tmp_path, rest):
     folder = saved_accumulator(tmp_path)
-    (folder / "initial_state" / "first").write_bytes(b"\x05\0\0\0hello")
+    (folder / "initial_state" / "first").write_bytes(b"\x05\0\0\0hello" + rest)
     state = (STATE % ("1", initial("1", 'data_file: "first"'))).replace("FP32", "STRING")
     text = config(state, datatype="STRING")
     server.load(text, folder / "1" / "model.py", name="m")

@@ -51,7 +51,8 @@ def test_IT5_passes_share_batches(server, gate, strategy):
             gate.stand([request.request_id() for request in requests])
             answers = []
             for request in requests:
-                if request.flags() == pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
+                first = request.flags() == pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
+                if first or not request.correlation_id():  # what is asked for padding is nothing
                     request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
                     answers.append(None)
                 else:
@@ -178,6 +179,38 @@ def test_a_decoupled_model_streams_over_its_passes(server, strategy):
     said = [[result["OUT"].item() for result in stream] for stream in streams]
     assert said == [[1, 2, 3, 4], [1, 2], [1, 2, 3]]
     server.unload("m")  # which waits until nothing is under way
+
+
+def test_I1_a_decoupled_model_writes_its_state_in_every_pass(server):
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            for request in requests:
+                state = pb_utils.get_input_tensor_by_name(request, "SUM_IN").as_numpy() + 1
+                wanted = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().item()
+                tensors = [pb_utils.Tensor("OUT", state), pb_utils.Tensor("SUM_OUT", state)]
+                last = state.item() >= wanted
+                if not last:
+                    request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+                request.get_response_sender().send(
+                    pb_utils.InferenceResponse(tensors),
+                    pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0,
+                )
+
+    server.load(
+        pieces(
+            "iterative_sequence: true state { input_name: 'SUM_IN' output_name: 'SUM_OUT' "
+            "data_type: TYPE_FP32 dims: 1 }",
+            rest="model_transaction_policy { decoupled: true }",
+        ),
+        TritonPythonModel,
+        name="m",
+    )
+    for _ in range(2):
+        said = [dict(result) for result in server.stream("m", wanting(3))]
+        assert [one["OUT"].item() for one in said] == [1, 2, 3]
+        assert all(set(one) == {"OUT"} for one in said)
 
 
 def test_unloading_lets_the_passes_go_on(server):

@@ -368,6 +368,8 @@ class ModelRuntime(Runtime):
         self, request: InferenceRequest, response: Response | None, *, final: bool
     ) -> None:
         """Pass on a response, in the order of the requests if the model preserves it."""
+        if self._sequences is not None:
+            response = self._sequences.keep(request, response, final=final)
         if self._order is None:
             super().deliver(request, response, final=final)
         else:

@@ -78,6 +78,7 @@ class SequenceTensors:
         }
         self._state_outputs = {state.output_name: state.input_name for state in batching.state}
         self._states: WeakKeyDictionary[object, _State] = WeakKeyDictionary()
+        self._under_way: dict[InferenceRequest, _State] = {}  # until their final response
 
     def check(self, model: str, correlation_id: int | str, prefix: str) -> None:
         """Refuse an id whose type is not the control's (A18)."""
@@ -104,8 +105,10 @@ class SequenceTensors:
                     state = self._states[sequence] = _State(self._initial)
                 # Copies: a model may write into its inputs.
                 inputs |= {name: _copy(value) for name, value in state.values.items()}
-                state.hidden = frozenset(self._state_outputs) - request.requested_outputs
-                request.requested_outputs |= state.hidden
+                if request not in self._under_way:  # else another pass of it (IT-2)
+                    state.hidden = frozenset(self._state_outputs) - request.requested_outputs
+                    request.requested_outputs |= state.hidden
+                self._under_way[request] = state
             request.inputs = inputs
         if not run.rows:
             return list(requests)
@@ -114,27 +117,26 @@ class SequenceTensors:
         return [rows.get(row) or self._padding(first) for row in range(run.size)]
 
     def responses(self, run: Run, responses: Sequence[Response | None]) -> list[Response | None]:
-        """Return the responses of the real requests, and keep the states they carry (I-5)."""
-        real = [responses[row] for row in run.rows] if run.rows else list(responses)
-        if not self._state_outputs:
-            return real
-        requests: Sequence[InferenceRequest] = run.tickets  # type: ignore[assignment]
-        for request, response, sequence in zip(requests, real, run.sequences, strict=True):
-            state = self._states[sequence]
-            request.requested_outputs -= state.hidden  # the next pass may be another one (IT-2)
-            if response is None or response.error is not None:
-                continue
-            written = response.outputs.keys() & self._state_outputs.keys()
-            state.values = state.values | {
-                self._state_outputs[name]: _copy(response.outputs[name]) for name in written
-            }
-            if written & state.hidden:
-                response.outputs = {
-                    name: value
-                    for name, value in response.outputs.items()
-                    if name not in state.hidden
-                }
-        return real
+        """Return the responses of the real requests."""
+        return [responses[row] for row in run.rows] if run.rows else list(responses)
+
+    def keep(
+        self, request: InferenceRequest, response: Response | None, *, final: bool
+    ) -> Response | None:
+        """Keep the states that a response carries (I-5); return what the client is to see of it."""
+        state = self._under_way.pop(request, None) if final else self._under_way.get(request)
+        if state is None or response is None or response.error is not None:
+            return response
+        written = response.outputs.keys() & self._state_outputs.keys()
+        if not written:
+            return response
+        state.values = state.values | {
+            self._state_outputs[name]: _copy(response.outputs[name]) for name in written
+        }
+        outputs = {
+            name: value for name, value in response.outputs.items() if name not in state.hidden
+        }
+        return Response(outputs, parameters=response.parameters)
 
     def _padding(self, first: InferenceRequest) -> InferenceRequest:
         """A row that belongs to nobody: same names and shapes, READY false, no answer (DI-3)."""
