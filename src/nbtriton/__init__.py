@@ -16,11 +16,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nbtriton.engine import InferenceFuture, InferenceResult, ModelHandle, Server
+    from nbtriton.engine import InferenceFuture, InferenceResult, ModelHandle
     from nbtriton.errors import TritonError
     from nbtriton.magics import load_ipython_extension, unload_ipython_extension
     from nbtriton.perf import PerfReport, perf
-    from nbtriton.process import server
+    from nbtriton.process import Server, server
 
 __version__ = "0.1.0"
 
@@ -30,7 +30,7 @@ _PUBLIC = {
     "InferenceResult": "nbtriton.engine",
     "ModelHandle": "nbtriton.engine",
     "PerfReport": "nbtriton.perf",
-    "Server": "nbtriton.engine",
+    "Server": "nbtriton.process",
     "TritonError": "nbtriton.errors",
     "load_ipython_extension": "nbtriton.magics",
     "perf": "nbtriton.perf",

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic, monotonic_ns
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from nbtriton.backends.base import Response
 from nbtriton.config import (
@@ -105,7 +105,7 @@ class Server:
         self._models_view = ModelServer(self)
         self._closed = False
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

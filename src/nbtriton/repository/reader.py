@@ -9,7 +9,14 @@ from pathlib import Path
 from nbtriton.config import ModelConfig, normalize, parse_pbtxt
 from nbtriton.errors import ConfigError, NotFoundError
 
-__all__ = ["RepositoryModel", "read_config", "read_repository"]
+__all__ = [
+    "RepositoryModel",
+    "normalize_for",
+    "parse_config",
+    "read_config",
+    "read_model",
+    "read_repository",
+]
 
 # A leading zero or anything but a number is no version (L1).
 _VERSION = re.compile(r"[1-9][0-9]*|0")
@@ -47,18 +54,7 @@ def read_repository(directory: str | Path, *, config_name: str = "") -> list[Rep
     if not root.is_dir():
         raise NotFoundError(f"failed to open model repository '{root}': no such directory")
     return [
-        RepositoryModel(
-            path.name,
-            path,
-            tuple(
-                sorted(
-                    int(child.name)
-                    for child in path.iterdir()
-                    if child.is_dir() and _VERSION.fullmatch(child.name)
-                )
-            ),
-            _config_file(path, config_name),
-        )
+        read_model(path, path.name, config_name=config_name)
         for path in sorted(root.iterdir())
         if path.is_dir() and not path.name.startswith(".")
     ]
@@ -72,22 +68,42 @@ def read_config(model: RepositoryModel, *, auto_complete: bool = True) -> ModelC
     ConfigError
         It cannot be read or parsed, no backend can be told, or its name is not the directory's.
     """
-    if model.config_file is None:
-        if not auto_complete:
-            path = model.directory / "config.pbtxt"
-            raise ConfigError(
-                f"failed to open text file for read {path}: No such file or directory",
-                hint="auto-complete is off, so every model needs a configuration",
-            )  # F3
-        config = ModelConfig()
-    else:
-        config = parse_pbtxt(model.config_file.read_bytes(), source=str(model.config_file))
+    return normalize_for(model, parse_config(model, auto_complete=auto_complete))
+
+
+def parse_config(model: RepositoryModel, *, auto_complete: bool = True) -> ModelConfig:
+    """Return a model's configuration as its file has it; empty without a file.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be parsed, or there is none and nothing completes it.
+    """
+    if model.config_file is not None:
+        return parse_pbtxt(model.config_file.read_bytes(), source=str(model.config_file))
+    if not auto_complete:
+        path = model.directory / "config.pbtxt"
+        raise ConfigError(
+            f"failed to open text file for read {path}: No such file or directory",
+            hint="auto-complete is off, so every model needs a configuration",
+        )  # F3
+    return ModelConfig()
+
+
+def normalize_for(model: RepositoryModel, config: ModelConfig) -> ModelConfig:
+    """Return a configuration with what Triton fills in for this directory.
+
+    Raises
+    ------
+    ConfigError
+        No backend can be told, or its name is not the directory's.
+    """
     first = min(map(str, model.versions), default=None)
     filenames: list[str] = []
     if first is not None:
         filenames = [
             f"{path.name}/" if path.is_dir() else path.name
-            for path in (model.directory / first).iterdir()
+            for path in model.version_directory(int(first)).iterdir()
         ]
     config = normalize(config, name=model.name, filenames=filenames)
     if config.name != model.name:
@@ -97,6 +113,26 @@ def read_config(model: RepositoryModel, *, auto_complete: bool = True) -> ModelC
             field="name",
         )  # V-50
     return config
+
+
+def read_model(directory: Path, name: str, *, config_name: str = "") -> RepositoryModel:
+    """Return one model's directory; its files are not opened.
+
+    Parameters
+    ----------
+    directory : Path
+        The model's own.
+    name : str
+        The model's, which is the directory's except for files that came with a request.
+    config_name : str
+        As in `read_repository`.
+    """
+    versions = sorted(
+        int(child.name)
+        for child in directory.iterdir()
+        if child.is_dir() and _VERSION.fullmatch(child.name)
+    )
+    return RepositoryModel(name, directory, tuple(versions), _config_file(directory, config_name))
 
 
 def _config_file(directory: Path, config_name: str) -> Path | None:

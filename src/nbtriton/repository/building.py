@@ -1,0 +1,125 @@
+"""Make the versions of one polled model, or say with Triton's words why that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nbtriton.config import is_ensemble
+from nbtriton.engine import Server
+from nbtriton.engine.runtime import Runtime
+from nbtriton.errors import ConfigError, LoadError, TritonError
+from nbtriton.repository.known import UNLOADED, Known, load_error, load_reason
+from nbtriton.repository.polling import Polled
+
+__all__ = ["build_versions", "check"]
+
+
+def check(server: Server, models: Mapping[str, Known], found: Polled) -> None:
+    """Check what is known before anything is created.
+
+    Raises
+    ------
+    LoadError
+        No version is left, or a composing model is not there, with Triton's text.
+    """
+    name = found.name
+    if not found.versions:
+        raise load_error(
+            name,
+            ConfigError(
+                "at least one version must be available under the version policy of model "
+                f"'{name}'",
+                field="version_policy",
+            ),
+        )
+    for step in found.config.ensemble_scheduling.step:
+        _check_member(server, models, name, str(step.model_name), int(step.model_version))
+
+
+def _check_member(
+    server: Server, models: Mapping[str, Known], name: str, member: str, version: int
+) -> None:
+    if not server.is_ready(member):
+        known = models.get(member)
+        if known is None or not isinstance(known.error, LoadError):
+            return  # not in the repository: the validation of the ensemble says so
+        error = known.error
+        reason = error.message.removeprefix(f"load failed for model '{member}': ").rstrip("\n")
+        text = (
+            f"ensemble '{name}' depends on '{member}' which has no loaded version. Model "
+            f"'{member}' loading failed with error: {reason}"
+        )
+        if not known.states:  # an ensemble that does not fit its own members
+            text = (
+                f"ensemble '{name}' depends on '{member}' which is not valid. Model "
+                f"'{member}' failed with error: {reason}"
+            )
+        raise load_error(name, ConfigError(text, hint=error.hint))  # V-113, V-114
+    if version != -1 and not server.is_ready(member, version):
+        raise load_error(
+            name,
+            ConfigError(
+                f"ensemble '{name}' depends on '{member}' whose required version {version} "
+                "is not loaded."
+            ),
+        )  # V-115
+
+
+def build_versions(
+    server: Server, known: Known, found: Polled, *, auto_complete: bool
+) -> list[Runtime]:
+    """Make all versions, or none and say why (L3).
+
+    Raises
+    ------
+    LoadError
+        With the reasons of all versions that failed; `known` has them too.
+    """
+    name = found.name
+    serving = {model.version for model in server.models() if model.name == name}
+    fresh = [version for version in found.versions if version not in serving]
+    before = known.states
+    known.states = before | dict.fromkeys(fresh, ("LOADING", ""))
+    runtimes: list[Runtime] = []
+    failed: dict[int, TritonError] = {}
+    try:
+        for version in found.versions:
+            try:
+                runtimes.append(
+                    server.build(
+                        found.config,
+                        found.source(version),
+                        version,
+                        auto_complete=auto_complete,
+                    )
+                )
+            except TritonError as error:
+                failed[version] = error
+    except BaseException:
+        known.states = before
+        for runtime in runtimes:
+            runtime.retire()
+        raise
+    if not failed:
+        known.states = {v: s for v, s in known.states.items() if v not in found.versions}
+        return runtimes
+    for runtime in runtimes:
+        runtime.retire()
+    first = next(iter(failed.values()))
+    if is_ensemble(found.config):
+        known.states = before  # it never came so far as to have a version
+        raise load_error(name, first)
+    reasons = {version: load_reason(name, version, error) for version, error in failed.items()}
+    dropped = dict.fromkeys(fresh, ("UNAVAILABLE", UNLOADED))
+    states = {v: ("UNAVAILABLE", reason) for v, reason in reasons.items() if v not in serving}
+    known.states = before | dropped | states
+    raise LoadError(
+        f"load failed for model '{name}': "
+        + "".join(
+            f"version {version} is at UNAVAILABLE state: {reason};"
+            for version, reason in reasons.items()
+        )
+        + "\n",
+        hint=first.hint,
+        user_traceback=getattr(first, "user_traceback", ""),
+    )

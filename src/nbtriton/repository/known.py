@@ -1,0 +1,65 @@
+"""What a model control knows of each model, and the texts of what may be wrong with one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+
+from nbtriton.engine.loading import CODE_TEXTS
+from nbtriton.errors import ConfigError, LoadError, TritonError
+from nbtriton.repository.polling import Polled
+
+__all__ = ["UNLOADED", "Known", "by_dependency", "load_error", "load_reason"]
+
+UNLOADED = "unloaded"
+
+
+@dataclass(slots=True)
+class Known:
+    """What the control knows of one model; dicts are replaced, never changed, for readers."""
+
+    name: str
+    explicit: bool = False
+    loaded: Polled | None = None  # what serves, or served before an unload
+    states: dict[int, tuple[str, str]] = field(default_factory=dict)  # of what does not serve
+    error: TritonError | None = None  # why the last load failed
+    polled_error: str = ""  # logged already
+    busy: threading.RLock = field(default_factory=threading.RLock)
+
+
+def load_reason(name: str, version: int, error: TritonError) -> str:
+    """Return ``Internal: what was wrong`` of a version that failed."""
+    prefix = f"load failed for model '{name}': version {version} is at UNAVAILABLE state: "
+    if error.message.startswith(prefix):
+        return error.message.removeprefix(prefix).removesuffix(";")
+    return f"{CODE_TEXTS[error.status]}: {error.message}"
+
+
+def load_error(name: str, error: TritonError) -> LoadError:
+    """Return the error of a model that failed before it had a version."""
+    return LoadError(f"load failed for model '{name}': {error.message}\n", hint=error.hint)
+
+
+def by_dependency(
+    ensembles: Mapping[str, Polled],
+) -> tuple[list[str], dict[str, ConfigError]]:
+    """Order ensembles after those they use; those in a circle are errors instead."""
+    graph = {
+        name: {member for member in found.members if member in ensembles}
+        for name, found in ensembles.items()
+    }
+    circles: dict[str, ConfigError] = {}
+    while True:
+        try:
+            return list(TopologicalSorter(graph).static_order()), circles
+        except CycleError as error:
+            circle: list[str] = error.args[1][:-1]
+            for index, name in enumerate(circle):
+                following = circle[index - 1]
+                circles[name] = ConfigError(
+                    f"circular dependency between ensembles: {name} -> ... -> {following} -> {name}"
+                )  # V-116
+                graph.pop(name)
+            graph = {name: members & graph.keys() for name, members in graph.items()}

@@ -1,0 +1,255 @@
+"""What a repository has of one model now: files and configuration read, nothing loaded.
+
+Everything that fails here is a *poll failure* in Triton's words: the client is told only that, the
+log has the reason (config.md §2, steps 1 to 5).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from nbtriton.config import ModelConfig, as_config, is_ensemble, validate, validate_io
+from nbtriton.engine.registry import versions_to_keep
+from nbtriton.errors import (
+    ConfigError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    TritonError,
+)
+from nbtriton.repository.reader import normalize_for, parse_config, read_model
+
+__all__ = ["DUPLICATE", "Override", "Polled", "directories_of", "newest", "poll_model"]
+
+DUPLICATE = "model appears in two or more repositories"
+
+_FILE = "file:"
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """What a load request brings in place of the repository's files (L12).
+
+    Attributes
+    ----------
+    config : str or None
+        A configuration as JSON.
+    files : mapping of str to bytes
+        The whole of the model's directory, by path.
+    """
+
+    config: str | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> Override | None:
+        """Read a load request's parameters; None if nothing is overridden.
+
+        Contents of files are bytes, or base64 text as HTTP brings it.
+
+        Raises
+        ------
+        InternalError
+            A parameter that Triton does not know, or of another type, with the HTTP front end's
+            text.
+        """
+        files: dict[str, bytes] = {}
+        config = None
+        for key, value in parameters.items():
+            if key == "config":
+                if not isinstance(value, str):
+                    raise InternalError("attempt to access JSON non-string as string")
+                config = value
+            elif key.startswith(_FILE):
+                if not isinstance(value, str | bytes):
+                    raise InternalError("attempt to access JSON non-string as string")
+                files[key.removeprefix(_FILE)] = _decoded(value)
+            else:
+                raise InternalError(
+                    "unexpected error on creating Triton parameter",
+                    hint=f"unrecognized load parameter '{key}'.",
+                )
+        return cls(config, files) if parameters else None
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """One model as the repository has it.
+
+    Attributes
+    ----------
+    given, config : ModelConfig
+        As written, and normalised.
+    versions : tuple of int
+        Those that the version policy wants; empty is an error of the load, not of the poll.
+    stamp_ns : int
+        The newest modification time below the directory, or when the override came.
+    is_override : bool
+        Its directory came with a request.
+    """
+
+    name: str
+    directory: Path
+    given: ModelConfig
+    config: ModelConfig
+    versions: tuple[int, ...]
+    stamp_ns: int
+    is_override: bool = False
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The models that an ensemble composes."""
+        return tuple(dict.fromkeys(s.model_name for s in self.config.ensemble_scheduling.step))
+
+    def source(self, version: int) -> Path | None:
+        """Return what a backend gets as the model: a file, or the directory of the version."""
+        if is_ensemble(self.config):
+            return None
+        directory = self.directory / str(version)
+        filename = str(self.config.default_model_filename)
+        return directory / filename if filename else directory
+
+
+def directories_of(roots: Iterable[Path]) -> dict[str, list[Path]]:
+    """Return the models' directories by name; more than one if two repositories have the model.
+
+    Raises
+    ------
+    NotFoundError
+        A repository is not there.
+    """
+    found: dict[str, list[Path]] = {}
+    for root in roots:
+        try:
+            children = sorted(root.iterdir())
+        except OSError as error:
+            raise NotFoundError(
+                f"failed to open model repository '{root}': {error.strerror}"
+            ) from None
+        for path in children:
+            if path.is_dir() and not path.name.startswith("."):
+                found.setdefault(path.name, []).append(path)
+    return found
+
+
+def poll_model(
+    roots: Iterable[Path],
+    name: str,
+    *,
+    override: Override | None = None,
+    config_name: str = "",
+    auto_complete: bool = True,
+) -> Polled:
+    """Read one model.
+
+    Parameters
+    ----------
+    roots : iterable of Path
+        The repositories.
+    name : str
+    override : Override, optional
+        Its files are written into a directory of their own, which the caller removes.
+    config_name : str
+        ``--model-config-name``.
+    auto_complete : bool
+        False is ``--disable-auto-complete-config``.
+
+    Raises
+    ------
+    TritonError
+        What Triton would log as the reason of the poll failure.
+    """
+    if override is not None and override.files:
+        if override.config is None:
+            raise InvalidArgumentError(
+                "Load parameter 'config' must be specified for model file override"
+            )
+        directory = _write_files(override.files)
+    else:
+        directory = _find(roots, name)
+    stamp = newest(directory)
+    model = read_model(directory, name, config_name=config_name)
+    if override is not None and override.config is not None:
+        stamp = time.time_ns()
+        try:
+            given = as_config(override.config)
+        except TritonError as error:
+            raise InvalidArgumentError(f"Invalid config override: {error.message}") from None
+    else:
+        given = parse_config(model, auto_complete=auto_complete)
+    config = normalize_for(model, given)
+    validate(config)
+    if not auto_complete and not is_ensemble(config):
+        validate_io(config)
+    kept = versions_to_keep(config, model.versions)
+    return Polled(
+        name, directory, given, config, tuple(sorted(kept)), stamp,
+        is_override=override is not None and bool(override.files),
+    )  # fmt: skip
+
+
+def newest(directory: Path) -> int:
+    """Return the newest modification time in a directory and all below it, in nanoseconds (L8)."""
+    stamp = directory.stat().st_mtime_ns
+    for folder, folders, files in os.walk(directory):
+        for child in (*folders, *files):
+            try:
+                stamp = max(stamp, os.stat(os.path.join(folder, child)).st_mtime_ns)  # noqa: PTH116, PTH118 - a walk of thousands of files
+            except OSError:  # removed while we walked
+                continue
+    return stamp
+
+
+def _find(roots: Iterable[Path], name: str) -> Path:
+    # A name with a separator would be a path, out of the repository if it likes.
+    proper = name not in ("", ".", "..") and not re.search(r"[/\\\0]", name)
+    found = [root / name for root in roots if proper and (root / name).is_dir()]
+    if len(found) > 1:
+        raise ConfigError(DUPLICATE, hint=", ".join(map(str, found)))
+    if not found:
+        raise NotFoundError(
+            f"failed to poll model '{name}': model not found in any model repository."
+        )
+    return found[0]
+
+
+def _write_files(files: Mapping[str, bytes]) -> Path:
+    """Lay files out in a new directory; none may leave it."""
+    for path in files:
+        parts = PurePosixPath(path).parts
+        if not parts or ".." in parts or PurePosixPath(path).is_absolute() or "\0" in path:
+            raise InvalidArgumentError(
+                f"Invalid file parameter '{_FILE}{path}' must stay within model directory."
+            )
+    directory = Path(tempfile.mkdtemp(prefix="nbtriton-model-"))
+    for path, content in files.items():
+        target = directory / path
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        except OSError as error:
+            raise InvalidArgumentError(
+                f"Invalid file parameter '{_FILE}{path}': {error.strerror}"
+            ) from None
+    return directory
+
+
+def _decoded(value: str | bytes) -> bytes:
+    """Read base64 as leniently as Triton does: what is none of it is skipped (P-61)."""
+    if isinstance(value, bytes):
+        return value
+    known = re.sub(r"[^A-Za-z0-9+/]", "", value)
+    known = known[: len(known) - (len(known) % 4 == 1)]
+    try:
+        return base64.b64decode(known + "=" * (-len(known) % 4))
+    except binascii.Error:
+        return b""

@@ -1,0 +1,8 @@
+"""What a model and its test meet at: both import this module."""
+
+from __future__ import annotations
+
+import threading
+
+entered = threading.Event()
+opened = threading.Event()

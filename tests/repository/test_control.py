@@ -1,0 +1,660 @@
+"""Model control: modes, versions, readiness, texts (scheduling.md §16, protocol.md §7)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import threading
+
+import numpy as np
+import pytest
+
+import nbtriton as nt
+from nbtriton.errors import (
+    InternalError,
+    InvalidArgumentError,
+    LoadError,
+    NotFoundError,
+    TritonError,
+    UnavailableError,
+)
+from tests.repository.models import BROKEN, MODEL, ONNX, add, ensemble, times
+
+ECHO = """max_batch_size: 4
+input { name: "IN" data_type: TYPE_FP32 dims: 4 } output { name: "OUT" data_type: TYPE_FP32 dims: 4 }
+"""
+PYTHON = '{"backend": "python"}'
+
+
+@pytest.fixture
+def server():
+    with nt.Server(gpus=()) as server:
+        yield server
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def explicit(server, root):
+    """The control of an empty repository to which a test adds models."""
+    root.mkdir()
+    return server.load_repository(root, control_mode="explicit")
+
+
+def touch(path, seconds: int) -> None:
+    """Make a file newer than it is: modification times of two writes may be equal."""
+    stamp = path.stat().st_mtime_ns + seconds * 10**9
+    os.utime(path, ns=(stamp, stamp))
+
+
+def states(control) -> dict[str, str]:
+    """``name:version`` to state and reason; the name alone for what was never loaded."""
+    return {
+        f"{e['name']}:{e['version']}" if "version" in e else e["name"]: " ".join(
+            [e["state"], *([e["reason"]] if "reason" in e else [])]
+        )
+        if "state" in e
+        else ""
+        for e in control.index()
+    }
+
+
+def answer(server, name: str, version: int = -1) -> float:
+    return float(
+        server.infer(name, {"IN": np.ones((1, 4), np.float32)}, version=version)["OUT"][0, 0]
+    )
+
+
+def refused(control, name: str, parameters=None) -> TritonError:
+    with pytest.raises(TritonError) as caught:
+        control.load(name, parameters or {})
+    return caught.value
+
+
+# -- versions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "wanted"),
+    [
+        ("", {3}),
+        ("version_policy { latest { num_versions: 2 } }", {2, 3}),
+        ("version_policy { all {} }", {1, 2, 3}),
+        ("version_policy { specific { versions: [ 1, 3, 9 ] } }", {1, 3}),
+    ],
+)
+def test_L2_the_versions_that_the_policy_wants_serve_at_once(server, root, policy, wanted):
+    add(root, "m", config=policy, versions=("1", "2", "3", "04", "x", "warmup"))
+    control = server.load_repository(root)
+    assert states(control) == {f"m:{version}": "READY" for version in wanted}
+    assert {version: answer(server, "m", version) for version in wanted} == {
+        version: float(version) for version in wanted
+    }
+    assert answer(server, "m") == max(wanted)
+
+
+@pytest.mark.parametrize(
+    "policy", ["version_policy { latest {} }", "version_policy { specific { versions: 9 } }"]
+)
+def test_L2_no_version_is_left(explicit, root, policy):
+    add(root, "m", config=policy)
+    error = refused(explicit, "m")
+    assert (error.status, error.message) == (
+        "INVALID_ARG",
+        (
+            "load failed for model 'm': at least one version must be available under the version "
+            "policy of model 'm'\n"
+        ),
+    )
+
+
+def test_L3_all_versions_or_none(server, explicit, root):
+    folder = add(root, "m", config="version_policy { all {} }", versions=("1", "2"))
+    (folder / "2" / "model.py").write_text(BROKEN)
+    error = refused(explicit, "m")
+    reason = f"Internal: ValueError: no luck\n\nAt:\n  {folder}/2/model.py(13): initialize\n"
+    assert error.message == (
+        f"load failed for model 'm': version 2 is at UNAVAILABLE state: {reason};\n"
+    )
+    assert states(explicit) == {"m:1": "UNAVAILABLE unloaded", "m:2": f"UNAVAILABLE {reason}"}
+    assert not server.is_ready("m", 1)
+
+
+def test_L17_version_folders_added_and_removed(server, explicit, root):
+    folder = add(root, "m", config="version_policy { all {} }", versions=("1", "3"))
+    explicit.load("m")
+    shutil.rmtree(folder / "1")
+    add(root, "m", versions=("4",))
+    touch(folder, 10)
+    explicit.load("m")
+    assert not server.is_ready("m", 1)
+    assert answer(server, "m", 3) == 3.0
+    assert answer(server, "m") == 4.0
+    found = states(explicit)
+    assert (found["m:3"], found["m:4"]) == ("READY", "READY")
+    assert found["m:1"] in ("UNLOADING", "UNAVAILABLE unloaded")
+
+
+# -- modes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["none", "poll"])
+def test_L4_load_and_unload_only_where_control_is_explicit(server, root, mode):
+    add(root, "m")
+    control = server.load_repository(root, control_mode=mode, poll_s=3600)
+    for ask in (control.load, control.unload):
+        with pytest.raises(UnavailableError) as caught:
+            ask("m", {})
+        assert caught.value.message == (
+            "explicit model load / unload is not allowed if polling is enabled"
+        )
+
+
+def test_L4_one_bad_model_keeps_no_other_out(server, root):
+    add(root, "good")
+    add(root, "bad", source=BROKEN)
+    add(root, "syntax", config="max_batch_sise: 8")
+    add(root, "onnx", config=ONNX, source=None)
+    add(root, "on_bad", config=ensemble("bad"), source=None)
+    control = server.load_repository(root)
+    assert answer(server, "good") == 1.0
+    found = states(control)
+    assert found["good:1"] == "READY"
+    assert found["bad:1"].startswith("UNAVAILABLE Internal: ValueError: no luck\n")
+    assert found["onnx:1"] == (
+        "UNAVAILABLE Invalid argument: unable to find backend library for backend 'onnxruntime', "
+        "try specifying runtime on the model configuration."
+    )
+    assert found["syntax"] == found["on_bad"] == ""
+    assert set(control.errors) == {"bad", "syntax", "onnx", "on_bad"}
+    assert not control.is_server_ready()
+    assert "max_batch_sise" in control.errors["syntax"].hint
+
+
+def test_L4_exit_on_error(server, root):
+    add(root, "bad", source=BROKEN)
+    with pytest.raises(InternalError, match="failed to load all models"):
+        server.load_repository(root, exit_on_error=True)
+
+
+def test_L5_explicit_control_loads_what_it_is_told_to(server, root):
+    for name in "abc":
+        add(root, name)
+    control = server.load_repository(root, control_mode="explicit", load_models=["a", "c"])
+    assert states(control) == {"a:1": "READY", "b": "", "c:1": "READY"}
+
+
+def test_L5_the_wildcard_stands_alone(server, root):
+    for name in "ab":
+        add(root, name)
+    control = server.load_repository(root, control_mode="explicit", load_models=["*"])
+    assert states(control) == {"a:1": "READY", "b:1": "READY"}
+    with pytest.raises(InvalidArgumentError) as caught:
+        server.load_repository(root, control_mode="explicit", load_models=["*", "a"])
+    assert caught.value.message == (
+        "Wildcard model name '*' must be the ONLY startup model if specified at all."
+    )
+
+
+def test_unknown_mode_and_repository(server, root):
+    with pytest.raises(NotFoundError):
+        server.load_repository(root)
+    with pytest.raises(InvalidArgumentError, match="unknown model control mode 'pol'") as caught:
+        server.load_repository(root, control_mode="pol")
+    assert caught.value.hint == "did you mean 'poll'?"
+
+
+def test_L6_polling(server, root):
+    add(root, "changed", source=times(1))
+    add(root, "removed")
+    add(root, "failing", source=BROKEN)
+    add(root, "kept")
+    control = server.load_repository(root, control_mode="poll", poll_s=3600)
+    before = server.statistics("kept")
+    shutil.rmtree(root / "removed")
+    add(root, "new", source=times(5))
+    touch(add(root, "changed", source=times(2)) / "1" / "model.py", 10)
+    (root / "kept" / "config.pbtxt").write_text("max_batch_sise: 3")
+    add(root, "failing", source=times(7))  # as old as it was, and still tried again
+    control.poll_now()
+    assert [answer(server, name) for name in ("changed", "new", "failing")] == [2.0, 5.0, 7.0]
+    assert not server.is_ready("removed")
+    # Unparsable now: what runs goes on.
+    assert answer(server, "kept") == 1.0
+    assert before["model_stats"][0]["version"] == "1"
+    assert "max_batch_sise" in control.errors["kept"].hint
+
+
+def test_L6_the_polling_thread_ends_with_its_control(server, root):
+    add(root, "m")
+    with server.load_repository(root, control_mode="poll", poll_s=3600):
+        assert [t for t in threading.enumerate() if t.name == "nbtriton-poll"]
+    assert not [t for t in threading.enumerate() if t.name == "nbtriton-poll"]
+    assert answer(server, "m") == 1.0  # what is loaded stays
+
+
+def test_L6_a_server_that_is_closed_polls_no_more(root):
+    add(root, "m")
+    with nt.Server(gpus=()) as server:
+        control = server.load_repository(root, control_mode="poll", poll_s=0.01)
+    assert not [t for t in threading.enumerate() if t.name == "nbtriton-poll"]
+    assert control.mode == "poll"
+
+
+# -- readiness -----------------------------------------------------------------------------------
+
+
+def test_L7_ready_if_every_version_is_ready_or_unloaded_on_purpose(explicit, root):
+    add(root, "good")
+    add(root, "bad", source=BROKEN)
+    add(root, "syntax", config="max_batch_sise: 8")
+    add(root, "e", config=ensemble("good"), source=None)
+    assert explicit.is_server_ready()
+    explicit.load("e")
+    refused(explicit, "syntax")
+    assert explicit.is_server_ready()  # a poll failure is nobody's state
+    explicit.unload("good")
+    assert explicit.is_server_ready()
+    refused(explicit, "bad")
+    assert not explicit.is_server_ready()
+    add(root, "bad")
+    explicit.load("bad")
+    assert explicit.is_server_ready()
+
+
+def test_L7_readiness_that_is_not_strict(server, root):
+    add(root, "bad", source=BROKEN)
+    assert server.load_repository(root, strict_readiness=False).is_server_ready()
+
+
+def test_a_model_is_LOADING_until_it_is_ready(server, root):
+    add(
+        root,
+        "slow",
+        source="from tests.repository import gate\n"
+        + MODEL.replace(
+            "self.factor =", "gate.entered.set(); gate.opened.wait(60)\n        self.factor ="
+        ),
+    )
+    from tests.repository import gate
+
+    control = server.load_repository(root, control_mode="explicit")
+    loading = threading.Thread(target=control.load, args=("slow",))
+    loading.start()
+    assert gate.entered.wait(60)
+    assert states(control) == {"slow:1": "LOADING"}
+    assert not control.is_server_ready()
+    gate.opened.set()
+    loading.join()
+    assert states(control) == {"slow:1": "READY"}
+
+
+# -- loading -------------------------------------------------------------------------------------
+
+
+def test_L8_only_newer_files_are_a_change(server, explicit, root):
+    file = add(root, "m", source=times(1)) / "1" / "model.py"
+    explicit.load("m")
+    old = file.stat().st_mtime_ns
+    file.write_text(times(2))
+    os.utime(file, ns=(old, old))
+    answer(server, "m")
+    explicit.load("m")
+    assert answer(server, "m") == 1.0
+    assert server.statistics("m")["model_stats"][0]["inference_count"] == 2  # not reloaded
+    touch(file, 10)
+    explicit.load("m")
+    assert answer(server, "m") == 2.0
+    assert server.statistics("m")["model_stats"][0]["inference_count"] == 1  # P-63
+
+
+@pytest.mark.parametrize(
+    ("config", "source", "detail"),
+    [
+        ("max_batch_sise: 8", MODEL, "failed to read text proto from "),
+        ("max_batch_size: -1", MODEL, "'max_batch_size' must be non-negative value for m"),
+        ('name: "other"', MODEL, "unexpected directory name 'm' for model 'other'"),
+        (None, None, "Invalid model name: Could not determine backend for model 'm'"),
+    ],
+)
+def test_L9_errors_of_the_configuration_are_poll_failures(explicit, root, config, source, detail):
+    add(root, "m", config=config, source=source)
+    error = refused(explicit, "m")
+    assert isinstance(error, InternalError)
+    assert error.message == "failed to load 'm', failed to poll from model repository"
+    assert error.hint.startswith(detail)
+
+
+@pytest.mark.parametrize("name", ["gone", "", ".", "..", "../models/m", "m/1", "m\\1", "m\0"])
+def test_L10_a_model_that_is_not_there_and_no_path_leaves_the_repository(explicit, root, name):
+    add(root, "m")
+    assert refused(explicit, name).message == (
+        f"failed to load '{name}', failed to poll from model repository"
+    )
+
+
+def test_L9_errors_of_the_model_have_their_version_and_code(explicit, root):
+    add(root, "dims", config='backend: "python" input { name: "IN" data_type: TYPE_FP32 dims: 0 }')
+    add(root, "onnx", config=ONNX, source=None)
+    assert refused(explicit, "onnx").message == (
+        "load failed for model 'onnx': version 1 is at UNAVAILABLE state: Invalid argument: unable "
+        "to find backend library for backend 'onnxruntime', try specifying runtime on the model "
+        "configuration.;\n"
+    )
+    error = refused(explicit, "dims")
+    assert isinstance(error, LoadError)
+    assert error.message.startswith(
+        "load failed for model 'dims': version 1 is at UNAVAILABLE state: "
+    )
+    assert error.message.endswith(";\n")
+
+
+def test_L11_an_ensemble_loads_its_models(server, explicit, root):
+    add(root, "m", source=times(3))
+    add(root, "inner", config=ensemble("m"), source=None)
+    add(root, "outer", config=ensemble("inner"), source=None)
+    explicit.load("outer")
+    assert answer(server, "outer") == 3.0
+    assert set(states(explicit).values()) == {"READY"}
+
+
+def test_L11_a_changed_model_renews_the_ensembles_over_it(server, explicit, root):
+    file = add(root, "m", source=times(3)) / "1" / "model.py"
+    add(root, "e", config=ensemble("m"), source=None)
+    explicit.load("e")
+    answer(server, "e")
+    file.write_text(times(4))
+    touch(file, 10)
+    explicit.load("m")
+    assert server.statistics("e")["model_stats"][0]["inference_count"] == 0
+    assert answer(server, "e") == 4.0
+
+
+@pytest.mark.parametrize(
+    ("member", "version", "text"),
+    [
+        ("gone", -1, "ensemble e contains models that are not available or ambiguous: gone"),
+        ("syntax", -1, "ensemble e contains models that are not available or ambiguous: syntax"),
+        ("good", 7, "ensemble 'e' depends on 'good' whose required version 7 is not loaded."),
+        (
+            "on_gone",
+            -1,
+            ("ensemble 'e' depends on 'on_gone' which is not valid. Model 'on_gone' failed with "
+            "error: ensemble on_gone contains models that are not available or ambiguous: gone"),
+        ),
+        (
+            "bad",
+            -1,
+            ("ensemble 'e' depends on 'bad' which has no loaded version. Model 'bad' loading failed "
+            "with error: version 1 is at UNAVAILABLE state: Internal: ValueError: no luck\n\nAt:\n"
+            "  ROOT/bad/1/model.py(13): initialize\n;"),
+        ),
+        ("e", -1, "circular dependency between ensembles: e -> ... -> e -> e"),
+    ],
+)  # fmt: skip
+def test_ensembles_whose_models_are_not_there(explicit, root, member, version, text):
+    add(root, "good")
+    add(root, "bad", source=BROKEN)
+    add(root, "syntax", config="max_batch_sise: 8")
+    add(root, "on_gone", config=ensemble("gone"), source=None)
+    add(root, "e", config=ensemble(member, version=version), source=None)
+    error = refused(explicit, "e")
+    assert isinstance(error, LoadError)
+    assert error.message == f"load failed for model 'e': {text}\n".replace("ROOT", str(root))
+    assert "e" in states(explicit)  # by name only: it never had a version
+
+
+def test_L14_a_failing_reload_keeps_the_old_version(server, explicit, root):
+    file = add(root, "m") / "1" / "model.py"
+    explicit.load("m")
+    file.write_text(BROKEN)
+    touch(file, 10)
+    assert "no luck" in refused(explicit, "m").message
+    assert answer(server, "m") == 1.0
+    assert states(explicit) == {"m:1": "READY"}
+    assert explicit.is_server_ready()
+    assert "no luck" in explicit.errors["m"].message
+
+
+def test_L15_a_reload_loses_no_request(server, explicit, root):
+    file = add(root, "m", config="dynamic_batching {}", source=times(1)) / "1" / "model.py"
+    explicit.load("m")
+    one = {"IN": np.ones((1, 4), np.float32)}
+    futures = [server.submit("m", one) for _ in range(50)]
+    file.write_text(times(2))
+    touch(file, 10)
+    explicit.load("m")
+    futures += [server.submit("m", one) for _ in range(10)]
+    said = [float(future.result(30)["OUT"][0, 0]) for future in futures]
+    assert said == [1.0] * 50 + [2.0] * 10
+
+
+# -- overrides -----------------------------------------------------------------------------------
+
+
+def test_L12_a_configuration_replaces_the_file(server, explicit, root):
+    add(root, "m", config="max_batch_size: 8 dynamic_batching {}")
+    explicit.load("m")
+    assert server.config("m").HasField("dynamic_batching")
+    explicit.load("m", {"config": '{"max_batch_size": "8"}'})
+    assert not server.config("m").HasField("dynamic_batching")
+
+
+def test_L13_an_override_stays_until_a_file_is_touched(server, explicit, root):
+    folder = add(root, "m", config="max_batch_size: 8 dynamic_batching {}")
+    explicit.load("m", {"config": '{"max_batch_size": 8}'})
+    explicit.load("m")
+    assert not server.config("m").HasField("dynamic_batching")
+    touch(folder / "config.pbtxt", 3600)
+    explicit.load("m")
+    assert server.config("m").HasField("dynamic_batching")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text", "detail"),
+    [
+        ({"config": "{bad"}, "failed to load 'm', failed to poll from model repository", "Invalid config override: "),
+        ({"config": '{"nope": 1}'}, "failed to load 'm', failed to poll from model repository", "Invalid config override: "),
+        ({"config": 5}, "attempt to access JSON non-string as string", ""),
+        ({"foo": "x"}, "unexpected error on creating Triton parameter", "unrecognized load parameter 'foo'."),
+        ({"file:1/model.py": MODEL.encode()}, "failed to load 'm', failed to poll from model repository", "Load parameter 'config' must be specified for model file override"),
+    ],
+)  # fmt: skip
+def test_L12_parameters_that_are_refused(explicit, root, parameters, text, detail):
+    add(root, "m")
+    error = refused(explicit, "m", parameters)
+    assert (error.status, error.message) == ("INTERNAL", text)
+    assert error.hint.startswith(detail)
+
+
+@pytest.mark.parametrize("encode", [lambda b: b, lambda b: base64.b64encode(b).decode()])
+def test_L12_files_make_a_model_that_no_repository_has(server, explicit, encode):
+    content = encode(times(6).encode())
+    explicit.load("fresh", {"config": PYTHON, "file:1/model.py": content})
+    assert answer(server, "fresh") == 6.0
+    assert explicit.index() == []  # P-61
+    assert "failed to poll" in refused(explicit, "fresh").message
+    explicit.unload("fresh")
+    assert not server.is_ready("fresh")
+
+
+def test_L12_files_replace_the_whole_directory(server, explicit, root):
+    add(root, "m", source=times(1), versions=("1", "2"))
+    explicit.load("m")
+    explicit.load("m", {"config": PYTHON, "file:1/model.py": times(9).encode()})
+    assert answer(server, "m") == 9.0
+    assert not server.is_ready("m", 2)
+
+
+@pytest.mark.parametrize(
+    "path", ["../1/model.py", "1/../../x.py", "/etc/x.py", "..", "", "1/\0", "1/../model.py"]
+)
+def test_L12_no_file_leaves_the_directory(explicit, root, tmp_path, path):
+    before = sorted(tmp_path.rglob("*"))
+    error = refused(explicit, "m", {"config": PYTHON, f"file:{path}": b"x"})
+    assert error.message == "failed to load 'm', failed to poll from model repository"
+    assert "must stay within model directory" in error.hint
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_files_of_overrides_are_removed_with_the_server(root, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    root.mkdir()
+    with nt.Server(gpus=()) as server:
+        control = server.load_repository(root, control_mode="explicit")
+        control.load("m", {"config": PYTHON, "file:1/model.py": MODEL.encode()})
+        assert list(tmp_path.glob("nbtriton-model-*"))
+    assert not list(tmp_path.glob("nbtriton-model-*"))
+
+
+# -- unloading -----------------------------------------------------------------------------------
+
+
+def test_L18_unload(server, explicit, root):
+    add(root, "m")
+    explicit.load("m")
+    explicit.unload("m")
+    with pytest.raises(NotFoundError):
+        answer(server, "m")
+    explicit.unload("m")
+    explicit.unload("unknown")
+    assert states(explicit)["m:1"] in ("UNLOADING", "UNAVAILABLE unloaded")
+    explicit.load("m")
+    assert states(explicit) == {"m:1": "READY"}
+
+
+def test_L18_what_failed_keeps_its_reason_through_an_unload(explicit, root):
+    add(root, "bad", source=BROKEN)
+    refused(explicit, "bad")
+    before = states(explicit)
+    explicit.unload("bad")
+    assert states(explicit) == before
+
+
+@pytest.mark.parametrize(
+    ("explicitly", "dependents", "ready"),
+    [(False, False, True), (False, True, False), (True, True, True)],
+)
+def test_L19_unload_dependents(server, explicit, root, explicitly, dependents, ready):
+    add(root, "m")
+    add(root, "e", config=ensemble("m"), source=None)
+    if explicitly:
+        explicit.load("m")
+    explicit.load("e")
+    explicit.unload("e", {"unload_dependents": dependents})
+    assert not server.is_ready("e")
+    assert server.is_ready("m") is ready
+
+
+def test_L19_a_model_that_another_ensemble_uses_stays(server, explicit, root):
+    add(root, "m")
+    for name in ("e", "f"):
+        add(root, name, config=ensemble("m"), source=None)
+        explicit.load(name)
+    explicit.unload("e", {"unload_dependents": True})
+    assert answer(server, "f") == 1.0
+    explicit.unload("f", {"unload_dependents": True})
+    assert not server.is_ready("m")
+
+
+def test_L20_ensembles_go_with_their_models_and_come_back(server, explicit, root):
+    add(root, "m")
+    add(root, "e", config=ensemble("m"), source=None)
+    explicit.load("e")
+    explicit.unload("m")
+    assert states(explicit)["e:1"] == "UNAVAILABLE unloaded"
+    assert not server.is_ready("e")
+    explicit.load("m")
+    assert states(explicit) == {"e:1": "READY", "m:1": "READY"}
+
+
+# -- the index -----------------------------------------------------------------------------------
+
+
+def test_L21_the_index(explicit, root):
+    add(root, "loaded", config="version_policy { all {} }", versions=("1", "10", "2"))
+    add(root, "never")
+    explicit.load("loaded")
+    ready = [{"name": "loaded", "version": v, "state": "READY"} for v in ("1", "2", "10")]
+    assert explicit.index() == [*ready, {"name": "never"}]
+    assert explicit.index(ready=True) == ready
+
+
+def test_a_model_of_two_repositories_is_none(server, tmp_path):
+    for root in ("one", "two"):
+        add(tmp_path / root, "m")
+    add(tmp_path / "two", "n")
+    control = server.load_repository([tmp_path / "one", tmp_path / "two"])
+    assert control.index() == [
+        {
+            "name": "m",
+            "version": "-1",
+            "state": "UNAVAILABLE",
+            "reason": "model appears in two or more repositories",
+        },
+        {"name": "n", "version": "1", "state": "READY"},
+    ]
+
+
+def test_models_of_the_notebook_are_in_the_index_too(server, explicit):
+    server.load(ECHO, lambda IN: {"OUT": IN}, name="double")  # noqa: N803
+    assert explicit.index() == [{"name": "double", "version": "1", "state": "READY"}]
+
+
+def test_a_control_shows_itself(explicit, root):
+    add(root, "m")
+    add(root, "bad", source=BROKEN)
+    explicit.load("m")
+    refused(explicit, "bad")
+    text = explicit._repr_mimebundle_()["text/plain"]
+    assert "READY" in text
+    assert "Internal: ValueError: no luck" in text
+    assert "<table" in explicit._repr_mimebundle_()["text/html"]
+
+
+# -- configurations ------------------------------------------------------------------------------
+
+
+def test_F2_F3_named_configurations_and_auto_complete_off(server, root):
+    folder = add(root, "m", config="max_batch_size: 8")
+    (folder / "configs").mkdir()
+    (folder / "configs" / "b.pbtxt").write_text("max_batch_size: 8 dynamic_batching {}")
+    server.load_repository(root, config_name="b")
+    assert server.config("m").HasField("dynamic_batching")
+    (folder / "config.pbtxt").unlink()
+    control = server.load_repository(root, auto_complete=False)
+    assert control.errors["m"].hint == (
+        f"failed to open text file for read {folder}/config.pbtxt: No such file or directory"
+    )
+
+
+def test_models_load_others_by_name(server, explicit, root):
+    """BLS: pb_utils.load_model and unload_model go to the repository."""
+    add(root, "other", source=times(8))
+    add(root, "unloaded")
+    loader = MODEL.replace(
+        "self.factor =",
+        'pb_utils.load_model("other"); pb_utils.unload_model("unloaded")\n        self.factor =',
+    )
+    add(root, "loader", source=loader)
+    explicit.load("unloaded")
+    explicit.load("loader")
+    assert answer(server, "other") == 8.0
+    assert not server.is_ready("unloaded")
+
+
+def test_what_was_given_is_kept_as_it_was_written(server, root):
+    add(root, "m", config="max_batch_size: 8")
+    server.load_repository(root)
+    assert json.loads(nt_json(server.user_config("m"))) == {"max_batch_size": 8}
+
+
+def nt_json(config) -> str:
+    from nbtriton.config import to_json
+
+    return to_json(config)
