@@ -87,7 +87,8 @@ class Batcher:
         self._queue = PriorityQueue(
             settings.default_policy, settings.level_policies if settings.priority_levels else None
         )
-        self._idle: deque[int] = deque(range(instances))
+        # A stack: of several idle instances the one that ran last is still warm (S4 leaves it open).
+        self._idle = list(reversed(range(instances)))
         self._ready: deque[_Payload] = deque()
         self._open: _Payload | None = None  # the payload that may still grow
         self._pending: deque[Ticket] = deque()
@@ -194,7 +195,7 @@ class Batcher:
     def _run_at_once(self, now: int, ticket: Ticket, reason: str) -> Run:
         ticket.enqueued_ns = now
         ticket.where = Where.RUNNING
-        return Run(self._idle.popleft(), (ticket,), ticket.size, reason)
+        return Run(self._idle.pop(), (ticket,), ticket.size, reason)
 
     def _advance(self, now: int, out: list[Decision]) -> list[Decision]:
         while True:
@@ -390,7 +391,7 @@ class Batcher:
         self._in_payloads -= len(payload.tickets)
         for ticket in payload.tickets:
             ticket.where = Where.RUNNING
-        return Run(self._idle.popleft(), payload.tickets, payload.size, payload.reason)
+        return Run(self._idle.pop(), payload.tickets, payload.size, payload.reason)
 
     def _merge(self, now: int, payload: _Payload) -> None:
         while payload.mergeable and self._ready:
