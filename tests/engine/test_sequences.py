@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from nbtriton.engine import Server
+from nbtriton.engine.sequences import SequenceTensors
 from nbtriton.errors import (
     EngineStoppedError,
     InvalidArgumentError,
@@ -459,6 +461,24 @@ def test_I4_zero_data(server):
     text = config(STATE % ("1", initial("1", "zero_data: true")))
     server.load(text, accumulator(), name="m")
     assert User(server, 1).say(4) == 4
+
+
+def tensors_of_all_models() -> list[SequenceTensors]:
+    return [thing for thing in gc.get_objects() if isinstance(thing, SequenceTensors)]
+
+
+def test_I5_what_has_ended_is_let_go(server):
+    before = tensors_of_all_models()
+    server.load(config(STATE % ("1", "")), accumulator(), name="m")
+    for correlation_id in range(1, 6):
+        user = User(server, correlation_id)
+        user.say(1)
+        user.say(2, end=True)
+    with pytest.raises(ModelError):
+        server.infer("m", one(-1), correlation_id=9, sequence_start=True, sequence_end=True)
+    (tensors,) = (found for found in tensors_of_all_models() if found not in before)
+    assert not any(state.values for state in tensors._states.values())
+    assert not tensors._under_way
 
 
 @pytest.mark.parametrize("decoupled", [False, True])

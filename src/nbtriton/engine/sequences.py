@@ -125,14 +125,20 @@ class SequenceTensors:
     ) -> Response | None:
         """Keep the states that a response carries (I-5); return what the client is to see of it."""
         state = self._under_way.pop(request, None) if final else self._under_way.get(request)
-        if state is None or response is None or response.error is not None:
+        if state is None:
+            return response
+        over = final and bool(request.flags & SEQUENCE_END)
+        if over:  # nobody will read it again, and it may be large
+            state.values = {}
+        if response is None or response.error is not None:
             return response
         written = response.outputs.keys() & self._state_outputs.keys()
         if not written:
             return response
-        state.values = state.values | {
-            self._state_outputs[name]: _copy(response.outputs[name]) for name in written
-        }
+        if not over:
+            state.values = state.values | {
+                self._state_outputs[name]: _copy(response.outputs[name]) for name in written
+            }
         outputs = {
             name: value for name, value in response.outputs.items() if name not in state.hidden
         }
