@@ -25,7 +25,18 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Answer", "Model", "OurSide", "Outcome", "RealSide", "Scenario", "Send", "write"]
+__all__ = [
+    "FAILED",
+    "UNANSWERED",
+    "Answer",
+    "Model",
+    "OurSide",
+    "Outcome",
+    "RealSide",
+    "Scenario",
+    "Send",
+    "write",
+]
 
 ANSWER_S = 30.0
 # How long to wait for a sign that a request has arrived; there is none if its answer is held back.
@@ -88,6 +99,8 @@ class Scenario:
     waits_on: str = ""
     # How long gates stay shut after the last request.
     hold_s: float = 0.0
+    # How long to wait for the sign that a request has arrived.
+    settle_s: float = SETTLE_S
     # Compare the order in which the answers arrive.
     ordered: bool = False
     # Compare all counts since the model was loaded.
@@ -190,7 +203,9 @@ class _Side:
                 elif scenario.one_by_one:
                     answers.append(request.answer())
                 else:
-                    self._arrived(scenario.waits_on or model, scenario.traffic, pending)
+                    self._arrived(
+                        scenario.waits_on or model, scenario.traffic, pending, scenario.settle_s
+                    )
             time.sleep(scenario.hold_s)
         answers = answers or [request.answer() for request in pending]
         after = self._settled(names, before, answers) if scenario.statistics else {}
@@ -203,14 +218,16 @@ class _Side:
             else [],
         )
 
-    def _arrived(self, model: str, traffic: Sequence[Send], pending: Sequence[Pending]) -> None:
+    def _arrived(
+        self, model: str, traffic: Sequence[Send], pending: Sequence[Pending], settle_s: float
+    ) -> None:
         """Wait until each request so far is answered or waits in the queue; gates do neither."""
         sent = [p for s, p in zip(traffic, pending, strict=False) if not s.gate]
 
         def accounted() -> bool:
             return sum(p.done() for p in sent) + self.waiting(model) >= len(sent)
 
-        _until(accounted, SETTLE_S)
+        _until(accounted, settle_s)
 
     def _settled(
         self, names: Sequence[str], before: dict[str, Any], answers: Sequence[Answer]
@@ -220,7 +237,7 @@ class _Side:
         deadline = time.monotonic() + 2.0
         while time.monotonic() < deadline:
             now = {n: _difference(_counts(self.statistics(n)), before[n]) for n in names}
-            done = sum(a.status == "OK" for a in answers)
+            done = sum(all(r.status == "OK" for r in (a, *a.responses)) for a in answers)
             if now == last and now[names[-1]].get("success", 0) >= done:
                 return now
             last = now

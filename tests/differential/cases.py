@@ -1,0 +1,152 @@
+"""Cases written by hand: what nbtriton does differently on purpose, shown on both servers."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from tests.differential import actors, sources
+from tests.differential.generate import planned, stream_model
+from tests.differential.harness import Answer, Scenario, Send
+from tests.differential.scenarios import batcher, ensemble, f32, python, sized, text
+
+__all__ = ["CASES"]
+
+TWICE = ("IN FP32 [-1]",), ("OUT FP32 [-1]", "TIMES INT32 [1]")
+CACHE = "response_cache { enable: true }"
+
+
+def kept(values: np.ndarray, times: int, *outputs: str) -> Answer:
+    """Return the answer of the counting model that was executed so many times."""
+    made = {
+        "OUT": ("FP32", list(values.shape), values.ravel().tolist()),
+        "TIMES": ("INT32", [values.shape[0], 1], [times] * values.shape[0]),
+    }
+    return Answer({name: made[name] for name in outputs or made})
+
+
+CACHED = python("cached_by_hand", actors.COUNTING, *TWICE, CACHE)
+CACHED_OUTPUTS = python("cached_outputs", actors.COUNTING, *TWICE, CACHE)
+CACHED_ERRORS = python("cached_errors", actors.COUNTING, *TWICE, CACHE)
+FLAT = f32(1, 4)
+SILENT = python("silent", actors.SILENT, ("IN FP32 [1]",), ("OUT FP32 [1]",))
+EMPTY_BATCH = python("empty_batch", sources.IDENTITY, ("IN FP32 [-1]",), ("OUT_IN FP32 [-1]",))
+NEEDED = python(
+    "needed", sources.IDENTITY,
+    ("A FP32 [1]", "B FP32 [1]", "C FP32 [1] optional: true"), ("OUT_A FP32 [1]", "OUT_C FP32 [1]"),
+)  # fmt: skip
+NEEDS = ensemble(
+    "needs", ("X FP32 [1]", "Y FP32 [1] optional: true"), ("Z FP32 [1]",),
+    "needed: A=X,B=Y,C=X -> OUT_A=Z",
+)  # fmt: skip
+EXPIRES = batcher(
+    "expires",
+    "dynamic_batching { default_queue_policy { default_timeout_microseconds: 100000 } }",
+    1,
+)
+STREAM = stream_model("by_hand")
+CALLER = python("caller", actors.CALLS, ("SCRIPT STRING [1]",), ("TOLD STRING [1]",), mbs=0)
+CALL = {
+    "model": STREAM.name,
+    "inputs": [["PLAN", "int32", [[10, -1, 61]]], ["HOW", "int32", [[0]]]],
+}
+TOLD = [
+    {"OUT": ["int32", [1, 1], [10]]}, {"code": 1, "error": "planned"},
+    {"OUT": ["int32", [1, 1], [61]]}, {},
+]  # fmt: skip
+LACKS = (
+    "[request id: <id_unknown>] expected number of inputs between 2 and 3 but got 2 inputs for "
+    "model 'needed'. Got input(s) ['A','C'], but missing required input(s) ['B']. "
+    "Please provide all required input(s)."
+)
+NOTHING = {"inference_count": 0, "execution_count": 0, "success": 0, "queue": 0, "compute_input": 0,
+           "compute_infer": 0, "compute_output": 0}  # fmt: skip
+NO_BATCHES = {f"batch 1 {part}": 0 for part in ("compute_input", "compute_infer", "compute_output")}
+ONCE_MORE = {
+    "inference_count": 2, "execution_count": 2, "compute_input": 2, "compute_infer": 2,
+    "compute_output": 2, "cache_hit": 0, "cache_miss": 2,
+}  # fmt: skip
+
+CASES = [
+    Scenario(
+        "A6 a required input is missing", (NEEDED,), (Send({"A": f32(1, 1), "C": f32(1, 1)}),),
+        deliberate="required-inputs", instead={0: Answer(status="INVALID_ARG", message=LACKS)},
+        instead_counts={"needed": {**NOTHING, **NO_BATCHES}},
+    ),
+    Scenario(
+        "E10 a required input of a step is missing", (NEEDED, NEEDS), (Send({"X": f32(1, 1)}),),
+        deliberate="required-inputs",
+        instead={0: Answer(status="INVALID_ARG", message=f"in ensemble 'needs', {LACKS}")},
+        instead_counts={
+            "needed": {**NOTHING, **NO_BATCHES}, "needs": {**NOTHING, **NO_BATCHES, "fail": 1},
+        },
+    ),
+    Scenario(
+        "K2 the same bytes in another shape", (CACHED,),
+        (Send({"IN": FLAT}), Send({"IN": FLAT.reshape(2, 2)})),
+        one_by_one=True, deliberate="cache-key", instead={1: kept(FLAT.reshape(2, 2), 2)},
+        instead_counts={"cached_by_hand": {
+            **ONCE_MORE, "inference_count": 3,
+            **{f"batch 2 {part}": 1 for part in ("compute_input", "compute_infer", "compute_output")},
+        }},
+    ),
+    Scenario(
+        "K2 other outputs of the same request", (CACHED_OUTPUTS,),
+        (Send({"IN": FLAT}), Send({"IN": FLAT}, outputs=("OUT",)), Send({"IN": FLAT})),
+        one_by_one=True, deliberate="cache-key", instead={1: kept(FLAT, 2, "OUT")},
+        instead_counts={"cached_outputs": {
+            **ONCE_MORE, "cache_hit": 1,
+            **{f"batch 1 {part}": 2 for part in ("compute_input", "compute_infer", "compute_output")},
+        }},
+    ),
+    Scenario(
+        "K5 an error that was answered before", (CACHED_ERRORS,),
+        tuple(Send({"IN": f32(1, 2, start=-5)}) for _ in range(2)),
+        one_by_one=True, deliberate="cache-errors",
+        instead={n: Answer(status="INTERNAL", message=f"no {n + 1}") for n in range(2)},
+        instead_counts={"cached_errors": {
+            **ONCE_MORE, "cache_miss": 0,
+            **{f"batch 1 {part}": 2 for part in ("compute_input", "compute_infer", "compute_output")},
+        }},
+    ),
+    Scenario(
+        "Y2 a model that answers nothing", (SILENT,), (Send({"IN": f32(1, 1)}, patience_s=1.5),),
+        deliberate="unanswered-requests",
+        instead={0: Answer(
+            status="INTERNAL",
+            message="The model finished with the request without sending a final response.",
+        )},
+    ),
+    Scenario(
+        "A14 a batch of none with variable dims", (EMPTY_BATCH,), (Send({"IN": f32(0, 3)}),),
+        deliberate="empty-batches",
+        instead={0: Answer(
+            status="INVALID_ARG",
+            message="[request id: <id_unknown>] inference request batch-size must be >= 1 for "
+            "'empty_batch'",
+        )},
+        instead_counts={"empty_batch": {**NOTHING, **NO_BATCHES}},
+    ),
+    Scenario(
+        "B6 errors in the stream of a call", (STREAM, CALLER),
+        (Send({"SCRIPT": text(json.dumps([{"how": "stream", "calls": [CALL]}]).encode())}),),
+        deliberate="bls-stream-errors",
+        instead={0: Answer({"TOLD": ("BYTES", [1], [json.dumps([[TOLD]], sort_keys=True).encode()])})},
+    ),
+    Scenario(
+        "Q9 an expired request is told at once", (EXPIRES,),
+        (sized(1, gate=True), sized(1, takes_s=(0.09, 0.4))),
+        batches=True, hold_s=0.9, deliberate="queue-latency",
+    ),
+    Scenario(
+        "B-34 errors in a stream", (STREAM,),
+        tuple(Send(planned(plan, 0), stream=True) for plan in ([-1], [1, -1, 2], [-1, -1], [])),
+        one_by_one=True,
+    ),
+    Scenario(
+        "B-31 the last response is the final one", (STREAM,),
+        tuple(Send(planned(plan, 1), stream=True) for plan in ([1], [1, 2], [1, -1])),
+        one_by_one=True,
+    ),
+]  # fmt: skip

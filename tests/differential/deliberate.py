@@ -1,0 +1,129 @@
+"""What nbtriton does differently from tritonserver 2.51 on purpose, by name, and how cases apply it.
+
+Users read the same names with their reasons in ``docs/differences.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tests.differential.harness import Answer, Outcome, Scenario
+
+__all__ = ["CASE", "NAMES", "Verdict", "compare"]
+
+# Name -> what shows it: cases of this suite, or a test where tritonserver has nothing to compare.
+CASE = "case"
+NAMES = {
+    # Requests
+    "required-inputs": CASE,
+    "empty-batches": CASE,
+    "caller-memory": "tests/engine/test_admission.py::test_read_only_input_reaches_a_model_that_writes",
+    # Queues and batches
+    "queue-latency": CASE,
+    "custom-batching-in-python": "tests/engine/test_custom_batching.py::test_a_strategy_may_be",
+    # Models
+    "unanswered-requests": CASE,
+    "crashed-instances": "tests/engine/test_faults.py::test_a_model_that_leaves_by_sys_exit_keeps_serving",
+    "missing-model-file": "tests/backends/test_lifecycle.py::test_B6_a_missing_file_fails_at_once",
+    # Sequences
+    "padding-zeros": "tests/engine/test_sequences.py::test_DI2_DI3_DI4_rows_keep_their_slots_and_padding_is_zeros",
+    "state-zeros": "tests/engine/test_sequences.py::test_I2_start_begins_with_a_fresh_state",
+    "state-from-python": (
+        "tests/engine/test_sequences.py"
+        "::test_I1_I5_the_state_goes_from_one_request_of_a_sequence_to_the_next"
+    ),
+    "string-correlation-ids": "tests/engine/test_sequences.py::test_C3_C4_the_correlation_id_in_every_type",
+    "correlation-id-types": (
+        "tests/engine/test_sequences.py::test_A18_an_id_of_another_type_than_the_control_is_refused"
+    ),
+    "reschedule-refused": (
+        "tests/engine/test_sequences_iterative.py::test_IT6_elsewhere_only_the_request_itself_fails"
+    ),
+    # Ensembles and calls
+    "ensemble-failure-counted-once": CASE,
+    "cancelled-ensembles": "tests/engine/test_futures.py::test_X6_cancelling_an_ensemble_drops_its_waiting_step",
+    "bls-deadlock": "tests/engine/test_waits.py::test_two_models_that_call_each_other_are_told",
+    "bls-stream-errors": CASE,
+    "bls-cancel": "tests/backends/test_bls.py::test_an_iterator_can_be_cancelled",
+    # Response cache
+    "cache-key": CASE,
+    "cache-errors": CASE,
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What two outcomes of one scenario come to.
+
+    ``deliberate`` names the difference that was expected, empty if there was none; ``difference``
+    tells what else differs, empty if nothing does.
+    """
+
+    deliberate: str = ""
+    difference: str = ""
+
+
+def compare(scenario: Scenario, theirs: Outcome, mine: Outcome) -> Verdict:
+    """Compare nbtriton's outcome with what tritonserver's says it must be."""
+    expected, deliberate = _expected(scenario, theirs)
+    their_times = _times(scenario, theirs.answers, "tritonserver")
+    if scenario.deliberate and expected == theirs and not their_times:
+        return Verdict(difference=f"tritonserver does not show '{deliberate}': {theirs}")
+    lines = [
+        *([] if scenario.deliberate else their_times),
+        *_times(scenario, mine.answers, "nbtriton"),
+        *(
+            f"answer {number}:\n  tritonserver {t}\n  nbtriton     {m}"
+            for number, (t, m) in enumerate(zip(expected.answers, mine.answers, strict=True))
+            if t != m
+        ),
+    ]
+    for part in ("batches", "statistics", "order"):
+        if getattr(expected, part) != getattr(mine, part):
+            lines.append(
+                f"{part}:\n  tritonserver {getattr(expected, part)}\n"
+                f"  nbtriton     {getattr(mine, part)}"
+            )
+    return Verdict(deliberate, "\n".join(lines))
+
+
+def _expected(scenario: Scenario, theirs: Outcome) -> tuple[Outcome, str]:
+    """Return what nbtriton must do, and the deliberate difference that makes it another thing."""
+    name = scenario.deliberate
+    answers = [scenario.instead.get(n, answer) for n, answer in enumerate(theirs.answers)]
+    statistics = {
+        model: {
+            key: count
+            for key, count in {**counts, **scenario.instead_counts.get(model, {})}.items()
+            if count
+        }
+        for model, counts in theirs.statistics.items()
+    }
+    once = _failed_once(scenario, answers, statistics)
+    if once != statistics:
+        statistics, name = once, name or "ensemble-failure-counted-once"
+    return replace(theirs, answers=answers, statistics=statistics), name
+
+
+def _failed_once(
+    scenario: Scenario, answers: list[Answer], statistics: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Count each failed request of an ensemble once: tritonserver 2.51 counts it once or twice."""
+    ensembles = {model.name for model in scenario.models if model.source is None}
+    failed = sum(answer.status != "OK" for answer in answers)
+    return {
+        name: {**counts, "fail": failed}
+        if name in ensembles and failed <= counts.get("fail", 0) <= 2 * failed and failed
+        else dict(counts)
+        for name, counts in statistics.items()
+    }
+
+
+def _times(scenario: Scenario, answers: list[Answer], side: str) -> list[str]:
+    return [
+        f"{side}: request {number} took {answer.took_s:.3f} s"
+        for number, (send, answer) in enumerate(zip(scenario.traffic, answers, strict=True))
+        if not send.takes_s[0] <= answer.took_s <= send.takes_s[1]
+    ]
