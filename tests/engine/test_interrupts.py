@@ -179,6 +179,27 @@ def test_result_of_a_future_can_be_interrupted_and_asked_again(server: Server, g
     assert future.result(WAIT_S)["OUT"][0, 0] == 5
 
 
+def test_an_interrupt_just_before_a_wait_is_not_lost(server: Server, gate: Gate):
+    """The signal comes while another thread holds the GIL and the main thread is about to block."""
+    server.load(echo(), gated(gate), name="m")
+    main = threading.get_ident()
+
+    def press() -> None:
+        gate.wait_entered()
+        signal.pthread_kill(main, signal.SIGINT)
+
+    for turn in range(200):
+        presser = threading.Thread(target=press)
+        presser.start()
+        with pytest.raises(KeyboardInterrupt):
+            if turn % 2:
+                list(server.stream("m", {"IN": ones()}))
+            else:
+                server.submit("m", {"IN": ones()}).result()
+        gate.let(1)
+        presser.join(WAIT_S)
+
+
 def test_an_interrupted_load_leaves_what_was_there(server: Server):
     entered, go_on, ended = threading.Event(), threading.Event(), threading.Event()
     main = threading.get_ident()

@@ -17,6 +17,7 @@ from nbtriton.engine.request import BARE_FINAL, InferenceRequest
 from nbtriton.engine.result import RequestTiming
 from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.settings import ensemble_plan
+from nbtriton.engine.shield import wait_in_slices
 from nbtriton.engine.snapshot import ModelSnapshot
 from nbtriton.errors import EngineStoppedError, InternalError, InvalidArgumentError, TritonError
 from nbtriton.scheduling import (
@@ -147,7 +148,7 @@ class EnsembleRuntime(Runtime):
 
     def wait_retired(self, timeout_s: float | None) -> bool:
         """Wait until no request is in flight; False if time ran out."""
-        return self._retired.wait(timeout_s)
+        return wait_in_slices(self._retired.wait, timeout_s)
 
     def snapshot(self, state: str, reason: str) -> ModelSnapshot:
         """Return what can be seen of this version now."""

@@ -6,9 +6,10 @@ import asyncio
 import logging
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.engine.shield import MAIN_THREAD, shield
+from nbtriton.engine.shield import MAIN_THREAD, shield, wait_in_slices
 from nbtriton.engine.waits import executing, waits
 from nbtriton.errors import CancelledError, TritonError
 
@@ -121,7 +122,7 @@ class InferenceFuture:
         self._waiters.append(lock)
         if self._done:  # resolved in between: whoever resolves looks at the waiters afterwards
             return
-        timeout = -1 if timeout_s is None else max(0.0, timeout_s)
+        timeout = None if timeout_s is None else max(0.0, timeout_s)
         on_main = get_ident() == MAIN_THREAD
         depth = shield.depth
         # A model that waits without a limit for another one may wait for itself.
@@ -132,7 +133,7 @@ class InferenceFuture:
             if on_main:  # waiting can be interrupted
                 shield.depth = 0
                 shield.flush()
-            answered = lock.acquire(timeout=timeout)
+            answered = wait_in_slices(partial(lock.acquire, True), timeout)
         finally:
             if on_main:
                 shield.depth = depth

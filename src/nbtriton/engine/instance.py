@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response
 from nbtriton.engine.request import InferenceRequest
 from nbtriton.engine.runtime import inline_runs
-from nbtriton.engine.shield import MAIN_THREAD, shield
+from nbtriton.engine.shield import MAIN_THREAD, shield, wait_in_slices
 from nbtriton.engine.snapshot import BatchRecord, InstanceSnapshot
 from nbtriton.engine.timer import Timer
 from nbtriton.engine.waits import executing
@@ -61,7 +61,7 @@ class Instance:
 
     def wait_created(self) -> BaseException | None:
         """Wait until the backend's instance is there; returns what went wrong, if anything."""
-        self._created.wait()
+        wait_in_slices(self._created.wait, None)
         return self._error
 
     def put(self, run: Run) -> None:

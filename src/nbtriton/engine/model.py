@@ -18,7 +18,7 @@ from nbtriton.engine.request import InferenceRequest
 from nbtriton.engine.runtime import Runtime, inline_runs
 from nbtriton.engine.sequences import SequenceTensors
 from nbtriton.engine.settings import batcher_settings, sequence_settings
-from nbtriton.engine.shield import shield
+from nbtriton.engine.shield import shield, wait_in_slices
 from nbtriton.engine.snapshot import BatchRecord, ModelSnapshot
 from nbtriton.engine.waits import waits
 from nbtriton.errors import EngineStoppedError, TritonError, error_from_status
@@ -155,7 +155,7 @@ class ModelRuntime(Runtime):
 
     def wait_retired(self, timeout_s: float | None) -> bool:
         """Wait until the instances are finalized; False if time ran out."""
-        return self._retired.wait(timeout_s)
+        return wait_in_slices(self._retired.wait, timeout_s)
 
     def abandon(self, reason: str) -> None:
         """Answer everything that waits with UNAVAILABLE."""

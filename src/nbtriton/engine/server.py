@@ -32,7 +32,7 @@ from nbtriton.engine.registry import Entry, Registry, Slot, versions_to_keep
 from nbtriton.engine.request import BARE_FINAL, InferenceRequest
 from nbtriton.engine.result import InferenceResult
 from nbtriton.engine.runtime import Runtime, inline_runs
-from nbtriton.engine.shield import shield
+from nbtriton.engine.shield import shield, wait_in_slices
 from nbtriton.engine.snapshot import BatchRecord, ModelSnapshot, ServerSnapshot
 from nbtriton.errors import (
     ConfigError,
@@ -546,6 +546,15 @@ class Server:
         early cancels the request.
         """
         arrived: queue.SimpleQueue[tuple[Response, bool]] = queue.SimpleQueue()
+        taken: list[tuple[Response, bool]] = []
+
+        def take(timeout_s: float) -> bool:
+            try:
+                taken.append(arrived.get(timeout=timeout_s))
+            except queue.Empty:
+                return False
+            return True
+
         future = self.submit(
             name, inputs, on_response=lambda response, final: arrived.put((response, final)),
             **options,
@@ -553,7 +562,8 @@ class Server:
         final = False
         try:
             while not final:
-                response, final = arrived.get()
+                wait_in_slices(take, None)
+                response, final = taken.pop()
                 if response.error is not None:
                     raise response.error
                 if response is not BARE_FINAL:

