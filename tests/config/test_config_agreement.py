@@ -57,7 +57,7 @@ TABLE: dict[str, tuple[str, str]] = {
 }
 
 
-def tested() -> dict[str, set[str]]:
+def rules_with_tests() -> dict[str, set[str]]:
     """Return the rules that have a test, with the classes of their rows."""
     found: dict[str, set[str]] = {}
     for rule, check, *_ in (*rules.RULES, *ensemble_rules.RULES):
@@ -68,10 +68,10 @@ def tested() -> dict[str, set[str]]:
 
 
 def test_the_table_has_every_rule_that_is_tested_and_no_other() -> None:
-    assert TABLE.keys() == tested().keys()
+    assert TABLE.keys() == rules_with_tests().keys()
 
 
 @pytest.mark.parametrize("rule", sorted(TABLE, key=lambda r: int(re.sub(r"\D", "", r))))
 def test_how_it_was_seen_is_what_the_suite_shows(rule: str) -> None:
-    shown = tested()[rule] - NOT_SHOWN - {"circle"}
+    shown = rules_with_tests()[rule] - NOT_SHOWN - {"circle"}
     assert (TABLE[rule][1] == "suite") == bool(shown)
