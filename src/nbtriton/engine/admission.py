@@ -77,10 +77,12 @@ class Interface:
     ----------
     config : ModelConfig
         Normalised and completed.
+    version : int
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, version: int = 1) -> None:
         self.name: str = config.name
+        self.version = version
         self.max_batch_size: int = config.max_batch_size
         self.decoupled: bool = config.model_transaction_policy.decoupled
         self.inputs = input_specs(config)

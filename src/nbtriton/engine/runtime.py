@@ -54,7 +54,7 @@ class Runtime(ABC):
         self.config = config
         self.name: str = config.name
         self.version = version
-        self.interface = Interface(config)
+        self.interface = Interface(config, version)
         self.statistics = Statistics()
         # Set by the server before the first request if it has a cache and the model wants it (K1).
         self.cache: ResponseCache | None = None

@@ -1,0 +1,215 @@
+"""The doors of a server: KServe v2 over HTTP (and gRPC), shared memory, metrics.
+
+`serve` opens them on ports; the `Endpoints` that it returns closes them again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import ipaddress
+import re
+import threading
+import warnings
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from nbtriton.frontends.exchange import Exchange, Reply, error_body
+from nbtriton.frontends.handlers import Handlers
+from nbtriton.frontends.http import HttpEndpoint
+from nbtriton.frontends.loop import LoopThread
+from nbtriton.frontends.metrics import Metrics
+from nbtriton.frontends.service import Control, Endpoint, Limits, NoControl, Service
+from nbtriton.frontends.settings import TraceSettings
+
+if TYPE_CHECKING:
+    from nbtriton.engine import Server
+
+__all__ = ["Control", "Endpoints", "Limits", "Service", "serve"]
+
+
+class Endpoints:
+    """The open ports of one server; a context manager that closes them.
+
+    Attributes
+    ----------
+    http_port, grpc_port, metrics_port : int or None
+        Where they listen; None for one that is not open.
+    """
+
+    def __init__(self, service: Service, thread: LoopThread) -> None:
+        self.service = service
+        self._thread = thread
+        self._open: dict[str, Endpoint] = {}
+        self._closing = threading.Lock()
+
+    def add(self, protocol: str, endpoint: Endpoint) -> None:
+        """Take an endpoint over: it is closed with the others."""
+        self._open[protocol] = endpoint
+
+    @property
+    def http_port(self) -> int | None:
+        return self._port("http")
+
+    @property
+    def grpc_port(self) -> int | None:
+        return self._port("grpc")
+
+    @property
+    def metrics_port(self) -> int | None:
+        return self._port("metrics")
+
+    def _port(self, protocol: str) -> int | None:
+        endpoint = self._open.get(protocol)
+        return None if endpoint is None else endpoint.port
+
+    def close(self, *, drain_s: float = 0.0) -> None:
+        """Close all ports; harmless when repeated.
+
+        Parameters
+        ----------
+        drain_s : float
+            Seconds to wait for requests that are being answered; the rest are cancelled.
+        """
+        with self._closing:
+            while self._open:
+                protocol = next(iter(self._open))
+                self._open[protocol].close(drain_s=drain_s)
+                del self._open[protocol]
+            self._thread.stop()
+            self.service.shared_memory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        ports = ", ".join(
+            f"{protocol} {endpoint.port}" for protocol, endpoint in self._open.items()
+        )
+        return f"<nbtriton.Endpoints: {ports or 'closed'}>"
+
+
+def serve(
+    server: Server,
+    *,
+    http_port: int | None = 8000,
+    grpc_port: int | None = None,
+    metrics_port: int | None = 8002,
+    host: str = "127.0.0.1",
+    control: Control | None = None,
+    limits: Limits | None = None,
+    strict_readiness: bool = True,
+    restricted: Mapping[str, tuple[str, str]] | None = None,
+    header_forward_pattern: str = "",
+    trace_file: str = "",
+) -> Endpoints:
+    """Open a server to clients, as Triton answers them.
+
+    Parameters
+    ----------
+    server : Server
+        Stays open when the endpoints close.
+    http_port, grpc_port, metrics_port : int or None
+        0 takes any port that is free, None leaves the protocol out.
+    host : str
+        The address to listen on. Nobody asks clients who they are: on any other address than this
+        machine's own, everybody who reaches it may use the models.
+    control : Control, optional
+        Lets clients load and unload models; without one that is refused, as in Triton.
+    limits : Limits, optional
+        What one client may cost.
+    strict_readiness : bool
+        Triton's ``--strict-readiness``.
+    restricted : mapping, optional
+        Triton's ``--http-restricted-api``: category to header field and value.
+    header_forward_pattern : str
+        Triton's ``--http-header-forward-pattern``, a regular expression.
+    trace_file : str
+        Triton's ``--trace-config triton,file=…``; clients can only read it.
+
+    Returns
+    -------
+    Endpoints
+
+    Raises
+    ------
+    UnavailableError
+        A port is taken, or the address is none of this machine's; nothing is left open.
+
+    Examples
+    --------
+    >>> import nbtriton as nt
+    >>> from nbtriton.frontends import serve
+    >>> with nt.Server() as server, serve(server, http_port=0, metrics_port=None) as endpoints:
+    ...     endpoints.http_port > 0
+    True
+    """
+    if not _is_loopback(host):
+        warnings.warn(
+            f"nbtriton listens on {host}: everybody who can reach this machine can run its models",
+            stacklevel=2,
+        )
+    pattern = re.compile(header_forward_pattern, re.IGNORECASE) if header_forward_pattern else None
+    service = Service(
+        server,
+        NoControl(server) if control is None else control,
+        trace=TraceSettings(trace_file),
+        limits=limits or Limits(),
+        strict_readiness=strict_readiness,
+        restricted=restricted or {},
+        header_forward=pattern,
+    )
+    thread = LoopThread("nbtriton-http")
+    endpoints = Endpoints(service, thread)
+    try:
+        if http_port is not None:
+            handle = Handlers(service).handle
+            endpoints.add(
+                "http",
+                HttpEndpoint(
+                    handle, host, http_port, service.limits, thread, keep_fields=pattern is not None
+                ),
+            )
+        if grpc_port is not None:
+            # By name: grpcio is an extra, and heavy.
+            module = importlib.import_module("nbtriton.frontends.grpc")
+            endpoints.add("grpc", module.GrpcEndpoint(service, host, grpc_port))
+        if metrics_port is not None:
+            answer = _MetricsHandler(Metrics(server))
+            endpoints.add(
+                "metrics", HttpEndpoint(answer, host, metrics_port, service.limits, thread)
+            )
+    except BaseException:
+        endpoints.close()
+        raise
+    return endpoints
+
+
+class _MetricsHandler:
+    """Answers on the metrics port: other paths get an empty 200, as in Triton (P-1)."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def __call__(self, exchange: Exchange) -> None:
+        if exchange.method != "GET":
+            exchange.respond(Reply(405, parts=(error_body("Method Not Allowed"),)))
+            return
+        known = exchange.path in ("/metrics", "/metrics/")
+        parts = (self._metrics.text(),) if known else ()
+        exchange.respond(Reply(200, b"text/plain; charset=utf-8", parts))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,138 @@
+"""An inference response as the body of an HTTP answer (protocol.md §3, P-23 to P-27)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbtriton.errors import InternalError, InvalidArgumentError
+from nbtriton.frontends.classification import classify
+from nbtriton.frontends.jsontext import dumps, write_array
+from nbtriton.frontends.wire import wire_bytes
+from nbtriton.tensors import datatype_of, shape_of, to_numpy
+
+if TYPE_CHECKING:
+    from nbtriton.frontends.codec import Call
+    from nbtriton.tensors import Array
+
+__all__ = ["Answer", "encode_infer", "json_elements"]
+
+Labels = Callable[[str], Sequence[str]]
+
+
+@dataclass(slots=True)
+class Answer:
+    """The parts of a body, in order; ``header_length`` is that of the JSON, 0 if nothing follows."""
+
+    parts: list[bytes]
+    header_length: int = 0
+
+
+def encode_infer(
+    call: Call,
+    outputs: Mapping[str, Array],
+    parameters: Mapping[str, Any],
+    *,
+    model_name: str,
+    model_version: int,
+    batches: bool,
+    labels: Labels,
+) -> Answer:
+    """Write a response.
+
+    Parameters
+    ----------
+    call : Call
+        Says how each output is wanted; those in shared memory are written there.
+    outputs : mapping of str to array
+        In the order in which the model made them, which the answer keeps (P-27).
+    parameters : mapping
+        Response parameters.
+    batches : bool
+        Whether the first dimension is the batch, for classification.
+    labels : callable
+        ``labels(output)`` gives the class labels of an output.
+
+    Raises
+    ------
+    TritonError
+        An output cannot travel the way it was asked for.
+    """
+    head = [b"{"]
+    if call.request_id:
+        head += (b'"id":', dumps(call.request_id), b",")
+    head += (
+        b'"model_name":', dumps(model_name), b',"model_version":"%d"' % model_version
+    )  # fmt: skip
+    if parameters:
+        head += (b',"parameters":', dumps(dict(parameters)))
+    head.append(b',"outputs":[')
+    blobs: list[bytes] = []
+    comma = b""
+    for name, raw in outputs.items():
+        wanted = call.wanted(name)
+        array = raw
+        if wanted.classes:
+            array = classify(raw, wanted.classes, batches, labels(name))
+        datatype = datatype_of(array)
+        shape = shape_of(array)
+        head.append(
+            b'%s{"name":%s,"datatype":"%s","shape":[%s]'
+            % (comma, dumps(name), datatype.encode(), ",".join(map(str, shape)).encode())
+        )
+        comma = b","
+        if wanted.kind == "binary":
+            blob = wire_bytes(array)
+            head.append(b',"parameters":{"binary_data_size":%d}}' % len(blob))
+            if blob:
+                blobs.append(blob)
+        elif wanted.kind == "json":
+            head += (b',"data":', json_elements(array, datatype), b"}")
+        else:
+            assert wanted.lease is not None
+            _write_shared(wanted.lease.view, array, name)
+            head.append(b"}")
+    head.append(b"]}")
+    text = b"".join(head)
+    return Answer([text, *blobs], len(text) if blobs else 0)
+
+
+def json_elements(array: Array, datatype: str) -> bytes:
+    """Write the elements of an output as one flat JSON list.
+
+    Raises
+    ------
+    InvalidArgumentError
+        FP16 and BF16 (P-24).
+    """
+    if datatype in ("FP16", "BF16"):
+        raise InvalidArgumentError(
+            f"sending {datatype} data via JSON is not supported. Please use the binary data "
+            "format for output"
+        )
+    host = to_numpy(array)
+    if datatype != "BYTES":
+        return write_array(host)
+    return dumps(
+        [
+            item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else str(item)
+            for item in host.reshape(-1).tolist()
+        ]
+    )
+
+
+def _write_shared(region: memoryview, array: Array, name: str) -> None:
+    if type(array) is np.ndarray and array.dtype.kind not in "OSU":
+        data: memoryview | bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    else:
+        data = wire_bytes(array)
+    size = len(data)
+    if len(region) < size:
+        raise InternalError(
+            f"shared memory size specified with the request for output '{name}' ({len(region)} "
+            f"bytes) should be at least {size} bytes to hold the results"
+        )
+    region[:size] = data

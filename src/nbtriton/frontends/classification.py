@@ -1,0 +1,73 @@
+"""The classification extension: the best classes of an output instead of its numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.tensors import datatype_of, to_numpy
+
+if TYPE_CHECKING:
+    from nbtriton.tensors import Array
+
+__all__ = ["classify"]
+
+# BYTES is here too: the reference dies of it.
+_UNSUPPORTED = ("BOOL", "FP16", "BF16", "BYTES")
+
+
+def classify(
+    array: Array, count: int, batches: bool, labels: Sequence[str]
+) -> np.ndarray[Any, Any]:
+    """Return the `count` largest values of each batch entry, largest first.
+
+    Parameters
+    ----------
+    array : array
+        The output; with the batch first if the model batches.
+    count : int
+        How many classes; all there are if there are fewer.
+    batches : bool
+    labels : sequence of str
+        By class index; may be shorter than the output or empty.
+
+    Returns
+    -------
+    numpy.ndarray of object, shape [batch, count] or [count]
+        BYTES ``value:index`` or ``value:index:label``; equal values in the order of their indices.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The datatype has no order that Triton knows.
+    """
+    datatype = datatype_of(array)
+    if datatype in _UNSUPPORTED:
+        raise InvalidArgumentError(
+            f"class result not available for output due to unsupported type '{datatype}'"
+        )
+    host = to_numpy(array)
+    batch = host.shape[0] if batches and host.ndim else 0
+    size = math.prod(host.shape[1:] if batch else host.shape)
+    rows = host.reshape(max(1, batch), size)
+    kept = min(count, size)
+    # Stable and descending without negating, which unsigned numbers cannot be.
+    best = size - 1 - np.argsort(rows[:, ::-1], axis=1, kind="stable")[:, ::-1][:, :kept]
+    values = np.take_along_axis(rows, best, axis=1)
+    write = "{:f}".format if rows.dtype.kind == "f" else str
+    out = np.empty(values.shape, dtype=object)
+    out.reshape(-1)[:] = [
+        _entry(write(value), index, labels)
+        for value, index in zip(values.ravel().tolist(), best.ravel().tolist(), strict=True)
+    ]
+    return out if batch else out[0]
+
+
+def _entry(value: str, index: int, labels: Sequence[str]) -> bytes:
+    label = labels[index] if index < len(labels) else ""
+    text = f"{value}:{index}:{label}" if label else f"{value}:{index}"
+    return text.encode()

@@ -1,0 +1,171 @@
+"""JSON as Triton reads and writes it: its words for what is wrong, its way to print a number.
+
+Reading is RapidJSON's, as in Triton, so the reasons and offsets agree. Every fault of a JSON text is
+INTERNAL (P-6), odd as that is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import rapidjson
+
+from nbtriton.errors import InternalError
+
+__all__ = [
+    "as_bool",
+    "as_string",
+    "as_uint",
+    "dumps",
+    "format_double",
+    "member",
+    "member_as_array",
+    "member_as_string",
+    "parse",
+    "write_array",
+]
+
+_UINT64 = 1 << 64
+_NOT_ASCII = re.compile(rb"[\x80-\xff]")
+_OFFSET = re.compile(r"Parse error at offset (\d+): (.*)", re.DOTALL)
+
+# Compact, as P-8 wants it; bytes that are not UTF-8 travel as lone surrogates (P-25).
+_encoder = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
+
+
+def dumps(value: Any) -> bytes:
+    """Write a value as compact JSON."""
+    return _encoder.encode(value).encode("utf-8", "surrogateescape")
+
+
+def parse(text: bytes | memoryview) -> Any:
+    """Read one JSON text.
+
+    Raises
+    ------
+    InternalError
+        With RapidJSON's reason and the offset.
+    """
+    raw = bytes(text)
+    try:
+        return rapidjson.loads(raw)
+    except UnicodeDecodeError:
+        return _parse_other_bytes(raw)
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(error) from None
+
+
+def _parse_other_bytes(raw: bytes) -> Any:
+    """Triton does not ask whether strings are UTF-8; their bytes are kept as lone surrogates."""
+    try:
+        rapidjson.loads(_NOT_ASCII.sub(b"?", raw))
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(error) from None
+    try:
+        return json.loads(raw.decode("utf-8", "surrogateescape"))
+    except (ValueError, RecursionError):
+        raise InternalError(
+            "failed to parse the request JSON buffer: Invalid encoding in string. at 0"
+        ) from None
+
+
+def _unreadable(error: Exception) -> InternalError:
+    found = _OFFSET.match(str(error))
+    reason, offset = (found[2], found[1]) if found else (str(error), "0")
+    return InternalError(f"failed to parse the request JSON buffer: {reason} at {offset}")
+
+
+# -- kinds: TritonJson's As* and MemberAs*, with its words -------------------------------------------
+
+
+def _wrong(what: str, into: str, where: str) -> InternalError:
+    return InternalError(f"{where}attempt to access JSON non-{what} as {into}")
+
+
+def as_string(value: Any, where: str = "") -> str:
+    """Return a string; `where` begins the message if it is none."""
+    if type(value) is not str:
+        raise _wrong("string", "string", where)
+    return value
+
+
+def as_bool(value: Any, where: str = "") -> bool:
+    """Return a boolean."""
+    if type(value) is not bool:
+        raise _wrong("boolean", "boolean", where)
+    return value
+
+
+def as_uint(value: Any, where: str = "") -> int:
+    """Return an integer of 0 to 2^64 - 1; ``1.0`` is none."""
+    if type(value) is not int or not 0 <= value < _UINT64:
+        raise _wrong("unsigned-integer", "unsigned-integer", where)
+    return value
+
+
+def member(value: Any, name: str, where: str = "") -> Any:
+    """Return a member that must be there."""
+    if type(value) is not dict or name not in value:
+        raise InternalError(f"{where}attempt to access non-existing object member '{name}'")
+    return value[name]
+
+
+def member_as_string(value: Any, name: str, where: str = "") -> str:
+    """Return a string member that must be there."""
+    found = member(value, name, where)
+    if type(found) is not str:
+        raise _wrong("string", "string", where)
+    return found
+
+
+def member_as_array(value: Any, name: str, where: str = "") -> list[Any]:
+    """Return an array member that must be there."""
+    found = member(value, name, where)
+    if type(found) is not list:
+        raise _wrong("array", "array", where)
+    return found
+
+
+# -- numbers -----------------------------------------------------------------------------------------
+
+
+def write_array(array: np.ndarray[Any, Any]) -> bytes:
+    """Write the elements of a numeric or boolean array as one flat JSON list (P-23)."""
+    flat = array.reshape(-1)
+    if flat.dtype.kind != "f":
+        return _encoder.encode(flat.tolist()).encode()
+    wide = flat.astype(np.float64)
+    size = np.abs(wide)
+    # Within these bounds Python and RapidJSON print the same shortest form.
+    differs = ((size >= 1e16) | (size < 1e-4)) & (size != 0) & np.isfinite(size)
+    if differs.any():
+        return ("[" + ",".join(map(format_double, wide.tolist())) + "]").encode()
+    return _encoder.encode(wide.tolist()).encode()
+
+
+def format_double(value: float) -> str:
+    """Print a double as RapidJSON does: ``0.1``, ``1e30``, ``1.5e-7``, ``100000000000000000000.0``."""
+    if value != value:  # noqa: PLR0124 - the only number that differs from itself
+        return "NaN"
+    text = repr(value)
+    if text.endswith("inf"):
+        return text.replace("inf", "Infinity")
+    sign = "-" if text[0] == "-" else ""
+    mantissa, _, exponent = text.lstrip("-").partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    if not digits:
+        return f"{sign}0.0"
+    point = len(whole) + int(exponent or 0) - (len(whole + fraction) - len(digits))
+    digits = digits.rstrip("0")
+    if len(digits) <= point <= 21:
+        return f"{sign}{digits}{'0' * (point - len(digits))}.0"
+    if 0 < point <= 21:
+        return f"{sign}{digits[:point]}.{digits[point:]}"
+    if -6 < point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    tail = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{sign}{digits[0]}{tail}e{point - 1}"

@@ -1,0 +1,100 @@
+"""A thread that owns an event loop: where the endpoints listen, read and write."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import threading
+from _thread import get_ident
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar, cast
+
+__all__ = ["LoopThread"]
+
+_T = TypeVar("_T")
+
+_WORKERS = 4
+
+
+class LoopThread:
+    """An event loop with its thread, the ways onto it, and workers for what would hold it up.
+
+    Parameters
+    ----------
+    name : str
+        Of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.loop = _new_loop()
+        self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._awake = False
+        self._later: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix=f"{name}-worker")
+        self.ident = 0
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.ident = get_ident()
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            asyncio.set_event_loop(None)
+            self.loop.close()
+
+    def post(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Run a function on the loop soon; from any thread, in order, harmless after `stop`."""
+        self._posted.append((function, arguments))
+        if not self._awake:
+            self._awake = True
+            with contextlib.suppress(RuntimeError):  # closed meanwhile
+                self.loop.call_soon_threadsafe(self._work_off)
+
+    def _work_off(self) -> None:
+        self._awake = False
+        while self._posted:
+            function, arguments = self._posted.popleft()
+            function(*arguments)
+
+    def after_reading(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Run a function once all that has arrived is read; on the loop only.
+
+        So requests that arrive together are submitted together, and one batch can hold them.
+        """
+        if not self._later:
+            self.loop.call_soon(self._do_later)
+        self._later.append((function, arguments))
+
+    def _do_later(self) -> None:
+        later, self._later = self._later, []
+        for function, arguments in later:
+            function(*arguments)
+
+    def call(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine on the loop, and wait for its result; from another thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+
+    def work(self, task: Callable[[], None]) -> None:
+        """Run something long on a worker; dropped after `stop`."""
+        with contextlib.suppress(RuntimeError):
+            self._workers.submit(task)
+
+    def stop(self) -> None:
+        """End all threads; harmless when repeated."""
+        self._workers.shutdown(wait=True, cancel_futures=True)
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        uvloop = importlib.import_module("uvloop")  # an extra
+    except ImportError:
+        return asyncio.new_event_loop()
+    return cast("asyncio.AbstractEventLoop", uvloop.new_event_loop())

@@ -1,0 +1,250 @@
+"""What Prometheus reads: Triton's metric names over this server's books (protocol.md §9)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.backends.python.metrics import Family, MetricKind, Sample, families_of
+
+if TYPE_CHECKING:
+    from nbtriton.engine import Server
+
+__all__ = ["Metrics"]
+
+_COUNTERS = (
+    ("nv_inference_request_success", "Number of successful inference requests, all batch sizes"),
+    ("nv_inference_request_failure", "Number of failed inference requests, all batch sizes"),
+    ("nv_inference_count", "Number of inferences performed (does not include cached requests)"),
+    (
+        "nv_inference_exec_count",
+        "Number of model executions performed (does not include cached requests)",
+    ),
+    (
+        "nv_inference_request_duration_us",
+        "Cumulative inference request duration in microseconds (includes cached requests)",
+    ),
+    (
+        "nv_inference_queue_duration_us",
+        "Cumulative inference queuing duration in microseconds (includes cached requests)",
+    ),
+    (
+        "nv_inference_compute_input_duration_us",
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+    ),
+    (
+        "nv_inference_compute_infer_duration_us",
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+    ),
+    (
+        "nv_inference_compute_output_duration_us",
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+    ),
+)
+_DURATIONS = {
+    "nv_inference_request_duration_us": "success",
+    "nv_inference_queue_duration_us": "queue",
+    "nv_inference_compute_input_duration_us": "compute_input",
+    "nv_inference_compute_infer_duration_us": "compute_infer",
+    "nv_inference_compute_output_duration_us": "compute_output",
+}
+_REASONS = ("BACKEND", "CANCELED", "OTHER", "REJECTED")
+_PER_MODEL_CACHE = (
+    ("nv_cache_num_hits_per_model", "Number of cache hits per model", "cache_hit", "count"),
+    (
+        "nv_cache_hit_duration_per_model",
+        "Total cache hit duration per model, in microseconds",
+        "cache_hit",
+        "ns",
+    ),
+    ("nv_cache_num_misses_per_model", "Number of cache misses per model", "cache_miss", "count"),
+    (
+        "nv_cache_miss_duration_per_model",
+        "Total cache miss (insert+lookup) duration per model, in microseconds",
+        "cache_miss",
+        "ns",
+    ),
+)
+_KINDS = {
+    MetricKind.COUNTER: "counter",
+    MetricKind.GAUGE: "gauge",
+    MetricKind.HISTOGRAM: "histogram",
+}
+Labels = Iterable[tuple[str, str]]
+
+
+class Metrics:
+    """The text of the metrics endpoint.
+
+    Parameters
+    ----------
+    server : Server
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._lock = threading.Lock()
+        self._cpu = (0, 0)  # busy and total ticks when last asked
+
+    def text(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        lines: list[str] = []
+        stats = self._server.statistics()["model_stats"]
+        for name, what in _COUNTERS:
+            _family(lines, name, what, "counter")
+            for entry in stats:
+                if name == "nv_inference_request_failure":
+                    self._failures(lines, entry)
+                else:
+                    _sample(lines, name, _labels(entry), _counter(name, entry))
+        self._cache(lines, stats)
+        name = "nv_inference_pending_request_count"
+        _family(lines, name, "Instantaneous number of pending requests awaiting execution per-model.", "gauge")  # fmt: skip
+        for model in self._server.models():
+            _sample(
+                lines, name, [("model", model.name), ("version", str(model.version))], model.queued
+            )
+        self._machine(lines)
+        for family in families_of(self._server.models_view):
+            _custom(lines, family)
+        return ("\n".join(lines) + "\n").encode()
+
+    def _failures(self, lines: list[str], entry: Mapping[str, Any]) -> None:
+        # The books do not tell reasons apart; refused requests are not in them (scheduling.md §18).
+        for reason in _REASONS:
+            count = entry["inference_stats"]["fail"]["count"] if reason == "BACKEND" else 0
+            labels = [("model", entry["name"]), ("reason", reason), ("version", entry["version"])]
+            _sample(lines, "nv_inference_request_failure", labels, count)
+
+    def _cache(self, lines: list[str], stats: Iterable[Mapping[str, Any]]) -> None:
+        cache = self._server.cache
+        if cache is None:
+            return
+        cached = [
+            entry
+            for entry in stats
+            if any(entry["inference_stats"][key]["count"] for key in ("cache_hit", "cache_miss"))
+        ]
+        for name, what, field, unit in _PER_MODEL_CACHE:
+            _family(lines, name, what, "counter")
+            for entry in cached:
+                value = entry["inference_stats"][field][unit]
+                _sample(lines, name, _labels(entry), value // 1000 if unit == "ns" else value)
+        books = cache.statistics()
+        for name, what, value in (
+            ("nv_cache_util", "Cache utilization [0.0 - 1.0]", books.used_bytes / books.size_bytes),
+            ("nv_cache_num_entries", "Number of responses stored in response cache", books.entries),
+            ("nv_cache_num_lookups", "Number of cache lookups in response cache", books.hits + books.misses),
+            ("nv_cache_num_hits", "Number of cache hits in response cache", books.hits),
+            ("nv_cache_num_misses", "Number of cache misses in response cache", books.misses),
+            ("nv_cache_num_evictions", "Number of cache evictions in response cache", books.evictions),
+        ):  # fmt: skip
+            _family(lines, name, what, "gauge")
+            _sample(lines, name, (), value)
+
+    def _machine(self, lines: list[str]) -> None:
+        total, used = _memory()
+        for name, what, value in (
+            ("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0),
+            ("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", 0),
+            ("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", self._utilization()),
+            ("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", total),
+            ("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", used),
+        ):  # fmt: skip
+            _family(lines, name, what, "gauge")
+            _sample(lines, name, (), value)
+
+    def _utilization(self) -> float:
+        """Return the share of the machine's time that was busy since the last question."""
+        busy, total = _ticks()
+        with self._lock:
+            before_busy, before_total = self._cpu
+            self._cpu = (busy, total)
+        passed = total - before_total
+        return (busy - before_busy) / passed if passed > 0 else 0.0
+
+
+def _labels(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [("model", entry["name"]), ("version", entry["version"])]
+
+
+def _counter(name: str, entry: Mapping[str, Any]) -> int:
+    durations = entry["inference_stats"]
+    if name in _DURATIONS:
+        return int(durations[_DURATIONS[name]]["ns"]) // 1000
+    if name == "nv_inference_request_success":
+        return int(durations["success"]["count"])
+    return int(entry["inference_count" if name == "nv_inference_count" else "execution_count"])
+
+
+def _family(lines: list[str], name: str, what: str, kind: str) -> None:
+    # A line break in a model's own description would begin a line of our text.
+    safe = what.replace("\\", "\\\\").replace("\n", "\\n")
+    lines += (f"# HELP {name} {safe}", f"# TYPE {name} {kind}")
+
+
+def _sample(lines: list[str], name: str, labels: Labels, value: float) -> None:
+    text = ",".join(f'{label}="{_escaped(content)}"' for label, content in labels)
+    lines.append(f"{name}{{{text}}} {_number(value)}" if text else f"{name} {_number(value)}")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    if value != value:  # noqa: PLR0124 - not a number
+        return "Nan"
+    if value in (float("inf"), float("-inf")):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value == int(value) else repr(float(value))
+
+
+def _custom(lines: list[str], family: Family) -> None:
+    """A family of the models' own: `pb_utils.MetricFamily`."""
+    _family(lines, family.name, family.description, _KINDS[family.kind])
+    samples = [sample for _, sample in sorted(family.samples.items())]
+    for sample in samples:
+        if family.kind is MetricKind.HISTOGRAM:
+            _histogram(lines, family.name, sample)
+        else:
+            _sample(lines, family.name, sample.labels, sample.value)
+
+
+def _histogram(lines: list[str], name: str, sample: Sample) -> None:
+    with sample.lock:
+        count, total, buckets = sample.count, sample.total, list(sample.buckets)
+    _sample(lines, f"{name}_count", sample.labels, count)
+    _sample(lines, f"{name}_sum", sample.labels, total)
+    so_far = 0
+    for bound, number in zip((*sample.bounds, float("inf")), buckets, strict=True):
+        so_far += number
+        _sample(lines, f"{name}_bucket", [*sample.labels, ("le", _number(bound))], so_far)
+
+
+def _memory() -> tuple[int, int]:
+    """Return the machine's memory and what of it is used, in bytes; zeros where Linux is missing."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0, 0
+    kib = {line.partition(":")[0]: line.partition(":")[2].split()[0] for line in lines}
+    total = int(kib["MemTotal"]) * 1024
+    return total, total - int(kib.get("MemAvailable", kib["MemFree"])) * 1024
+
+
+def _ticks() -> tuple[int, int]:
+    """Return the busy and all clock ticks of the machine since it started."""
+    try:
+        fields = [
+            int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+        ]
+    except OSError:
+        times = os.times()
+        busy = int((times.user + times.system) * 100)
+        return busy, int(times.elapsed * 100) * (os.cpu_count() or 1)
+    idle = fields[3] + fields[4]
+    return sum(fields[:8]) - idle, sum(fields[:8])

@@ -1,0 +1,191 @@
+"""What the endpoints of one server share, whatever protocol they speak."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nbtriton.config import is_ensemble
+from nbtriton.errors import TritonError, UnavailableError
+from nbtriton.frontends.settings import LogSettings, TraceSettings
+from nbtriton.frontends.shared_memory import SharedMemory
+
+if TYPE_CHECKING:
+    from nbtriton.engine import Server
+
+__all__ = ["EXTENSIONS", "Control", "Endpoint", "Limits", "NoControl", "Service"]
+
+# The server whose protocol this is; clients compare its number with what they know.
+PROTOCOL_VERSION = "2.51.0"
+EXTENSIONS = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+
+
+class Control(Protocol):
+    """Who loads and unloads models on a client's behalf."""
+
+    def index(self, ready: bool) -> list[dict[str, Any]]:
+        """Return ``name`` and maybe ``version``, ``state``, ``reason`` of every model version."""
+        ...
+
+    def load(self, name: str, parameters: dict[str, Any]) -> None:
+        """Load a model; ``config`` is JSON text, ``file:<path>`` are bytes."""
+        ...
+
+    def unload(self, name: str, parameters: dict[str, Any]) -> None:
+        """Unload a model; ``unload_dependents`` is a bool."""
+        ...
+
+
+class Endpoint(Protocol):
+    """A protocol on a port."""
+
+    @property
+    def port(self) -> int: ...
+    def close(self, *, drain_s: float = 0.0) -> None:
+        """Stop: take no more requests, wait so long for those that run, then cut them off."""
+        ...
+
+
+class NoControl:
+    """Triton's ``--model-control-mode=none``: models can be listed, nothing else."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def index(self, ready: bool) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": model.name,
+                "version": str(model.version),
+                "state": model.state,
+                **({"reason": model.reason} if model.reason else {}),
+            }
+            for model in self._server.models()
+            if not ready or model.state == "READY"
+        ]
+
+    def load(self, name: str, parameters: dict[str, Any]) -> None:  # noqa: ARG002
+        raise UnavailableError("explicit model load / unload is not allowed if polling is enabled")
+
+    def unload(self, name: str, parameters: dict[str, Any]) -> None:
+        self.load(name, parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client may cost.
+
+    Parameters
+    ----------
+    header_bytes : int
+        Request line and header fields of one request.
+    body_bytes : int
+        The body of one request, compressed or not. gRPC's own limit by default.
+    unread_bytes : int
+        Responses that a client does not read; beyond this it is cut off.
+    head_s : float
+        Seconds from the first byte of a request to the end of its header fields.
+    idle_s : float
+        Seconds without progress, inside a request or while a response waits to be read.
+    connections : int
+        Connections at a time, all clients together.
+    """
+
+    header_bytes: int = 64 << 10
+    body_bytes: int = (1 << 31) - 1
+    unread_bytes: int = 64 << 20
+    head_s: float = 30.0
+    idle_s: float = 60.0
+    connections: int = 1000
+
+
+@dataclass(slots=True)
+class Service:
+    """One server and what its clients may do to it.
+
+    Parameters
+    ----------
+    server : Server
+    control : Control
+        Model control.
+    strict_readiness : bool
+        Whether a model that failed makes the server not ready, as in Triton by default.
+    restricted : mapping
+        API category (``"inference"``, ``"model-repository"``, …) to the header field and the value
+        that a client must send.
+    header_forward : re.Pattern, optional
+        Header fields that become request parameters.
+    """
+
+    server: Server
+    control: Control
+    shared_memory: SharedMemory = field(default_factory=SharedMemory)
+    trace: TraceSettings = field(default_factory=TraceSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    limits: Limits = field(default_factory=Limits)
+    strict_readiness: bool = True
+    restricted: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    header_forward: re.Pattern[str] | None = None
+
+    def metadata(self) -> dict[str, Any]:
+        """Return Triton's server metadata."""
+        return {
+            "name": "triton",
+            "version": PROTOCOL_VERSION,
+            "extensions": list(EXTENSIONS),
+        }
+
+    def is_ready(self) -> bool:
+        """Return True if no model failed or is still loading; unloaded ones do not count."""
+        if not self.strict_readiness:
+            return True
+        return all(
+            entry.get("state", "READY") == "READY" or entry.get("reason") == "unloaded"
+            for entry in self.control.index(ready=False)
+        )
+
+    def labels(self, name: str, version: int, output: str) -> tuple[str, ...]:
+        """Return the class labels of an output; none if the model has no file of them."""
+        try:
+            config = self.server.config(name, version)
+        except TritonError:  # unloaded since
+            return ()
+        if is_ensemble(config):
+            for step in config.ensemble_scheduling.step:
+                for inner, outer in step.output_map.items():
+                    if outer == output:
+                        return self.labels(step.model_name, step.model_version, inner)
+            return ()
+        source = self.server.source(name, version)
+        for tensor in config.output:
+            if tensor.name == output and tensor.label_filename and isinstance(source, Path):
+                folder = source.parent.parent if source.parent.name.isdigit() else source.parent
+                file = folder / tensor.label_filename
+                try:
+                    return _read_labels(file, file.stat().st_mtime_ns)
+                except OSError:
+                    return ()
+        return ()
+
+
+@lru_cache(maxsize=64)
+def _read_labels(file: Path, _changed: int) -> tuple[str, ...]:
+    return tuple(line.rstrip("\r") for line in file.read_text(errors="replace").split("\n"))
