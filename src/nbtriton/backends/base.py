@@ -258,5 +258,9 @@ class Backend(ABC):
     def create_instance(self, context: InstanceContext) -> BackendInstance:
         """Create one instance; called on the instance's own thread."""
 
+    def served(self, context: ModelContext) -> object:
+        """Return what the instances run, for writing it to a file: by default the source."""
+        return context.source
+
     def close(self) -> None:
         """Give back what the instances shared; all instances are finalized before."""

@@ -157,6 +157,10 @@ class ModelRuntime(Runtime):
         """Wait until the instances are finalized; False if time ran out."""
         return wait_in_slices(self._retired.wait, timeout_s)
 
+    def served(self) -> object:
+        """Return what the instances run; see `Backend.served`."""
+        return self._backend.served(self.context)
+
     def abandon(self, reason: str) -> None:
         """Answer everything that waits with UNAVAILABLE."""
         self._post(self._on_abandon, reason)

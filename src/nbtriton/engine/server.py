@@ -704,6 +704,11 @@ class Server:
         """Return what a model was made of; None for an ensemble."""
         return getattr(self._registry.resolve(name, version), "source", None)
 
+    def served(self, name: str, version: int = -1) -> object:
+        """Return what the instances of a version run: the source, or a module with its weights."""
+        runtime = self._registry.resolve(name, version)
+        return runtime.served() if isinstance(runtime, ModelRuntime) else None
+
     def _check_open(self) -> None:
         if self._closed:
             raise EngineStoppedError("the server is closed", hint="make a new nbtriton.Server()")

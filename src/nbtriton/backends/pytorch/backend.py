@@ -99,6 +99,11 @@ class PyTorchBackend(Backend):
             optimized=not _flag(model.config, "DISABLE_OPTIMIZED_EXECUTION", default=False),
         )
 
+    def served(self, context: ModelContext) -> object:
+        """Return the module with the weights that serve; the path of a file."""
+        source = context.source
+        return source if isinstance(source, Path) else self._of(context).master()
+
     def close(self) -> None:
         """Let go of the weights."""
         if self._modules is not None:
