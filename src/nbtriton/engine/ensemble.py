@@ -13,13 +13,20 @@ from time import monotonic_ns
 
 from nbtriton.backends.base import Response
 from nbtriton.config import ModelConfig
+from nbtriton.engine.inflight import StepGate
 from nbtriton.engine.request import BARE_FINAL, InferenceRequest
 from nbtriton.engine.result import RequestTiming
 from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.settings import ensemble_plan
 from nbtriton.engine.shield import wait_in_slices
 from nbtriton.engine.snapshot import ModelSnapshot
-from nbtriton.errors import EngineStoppedError, InternalError, InvalidArgumentError, TritonError
+from nbtriton.errors import (
+    CancelledError,
+    EngineStoppedError,
+    InternalError,
+    InvalidArgumentError,
+    TritonError,
+)
 from nbtriton.scheduling import (
     SEQUENCE_END,
     SEQUENCE_START,
@@ -55,6 +62,8 @@ class EnsembleRuntime(Runtime):
     def __init__(self, config: ModelConfig, version: int, resolve: Resolve) -> None:
         super().__init__(config, version)
         self.plan = ensemble_plan(config)
+        limit = config.ensemble_scheduling.max_inflight_requests
+        self.gates = [StepGate(limit) for _ in self.plan.steps] if limit else []
         readers = Counter(chain(*self.plan.step_inputs, self.plan.outputs))
         # Tensors that a step must not change, as another step or the caller gets them too.
         self.shared = frozenset(tensor for tensor, count in readers.items() if count > 1)
@@ -282,11 +291,28 @@ class _Flight:
                 self._waves[start.iteration].tensors.pop(tensor, None)
         return ready
 
-    def _start(self, start: Start, inputs: dict[str, Array], mark: _Mark | None) -> None:
+    def _start(
+        self, start: Start, inputs: dict[str, Array], mark: _Mark | None
+    ) -> threading.Event | None:
+        """Start a step, or leave it to do so when there is a place in it (E21)."""
+        gates = self.ensemble.gates
+        if not gates:
+            self._enter(start, inputs, mark)
+            return None
+        return gates[start.step].enter(partial(self._enter, start, inputs, mark))
+
+    def _left(self, start: Start) -> None:
+        """A step is over: its place is free."""
+        if self.ensemble.gates:
+            self.ensemble.gates[start.step].leave()
+
+    def _enter(self, start: Start, inputs: dict[str, Array], mark: _Mark | None) -> None:
         runtime = self.crew.runtimes[start.step]
         request = self.request
         correlation_id, flags = mark or (request.correlation_id, request.flags)
         try:
+            if self.ensemble.gates and self.run.failed:  # while it waited for its place
+                raise CancelledError("the ensemble's request failed")
             sub = runtime.admit(
                 inputs,
                 outputs=self.crew.wanted[start.step],
@@ -309,6 +335,7 @@ class _Flight:
             self._fail(_as_triton_error(error))
             if done:
                 self._conclude()
+            self._left(start)
 
     def _responded(
         self, start: Start, sub: InferenceRequest, response: Response, final: bool
@@ -338,10 +365,17 @@ class _Flight:
             self._send()
         elif emit is not None:
             self._answer(emit)
-        for following in ready:
-            self._start(*following)
+        turns = [self._start(*following) for following in ready]
         if done:
             self._conclude()
+        if final:
+            self._left(start)
+            return
+        # A decoupled model is held back until what it sent has found its places: its next
+        # responses would only pile up in memory.
+        for turn in turns:
+            if turn is not None:
+                turn.wait()
 
     def _take(self, start: Start, response: Response) -> tuple[list[_Ready], Response | None]:
         mark = _mark(response.parameters) if response.parameters else None

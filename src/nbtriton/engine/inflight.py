@@ -1,0 +1,61 @@
+"""How many requests of an ensemble may be in one step at a time (max_inflight_requests, E21)."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+__all__ = ["StepGate"]
+
+
+class StepGate:
+    """The places in one step, shared by all requests of an ensemble; first come, first served.
+
+    Parameters
+    ----------
+    limit : int
+        At least 1.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._handing_on = False
+        self._waiting: deque[tuple[Callable[[], None], threading.Event]] = deque()
+
+    def enter(self, go: Callable[[], None]) -> threading.Event | None:
+        """Call ``go()`` now, or when a place becomes free.
+
+        Returns
+        -------
+        threading.Event or None
+            Set once it had its turn; None if that was at once.
+        """
+        with self._lock:
+            if self._inside >= self._limit:
+                turn = threading.Event()
+                self._waiting.append((go, turn))
+                return turn
+            self._inside += 1
+        go()
+        return None
+
+    def leave(self) -> None:
+        """A place is free: the next one has its turn, on this thread."""
+        with self._lock:
+            self._inside -= 1
+            # What has its turn may leave at once, and must not nest deeper for each that waits.
+            if self._handing_on:
+                return
+            self._handing_on = True
+        while True:
+            with self._lock:
+                if not self._waiting or self._inside >= self._limit:
+                    self._handing_on = False
+                    return
+                self._inside += 1
+                go, turn = self._waiting.popleft()
+            turn.set()
+            go()
