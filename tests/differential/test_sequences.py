@@ -173,6 +173,8 @@ SHAPES = model("shapes", dims="-1")
 LONG = "max_sequence_idle_microseconds: 30000000"
 OLDEST = model("oldest", f"{LONG} oldest {{ }}")
 CANDIDATES = model("candidates", f"{LONG} oldest {{ max_candidate_sequences: 2 }}")
+# A full batch waits: nothing can join it, whatever the threads do.
+OLDEST_FIVE = model("oldest_five", "oldest { max_candidate_sequences: 5 }")
 SINGLE = model("single", LONG, mbs=1)
 IDLE = model("idle", "max_sequence_idle_microseconds: 400000", mbs=1)
 IDLE_OLDEST = model(
@@ -191,6 +193,7 @@ MODELS = (
     FLAT,
     SHAPES,
     OLDEST,
+    OLDEST_FIVE,
     CANDIDATES,
     SINGLE,
     IDLE,
@@ -315,7 +318,7 @@ SCENARIOS = [
         ask(2, "E"),
         ask(3, "E", length=2),
     ),
-    held("OL-1 single requests share a batch", OLDEST, *asks("1SEG 2SE 3SE 4SE")),
+    held("OL-1 sequences share a batch", OLDEST_FIVE, *asks("1SG 2S 3S 4S 5S")),
     held("OL-1 one at a time of a sequence", OLDEST, *asks("1SG 1 1 1E")),
     held("OL-3 candidates", CANDIDATES, *asks("1SEG 2S 2 2E")),
     held("OL-4 one after the other", CANDIDATES, *asks("1SEG 1S 1 1E")),
@@ -420,18 +423,21 @@ def ours(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def named(scenario: Scenario, outcome: Outcome) -> list[Answer]:
     """Which of two equal instances is the first one is nobody's rule: number them as they come.
 
-    Without statistics the batches are not compared either.
+    So are executions, and without statistics no batches are compared at all.
     """
-    numbers: dict[str, int] = {}
+    instances: dict[str, int] = {}
+    executions: dict[str, int] = {}
     answers = []
     for answer in outcome.answers:
-        if "SEEN" in answer.outputs:
+        if "SEEN" in answer.outputs and scenario.models[0].source == LOOKS:
             datatype, shape, (seen,) = answer.outputs["SEEN"]
-            instance, _, rest = (seen.decode() if isinstance(seen, bytes) else seen).partition("; ")
-            number = numbers.setdefault(instance, len(numbers))
-            if not scenario.statistics:
-                rest = "; ".join(rest.split("; ")[3:])
-            answer.outputs["SEEN"] = (datatype, shape, [f"{number}; {rest}"])
+            text = seen.decode() if isinstance(seen, bytes) else seen
+            instance, execution, *rest = text.split("; ")
+            words = [instances.setdefault(instance, len(instances)), *rest[2:]]
+            if scenario.statistics:
+                first = executions.setdefault(instance, int(execution))
+                words += [int(execution) - first, *rest[:2]]
+            answer.outputs["SEEN"] = (datatype, shape, ["; ".join(map(str, words))])
         answers.append(answer)
     return answers
 
