@@ -11,6 +11,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response
+from nbtriton.engine.answering import answering
 from nbtriton.engine.request import InferenceRequest
 from nbtriton.engine.runtime import inline_runs
 from nbtriton.engine.shield import MAIN_THREAD, shield, wait_in_slices
@@ -191,10 +192,14 @@ class Instance:
         )
         self._batch_size = 0
         self.running = ()
+        outer, answering.owed = answering.owed, []
         try:
             self._answer(requests, responses, error)
         finally:
+            owed, answering.owed = answering.owed, outer
             owner.finished(self._index, requests)
+            for function in owed:
+                function()
 
     def _answer(
         self,

@@ -12,6 +12,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
+from nbtriton.engine.answering import after_answers
+
 __all__ = ["LoopThread"]
 
 _T = TypeVar("_T")
@@ -50,6 +52,10 @@ class LoopThread:
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
         """Run a function on the loop soon; from any thread, in order, harmless after `stop`."""
         self._posted.append((function, arguments))
+        if not self._awake:
+            after_answers(self._wake)
+
+    def _wake(self) -> None:
         if not self._awake:
             self._awake = True
             with contextlib.suppress(RuntimeError):  # closed meanwhile

@@ -119,15 +119,13 @@ def arrays_of(
     return arrays
 
 
-def _view(
-    shape: tuple[int, ...], dtype: np.dtype[Any], data: bytes | memoryview | np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any]:
-    if dtype.kind == "b":
-        # Any byte but 0 is true; numpy's bool is only defined for 0 and 1.
-        return np.frombuffer(data, np.uint8).astype(np.bool_).reshape(shape)
-    if type(data) is np.ndarray:
-        return data.reshape(shape)
+def _view(shape: tuple[int, ...], dtype: np.dtype[Any], data: Data) -> np.ndarray[Any, Any]:
     try:
+        if type(data) is np.ndarray:
+            return data.reshape(shape)
+        if dtype.kind == "b":
+            # Any byte but 0 is true; numpy's bool is only defined for 0 and 1.
+            return np.ndarray(shape, np.uint8, data) != 0
         array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data)
     except ValueError:  # a dimension of 0 beside one that numpy cannot hold, or too many of them
         raise _too_large(shape) from None
