@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,12 +62,9 @@ def encode_infer(
     TritonError
         An output cannot travel the way it was asked for.
     """
-    head = [b"{"]
-    if call.request_id:
-        head += (b'"id":', dumps(call.request_id), b",")
-    head += (
-        b'"model_name":', dumps(model_name), b',"model_version":"%d"' % model_version
-    )  # fmt: skip
+    request_id = call.request_id
+    head = [b'{"id":%s,' % dumps(request_id) if request_id else b"{"]
+    head.append(_model_members(model_name, model_version))
     if parameters:
         head += (b',"parameters":', dumps(dict(parameters)))
     head.append(b',"outputs":[')
@@ -78,11 +76,7 @@ def encode_infer(
         if wanted.classes:
             array = classify(raw, wanted.classes, batches, labels(name))
         datatype = datatype_of(array)
-        shape = shape_of(array)
-        head.append(
-            b'%s{"name":%s,"datatype":"%s","shape":[%s]'
-            % (comma, dumps(name), datatype.encode(), ",".join(map(str, shape)).encode())
-        )
+        head += (comma, _output_members(name, datatype, shape_of(array)))
         comma = b","
         if wanted.kind == "binary":
             blob = wire_bytes(array)
@@ -98,6 +92,20 @@ def encode_infer(
     head.append(b"]}")
     text = b"".join(head)
     return Answer([text, *blobs], len(text) if blobs else 0)
+
+
+# The beginnings of answers, which are few.
+@lru_cache(maxsize=256)
+def _model_members(name: str, version: int) -> bytes:
+    return b'"model_name":%s,"model_version":"%d"' % (dumps(name), version)
+
+
+@lru_cache(maxsize=1024)
+def _output_members(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    dims = ",".join(map(str, shape))
+    return b'{"name":%s,"datatype":"%s","shape":[%s]' % (
+        dumps(name), datatype.encode(), dims.encode(),
+    )  # fmt: skip
 
 
 def json_elements(array: Array, datatype: str) -> bytes:

@@ -27,6 +27,7 @@ from nbtriton.tensors import DATATYPES, numpy_dtype
 
 if TYPE_CHECKING:
     from nbtriton.engine import Interface
+    from nbtriton.frontends.plan import Plans
     from nbtriton.frontends.shared_memory import Lease, SharedMemory
     from nbtriton.tensors import Array
 
@@ -63,9 +64,9 @@ class Call:
 
     Parameters
     ----------
-    arrays : dict of str to array
+    arrays : mapping of str to array
         The inputs.
-    outputs : dict of str to OutputRequest
+    outputs : mapping of str to OutputRequest
         The requested outputs; empty for all of them.
     default : OutputRequest
         For outputs when none is named.
@@ -75,8 +76,8 @@ class Call:
         Shared memory that is in use until the request is answered.
     """
 
-    arrays: dict[str, Array] = field(default_factory=dict)
-    outputs: dict[str, OutputRequest] = field(default_factory=dict)
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    outputs: Mapping[str, OutputRequest] = field(default_factory=dict)
     default: OutputRequest = field(default_factory=OutputRequest)
     options: dict[str, Any] = field(default_factory=dict)
     leases: list[Lease] = field(default_factory=list)
@@ -102,6 +103,7 @@ def decode_infer(
     header_length: int,
     interface: Interface,
     shared_memory: SharedMemory,
+    plans: Plans | None = None,
 ) -> Call:
     """Read the body of an infer request.
 
@@ -115,12 +117,24 @@ def decode_infer(
         The model's signature.
     shared_memory : SharedMemory
         Where regions are looked up.
+    plans : Plans, optional
+        What is known of texts that came before.
 
     Raises
     ------
     TritonError
         With Triton's text; nothing is held then.
     """
+    rest, request_id = b"", None
+    if plans is not None and 0 < header_length < len(body):
+        rest, request_id = plans.split(bytes(body[:header_length]))
+        plan = plans.find(rest, len(body) - header_length)
+        if plan is not None:
+            options = dict(plan.options)
+            if request_id is not None:
+                options["request_id"] = request_id
+            arrays = plan.arrays(body, header_length)
+            return Call(arrays, plan.outputs, plan.default, options, [])
     call = Call()
     if header_length == 0:
         call.default = OutputRequest("binary")
@@ -147,6 +161,8 @@ def decode_infer(
         raise
     if call.outputs:
         call.options["outputs"] = tuple(call.outputs)
+    if plans is not None and rest:
+        plans.learn(rest, request_id, inputs, len(body) - header_length, call)
     return call
 
 
@@ -383,6 +399,7 @@ def _refuse_elements(flat: list[Any], wanted: frozenset[type], complaint: str, c
 
 
 def _read_outputs(document: Any, shared_memory: SharedMemory, call: Call) -> None:
+    outputs: dict[str, OutputRequest] = {}
     for item in member_as_array(document, "outputs", "Unable to parse 'outputs': "):
         parameters = _parameters_of(item)
         if "shared_memory_region" in parameters:
@@ -399,7 +416,8 @@ def _read_outputs(document: Any, shared_memory: SharedMemory, call: Call) -> Non
                 call.leases.append(wanted.lease)
             elif as_bool(parameters.get("binary_data", False), "Unable to parse 'binary_data': "):
                 wanted.kind = "binary"
-        call.outputs.setdefault(name, wanted)  # P-27
+        outputs.setdefault(name, wanted)  # P-27
+    call.outputs = outputs
 
 
 def _check_shared_output(parameters: Mapping[str, Any]) -> None:

@@ -57,7 +57,12 @@ class Handlers:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._inference = Inference(service)
+        inference = Inference(service)
+        self._infer = {
+            "infer": inference.infer,
+            "generate": inference.generate,
+            "generate_stream": inference.generate_stream,
+        }
         self._routes: dict[str, Route | None] = {}
         # Loading takes seconds, and the index may have to look at the disk.
         self._slow = {"repository_load", "repository_unload", "repository_index"}
@@ -92,7 +97,7 @@ class Handlers:
             exchange.respond(Reply(405, TEXT, (error_body("Method Not Allowed"),)))
             return
         if route.category == "inference":
-            getattr(self._inference, route.handler)(exchange, **route.arguments)
+            self._infer[route.handler](exchange, **route.arguments)
         elif route.handler in self._slow:
             exchange.work(lambda: self._answer(exchange, route))
         else:

@@ -21,6 +21,7 @@ from nbtriton.frontends.answer import Answer, encode_infer
 from nbtriton.frontends.codec import Call, decode_infer
 from nbtriton.frontends.exchange import JSON, TEXT, Exchange, Reply, error_body, error_reply
 from nbtriton.frontends.generate import decode_generate, encode_generate
+from nbtriton.frontends.plan import Plans
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response
@@ -73,6 +74,7 @@ class Inference:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._server = service.server
+        self._plans = Plans()
 
     # -- infer -----------------------------------------------------------------------------------
 
@@ -124,7 +126,7 @@ class Inference:
                 except TritonError as error:
                     exchange.respond(error_reply(error, TEXT))
                     return
-            call = decode_infer(body, length, interface, self._service.shared_memory)
+            call = decode_infer(body, length, interface, self._service.shared_memory, self._plans)
             self._forward_headers(exchange, call)
             if call.options.get("correlation_id") == "":
                 del call.options["correlation_id"]
