@@ -1,0 +1,139 @@
+"""Throughput over HTTP beside the real tritonserver: one model.py, one perf_analyzer, one run.
+
+    python bench/over_http.py --rounds 3 --interval-ms 1000
+
+Both servers answer the same unmodified perf_analyzer with 32 connections. nbtriton serves from a
+process of its own, as tritonserver does. Rounds alternate between the two, so that a machine that
+slows down slows both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from nbtriton.errors import TritonError
+from nbtriton.repository.reference import Reference, ensure_reference
+
+CONNECTIONS = 32
+TARGET = 1.5
+
+MODEL = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", x * 2)]))
+        return responses
+"""
+
+CONFIG = """
+name: "double"
+backend: "python"
+max_batch_size: 32
+input { name: "IN" data_type: TYPE_FP32 dims: [ 16 ] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [ 16 ] }
+instance_group { count: 1 kind: KIND_CPU }
+dynamic_batching { }
+"""
+
+# The other process: loads the model, says its port, ends with its input.
+SERVE = """
+import sys
+from pathlib import Path
+import nbtriton
+from nbtriton.frontends import serve
+folder = Path(sys.argv[1])
+with nbtriton.Server() as server:
+    server.load((folder / "config.pbtxt").read_text(), folder / "1" / "model.py", name="double")
+    with serve(server, http_port=0, metrics_port=None) as endpoints:
+        print(endpoints.http_port, flush=True)
+        sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def ours(folder: Path) -> Iterator[str]:
+    """Run nbtriton; gives its address."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVE, str(folder)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        port = process.stdout.readline().strip()
+        if not port:
+            sys.exit("nbtriton did not start")
+        yield f"127.0.0.1:{port}"
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def measure(reference: Reference, url: str, interval_ms: int, binary: bool) -> tuple[float, float]:
+    """Return inferences a second and the median latency in microseconds."""
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch, "report.csv")
+        kind = "binary" if binary else "json"
+        done = reference.perf_analyzer(
+            "-m", "double", "-i", "http", "-u", url, "--async",
+            "--input-tensor-format", kind, "--output-tensor-format", kind,
+            "--concurrency-range", str(CONNECTIONS), "--measurement-interval", str(interval_ms),
+            "--stability-percentage", "999", "--max-trials", "3", "-f", str(report),
+            timeout_s=120,
+        )  # fmt: skip
+        if done.returncode:
+            sys.exit(f"perf_analyzer failed:\n{done.stdout}\n{done.stderr}")
+        (row,) = csv.DictReader(report.read_text().splitlines())
+    return float(row["Inferences/Second"]), float(row["p50 latency"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--interval-ms", type=int, default=1000, help="length of one window")
+    parser.add_argument("--json", action="store_true", help="tensors as JSON instead of binary")
+    arguments = parser.parse_args()
+    try:
+        reference = ensure_reference(on_progress=lambda line: print(f"reference server: {line}"))
+    except TritonError as error:
+        print(f"There is nothing to compare with here: {error.message}")
+        return 1
+    found: dict[str, list[float]] = {"nbtriton": [], "triton": []}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch, "double")
+        (folder / "1").mkdir(parents=True)
+        (folder / "1" / "model.py").write_text(MODEL)
+        (folder / "config.pbtxt").write_text(CONFIG)
+        with reference.server(scratch) as theirs, ours(folder) as url:
+            for number in range(1, arguments.rounds + 1):
+                for name, address in (("nbtriton", url), ("triton", theirs.http_url)):
+                    rate, p50_us = measure(
+                        reference, address, arguments.interval_ms, not arguments.json
+                    )
+                    found[name].append(rate)
+                    print(
+                        f"round {number}/{arguments.rounds}  {name:<9} {rate:10,.0f} infer/s  "
+                        f"p50 {p50_us:8,.0f} us",
+                        flush=True,
+                    )
+    mine, real = (statistics.median(found[name]) for name in ("nbtriton", "triton"))
+    kind = "JSON" if arguments.json else "binary"
+    print(
+        f"\n{CONNECTIONS} connections, {kind} tensors, the same model.py: nbtriton {mine:,.0f} "
+        f"infer/s, tritonserver {real:,.0f} infer/s, ratio {mine / real:.2f}x (wanted {TARGET}x)"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
