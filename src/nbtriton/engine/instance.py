@@ -225,16 +225,20 @@ class Instance:
             warm_up(self._owner, self._context, self._model)
         except BaseException as error:  # also SystemExit from a model's initialize
             self._error = error
-            return
         finally:
             self._created.set()
+        if self._error is None:
+            self._serve()
+        if self._model is not None:
+            try:
+                self._model.finalize()
+            except Exception:
+                _log.exception("finalize of %s raised", self.name)
+
+    def _serve(self) -> None:
         while (run := self._inbox.get()) is not None:
             try:
                 self.execute(run)
             except BaseException:
                 # The requests are answered; the instance goes on.
                 _log.exception("an execution of %s ended abnormally", self.name)
-        try:
-            self._model.finalize()
-        except Exception:
-            _log.exception("finalize of %s raised", self.name)

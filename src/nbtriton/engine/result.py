@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from nbtriton.tensors import Array, datatype_of, format_shape, shape_of, to_kind
 
 __all__ = ["InferenceResult", "RequestTiming"]
 
 
-@dataclass(slots=True, frozen=True)
-class RequestTiming:
+class RequestTiming(NamedTuple):
     """Where the time of one request went; durations in nanoseconds (scheduling.md §18).
 
     ``batch_size`` is the size of the batch it rode in. For an ensemble the compute times are the

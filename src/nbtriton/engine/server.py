@@ -225,7 +225,7 @@ class Server:
             raise InvalidArgumentError(
                 f"no code for model '{config.name}'",
                 hint="give model=…: a class, a torch module, a function or the path of a file; "
-                "an ensemble has platform: \"ensemble\" and ensemble_scheduling",
+                'an ensemble has platform: "ensemble" and ensemble_scheduling',
             )
         if isinstance(model, str):
             model = Path(model)

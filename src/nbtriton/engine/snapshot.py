@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["BatchRecord", "InstanceSnapshot", "ModelSnapshot", "ServerSnapshot"]
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRecord:
+class BatchRecord(NamedTuple):
     """One execution, kept in a ring buffer per model.
 
     Times are `time.monotonic_ns` values. ``reason`` is the scheduler's own word for why the batch
     was released then and with that size; ``queue_ns`` is the longest wait among its requests.
+    (A tuple: one is made per execution, in a third of the time of a frozen dataclass.)
     """
 
     model: str
