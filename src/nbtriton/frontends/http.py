@@ -36,6 +36,8 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _JOINED = 64 << 10
 # Requests of one client that wait behind the one in progress; then it is not read from.
 _PIPELINED = 16
+# What is read at a time, as asyncio does.
+_READ_SIZE = 256 << 10
 # Triton's backlog.
 _BACKLOG = 1024
 # How often stalled connections are looked for.
@@ -83,6 +85,8 @@ class HttpEndpoint:
         self.thread = thread
         self.keep_fields = keep_fields
         self.connections: set[Connection] = set()
+        # One for all: what is read is parsed before anything else is read.
+        self.buffer = memoryview(bytearray(_READ_SIZE))
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
         self._sweeping = False
@@ -190,7 +194,7 @@ class _HttpExchange(Exchange):
         self.connection.endpoint.thread.work(task)
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """One client.
 
     Parameters
@@ -256,11 +260,18 @@ class Connection(asyncio.Protocol):
         self.endpoint.answered()
         self._parser = None  # it refers to this connection
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self.endpoint.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.take(self.endpoint.buffer[:nbytes])
+
+    def take(self, data: memoryview) -> None:
+        """Read what has arrived; nothing of it is kept."""
         if self._deaf:
             return
         self._moved = self.endpoint.thread.loop.time()
-        if self._in_head:
+        if self._in_head:  # more of a head that has begun before
             self._head_size += len(data)
         try:
             self._parser.feed_data(data)
@@ -269,7 +280,7 @@ class Connection(asyncio.Protocol):
             self._parser = httptools.HttpRequestParser(self)
             rest = data[upgrade.args[0] :]
             if rest:
-                self.data_received(rest)
+                self.take(rest)
         except _TooMuchError as refusal:
             self._refuse(refusal.status, refusal.message)
         except httptools.HttpParserCallbackError as error:
@@ -297,22 +308,17 @@ class Connection(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        self._grow_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.lower()] = value
         if self.endpoint.keep_fields:
             self._fields.append((name, value))
-        self._grow_head(len(name) + len(value))
-
-    def _grow_head(self, size: int) -> None:
-        self._body_size += size  # the body has none yet
-        if self._body_size > self.endpoint.limits.header_bytes:
-            raise _TooMuchError(431, "the header of the request is too large")
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        self._body_size = 0
+        size = len(self._url) + sum(map(len, self._headers.values()))
+        if max(size, self._head_size) > self.endpoint.limits.header_bytes:
+            raise _TooMuchError(431, "the header of the request is too large")
         length = self._headers.get(b"content-length")
         limit = self.endpoint.limits.body_bytes
         if length is not None and int(length) > limit:
