@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nbtriton.errors import UnavailableError
+from nbtriton.errors import AlreadyExistsError, UnavailableError
 from nbtriton.repository import reference as module
 
 ROOT = Path(__file__).parents[2]
@@ -83,3 +83,15 @@ def test_perf_analyzer_runs(reference) -> None:
     done = reference.perf_analyzer("--version", timeout_s=30)
     assert done.returncode == 0
     assert done.stderr.startswith("Perf Analyzer Version")
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
+    place = tmp_path / "precious"
+    place.mkdir()
+    (place / "thesis.tex").write_text("years of work")
+    if module.why_unavailable():
+        pytest.skip(module.why_unavailable())
+    with pytest.raises(AlreadyExistsError) as error:
+        module.ensure_reference(place)
+    assert str(place) in error.value.message
+    assert (place / "thesis.tex").read_text() == "years of work"
