@@ -62,7 +62,9 @@ def test_E21_a_step_holds_so_many_requests_and_no_more(limit, together):
     gated = Gated()
     with Server() as server:
         server.load(MODEL, First, name="first")
-        server.load(MODEL + "instance_group { count: 4 kind: KIND_CPU }", gated.model(), name="second")
+        server.load(
+            MODEL + "instance_group { count: 4 kind: KIND_CPU }", gated.model(), name="second"
+        )
         server.load(ENSEMBLE.replace("LIMIT", limit), name="e")
         futures = [server.submit("e", {"IN": X}) for _ in range(4)]
         for _ in range(together):

@@ -51,9 +51,7 @@ class _InputRule:
         self.fixed = -1 not in spec.dims
         self.compared = not self.fixed and not spec.allow_ragged_batch  # G1
         # The dtype that needs no second look; BYTES elements and BF16 always get one.
-        self.dtype = (
-            numpy_dtype(spec.datatype) if spec.datatype not in ("BYTES", "BF16") else None
-        )
+        self.dtype = numpy_dtype(spec.datatype) if spec.datatype not in ("BYTES", "BF16") else None
 
     def matches(self, shape: tuple[int, ...]) -> bool:
         """True if a shape without batch dimension fits ``dims``."""
@@ -147,15 +145,16 @@ class Interface:
         kind = "numpy"
         batch_size = 0
         key: list[Hashable] = []
-        for name, value in inputs.items():
+        for name, given in inputs.items():
             rule = self._rules.get(name)
             if rule is None:
                 raise InvalidArgumentError(
                     f"unexpected inference input '{name}' for model '{self.name}'",
                     hint=nearest(name, self._rules),
                 )
-            if type(value) is not np.ndarray or value.dtype != rule.dtype:
-                value = self._look_closer(rule, value, prefix)
+            value: Array = given
+            if type(given) is not np.ndarray or given.dtype != rule.dtype:
+                value = self._look_closer(rule, given, prefix)
                 if kind == "numpy":
                     kind = kind_of(value)
             shape = tuple(value.shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import glob
+from pathlib import Path
 
 __all__ = ["visible_gpus"]
 
@@ -15,7 +15,7 @@ def visible_gpus() -> tuple[int, ...]:
     Importing torch takes about a second, so it is asked only on a machine that has a device file
     of an NVIDIA or AMD driver.
     """
-    if not any(glob.glob(path) for path in ("/dev/nvidia[0-9]*", "/dev/dxg", "/dev/kfd")):
+    if not any(any(Path("/dev").glob(name)) for name in ("nvidia[0-9]*", "dxg", "kfd")):
         return ()
     try:
         import torch

@@ -37,7 +37,9 @@ class Instance:
     in the thread of the request's caller; the scheduler's books keep the two apart.
     """
 
-    def __init__(self, owner: ModelRuntime, backend: Backend, context: InstanceContext, index: int):
+    def __init__(
+        self, owner: ModelRuntime, backend: Backend, context: InstanceContext, index: int
+    ) -> None:
         self.name = context.name
         self.any_thread = False
         self._owner = owner
@@ -184,12 +186,12 @@ class Instance:
             books.failure(count, total)
         self._executions += 1
         self._busy_ns += end - start
-        owner.record(
-            BatchRecord(
-                owner.name, owner.version, self.name, tuple(r.number for r in requests), run.size,
-                run.reason, start - oldest, start, end, error is not None,
-            )  # fmt: skip
-        )
+        numbers = tuple(request.number for request in requests)
+        record = BatchRecord(
+            owner.name, owner.version, self.name, numbers, run.size, run.reason, start - oldest,
+            start, end, error is not None,
+        )  # fmt: skip
+        owner.record(record)
         self._batch_size = 0
         self.running = ()
         outer, answering.owed = answering.owed, []

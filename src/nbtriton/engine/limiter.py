@@ -41,7 +41,9 @@ class Limiter:
         with self._lock:
             for at, (plan, instance) in enumerate(zip(plans, instances, strict=True)):
                 rule = config.instance_group[plan.group].rate_limiter
-                needs = [ResourceNeed(r.name, r.count, getattr(r, "global")) for r in rule.resources]
+                needs = [
+                    ResourceNeed(r.name, r.count, getattr(r, "global")) for r in rule.resources
+                ]
                 try:
                     granted = self._limiter.add(instance, needs, plan.device_id, rule.priority)
                     self._hand_out(granted)

@@ -207,6 +207,4 @@ def _load_error(name: str, version: int, error: TritonError) -> LoadError:
 
 
 def _load_text(name: str, version: int, code: str, text: str) -> str:
-    return (
-        f"load failed for model '{name}': version {version} is at UNAVAILABLE state: {code}: {text};"
-    )
+    return f"load failed for model '{name}': version {version} is at UNAVAILABLE state: {code}: {text};"

@@ -9,7 +9,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.base import Backend, InstanceContext, ModelContext, Response
-from nbtriton.config import InstancePlan, ModelConfig
+from nbtriton.config import InstancePlan
 from nbtriton.engine.clock import SchedulerThread
 from nbtriton.engine.custom_batching import CustomBatching
 from nbtriton.engine.instance import Instance
@@ -320,7 +320,9 @@ class ModelRuntime(Runtime):
         if self._retiring and self._accepted == 0 and not self._ending:
             self._ending = True
             # Not here: the last batch may have run on the very thread that is to be joined.
-            threading.Thread(target=self._end, name=f"nbtriton-end-{self.name}", daemon=True).start()
+            threading.Thread(
+                target=self._end, name=f"nbtriton-end-{self.name}", daemon=True
+            ).start()
 
     # -- decisions -------------------------------------------------------------------------------
 
@@ -368,9 +370,7 @@ class ModelRuntime(Runtime):
 
     # -- responses -------------------------------------------------------------------------------
 
-    def deliver(
-        self, request: InferenceRequest, response: Response | None, *, final: bool
-    ) -> None:
+    def deliver(self, request: InferenceRequest, response: Response | None, *, final: bool) -> None:
         """Pass on a response, in the order of the requests if the model preserves it."""
         if self._sequences is not None:
             response = self._sequences.keep(request, response, final=final)

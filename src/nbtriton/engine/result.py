@@ -42,7 +42,13 @@ class InferenceResult(Mapping[str, Array]):
     """
 
     __slots__ = (
-        "_kind", "_outputs", "model_name", "model_version", "parameters", "request_id", "timing",
+        "_kind",
+        "_outputs",
+        "model_name",
+        "model_version",
+        "parameters",
+        "request_id",
+        "timing",
     )
 
     def __init__(

@@ -79,9 +79,7 @@ class Runtime(ABC):
         """Schedule a request that the cache cannot answer; False if this version is retired."""
 
     @abstractmethod
-    def blockers(
-        self, request: InferenceRequest
-    ) -> Collection[Instance] | list[InferenceRequest]:
+    def blockers(self, request: InferenceRequest) -> Collection[Instance] | list[InferenceRequest]:
         """Return what must move before a request can be answered.
 
         A list has the steps of an ensemble that are in flight; any other collection the instances
@@ -104,9 +102,7 @@ class Runtime(ABC):
             raise InternalError("Unable to send response. Response sender has been closed.")
         self.deliver(request, response, final=final)
 
-    def deliver(
-        self, request: InferenceRequest, response: Response | None, *, final: bool
-    ) -> None:
+    def deliver(self, request: InferenceRequest, response: Response | None, *, final: bool) -> None:
         """Pass on a response whose right to be sent is settled."""
         if self.interface.reshaped_outputs and response is not None and response.outputs:
             outputs = self.interface.reshape_outputs(response.outputs)

@@ -67,7 +67,9 @@ class _Waits:
                 before = self._changes
                 calls = list(self._waiting.items())
             # The innermost caller of a thread is the last one that began to wait.
-            stuck = next((call for call in reversed(calls) if self._stuck(call[1], {call[0]})), None)
+            stuck = next(
+                (call for call in reversed(calls) if self._stuck(call[1], {call[0]})), None
+            )
             if stuck is None:
                 return
             with self._lock:

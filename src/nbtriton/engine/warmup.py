@@ -34,16 +34,12 @@ def warm_up(runtime: Runtime, context: InstanceContext, model: BackendInstance) 
     for sample in context.model.config.model_warmup:
         if sample.batch_size == 0:
             continue
-        inputs = {
-            name: _data(runtime, context, name, spec) for name, spec in sample.inputs.items()
-        }
+        inputs = {name: _data(runtime, context, name, spec) for name, spec in sample.inputs.items()}
         for _ in range(max(1, sample.count)):
             _run(runtime, model, sample, inputs)
 
 
-def _run(
-    runtime: Runtime, model: BackendInstance, sample: Any, inputs: dict[str, Array]
-) -> None:
+def _run(runtime: Runtime, model: BackendInstance, sample: Any, inputs: dict[str, Array]) -> None:
     requests = [runtime.admit(inputs) for _ in range(sample.batch_size)]
     timer = Timer()
     start = monotonic_ns()
@@ -100,9 +96,7 @@ def _from_file(
     directory = context.model.model_directory
     path = Path(directory or "") / "warmup" / filename
     if directory is None or not path.is_file():
-        raise InternalError(
-            f"failed to open text file for read {path}: No such file or directory"
-        )
+        raise InternalError(f"failed to open text file for read {path}: No such file or directory")
     content = path.read_bytes()
     if datatype == "BYTES":
         return deserialize_bytes(content).reshape(shape)

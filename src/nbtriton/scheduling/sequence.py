@@ -121,24 +121,36 @@ class SequenceBatcher:
         """A request arrived."""
         settings = self._settings
         if ticket.size > 1:
-            return [_refuse(ticket, f"inference request to model '{settings.model_name}' must "
-                            "specify batch-size 1 due to requirements of sequence batcher")]  # Q-1
+            return [
+                _refuse(
+                    ticket,
+                    f"inference request to model '{settings.model_name}' must "
+                    "specify batch-size 1 due to requirements of sequence batcher",
+                )
+            ]  # Q-1
         if settings.iterative and not ticket.correlation_id:
             ticket.correlation_id = self._new_id()
             ticket.flags = SEQUENCE_START
         if not ticket.correlation_id:
-            return [_refuse(ticket, f"inference request to model '{settings.model_name}' must "
-                            "specify a non-zero or non-empty correlation ID")]  # Q-2
+            return [
+                _refuse(
+                    ticket,
+                    f"inference request to model '{settings.model_name}' must "
+                    "specify a non-zero or non-empty correlation ID",
+                )
+            ]  # Q-2
         sequence = self._live.get(ticket.correlation_id)
         out: list[Decision] = []
         if sequence is None:
             if not ticket.flags & SEQUENCE_START:
-                return [_refuse(
-                    ticket,
-                    f"inference request for sequence {ticket.correlation_id} to model "
-                    f"'{settings.model_name}' must specify the START flag on the first request of "
-                    "the sequence",
-                )]  # Q-3
+                return [
+                    _refuse(
+                        ticket,
+                        f"inference request for sequence {ticket.correlation_id} to model "
+                        f"'{settings.model_name}' must specify the START flag on the first request of "
+                        "the sequence",
+                    )
+                ]  # Q-3
             sequence = self._begin(now, ticket.correlation_id)
         self._enqueue(now, sequence, ticket)
         if ticket.flags & SEQUENCE_END:  # Q-6
@@ -327,9 +339,7 @@ class SequenceBatcher:
             drops.append(self._drop(sequence.waiting.pop(), "CANCELLED", "", "cancelled"))
         return drops[::-1]
 
-    def _drop_all(
-        self, sequence: _Sequence, status: str, message: str, reason: str
-    ) -> list[Drop]:
+    def _drop_all(self, sequence: _Sequence, status: str, message: str, reason: str) -> list[Drop]:
         drops = []
         while sequence.waiting:
             drops.append(self._drop(sequence.waiting.popleft(), status, message, reason))
