@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Sequence
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,9 @@ from nbtriton.engine import Server as EngineServer
 
 if TYPE_CHECKING:
     from nbtriton.repository.control import ModelControl
+    from nbtriton.repository.find_server import RealServer
+    from nbtriton.repository.verification import Verification
+    from nbtriton.repository.writer import Exported
 
 __all__ = ["Server", "close_server", "server"]
 
@@ -97,6 +101,100 @@ class Server(EngineServer):
         self._controls.append(control)
         self.model_control = control
         return control
+
+    def export(
+        self,
+        directory: str | Path,
+        models: Sequence[str] | None = None,
+        *,
+        carry: Collection[str] | bool = (),
+        files: Mapping[str, Mapping[str, str | bytes | Path]] | None = None,
+        torch: str = "torchscript",
+        overwrite: bool = False,
+        verify: bool = False,
+        requests: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+        reference: RealServer | Path | str | None = None,
+    ) -> Exported | Verification:
+        """Write models as a repository that the real Triton runs.
+
+        Warns about every variable of the notebook that a model uses and its file will not have.
+
+        Parameters
+        ----------
+        directory : path
+            Made if it is not there; one that holds other things is refused without `overwrite`.
+        models : sequence of str, optional
+            All by default; the models of an ensemble come with it.
+        carry : collection of str or True
+            Notebook variables to write along; True for all that are used.
+        files : mapping, optional
+            Labels, warmup data and other files by model and path within its directory.
+        torch : {"torchscript", "python"}
+            What torch modules become: files for Triton's pytorch backend, or the same files and a
+            ``model.py`` that runs them in the python backend.
+        overwrite : bool
+            Replace models of the same names that no export has written.
+        verify : bool
+            Send the same requests to this server and to the real tritonserver over what was
+            written.
+        requests : mapping, optional
+            Requests to verify with, by model; generated ones for models without.
+        reference : path or ``"install"``, optional
+            Where the real server is; `nbtriton.repository.find_server.find_server`.
+
+        Returns
+        -------
+        Exported or Verification
+            Both show themselves as a table.
+
+        Raises
+        ------
+        AlreadyExistsError
+            The directory holds other things.
+        UnsupportedError
+            A model that cannot be written.
+        UnavailableError
+            No real server was found.
+        """
+        from nbtriton.repository.find_server import find_server
+        from nbtriton.repository.writer import export_repository
+
+        real = find_server(reference) if verify else None
+        exported = export_repository(
+            self, directory, models, carry=carry, files=files, torch=torch, overwrite=overwrite
+        )
+        for text in exported.warnings:
+            warnings.warn(text, stacklevel=2)
+        if real is None:
+            return exported
+        from nbtriton.repository.verification import verify_repository
+
+        return verify_repository(
+            exported.directory,
+            server=self,
+            models=[model.name for model in exported.models],
+            requests=requests,
+            reference=real,
+        )
+
+    def serve(self, **options: Any) -> Any:
+        """Answer KServe's protocol over HTTP and gRPC, as tritonserver does.
+
+        Parameters
+        ----------
+        **options
+            As in `nbtriton.frontends.serve`: ports (8000, 8001 and 8002 by default) and the
+            address, which is this machine's own (127.0.0.1) unless another is asked for.
+
+        Returns
+        -------
+        The endpoints; ``close()`` ends them, and so does closing the server.
+        """
+        from nbtriton import frontends
+
+        endpoints = frontends.serve(self, **options)
+        self._opened.append(endpoints)
+        return endpoints
 
     def close(self, *, timeout_s: float = 5.0) -> None:
         """Stop: endpoints first, then what polls, then the models. Harmless when repeated.

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from nbtriton.errors import ConfigError
+from nbtriton.repository.sources import SOURCE
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 __all__ = ["cell_name", "find_model", "in_cell", "run_body"]
-
-# Where a model keeps the text of its cell, from which a model.py can be written.
-SOURCE = "__nbtriton_source__"
 
 
 class CellSyntaxError(Exception):

@@ -22,17 +22,23 @@ import tempfile
 import time
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbtriton.errors import TritonError, UnavailableError, UnsupportedError
+from nbtriton.errors import (
+    AlreadyExistsError,
+    TritonError,
+    UnavailableError,
+    UnsupportedError,
+)
 
 __all__ = [
     "Reference",
     "ReferenceServer",
     "default_directory",
     "ensure_reference",
+    "launch",
     "why_unavailable",
 ]
 
@@ -128,6 +134,7 @@ class Reference:
         *flags: str,
         log: Path | None = None,
         timeout_s: float = 90.0,
+        python: Path | None = None,
     ) -> Iterator[ReferenceServer]:
         """Run tritonserver over a model repository until the block ends.
 
@@ -141,21 +148,52 @@ class Reference:
             File for the server's output; a temporary one by default, removed at the end.
         timeout_s
             How long to wait for the server to be ready.
+        python
+            An environment for the python backend's models, such as `shared_python` makes; the
+            reference's own by default.
 
         Raises
         ------
         UnavailableError
             The server ended, or was not ready in time; carries the end of its log.
         """
-        with contextlib.ExitStack() as stack:
-            if log is None:
-                log = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "server.log"
-            server = self._start(Path(repository), flags, log)
-            try:
-                _wait_until_ready(server, timeout_s)
-                yield server
-            finally:
-                _stop(server.process)
+        settings = json.loads((self.directory / "ready.json").read_text())
+        triton = self.directory / settings["site"] / "pytriton" / "tritonserver"
+        libraries = self.directory / settings["site"] / "nvidia_pytriton.libs"
+        environment = _environment(
+            str(libraries), str(self.directory / "lib"), settings["libpython"]
+        )
+        stub = python or self.directory / "venv"
+        environment["PATH"] = f"{stub / 'bin'}:{environment.get('PATH', '')}"
+        command = [
+            str(triton / "bin" / "tritonserver"),
+            f"--backend-directory={self.directory / 'backends'}",
+            f"--cache-directory={triton / 'caches'}",
+            "--exit-timeout-secs=5",
+            *flags,
+        ]
+        with launch(command, repository, environment, log=log, timeout_s=timeout_s) as server:
+            yield server
+
+    def shared_python(self, directory: Path) -> Path | None:
+        """Make an environment with this interpreter's packages, and the reference's numpy.
+
+        A model that imports what the notebook imports then runs in the reference too.
+
+        Returns
+        -------
+        Path or None
+            For `server`; None if the reference was made for another version of Python.
+        """
+        settings = json.loads((self.directory / "ready.json").read_text())
+        site = self.directory / settings["site"]
+        if site.parent.name != f"python{sys.version_info[0]}.{sys.version_info[1]}":
+            return None
+        _run([sys.executable, "-m", "venv", "--without-pip", str(directory)], lambda _: None)
+        here = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+        (target,) = (directory / "lib").glob("python3*/site-packages")
+        (target / "shared.pth").write_text("\n".join([str(site.resolve()), *here]))
+        return directory
 
     def perf_analyzer(
         self, *args: str, timeout_s: float | None = None
@@ -167,32 +205,39 @@ class Reference:
             env=environment, text=True, capture_output=True, timeout=timeout_s, check=False,
         )  # fmt: skip
 
-    def _start(self, repository: Path, flags: Sequence[str], log: Path) -> ReferenceServer:
-        settings = json.loads((self.directory / "ready.json").read_text())
-        triton = self.directory / settings["site"] / "pytriton" / "tritonserver"
-        libraries = self.directory / settings["site"] / "nvidia_pytriton.libs"
-        environment = _environment(
-            str(libraries), str(self.directory / "lib"), settings["libpython"]
-        )
-        environment["PATH"] = f"{self.directory / 'venv' / 'bin'}:{environment.get('PATH', '')}"
-        http, grpc, metrics = _free_ports(3)
-        command = [
-            str(triton / "bin" / "tritonserver"),
-            f"--model-repository={repository}",
-            f"--backend-directory={self.directory / 'backends'}",
-            f"--cache-directory={triton / 'caches'}",
-            "--http-address=127.0.0.1", f"--http-port={http}",
-            "--grpc-address=127.0.0.1", f"--grpc-port={grpc}",
-            "--metrics-address=127.0.0.1", f"--metrics-port={metrics}",
-            "--exit-timeout-secs=5",
-            *flags,
-        ]  # fmt: skip
+
+@contextlib.contextmanager
+def launch(
+    command: Sequence[str],
+    repository: Path | str,
+    environment: Mapping[str, str],
+    *,
+    log: Path | None = None,
+    timeout_s: float = 90.0,
+) -> Iterator[ReferenceServer]:
+    """Run a tritonserver on free ports of 127.0.0.1 until the block ends; see `Reference.server`."""
+    http, grpc, metrics = _free_ports(3)
+    full = [
+        *command,
+        f"--model-repository={repository}",
+        "--http-address=127.0.0.1", f"--http-port={http}",
+        "--grpc-address=127.0.0.1", f"--grpc-port={grpc}",
+        "--metrics-address=127.0.0.1", f"--metrics-port={metrics}",
+    ]  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        if log is None:
+            log = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "server.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                full, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
-        return ReferenceServer(process, http, grpc, metrics, log)
+        server = ReferenceServer(process, http, grpc, metrics, log)
+        try:
+            _wait_until_ready(server, timeout_s)
+            yield server
+        finally:
+            _stop(process)
 
 
 def ensure_reference(
@@ -216,6 +261,8 @@ def ensure_reference(
         This machine cannot run it (`why_unavailable`).
     UnavailableError
         A download failed, or a shared library could not be had.
+    AlreadyExistsError
+        The folder holds something else.
     """
     place = Path(directory or default_directory()).absolute()
     say = on_progress or (lambda _: None)
@@ -228,8 +275,7 @@ def ensure_reference(
     with place.with_name(place.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (place / "ready.json").exists():
-            shutil.rmtree(place, ignore_errors=True)
-            place.mkdir()
+            _make_empty(place)
             settings = _install(place, say)
             (place / "ready.json").write_text(json.dumps(settings))
             try:
@@ -242,6 +288,19 @@ def ensure_reference(
 
 
 # --- installing --------------------------------------------------------------------------------
+
+
+def _make_empty(place: Path) -> None:
+    """Make the folder, or clear what an installation of ours left unfinished in it."""
+    mark = place / ".nbtriton"
+    if place.exists() and any(place.iterdir()) and not mark.exists():
+        raise AlreadyExistsError(
+            f"'{place}' is not empty and was not made by nbtriton, so nothing is installed there",
+            hint="name a new or an empty folder",
+        )
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    mark.touch()
 
 
 def _install(place: Path, say: Progress) -> dict[str, str]:

@@ -1,0 +1,56 @@
+"""Sample inputs for a configuration: the same for the same seed, harmless for most models."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from nbtriton.config import ModelConfig, input_specs
+from nbtriton.tensors import numpy_dtype
+
+__all__ = ["sample_inputs"]
+
+_WORDS = (b"one", b"two words", "h\u00e9llo".encode(), b"", b"12")
+
+
+def sample_inputs(config: ModelConfig, *, size: int = 1, seed: int = 0) -> dict[str, Any]:
+    """Return one request's inputs.
+
+    Floats are normal with deviation 1, integers small and not negative (they may be indices),
+    BYTES short texts.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        Completed.
+    size : int
+        The batch size, where the model batches; what a dimension of -1 varies with, in any case.
+    seed : int
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+    """
+    random = np.random.default_rng(seed)
+    found = {}
+    for name, spec in input_specs(config).items():
+        dims = [size + 1 if dim < 0 else dim for dim in spec.dims]
+        shape = (size, *dims) if config.max_batch_size > 0 else tuple(dims)
+        found[name] = _sample(spec.datatype, shape, random)
+    return found
+
+
+def _sample(datatype: str, shape: tuple[int, ...], random: np.random.Generator) -> Any:
+    if datatype == "BYTES":
+        words = [_WORDS[index] for index in random.integers(0, len(_WORDS), math.prod(shape))]
+        out = np.empty(len(words), object)
+        out[:] = words
+        return out.reshape(shape)
+    dtype = numpy_dtype(datatype)
+    if datatype == "BOOL":
+        return random.integers(0, 2, shape).astype(dtype)
+    if datatype.startswith(("INT", "UINT")):
+        return random.integers(0, 4, shape).astype(dtype)
+    return random.standard_normal(shape).astype(dtype)

@@ -1,0 +1,223 @@
+"""What code from a notebook needs to stand in a file of its own: its text and its names."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import linecache
+import symtable
+import sys
+import sysconfig
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from nbtriton.errors import UnsupportedError
+
+__all__ = [
+    "SOURCE",
+    "defined_names",
+    "free_names",
+    "import_line",
+    "is_local",
+    "is_notebooks_own",
+    "namespace_of",
+    "source_of",
+    "split_future",
+    "split_imports",
+]
+
+# Where a model keeps the text of its cell.
+SOURCE = "__nbtriton_source__"
+
+_PB_UTILS = "triton_python_backend_utils"
+# In every module without being assigned.
+_MODULE_NAMES = frozenset({"__file__", "__name__", "__doc__", "__package__", "__spec__"})
+
+
+def source_of(thing: Any) -> str:
+    """Return the text that defines a class or a function: its whole cell if a magic kept it.
+
+    Raises
+    ------
+    UnsupportedError
+        There is none: the text was never kept, or it is a ``lambda``.
+    """
+    kept = vars(thing).get(SOURCE)
+    if isinstance(kept, str):
+        return kept
+    name = thing.__name__
+    for code in _codes(thing):
+        text = "".join(linecache.getlines(code.co_filename))
+        if not text:
+            continue
+        try:
+            tree = ast.parse(text)
+        except SyntaxError:
+            continue  # a cell with magics in it
+        node = _definition(tree, name, code.co_firstlineno)
+        if node is not None:
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            lines = text.splitlines(keepends=True)[first - 1 : node.end_lineno]
+            return textwrap.dedent("".join(lines))
+    raise UnsupportedError(
+        f"the text of '{name}' is not known, so it cannot be written to a file",
+        hint="define it in a cell of %%triton_model, or with def or class in a file or cell",
+    )
+
+
+def namespace_of(thing: Any) -> dict[str, Any]:
+    """Return the variables that the code of a class or a function sees around it."""
+    found: dict[str, Any] = {}
+    for function in _functions(thing):
+        found |= function.__globals__
+    for function in _functions(thing):
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
+            try:
+                found[name] = cell.cell_contents
+            except ValueError:  # not assigned yet
+                continue
+    if not found and isinstance(thing, type):
+        found |= vars(sys.modules[thing.__module__])
+    return found
+
+
+def free_names(text: str) -> list[str]:
+    """Return the names that a module of this text uses and does not define, in order of use."""
+    table = symtable.symtable(text, "model.py", "exec")
+    wanted: set[str] = set()
+    defined: set[str] = set()
+    for symbol in table.get_symbols():
+        if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace():
+            defined.add(symbol.get_name())
+        elif symbol.is_referenced():
+            wanted.add(symbol.get_name())
+    _walk(table, wanted, defined)
+    wanted -= defined | set(vars(builtins)) | _MODULE_NAMES
+    places: dict[str, tuple[int, int]] = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Name) and node.id in wanted:
+            place = (node.lineno, node.col_offset)
+            places[node.id] = min(place, places.get(node.id, place))
+    # A name that its class mangles is nowhere in the text as such.
+    return sorted(wanted, key=lambda name: places.get(name, (0, 0)))
+
+
+def defined_names(text: str) -> set[str]:
+    """Return the names that a module of this text has of its own."""
+    return {
+        symbol.get_name()
+        for symbol in symtable.symtable(text, "model.py", "exec").get_symbols()
+        if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
+    }
+
+
+def split_future(text: str) -> tuple[str, str]:
+    """Return the ``from __future__`` lines of a text, which must come first, and the rest."""
+    lines = text.splitlines(keepends=True)
+    future: list[str] = []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            for number in range(node.lineno - 1, node.end_lineno or node.lineno):
+                future.append(lines[number])
+                lines[number] = ""
+    return "".join(future), "".join(lines)
+
+
+def split_imports(text: str) -> tuple[str, str]:
+    """Return the imports that a text begins with, and the rest."""
+    last = 0
+    for node in ast.parse(text).body:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            break
+        last = node.end_lineno or node.lineno
+    lines = text.splitlines(keepends=True)
+    return "".join(lines[:last]), "".join(lines[last:])
+
+
+def import_line(name: str, value: object) -> str | None:
+    """Return the statement that gives a file the same name for the same thing, if there is one.
+
+    Modules, and classes and functions that a module has under their own name.
+    """
+    if isinstance(value, ModuleType):
+        module = _PB_UTILS if value is sys.modules.get(_PB_UTILS) else value.__name__
+        if module == "__main__" or sys.modules.get(module) is not value:
+            return None
+        parent, _, last = module.rpartition(".")
+        if parent and last == name:
+            return f"from {parent} import {name}"
+        return f"import {module}" if module == name else f"import {module} as {name}"
+    called = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    if not isinstance(called, str) or not called.isidentifier():
+        return None
+    module = getattr(value, "__module__", None) or type(value).__module__
+    if module == "__main__" or getattr(sys.modules.get(module), called, None) is not value:
+        return None
+    return f"from {module} import {called}" + ("" if called == name else f" as {name}")
+
+
+def is_notebooks_own(value: object, namespace: Mapping[str, Any]) -> bool:
+    """Return True for a class or function whose text is among the notebook's or script's own."""
+    if not isinstance(value, type | FunctionType):
+        return False
+    return bool(value.__module__ == namespace.get("__name__", "__main__"))
+
+
+def is_local(value: object) -> Path | None:
+    """Return the file of a module that is not installed, such as one beside the notebook.
+
+    Of a package, its directory; for a class or function the module's that it comes from.
+    """
+    if not isinstance(value, ModuleType):
+        value = sys.modules.get(getattr(value, "__module__", None) or "")
+    file = getattr(
+        sys.modules.get(getattr(value, "__name__", "").partition(".")[0]), "__file__", ""
+    )
+    if not file or value is sys.modules.get(_PB_UTILS):
+        return None
+    path = Path(file).resolve()
+    installed = {Path(p).resolve() for p in sysconfig.get_paths().values()}
+    installed |= {Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()}
+    if "site-packages" in path.parts or "dist-packages" in path.parts:
+        return None
+    if any(path.is_relative_to(place) for place in installed):
+        return None
+    return path.parent if path.name == "__init__.py" else path
+
+
+def _walk(table: symtable.SymbolTable, wanted: set[str], defined: set[str]) -> None:
+    for child in table.get_children():
+        for symbol in child.get_symbols():
+            if symbol.is_global():
+                (defined if symbol.is_assigned() else wanted).add(symbol.get_name())
+        _walk(child, wanted, defined)
+
+
+def _functions(thing: Any) -> list[FunctionType]:
+    """Return a function itself, or the functions of a class."""
+    members = vars(thing).values() if isinstance(thing, type) else (thing,)
+    plain = (inspect.unwrap(getattr(member, "__func__", member)) for member in members)
+    return [function for function in plain if isinstance(function, FunctionType)]
+
+
+def _codes(thing: Any) -> list[CodeType]:
+    return [function.__code__ for function in _functions(thing)]
+
+
+def _definition(
+    tree: ast.Module, name: str, line: int
+) -> ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """Return the innermost definition of this name around a line."""
+    found = None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            if node.name == name and first <= line <= (node.end_lineno or first):
+                found = node
+    return found

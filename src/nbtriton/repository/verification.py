@@ -1,0 +1,363 @@
+"""Verified export: the same requests to a server of ours and to the real tritonserver."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbtriton.config import (
+    ModelConfig,
+    format_pbtxt,
+    from_dict,
+    parse_pbtxt,
+    to_reported_dict,
+)
+from nbtriton.drawing import table_html, table_text
+from nbtriton.engine import Server
+from nbtriton.errors import TritonError, UnavailableError
+from nbtriton.repository.client import HttpClient
+from nbtriton.repository.control import ModelControl
+from nbtriton.repository.find_server import RealServer, find_server
+from nbtriton.repository.modelfile import torch_file
+from nbtriton.repository.samples import sample_inputs
+from nbtriton.tensors import datatype_of, shape_of, to_numpy
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Checked", "Verification", "verify_repository"]
+
+Inputs = Mapping[str, Any]
+
+_NO_BACKEND = "unable to find backend library for backend"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found about one model.
+
+    Attributes
+    ----------
+    verdict : str
+        ``"equal"`` bit by bit, ``"close"`` within the tolerances, ``"different"``, ``"not run"``
+        (the reference lacks its backend; its configuration was accepted) or ``"failed"`` (the
+        reference refused what we take).
+    requests : int
+        How many were compared.
+    max_abs, max_rel : float or None
+        Largest differences among floating-point outputs; None where nothing was compared.
+    note : str
+        The first difference, or why the model did not run.
+    """
+
+    name: str
+    verdict: str
+    requests: int = 0
+    max_abs: float | None = None
+    max_rel: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The comparison of a repository; shows itself as a table.
+
+    Attributes
+    ----------
+    directory : Path
+    reference : str
+        The real server's name and version.
+    models : tuple of Checked
+    """
+
+    directory: Path
+    reference: str
+    models: tuple[Checked, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing that ran is different, and nothing was refused."""
+        return all(model.verdict in ("equal", "close", "not run") for model in self.models)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row a model."""
+        import pandas as pd
+
+        return pd.DataFrame(self._rows(), columns=list(_COLUMNS))
+
+    def __repr__(self) -> str:
+        return table_text(_COLUMNS, self._rows(), caption=self._caption())
+
+    def _repr_mimebundle_(
+        self,
+        include: object = None,  # noqa: ARG002 - IPython's protocol
+        exclude: object = None,  # noqa: ARG002
+    ) -> dict[str, str]:
+        rows, caption = self._rows(), self._caption()
+        return {
+            "text/plain": table_text(_COLUMNS, rows, caption=caption),
+            "text/html": table_html(_COLUMNS, rows, caption=caption),
+        }
+
+    def _caption(self) -> str:
+        return f"{self.directory} in nbtriton and in {self.reference}"
+
+    def _rows(self) -> list[tuple[Any, ...]]:
+        return [
+            (m.name, m.verdict, m.requests or None, m.max_abs, m.max_rel, m.note.strip())
+            for m in self.models
+        ]
+
+
+_COLUMNS = ("model", "verdict", "requests", "max_abs", "max_rel", "note")
+
+
+def verify_repository(
+    directory: str | Path,
+    *,
+    server: Server | None = None,
+    models: Sequence[str] | None = None,
+    requests: Mapping[str, Sequence[Inputs]] | None = None,
+    count: int = 6,
+    rtol: float = 1e-4,
+    atol: float = 1e-6,
+    reference: RealServer | Path | str | None = None,
+    stand_in: bool = True,
+) -> Verification:
+    """Compare the answers of a repository's models with those of the real tritonserver.
+
+    Parameters
+    ----------
+    directory : path
+        The repository.
+    server : Server, optional
+        The server whose answers are compared; by default one of its own loads the directory.
+    models : sequence of str, optional
+        All by default.
+    requests : mapping of str to sequences of mappings, optional
+        Recorded requests by model; generated ones for models without.
+    count : int
+        How many requests are generated for a model.
+    rtol, atol : float
+        Within these, floating-point outputs are ``"close"``.
+    reference : path, ``"install"`` or a server, optional
+        Where the real server is; see `nbtriton.repository.find_server.find_server`.
+    stand_in : bool
+        Let the reference's python backend run the TorchScript files of models whose backend it
+        lacks, so that the rest of the repository can be compared. Their verdict says so.
+
+    Raises
+    ------
+    UnsupportedError, UnavailableError
+        The reference cannot run here, or did not start.
+    """
+    root = Path(directory).absolute()
+    found = find_server(reference)
+    with contextlib.ExitStack() as stack:
+        if server is None:
+            server = stack.enter_context(Server())
+            ModelControl(server, root)
+        names = list(models or sorted(p.parent.name for p in root.glob("*/config.pbtxt")))
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nbtriton-verify-")))
+        copied = scratch / "models"
+        shutil.copytree(root, copied)
+        python = found.shared_python(scratch / "python")
+        real = stack.enter_context(
+            found.server(copied, "--model-control-mode=explicit", python=python)
+        )
+        client = HttpClient(real.http_url)
+        judge = _Judge(server, client, copied, requests or {}, count, rtol, atol, stand_in=stand_in)
+        return Verification(root, client.describe(), tuple(judge.check(name) for name in names))
+
+
+@dataclass(slots=True)
+class _Judge:
+    """Compares model by model; the reference's repository is a copy that it may change."""
+
+    server: Server
+    client: HttpClient
+    directory: Path
+    requests: Mapping[str, Sequence[Inputs]]
+    count: int
+    rtol: float
+    atol: float
+    stand_in: bool
+    replaced: set[str] = field(default_factory=set)
+
+    def check(self, name: str) -> Checked:
+        """Load a model in the reference and compare answers."""
+        if not self.server.is_ready(name):
+            return Checked(name, "failed", note="it is not loaded in nbtriton")
+        note = ""
+        lacking = f"the reference has no {self.server.config(name).backend} backend"
+        try:
+            self._prepare(name)
+            self.client.load(name)
+        except TritonError as error:
+            if _NO_BACKEND not in error.message:
+                return Checked(name, "failed", note=f"the reference: {error.message}")
+            if not self._replace(name):
+                return Checked(name, "not run", note=f"{lacking}; it accepts the configuration")
+        if name in self.replaced:
+            note = f"{lacking}; the file ran in its python backend"
+        if self.server.config(name).model_transaction_policy.decoupled:
+            return Checked(
+                name, "not run", note="it loads; decoupled models do not answer over plain HTTP"
+            )
+        difference = _config_difference(self.server.config(name), self.client.config(name))
+        if difference and not note:
+            note = f"configurations differ: {difference}"
+        return self._compare(name, note)
+
+    def _prepare(self, name: str) -> None:
+        """Give an ensemble's models their stand-ins before the ensemble wants them."""
+        for step in self.server.config(name).ensemble_scheduling.step:
+            member = str(step.model_name)
+            self._prepare(member)
+            try:
+                self.client.load(member)
+            except TritonError as error:
+                if _NO_BACKEND in error.message:
+                    self._replace(member)
+
+    def _replace(self, name: str) -> bool:
+        """Let the python backend run a TorchScript file; False if that cannot be."""
+        folder = self.directory / name
+        files = list(folder.glob("[0-9]*/model.pt"))
+        if not (self.stand_in and files):
+            return False
+        config = parse_pbtxt((folder / "config.pbtxt").read_bytes())
+        config.backend = "python"
+        config.ClearField("platform")
+        config.ClearField("default_model_filename")
+        for file in files:
+            torch_file("model.pt").write(file.parent)
+        (folder / "config.pbtxt").write_text(format_pbtxt(config))
+        try:
+            self.client.load(name)
+        except TritonError:
+            return False
+        self.replaced.add(name)
+        return True
+
+    def _compare(self, name: str, note: str) -> Checked:
+        worst_abs: float | None = None
+        worst_rel: float | None = None
+        equal, different, sent = True, "", 0
+        for inputs, options in self._traffic(name):
+            sent += 1
+            ours, theirs = self._ask(name, inputs, options)
+            if isinstance(ours, str) or isinstance(theirs, str):
+                if ours != theirs and not different:
+                    different = f"request {sent}: nbtriton {_said(ours)}, reference {_said(theirs)}"
+                continue
+            if ours.keys() != theirs.keys() and not different:
+                different = f"request {sent}: outputs {sorted(ours)} and {sorted(theirs)}"
+                continue
+            for tensor, array in ours.items():
+                text, far, near = _differ(array, theirs[tensor], self.rtol, self.atol)
+                equal = equal and not text and not far
+                if far is not None:
+                    worst_abs = max(far, worst_abs or 0.0)
+                    worst_rel = max(near or 0.0, worst_rel or 0.0)
+                if text and not different:
+                    different = f"request {sent}: output '{tensor}' {text}"
+        verdict = "different" if different else "equal" if equal else "close"
+        return Checked(
+            name, verdict, sent, worst_abs, worst_rel, "; ".join(filter(None, (different, note)))
+        )
+
+    def _traffic(self, name: str) -> Iterator[tuple[Inputs, dict[str, Any]]]:
+        given = self.requests.get(name)
+        if given is not None:
+            for inputs in given:
+                yield inputs, {}
+            return
+        config = self.server.config(name)
+        largest = max(1, int(config.max_batch_size))
+        for index in range(self.count):
+            size = min(largest, (1, 2, 3, 1, 5, 8)[index % 6])
+            options: dict[str, Any] = {}
+            if config.HasField("sequence_batching"):
+                size = 1
+                options = {
+                    "correlation_id": 1 + index // 3,
+                    "sequence_start": index % 3 == 0,
+                    "sequence_end": index % 3 == 2 or index == self.count - 1,
+                }
+            yield sample_inputs(config, size=size, seed=index), options
+
+    def _ask(
+        self, name: str, inputs: Inputs, options: Mapping[str, Any]
+    ) -> tuple[dict[str, Any] | str, dict[str, Any] | str]:
+        ours: dict[str, Any] | str
+        theirs: dict[str, Any] | str
+        try:
+            result = self.server.infer(name, inputs, **options)
+            ours = {key: to_numpy(result.raw(key)) for key in result}
+        except TritonError as error:
+            ours = error.message
+        try:
+            sent = {"sequence_id": options["correlation_id"], **options} if options else {}
+            sent.pop("correlation_id", None)
+            theirs = dict(self.client.infer(name, inputs, parameters=sent).outputs)
+        except UnavailableError:
+            raise
+        except TritonError as error:
+            theirs = error.message
+        return ours, theirs
+
+
+def _said(answer: Mapping[str, Any] | str) -> str:
+    return f"says {answer!r}" if isinstance(answer, str) else "answers"
+
+
+def _differ(
+    ours: Any, theirs: Any, rtol: float, atol: float
+) -> tuple[str, float | None, float | None]:
+    """Return what is wrong, and for numbers the largest absolute and relative difference."""
+    if datatype_of(ours) != datatype_of(theirs) or shape_of(ours) != shape_of(theirs):
+        one = f"{datatype_of(ours)}{list(shape_of(ours))}"
+        return f"is {one} and {datatype_of(theirs)}{list(shape_of(theirs))}", None, None
+    if ours.dtype.kind != "f":
+        same = bool(np.array_equal(ours, theirs))
+        return ("" if same else "differs"), None, None
+    one, other = ours.astype(np.float64), theirs.astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gap = np.abs(one - other)
+        gap[(one == other) | (np.isnan(one) & np.isnan(other))] = 0.0
+        far = float(gap.max(initial=0.0))
+        near = float(np.nan_to_num(gap / np.abs(other), nan=0.0).max(initial=0.0))
+    close = bool(np.allclose(one, other, rtol=rtol, atol=atol, equal_nan=True))
+    return ("" if close else f"differs by up to {far:.3g}"), far, near
+
+
+# What every server decides for itself: where instances run, and paths.
+_OWN = ("instance_group", "optimization", "default_model_filename", "cc_model_filenames")
+
+
+def _config_difference(ours: ModelConfig, theirs: Mapping[str, Any]) -> str:
+    """Name the fields in which the completed configurations differ."""
+    # The reference's JSON leaves out fields that its release does not have.
+    read = to_reported_dict(from_dict(_known(theirs)))
+    mine = to_reported_dict(ours)
+    differing = [
+        key
+        for key in mine
+        if key not in _OWN and json.dumps(mine[key]) != json.dumps(read.get(key))
+    ]
+    return ", ".join(differing)
+
+
+def _known(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in ModelConfig.DESCRIPTOR.fields}
+    return {key: value for key, value in theirs.items() if key in names}

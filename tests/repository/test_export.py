@@ -1,0 +1,555 @@
+"""Export: what a server holds, written as a repository; loading it again is the identity."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nbtriton as nt
+from nbtriton.config import ModelConfig, parse_pbtxt, to_dict
+from nbtriton.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnsupportedError,
+)
+from nbtriton.repository.sources import free_names, split_future
+from nbtriton.tensors import numpy_dtype
+from tests.repository.models import MODEL, add, ensemble, times
+from tests.repository.notebook import Cells
+
+ONE = np.arange(8, dtype=np.float32).reshape(2, 4)
+DOUBLE = """
+def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+    return {"OUT": IN * 2}
+"""
+
+
+@pytest.fixture
+def server():
+    with nt.Server(gpus=()) as server:
+        yield server
+
+
+@pytest.fixture
+def cells():
+    return Cells()
+
+
+def text_of(directory, name: str, version: int = 1) -> str:
+    return (directory / name / str(version) / "model.py").read_text()
+
+
+def again(directory) -> nt.Server:
+    """A server with nothing but what was written."""
+    server = nt.Server(gpus=())
+    control = server.load_repository(directory)
+    assert not control.errors, control
+    return server
+
+
+def same(one: nt.Server, other: nt.Server, name: str, inputs) -> None:
+    """Both have the same model: completed configuration, and answers bit by bit."""
+    assert to_dict(one.config(name)) == to_dict(other.config(name))
+    ours, theirs = one.infer(name, inputs), other.infer(name, inputs)
+    assert set(ours) == set(theirs)
+    for tensor in ours:
+        np.testing.assert_array_equal(ours[tensor], theirs[tensor])
+
+
+# -- the identity --------------------------------------------------------------------------------
+
+
+def test_a_function(server, cells, tmp_path):
+    server.load("max_batch_size: 8 dynamic_batching {}", cells(DOUBLE), name="double")
+    exported = server.export(tmp_path / "out")
+    assert [(m.name, m.kind, m.versions) for m in exported.models] == [("double", "function", (1,))]
+    with again(tmp_path / "out") as other:
+        same(server, other, "double", {"IN": ONE})
+        assert isinstance(other.source("double").read_text(), str)
+
+
+@pytest.mark.parametrize(
+    "returned", ['{"A": IN, "B": -IN}', "(IN, -IN)", "{'B': -IN, 'A': IN}"]
+)  # fmt: skip
+def test_a_function_of_two_outputs(server, cells, tmp_path, returned):
+    function = cells(
+        f'def f(IN: "FP32[4]") -> {{"A": "FP32[4]", "B": "FP32[4]"}}:\n    return {returned}\n'
+    )
+    server.load("max_batch_size: 8", function, name="f")
+    server.export(tmp_path)
+    with again(tmp_path) as other:
+        same(server, other, "f", {"IN": ONE})
+        assert list(other.infer("f", {"IN": ONE}, outputs=["B"])) == ["B"]
+
+
+def test_a_class_keeps_its_text(server, cells, tmp_path):
+    model = cells(MODEL)
+    model = cells.names["TritonPythonModel"]
+    server.load(None, model, name="m")
+    # The variable stands in the same cell, which linecache does not tell: carry it.
+    server.export(tmp_path, carry=["FACTOR"])
+    assert 'config.add_input({"name": "IN"' in text_of(tmp_path, "m")
+    with again(tmp_path) as other:
+        same(server, other, "m", {"IN": ONE})
+
+
+def test_a_whole_cell_is_a_file(server, cells, tmp_path):
+    cells(MODEL)
+    model = cells.names["TritonPythonModel"]
+    model.__nbtriton_source__ = MODEL
+    server.load(None, model, name="m")
+    exported = server.export(tmp_path)
+    assert (
+        text_of(tmp_path, "m")
+        == MODEL.strip("\n").replace("pb_utils\n\nclass", "pb_utils\n\n\nclass") + "\n"
+    )
+    assert exported.warnings == ()
+
+
+def test_a_class_of_another_name(server, cells, tmp_path):
+    cells("import numpy as np\nimport triton_python_backend_utils as pb_utils")
+    model = cells(
+        "class Doubler:\n"
+        "    def execute(self, requests):\n"
+        "        return [pb_utils.InferenceResponse([pb_utils.Tensor('OUT', 2 *\n"
+        "            pb_utils.get_input_tensor_by_name(r, 'IN').as_numpy())]) for r in requests]\n"
+    )
+    config = 'input { name: "IN" data_type: TYPE_FP32 dims: [ 2, 4 ] } output { name: "OUT" data_type: TYPE_FP32 dims: [ 2, 4 ] }'
+    server.load(config, model, name="d")
+    server.export(tmp_path)
+    assert text_of(tmp_path, "d").endswith("\n\n\nTritonPythonModel = Doubler\n")
+    assert text_of(tmp_path, "d").startswith("import triton_python_backend_utils as pb_utils\n")
+    with again(tmp_path) as other:
+        same(server, other, "d", {"IN": ONE})
+
+
+def test_an_ensemble_brings_its_models(server, cells, tmp_path):
+    for name in ("double", "other"):
+        server.load("max_batch_size: 8", cells(DOUBLE), name=name)
+    server.load(ensemble("double", into="X", out="Y"), name="e")
+    exported = server.export(tmp_path, ["e"])
+    assert [model.name for model in exported.models] == ["e", "double"]
+    assert not (tmp_path / "other").exists()
+    with again(tmp_path) as other:
+        same(server, other, "e", {"X": ONE})
+
+
+def test_models_of_files_with_all_that_belongs_to_them(server, tmp_path):
+    root = tmp_path / "models"
+    folder = add(root, "m", config="version_policy { all {} }", versions=("1", "2"))
+    (folder / "labels.txt").write_text("cat\ndog\n")
+    (folder / "2" / "helper.py").write_text("X = 1\n")
+    (folder / "warmup").mkdir()
+    (folder / "warmup" / "raw").write_bytes(b"1234")
+    (folder / "1" / "__pycache__").mkdir()
+    server.load_repository(root)
+    (folder / "7").mkdir()  # came after the load
+    server.export(tmp_path / "out")
+    written = sorted(
+        p.relative_to(tmp_path / "out" / "m").as_posix()
+        for p in (tmp_path / "out" / "m").rglob("*")
+        if p.is_file()
+    )
+    assert written == [
+        "1/model.py",
+        "2/helper.py",
+        "2/model.py",
+        "config.pbtxt",
+        "labels.txt",
+        "warmup/raw",
+    ]
+    with again(tmp_path / "out") as other:
+        same(server, other, "m", {"IN": ONE})
+        assert other.is_ready("m", 1)
+
+
+def test_a_file_that_is_in_no_repository(server, tmp_path):
+    file = tmp_path / "my_model.py"
+    file.write_text(times(3))
+    server.load(None, file, name="m")
+    server.export(tmp_path / "out")
+    assert (
+        parse_pbtxt((tmp_path / "out/m/config.pbtxt").read_text()).default_model_filename
+        == "my_model.py"
+    )
+    with again(tmp_path / "out") as other:
+        assert other.infer("m", {"IN": ONE})["OUT"].tolist() == (3 * ONE).tolist()
+
+
+@pytest.mark.parametrize("torch_format", ["torchscript", "python"])
+def test_a_torch_module_keeps_its_weights(server, tmp_path, torch_format):
+    import torch
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 3)
+
+        def forward(self, x, y):
+            return {"SUM": self.layer(x + y), "DIFFERENCE": x - y}
+
+    example = {"x": torch.ones(2, 4), "y": torch.zeros(2, 4)}
+    server.load("max_batch_size: 8", Net, name="net", example=example)
+    server.export(tmp_path, torch=torch_format)
+    backend = parse_pbtxt((tmp_path / "net" / "config.pbtxt").read_text()).backend
+    assert backend == {"torchscript": "pytorch", "python": "python"}[torch_format]
+    with again(tmp_path) as other:
+        inputs = {"x": ONE, "y": ONE[::-1].copy()}
+        ours, theirs = server.infer("net", inputs), other.infer("net", inputs)
+        for tensor in ours:
+            np.testing.assert_allclose(ours[tensor], theirs[tensor], rtol=1e-6)
+        if torch_format == "torchscript":
+            assert to_dict(server.config("net")) == to_dict(other.config("net"))
+
+
+def test_a_module_whose_path_depends_on_values_is_compiled_or_told(server, tmp_path):
+    import torch
+
+    class Branch(torch.nn.Module):
+        def forward(self, x):
+            if bool(x.sum() > 0):
+                return x * 2
+            return -x
+
+    server.load("max_batch_size: 8", Branch, name="b", example=torch.ones(2, 4))
+    server.export(tmp_path)
+    with again(tmp_path) as other:
+        for sign in (1, -1):
+            same(server, other, "b", {"x": sign * (1 + ONE)})
+
+
+def test_a_module_that_cannot_be_written_says_why(server, tmp_path):
+    import torch
+
+    class Numpy(torch.nn.Module):
+        def forward(self, x: torch.Tensor):
+            return torch.from_numpy(x.numpy() * int(x.sum()))
+
+    server.load("max_batch_size: 8", Numpy, name="n", example=torch.ones(2, 4))
+    with pytest.raises(UnsupportedError, match="model 'n' cannot be written as TorchScript"):
+        server.export(tmp_path / "out")
+    assert not (tmp_path / "out" / "n").exists()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    data=st.data(),
+    datatype=st.sampled_from(["FP32", "FP64", "FP16", "INT8", "INT64", "UINT8", "BOOL", "BYTES"]),
+    dims=st.lists(st.sampled_from([1, 2, 3, -1]), min_size=1, max_size=3),
+    batch=st.sampled_from([0, 1, 8]),
+    dynamic=st.booleans(),
+    instances=st.sampled_from([None, 1, 2]),
+    factor=st.one_of(st.integers(-5, 5), st.floats(-2, 2), st.text(max_size=3), st.lists(st.integers(0, 9), max_size=3)),
+)  # fmt: skip
+def test_simple_functions_of_all_kinds(
+    tmp_path_factory, data, datatype, dims, batch, dynamic, instances, factor
+):
+    cells = Cells()
+    cells("import numpy as np")
+    cells.names["FACTOR"] = factor
+    shape = f"{datatype}[{','.join(map(str, dims))}]"
+    function = cells(
+        f'def f(IN: "{shape}", OTHER: "INT32[1]" = None) -> {{"OUT": "{shape}", "N": "INT64[1]"}}:\n'
+        '    """One output as it came, one that a variable of the notebook decides."""\n'
+        f"    rows = len(IN) if {batch > 0} else 1\n"
+        '    return {"OUT": IN, "N": np.full((rows, 1) if '
+        + str(batch > 0)
+        + " else (1,), hash(str(FACTOR)) % 97)}\n"
+    )
+    config = f"max_batch_size: {batch} "
+    config += "dynamic_batching {} " if dynamic and batch else ""
+    config += f"instance_group {{ count: {instances} kind: KIND_CPU }}" if instances else ""
+    size = data.draw(st.integers(1, batch)) if batch else 1
+    full = [2 if dim < 0 else dim for dim in dims]
+    random = np.random.default_rng(size)
+    if datatype == "BYTES":
+        value = random.integers(0, 9, ([size] if batch else []) + full).astype("S").astype(object)
+    else:
+        value = random.integers(0, 2, ([size] if batch else []) + full).astype(
+            numpy_dtype(datatype)
+        )
+    directory = tmp_path_factory.mktemp("out")
+    with nt.Server(gpus=()) as server, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        server.load(config, function, name="f")
+        server.export(directory, carry=["FACTOR"])
+        with again(directory) as other:
+            same(server, other, "f", {"IN": value})
+
+
+# -- what the notebook has and a file has not ----------------------------------------------------
+
+WITH_NAMES = """
+def f(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+    table = np.asarray(TABLE)
+    return {"OUT": helper(IN) * SCALE + table + plus.one(0) - 1}
+"""
+
+
+@pytest.fixture
+def named(cells, server, tmp_path, monkeypatch):
+    """A model that uses a number, an array, a function of the notebook and a file beside it."""
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    (beside / "plus.py").write_text("def one(x):\n    return x + 1\n")
+    monkeypatch.syspath_prepend(beside)
+    cells(
+        "import numpy as np\nimport plus\nSCALE = 3\nOFFSET = 2.5\nTABLE = np.arange(4, dtype=np.float32)"
+    )
+    cells("def shift(x):\n    return x + OFFSET")
+    cells("def helper(x):\n    return shift(x)")
+    server.load("max_batch_size: 8", cells(WITH_NAMES), name="f")
+    yield server
+    sys.modules.pop("plus", None)
+
+
+def test_a_warning_names_every_variable_that_the_file_will_not_have(named, tmp_path):
+    with pytest.warns(UserWarning, match="will not have") as caught:
+        exported = named.export(tmp_path / "out")
+    (model,) = exported.models
+    assert set(model.missing) == {"TABLE", "helper", "SCALE", "plus"}
+    (warning,) = caught
+    assert str(warning.message) == exported.warnings[0]
+    assert warning.filename == __file__
+    for part in ("'TABLE' (ndarray (4,))", "'helper' (a function)", "'SCALE' (3)", "carry="):
+        assert part in exported.warnings[0]
+    assert "import numpy as np\n" in text_of(tmp_path / "out", "f")
+    assert "SCALE" in repr(exported)
+    assert "<table" in exported._repr_mimebundle_()["text/html"]
+
+
+def test_carried_along(named, tmp_path):
+    exported = named.export(tmp_path / "out", carry=True)
+    (model,) = exported.models
+    assert not model.missing
+    assert model.carried == {
+        "TABLE": "TABLE.npy",
+        "helper": "its source",
+        "shift": "its source",
+        "OFFSET": "2.5",
+        "SCALE": "3",
+        "plus": "plus.py",
+    }
+    with again(tmp_path / "out") as other:
+        same(named, other, "f", {"IN": ONE})
+    # In a process of its own, without this one's sys.path, as on the real server.
+    program = (
+        "import nbtriton as nt, numpy as np\n"
+        "with nt.Server(gpus=()) as server:\n"
+        f"    control = server.load_repository({str(tmp_path / 'out')!r})\n"
+        "    assert not control.errors, control\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_some_carried_and_some_not(named, tmp_path):
+    with pytest.warns(UserWarning, match="'helper'"):
+        exported = named.export(tmp_path / "out", carry=["SCALE", "TABLE", "plus"])
+    assert list(exported.models[0].missing) == ["helper"]
+
+
+def test_a_name_that_no_model_uses(named, tmp_path):
+    with pytest.raises(InvalidArgumentError, match="no model uses a variable 'SCALES'") as caught:
+        named.export(tmp_path / "out", carry=["SCALES"])
+    assert caught.value.hint == "did you mean 'SCALE'?"
+    assert not (tmp_path / "out" / "f").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        (3, None), (-2.5, None), ('text "quoted" \n', None), (b"\x00\xff", None), (True, None),
+        (None, None), ([1, "a", (2, None)], None), ({"a": [1]}, None), ({1, 2}, None),
+        (float("inf"), ".pkl"), (list(range(1000)), ".pkl"), (np.ones((2, 2)), ".npy"),
+        (np.array([b"a", b"bc"], object), ".npy"), (np.float32(1.5), ".pkl"), (range(3), ".pkl"),
+    ],
+)  # fmt: skip
+def test_values_that_are_carried(server, cells, tmp_path, value, stored):
+    cells.names["VALUE"] = value
+    function = cells(
+        'def f(IN: "FP32[4]") -> {"OUT": "BYTES[1]"}:\n'
+        '    return {"OUT": [[f"{type(VALUE).__name__} {VALUE!r}"] for _ in IN]}\n'
+    )
+    server.load("max_batch_size: 8", function, name="f")
+    exported = server.export(tmp_path, carry=["VALUE"])
+    assert exported.models[0].carried["VALUE"].endswith(stored or "")
+    assert bool(list(tmp_path.glob(f"f/1/VALUE{stored}"))) is (stored is not None)
+    with again(tmp_path) as other:
+        same(server, other, "f", {"IN": ONE})
+
+
+def test_a_torch_tensor_is_carried(server, cells, tmp_path):
+    import torch
+
+    cells("import numpy as np")
+    cells.names["WEIGHTS"] = torch.arange(4, dtype=torch.float32)
+    function = cells(
+        'def f(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:\n    return {"OUT": IN * WEIGHTS.numpy()}\n'
+    )
+    server.load("max_batch_size: 8", function, name="f")
+    server.export(tmp_path, carry=["WEIGHTS"])
+    with again(tmp_path) as other:
+        same(server, other, "f", {"IN": ONE})
+
+
+def test_what_cannot_be_carried(server, cells, tmp_path):
+    cells("class Mine:\n    x = 1\nVALUE = Mine()")
+    function = cells('def f(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:\n    return IN * VALUE.x\n')
+    server.load("max_batch_size: 8", function, name="f")
+    with pytest.raises(UnsupportedError, match="its class is defined in the notebook"):
+        server.export(tmp_path, carry=True)
+    cells.names["VALUE"] = open(__file__)  # noqa: SIM115, PTH123
+    with pytest.raises(UnsupportedError, match="cannot be carried"):
+        server.export(tmp_path, carry=True)
+    cells.names["VALUE"].close()
+
+
+def test_a_lambda_has_no_text(server, tmp_path):
+    config = 'max_batch_size: 8 input { name: "IN" data_type: TYPE_FP32 dims: 4 } output { name: "OUT" data_type: TYPE_FP32 dims: 4 }'
+    server.load(config, lambda IN: IN, name="f")  # noqa: N803
+    with pytest.raises(UnsupportedError, match="cannot be written to a file") as caught:
+        server.export(tmp_path)
+    assert "def" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("import a\nx = a.b + c", ["c"]),
+        ("def f(x, y=d):\n    z = x\n    return [z for q in w if q] + [e]", ["d", "w", "e"]),
+        ("class A(Base):\n    size = SIDE\n    def m(self):\n        return self.size + OTHER", ["Base", "SIDE", "OTHER"]),
+        ("def f():\n    global G\n    G = 1\ndef g():\n    return G", []),
+        ("def f(x: T) -> R:\n    def g():\n        nonlocal x\n        x = len(H)\n    return print", ["T", "R", "H"]),
+        ("from __future__ import annotations\ndef f(x: 'a'):\n    return __file__, x", []),
+        ("async def f():\n    async with A() as b:\n        return lambda c: b + c + D", ["A", "D"]),
+    ],
+)  # fmt: skip
+def test_names_that_a_text_does_not_have(text, names):
+    assert free_names(text) == names
+
+
+def test_future_imports_stay_first(server, cells, tmp_path):
+    assert split_future("'''Doc.'''\nfrom __future__ import annotations\nx = 1\n")[0] == (
+        "from __future__ import annotations\n"
+    )
+    cells("import numpy as np")
+    cells(DOUBLE)
+    cells.names["double"].__nbtriton_source__ = (
+        "from __future__ import annotations\n" + DOUBLE + "K = np.pi\n"
+    )
+    server.load("max_batch_size: 8", cells.names["double"], name="double")
+    server.export(tmp_path)
+    assert text_of(tmp_path, "double").startswith(
+        "from __future__ import annotations\n\nimport json\n"
+    )
+    with again(tmp_path) as other:
+        same(server, other, "double", {"IN": ONE})
+
+
+def test_a_cell_that_means_something_else_by_np(server, cells, tmp_path):
+    cells("np = 3\njson = 4")
+    function = cells('def f(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:\n    return {"OUT": IN * np}\n')
+    server.load("max_batch_size: 8", function, name="f")
+    server.export(tmp_path, carry=["np"])
+    with again(tmp_path) as other:
+        same(server, other, "f", {"IN": ONE})
+
+
+# -- configuration and files ---------------------------------------------------------------------
+
+
+def test_the_configuration_is_what_a_person_would_write(server, cells, tmp_path):
+    config = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 100 }"
+    server.load(config, cells(DOUBLE), name="double")
+    server.export(tmp_path)
+    written = parse_pbtxt((tmp_path / "double" / "config.pbtxt").read_text())
+    assert {field.name for field, _ in written.ListFields()} == {
+        "name", "backend", "max_batch_size", "input", "output", "dynamic_batching",
+    }  # fmt: skip
+    assert not written.dynamic_batching.preferred_batch_size  # Triton's own default
+
+
+def test_labels_and_warmup_data(server, cells, tmp_path):
+    config = ModelConfig()
+    config.max_batch_size = 8
+    server.load(config, cells(DOUBLE), name="double")
+    config = server.config("double")
+    config.output[0].label_filename = "labels.txt"
+    server.load(config, name="double")
+    with pytest.warns(UserWarning, match="refers to labels.txt, which was not given"):
+        server.export(tmp_path)
+    labels = {"labels.txt": "cat\ndog\n", "warmup/raw": b"1234"}
+    server.export(tmp_path, files={"double": labels})
+    assert (tmp_path / "double" / "labels.txt").read_text() == "cat\ndog\n"
+    assert (tmp_path / "double" / "warmup" / "raw").read_bytes() == b"1234"
+
+
+@pytest.mark.parametrize("path", ["../x", "/x", "", "a/../../x"])
+def test_files_stay_in_the_models_directory(server, cells, tmp_path, path):
+    server.load("max_batch_size: 8", cells(DOUBLE), name="double")
+    with pytest.raises(InvalidArgumentError, match="outside the directory"):
+        server.export(tmp_path / "out", files={"double": {path: "x"}})
+    with pytest.raises(NotFoundError):
+        server.export(tmp_path / "out", files={"dubble": {"x": "x"}})
+
+
+# -- what is there already -----------------------------------------------------------------------
+
+
+def test_what_others_wrote_is_not_touched(server, cells, tmp_path):
+    server.load("max_batch_size: 8", cells(DOUBLE), name="double")
+    (tmp_path / "double").mkdir()
+    (tmp_path / "double" / "mine.txt").write_text("mine")
+    (tmp_path / "other.txt").write_text("mine")
+    with pytest.raises(AlreadyExistsError, match="holds what no export has written: double, other"):
+        server.export(tmp_path)
+    assert (tmp_path / "double" / "mine.txt").exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["double", "other.txt"]
+    server.export(tmp_path, overwrite=True)
+    assert not (tmp_path / "double" / "mine.txt").exists()
+    assert (tmp_path / "other.txt").read_text() == "mine"
+    with pytest.raises(AlreadyExistsError):
+        server.export(tmp_path / "other.txt")
+
+
+def test_an_export_replaces_its_own(server, cells, tmp_path):
+    for name in ("a", "b"):
+        server.load("max_batch_size: 8", cells(DOUBLE), name=name)
+    server.export(tmp_path)
+    server.load("max_batch_size: 4", name="a")
+    server.export(tmp_path, ["a"])
+    with again(tmp_path) as other:
+        assert other.config("a").max_batch_size == 4
+        assert other.is_ready("b")
+
+
+def test_a_model_that_cannot_be_written_leaves_all_as_it_was(server, cells, tmp_path):
+    server.load("max_batch_size: 8", cells(DOUBLE), name="a")
+    server.export(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    config = server.config("a")
+    config.name = ""
+    server.load(config, lambda IN: IN, name="b")  # noqa: N803
+    server.load("max_batch_size: 4", name="a")
+    with pytest.raises(UnsupportedError):
+        server.export(tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_an_unknown_model(server, cells, tmp_path):
+    server.load("max_batch_size: 8", cells(DOUBLE), name="double")
+    with pytest.raises(NotFoundError) as caught:
+        server.export(tmp_path, ["dubble"])
+    assert caught.value.hint == "did you mean 'double'?"
+    with pytest.raises(InvalidArgumentError, match="unknown torch format"):
+        server.export(tmp_path, torch="onnx")
