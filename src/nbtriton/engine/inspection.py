@@ -1,0 +1,127 @@
+"""What can be asked of a server without changing it."""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+from typing import Any
+
+from nbtriton.config import ModelConfig
+from nbtriton.engine.admission import Interface
+from nbtriton.engine.model import ModelRuntime
+from nbtriton.engine.registry import Registry
+from nbtriton.engine.snapshot import BatchRecord, ModelSnapshot, ServerSnapshot
+from nbtriton.errors import TritonError
+
+__all__ = ["Inspection"]
+
+
+class Inspection:
+    """The questions of a `nbtriton.Server`: readiness, configurations, statistics, pictures."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def is_ready(self, name: str, version: int = -1) -> bool:
+        """Return True if a request to this version would be taken."""
+        try:
+            self._registry.resolve(name, version)
+        except TritonError:
+            return False
+        return True
+
+    def is_decoupled(self, name: str, version: int = -1) -> bool:
+        """Return True if a version answers with any number of responses."""
+        return self._registry.resolve(name, version).interface.decoupled
+
+    def interface(self, name: str, version: int = -1) -> Interface:
+        """Return the signature of a version: what the endpoints read requests by."""
+        return self._registry.resolve(name, version).interface
+
+    def config(self, name: str, version: int = -1) -> ModelConfig:
+        """Return a copy of the completed configuration of a version."""
+        copy = ModelConfig()
+        copy.CopyFrom(self._registry.resolve(name, version).config)
+        return copy
+
+    def user_config(self, name: str) -> ModelConfig:
+        """Return a copy of a model's configuration as it was given, before completion."""
+        self._registry.resolve(name)
+        copy = ModelConfig()
+        copy.CopyFrom(self._registry.entries[name].user_config)
+        return copy
+
+    def metadata(self, name: str, version: int = -1) -> dict[str, Any]:
+        """Return Triton's model metadata: tensors with the batch dimension (config.md J4)."""
+        runtime = self._registry.resolve(name, version)
+        batch = [-1] if runtime.interface.max_batch_size > 0 else []
+        return {
+            "name": name,
+            "versions": [str(number) for number in sorted(self._registry.entries[name].slots)],
+            "platform": runtime.snapshot("READY", "").platform,
+            **{
+                key: [
+                    {"name": n, "datatype": spec.datatype, "shape": [*batch, *spec.dims]}
+                    for n, spec in specs.items()
+                ]
+                for key, specs in (
+                    ("inputs", runtime.interface.inputs),
+                    ("outputs", runtime.interface.outputs),
+                )
+            },
+        }
+
+    def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
+        """Return the statistics in the form of Triton's endpoint.
+
+        Parameters
+        ----------
+        name : str
+            All models by default.
+        version : int
+            All versions by default.
+
+        Returns
+        -------
+        dict
+            ``{"model_stats": [...]}``; counts, and durations in nanoseconds.
+        """
+        if name:
+            self._registry.resolve(name, version)
+        return {
+            "model_stats": [
+                slot.runtime.statistics.to_dict(model, number)
+                for model, entry in sorted(self._registry.entries.items())
+                for number, slot in sorted(entry.slots.items())
+                if name in ("", model) and version in (-1, number)
+            ]
+        }
+
+    def models(self) -> tuple[ModelSnapshot, ...]:
+        """Return every version of every model, by name."""
+        return tuple(
+            slot.runtime.snapshot(slot.state, slot.reason)
+            for _, entry in sorted(self._registry.entries.items())
+            for _, slot in sorted(entry.slots.items())
+        )
+
+    def model_names(self) -> tuple[str, ...]:
+        """Return the names of all models; cheap enough for completion."""
+        return tuple(sorted(self._registry.entries))
+
+    def snapshot(self) -> ServerSnapshot:
+        """Return everything that can be seen at this moment."""
+        return ServerSnapshot(monotonic_ns(), self.models())
+
+    def batches(self, name: str, version: int = -1) -> tuple[BatchRecord, ...]:
+        """Return a model's recent executions, oldest first; none for an ensemble."""
+        runtime = self._registry.resolve(name, version)
+        return runtime.batches() if isinstance(runtime, ModelRuntime) else ()
+
+    def source(self, name: str, version: int = -1) -> object:
+        """Return what a model was made of; None for an ensemble."""
+        return getattr(self._registry.resolve(name, version), "source", None)
+
+    def served(self, name: str, version: int = -1) -> object:
+        """Return what the instances of a version run: the source, or a module with its weights."""
+        runtime = self._registry.resolve(name, version)
+        return runtime.served() if isinstance(runtime, ModelRuntime) else None
