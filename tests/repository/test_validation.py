@@ -11,7 +11,7 @@ from nbtriton.errors import NotFoundError
 from nbtriton.repository.reader import read_repository
 from nbtriton.repository.validation import validate_repository
 
-MODEL = '''
+MODEL = """
 class TritonPythonModel:
     @staticmethod
     def auto_complete_config(config):
@@ -22,7 +22,7 @@ class TritonPythonModel:
 
     def initialize(self, args):
         raise RuntimeError("a validation serves nothing")
-'''
+"""
 ENSEMBLE = """
 platform: "ensemble" max_batch_size: 4
 input {{ name: "X" data_type: TYPE_FP32 dims: 4 }}
@@ -118,8 +118,11 @@ def test_an_ensemble_is_checked_after_its_members(repository):
     ("member", "tensor", "text"),
     [
         ("gone", "IN", "ensemble e contains models that are not available or ambiguous: gone"),
-        ("m", "INN", "in ensemble e, ensemble tensor X is mapping to non-existing input INN in "
-         "model m"),
+        (
+            "m",
+            "INN",
+            "in ensemble e, ensemble tensor X is mapping to non-existing input INN in model m",
+        ),
     ],
 )  # fmt: skip
 def test_an_ensemble_that_does_not_fit_its_members(repository, member, tensor, text):

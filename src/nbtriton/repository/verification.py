@@ -166,7 +166,7 @@ def verify_repository(
         if server is None:
             server = stack.enter_context(Server())
             ModelControl(server, root)
-        names = list(models or sorted(p.parent.name for p in root.glob("*/config.pbtxt")))
+        names = list(models or sorted(server.model_names()))
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nbtriton-verify-")))
         copied = scratch / "models"
         shutil.copytree(root, copied)
@@ -198,7 +198,7 @@ class _Judge:
         if not self.server.is_ready(name):
             return Checked(name, "failed", note="it is not loaded in nbtriton")
         note = ""
-        lacking = f"the reference has no {self.server.config(name).backend} backend"
+        lacking = f"the reference has no {self._backend(name)} backend"
         try:
             self._prepare(name)
             self.client.load(name)
@@ -217,6 +217,12 @@ class _Judge:
         if difference and not note:
             note = f"configurations differ: {difference}"
         return self._compare(name, note)
+
+    def _backend(self, name: str) -> str:
+        """Return what the file says, or what it leaves to be told from the model."""
+        file = self.directory / name / "config.pbtxt"
+        config = parse_pbtxt(file.read_bytes()) if file.exists() else ModelConfig()
+        return str(config.backend or self.server.config(name).backend)
 
     def _prepare(self, name: str) -> None:
         """Give an ensemble's models their stand-ins before the ensemble wants them."""

@@ -1,0 +1,314 @@
+"""Verified export: the same requests to our server and to the real tritonserver."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import nbtriton as nt
+from nbtriton.errors import NotFoundError, UnavailableError
+from nbtriton.repository.client import HttpClient
+from nbtriton.repository.find_server import Executable, find_server
+from nbtriton.repository.verification import Checked, Verification, verify_repository
+from tests.repository.models import BROKEN, MODEL, add, ensemble, times
+from tests.repository.notebook import Cells
+
+# -- finding the server --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nowhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("NBTRITON_REFERENCE", str(tmp_path / "reference"))
+    return tmp_path
+
+
+def test_no_server_is_there(nowhere):
+    with pytest.raises(UnavailableError, match="no tritonserver was found") as caught:
+        find_server()
+    assert 'reference="install"' in caught.value.hint
+    with pytest.raises(NotFoundError, match="neither a tritonserver executable nor"):
+        find_server(nowhere / "gone")
+
+
+def test_the_server_on_the_path_comes_first(nowhere):
+    program = nowhere / "bin" / "tritonserver"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert find_server() == Executable(program)
+    assert find_server(str(program)) == Executable(program)
+
+
+def test_one_that_was_set_up_before(nowhere):
+    (nowhere / "reference").mkdir()
+    (nowhere / "reference" / "ready.json").write_text("{}")
+    assert find_server().directory == nowhere / "reference"
+    assert find_server(nowhere / "reference").directory == nowhere / "reference"
+
+
+def test_the_server_of_an_installed_package(nowhere, monkeypatch):
+    import sys
+
+    triton = nowhere / "site" / "pytriton" / "tritonserver"
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    for folder in ("bin", "backends/python", f"python_backend_stubs/{version}"):
+        (triton / folder).mkdir(parents=True)
+    (triton.parent / "__init__.py").touch()
+    (triton / "python_backend_stubs" / version / "triton_python_backend_stub").touch()
+    monkeypatch.syspath_prepend(nowhere / "site")
+    found = find_server()
+    assert found.path == triton / "bin" / "tritonserver"
+    assert (nowhere / f"pytriton-backends-{version}/python/triton_python_backend_stub").exists()
+
+
+def test_an_export_that_cannot_be_verified_writes_nothing(nowhere):
+    with nt.Server(gpus=()) as server, pytest.raises(UnavailableError):
+        server.export(nowhere / "out", verify=True)
+    assert not (nowhere / "out").exists()
+
+
+# -- how it shows itself -------------------------------------------------------------------------
+
+
+def test_a_verification_shows_itself(tmp_path):
+    models = (
+        Checked("a", "equal", 6, 0.0, 0.0),
+        Checked("b", "different", 6, 0.5, 0.1, "request 2: output 'OUT' differs by up to 0.5"),
+        Checked("c", "not run", note="the reference has no onnxruntime backend"),
+    )
+    found = Verification(tmp_path, "triton 2.51.0", models)
+    assert not found.ok
+    assert list(found.frame["verdict"]) == ["equal", "different", "not run"]
+    for form in (repr(found), *found._repr_mimebundle_().values()):
+        for word in ("triton 2.51.0", "different", "no onnxruntime backend"):
+            assert word in form
+    assert Verification(tmp_path, "triton 2.51.0", (models[0], models[2])).ok
+
+
+# -- the real server -----------------------------------------------------------------------------
+
+DOUBLE = """
+def double(IN: "FP32[4]", TEXT: "BYTES[1]") -> {"OUT": "FP32[4]", "LENGTH": "INT64[1]", "SAME": "BYTES[1]"}:
+    return {"OUT": IN * FACTOR, "LENGTH": np.vectorize(len)(TEXT), "SAME": TEXT}
+"""
+COUNTER = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.sums = {}
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            start = pb_utils.get_input_tensor_by_name(request, "START").as_numpy()
+            key = request.correlation_id()
+            self.sums[key] = value + (0 if start.any() else self.sums[key])
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", self.sums[key])]))
+        return responses
+"""
+SEQUENCE = """
+max_batch_size: 4
+input { name: "IN" data_type: TYPE_INT32 dims: 1 }
+output { name: "OUT" data_type: TYPE_INT32 dims: 1 }
+sequence_batching { control_input { name: "START" control {
+  kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } } }
+"""
+
+
+@pytest.fixture
+def server():
+    with nt.Server(gpus=()) as server:
+        yield server
+
+
+def verdicts(found: Verification) -> dict[str, str]:
+    return {model.name: model.verdict for model in found.models}
+
+
+@pytest.mark.reference
+@pytest.mark.slow
+def test_exported_models_answer_alike(reference, server, tmp_path):
+    cells = Cells()
+    cells("import numpy as np\nFACTOR = 3")
+    server.load("max_batch_size: 8 dynamic_batching {}", cells(DOUBLE), name="double")
+    cells(MODEL)
+    model = cells.names["TritonPythonModel"]
+    model.__nbtriton_source__ = MODEL
+    server.load(None, model, name="m")
+    server.load(ensemble("m", into="X", out="Y"), name="e")
+    cells(COUNTER)
+    counter = cells.names["TritonPythonModel"]
+    counter.__nbtriton_source__ = COUNTER
+    server.load(SEQUENCE, counter, name="counter")
+    found = server.export(tmp_path, carry=["FACTOR"], verify=True, reference=reference)
+    assert verdicts(found) == dict.fromkeys(("double", "m", "e", "counter"), "equal"), found
+    assert found.ok
+    assert found.reference == "triton 2.51.0"
+    assert all(model.requests == 6 and not model.note for model in found.models), found
+
+
+@pytest.mark.reference
+@pytest.mark.slow
+def test_differences_are_found_and_named(reference, server, tmp_path):
+    """The files say one thing, the server that is compared with them another."""
+    add(
+        tmp_path,
+        "close",
+        source=times(1)
+        .replace("self.factor *", "np.float32(1.000001) *")
+        .replace("import triton", "import numpy as np\nimport triton"),
+    )
+    add(tmp_path, "far", source=times(2))
+    add(tmp_path, "broken", source=BROKEN)
+    add(tmp_path, "raises", source=MODEL.replace("values =", "1 / 0; values ="))
+    add(
+        tmp_path,
+        "dtype",
+        source=MODEL.replace("self.factor * v", "v[:, :2]").replace(
+            '"dims": [4]})\n        return', '"dims": [-1]})\n        return'
+        ),
+    )
+    add(
+        tmp_path,
+        "onnx",
+        source=None,
+        config='backend: "onnxruntime" input { name: "IN" data_type: TYPE_FP32 dims: 4 } output { name: "OUT" data_type: TYPE_FP32 dims: 4 }',
+    )
+    for name in ("close", "far", "broken", "raises", "onnx"):
+        server.load(None, add(tmp_path / "ours", name) / "1" / "model.py", name=name)
+    server.load(None, tmp_path / "dtype" / "1" / "model.py", name="dtype")
+    shutil.rmtree(tmp_path / "ours")
+    (tmp_path / "far" / "1" / "model.py").write_text(times(2))
+    requests = {"far": [{"IN": np.ones((1, 4), np.float32)}] * 2}
+    found = verify_repository(
+        tmp_path, server=server, models=["close", "far", "broken", "raises", "dtype", "onnx"],
+        requests=requests, reference=reference,
+    )  # fmt: skip
+    said = {model.name: model for model in found.models}
+    assert verdicts(found) == {
+        "close": "close", "far": "different", "broken": "failed", "raises": "different",
+        "dtype": "equal", "onnx": "not run",
+    }, found  # fmt: skip
+    assert (said["far"].requests, said["far"].max_abs) == (2, 1.0)
+    assert said["far"].note.startswith("request 1: output 'OUT' differs by up to 1")
+    assert 0 < said["close"].max_rel < 1e-5
+    assert "no luck" in said["broken"].note
+    assert "ZeroDivisionError" in said["raises"].note
+    assert said["onnx"].note == (
+        "the reference has no onnxruntime backend; it accepts the configuration"
+    )
+    assert not found.ok
+
+
+@pytest.mark.reference
+@pytest.mark.slow
+def test_a_repository_alone_and_modules_that_the_reference_has_no_backend_for(
+    reference, server, tmp_path
+):
+    import torch
+
+    class Net(torch.nn.Module):
+        def forward(self, IN: "FP32[4]") -> {"OUT": "FP32[4]"}:  # noqa: N803, F821, UP037
+            return IN * 2
+
+    server.load("max_batch_size: 8", Net, name="net")
+    server.load(ensemble("net", into="X", out="Y"), name="e")
+    server.export(tmp_path)
+    without = verify_repository(tmp_path, reference=reference, stand_in=False, models=["net"])
+    assert verdicts(without) == {"net": "not run"}
+    found = verify_repository(tmp_path, reference=reference)
+    assert verdicts(found) == {"e": "equal", "net": "equal"}, found
+    assert "python backend" in found.models[1].note
+    assert parse_backend(tmp_path / "net") == "pytorch"  # only the reference's copy was changed
+
+
+def parse_backend(folder) -> str:
+    from nbtriton.config import parse_pbtxt
+
+    return parse_pbtxt((folder / "config.pbtxt").read_text()).backend
+
+
+@pytest.mark.reference
+@pytest.mark.slow
+def test_the_control_says_what_the_real_server_says(reference, server, tmp_path):
+    """Loads, unloads, errors and the index, step by step on both."""
+    roots = [tmp_path / "real", tmp_path / "ours"]
+    for root in roots:
+        _write_odd_repository(root)
+    control = server.load_repository(roots[1], control_mode="explicit")
+    with reference.server(roots[0], "--model-control-mode=explicit") as real:
+        client = HttpClient(real.http_url)
+        steps = [
+            *(("load", name, None) for name in _ODD),
+            ("load", "good", {"config": json.dumps({"backend": "python", "max_batch_size": "8"})}),
+            ("load", "good", {"config": "{bad"}),
+            ("load", "good", {"config": '{"nope": 1}'}),
+            ("load", "good", {"config": 5}),
+            ("load", "good", {"foo": "x"}),
+            ("load", "fresh", {"file:1/model.py": _base64(MODEL)}),
+            (
+                "load",
+                "fresh",
+                {"file:1/model.py": _base64(MODEL), "config": '{"backend": "python"}'},
+            ),
+            ("load", "fresh", {"file:../x": _base64(MODEL), "config": '{"backend": "python"}'}),
+            ("load", "fresh", None),
+        ]
+        for verb, name, parameters in steps:
+            said = [_ask(side, verb, name, parameters) for side in (client, control)]
+            said[1] = said[1].replace(str(roots[1]), str(roots[0]))
+            assert said[0] == said[1], (verb, name, parameters)
+        ours = json.loads(json.dumps(control.index()).replace(str(roots[1]), str(roots[0])))
+        # Triton forgets a model of which its policy wants no version; we list it by name.
+        assert client.index() == [entry for entry in ours if entry["name"] != "spec"]
+
+
+_ODD = (
+    "bad", "e_bad", "e_e_bad", "syntax", "e_syntax", "e_gone", "e_v", "nothing", "negative",
+    "spec", "half", "multi", "circle1", "onnx", "missing", "e_good", "good",
+)  # fmt: skip
+
+
+def _write_odd_repository(root) -> None:
+    add(root, "good")
+    add(root, "bad", source=BROKEN)
+    add(root, "syntax", config="max_batch_sise: 8")
+    add(root, "negative", config="max_batch_size: -1")
+    add(root, "nothing", source=None)
+    add(root, "multi", config="version_policy { all {} }", versions=("1", "3", "02", "x"))
+    half = add(root, "half", config="version_policy { all {} }", versions=("1", "2"))
+    (half / "2" / "model.py").write_text(BROKEN)
+    add(root, "spec", config="version_policy { specific { versions: 9 } }")
+    for name, member, version in (
+        ("e_good", "good", -1), ("e_bad", "bad", -1), ("e_syntax", "syntax", -1),
+        ("e_gone", "gone", -1), ("e_v", "good", 7), ("e_e_bad", "e_bad", -1),
+        ("circle1", "circle2", -1), ("circle2", "circle1", -1),
+    ):  # fmt: skip
+        add(root, name, config=ensemble(member, version=version), source=None)
+    add(root, "onnx", config='backend: "onnxruntime"', source=None)
+
+
+def _base64(text: str) -> str:
+    import base64
+
+    return base64.b64encode(text.encode()).decode()
+
+
+def _ask(side, verb: str, name: str, parameters) -> str:
+    try:
+        getattr(side, verb)(name, parameters)
+    except nt.TritonError as error:
+        return f"{error.status}: {error.message}"
+    return "OK"
+
+
+def test_the_client_says_when_nobody_answers():
+    with pytest.raises(UnavailableError, match="does not answer"):
+        HttpClient("127.0.0.1:9", timeout_s=5).describe()
