@@ -1,0 +1,170 @@
+"""KServe v2 over gRPC: the endpoint that `nbtriton.frontends.serve` opens on ``grpc_port``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from nbtriton.errors import InternalError, TritonError, UnavailableError
+from nbtriton.frontends.grpc_inference import GrpcInference, InferStream
+from nbtriton.frontends.grpc_messages import SERVICE
+from nbtriton.frontends.grpc_methods import Method, grpc_methods
+from nbtriton.frontends.grpc_transport import (
+    Rpc,
+    Stream,
+    StreamHandler,
+    StreamRpc,
+    Transport,
+    UnaryHandler,
+)
+
+if TYPE_CHECKING:
+    from nbtriton.frontends.service import Service
+
+__all__ = ["GrpcEndpoint"]
+
+_log = logging.getLogger("nbtriton.frontends")
+
+_WORKERS = 4
+# Prefix of the header field that opens a restricted protocol.
+_RESTRICTED = "triton-grpc-protocol-"
+Options = Sequence[tuple[str, int | str]]
+
+
+class GrpcEndpoint:
+    """One gRPC port of a server.
+
+    Parameters
+    ----------
+    service : Service
+        What is served; its limits bound messages and what a client leaves unread.
+    host : str
+        The address to listen on.
+    port : int
+        0 takes any port that is free.
+    options : sequence of (name, value)
+        gRPC's channel arguments, such as ``("grpc.keepalive_time_ms", 7200000)``.
+    restricted : mapping, optional
+        Triton's ``--grpc-restricted-protocol``: category to header field and value.
+
+    Raises
+    ------
+    UnavailableError
+        The port is taken, or the address is none of this machine's.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        host: str,
+        port: int,
+        *,
+        options: Options = (),
+        restricted: Mapping[str, tuple[str, str]] | None = None,
+    ) -> None:
+        self._restricted = {
+            category: (_RESTRICTED + header.lower(), value)
+            for category, (header, value) in (restricted or {}).items()
+        }
+        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="nbtriton-grpc-worker")
+        inference = GrpcInference(service)
+        handlers: dict[bytes, UnaryHandler | StreamHandler] = {
+            name: UnaryHandler(self._unary(method))
+            for name, method in grpc_methods(service).items()
+        }
+        handlers[f"/{SERVICE}/ModelInfer".encode()] = UnaryHandler(
+            self._guarded("inference", inference.infer)
+        )
+
+        def open_stream(rpc: StreamRpc) -> Stream:
+            refusal = self._refusal("inference", rpc.metadata)
+            return _Refused(rpc, refusal) if refusal else InferStream(inference, rpc)
+
+        handlers[f"/{SERVICE}/ModelStreamInfer".encode()] = StreamHandler(open_stream)
+        try:
+            self._transport = Transport(
+                host,
+                port,
+                handlers,
+                options=(
+                    ("grpc.max_receive_message_length", service.limits.body_bytes),
+                    ("grpc.max_send_message_length", (1 << 31) - 1),
+                    ("grpc.max_metadata_size", service.limits.header_bytes),
+                    *options,
+                ),
+                unread_bytes=service.limits.unread_bytes,
+            )
+        except BaseException:
+            self._workers.shutdown()
+            raise
+
+    @property
+    def port(self) -> int:
+        return self._transport.port
+
+    def close(self, *, drain_s: float = 0.0) -> None:
+        """Take no more calls, wait so long for those that run, then cancel them."""
+        self._transport.close(drain_s=drain_s)
+        self._workers.shutdown()
+
+    def _unary(self, method: Method | Callable[[bytes], bytes]) -> Callable[[bytes, Rpc], None]:
+        if not isinstance(method, Method):
+            return lambda data, rpc: _answer(method, data, rpc)
+        if not method.slow:
+            return self._guarded(method.category, lambda data, rpc: _answer(method, data, rpc))
+        return self._guarded(
+            method.category,
+            lambda data, rpc: self._workers.submit(_answer, method, data, rpc) and None,
+        )
+
+    def _guarded(
+        self, category: str, answer: Callable[[bytes, Rpc], None]
+    ) -> Callable[[bytes, Rpc], None]:
+        if category not in self._restricted:
+            return answer
+
+        def guarded(data: bytes, rpc: Rpc) -> None:
+            refusal = self._refusal(category, rpc.metadata)
+            if refusal:
+                rpc.fail(UnavailableError(refusal))
+            else:
+                answer(data, rpc)
+
+        return guarded
+
+    def _refusal(self, category: str, metadata: Sequence[tuple[str, object]]) -> str:
+        if category not in self._restricted:
+            return ""
+        header, value = self._restricted[category]
+        if (header, value) in {tuple(field) for field in metadata}:
+            return ""
+        return f"This protocol is restricted, expecting header '{header}'"
+
+
+class _Refused:
+    """A stream that its client may not open."""
+
+    def __init__(self, rpc: StreamRpc, text: str) -> None:
+        self._rpc = rpc
+        self._text = text
+
+    def message(self, data: bytes) -> None:  # noqa: ARG002
+        self.half_closed()
+
+    def half_closed(self) -> None:
+        self._rpc.fail(UnavailableError(self._text))
+
+    def cancelled(self) -> None:
+        pass
+
+
+def _answer(method: Callable[[bytes], bytes], data: bytes, rpc: Rpc) -> None:
+    try:
+        rpc.reply(method(data))
+    except TritonError as error:
+        rpc.fail(error)
+    except Exception as error:
+        _log.exception("a gRPC call failed")
+        rpc.fail(InternalError(f"{type(error).__name__}: {error}"))

@@ -1,0 +1,66 @@
+"""The messages of Triton's gRPC service, as `tritonclient` ships them, and of gRPC's health service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from tritonclient.grpc import service_pb2
+
+__all__ = ["HEALTH", "SERVICE", "health_response", "messages", "parameter_value", "set_parameters"]
+
+SERVICE = "inference.GRPCInferenceService"
+HEALTH = "grpc.health.v1.Health"
+
+# Generated code: its classes are made at run time.
+messages: Any = service_pb2
+
+_SERVING, _NOT_SERVING = 1, 2
+
+
+def parameter_value(parameter: Any) -> tuple[str, Any]:
+    """Return which kind of value an ``InferParameter`` holds, empty if none, and the value."""
+    kind = parameter.WhichOneof("parameter_choice")
+    return (kind, getattr(parameter, kind)) if kind else ("", None)
+
+
+def set_parameters(field: Any, values: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+    """Fill a map of ``InferParameter``."""
+    for name, value in values.items() if isinstance(values, Mapping) else values:
+        if isinstance(value, bool):
+            field[name].bool_param = value
+        elif isinstance(value, int):
+            field[name].int64_param = value
+        elif isinstance(value, float):
+            field[name].double_param = value
+        else:
+            field[name].string_param = str(value)
+
+
+def health_response(serving: bool) -> bytes:
+    """Return the answer of ``grpc.health.v1.Health/Check``."""
+    return cast("bytes", _Health(status=_SERVING if serving else _NOT_SERVING).SerializeToString())
+
+
+def _health_class() -> Any:
+    """Make the one message that we need of grpcio-health-checking; in a pool of our own."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="nbtriton_health.proto", package="grpc.health.v1", syntax="proto3"
+    )
+    message = file.message_type.add(name="HealthCheckResponse")
+    # The enum goes over the wire as its number.
+    message.field.add(
+        name="status",
+        number=1,
+        type=descriptor_pb2.FieldDescriptorProto.TYPE_INT32,
+        label=descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(
+        pool.FindMessageTypeByName("grpc.health.v1.HealthCheckResponse")
+    )
+
+
+_Health = _health_class()
