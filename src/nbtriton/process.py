@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.engine import Server as EngineServer
 
 if TYPE_CHECKING:
+    from nbtriton.frontends import Endpoints
     from nbtriton.repository.control import ModelControl
     from nbtriton.repository.find_server import RealServer
     from nbtriton.repository.verification import Verification
@@ -98,6 +99,9 @@ class Server(EngineServer):
             strict_readiness=strict_readiness,
             exit_on_error=exit_on_error,
         )
+        for old in self._controls:
+            if old.directories == control.directories:  # a cell that runs again
+                old.close()
         self._controls.append(control)
         self.model_control = control
         return control
@@ -157,14 +161,14 @@ class Server(EngineServer):
             No real server was found.
         """
         from nbtriton.repository.find_server import find_server
-        from nbtriton.repository.writer import export_repository
+        from nbtriton.repository.writer import ExportWarning, export_repository
 
         real = find_server(reference) if verify else None
         exported = export_repository(
             self, directory, models, carry=carry, files=files, torch=torch, overwrite=overwrite
         )
         for text in exported.warnings:
-            warnings.warn(text, stacklevel=2)
+            warnings.warn(text, ExportWarning, stacklevel=2)
         if real is None:
             return exported
         from nbtriton.repository.verification import verify_repository
@@ -177,22 +181,32 @@ class Server(EngineServer):
             reference=real,
         )
 
-    def serve(self, **options: Any) -> Any:
-        """Answer KServe's protocol over HTTP and gRPC, as tritonserver does.
+    def serve(self, **options: Any) -> Endpoints:
+        """Answer clients over KServe's protocol, as tritonserver does.
+
+        Clients may load and unload models if the last `load_repository` had
+        ``control_mode="explicit"``.
 
         Parameters
         ----------
         **options
-            As in `nbtriton.frontends.serve`: ports (8000, 8001 and 8002 by default) and the
-            address, which is this machine's own (127.0.0.1) unless another is asked for.
+            As in `nbtriton.frontends.serve`: ``http_port``, ``grpc_port`` and ``metrics_port`` (0
+            for any that is free, None for none) and ``host``, by default this machine alone.
 
         Returns
         -------
-        The endpoints; ``close()`` ends them, and so does closing the server.
-        """
-        from nbtriton import frontends
+        Endpoints
+            Closed by its ``close()``, and with the server.
 
-        endpoints = frontends.serve(self, **options)
+        Raises
+        ------
+        UnavailableError
+            A port is taken; nothing is left open.
+        """
+        from nbtriton.frontends import serve
+
+        options.setdefault("control", self.model_control)
+        endpoints = serve(self, **options)
         self._opened.append(endpoints)
         return endpoints
 

@@ -13,6 +13,7 @@ from nbtriton.magics import completion, display
 from nbtriton.magics.ask import AskMagics
 from nbtriton.magics.define import DefineMagics
 from nbtriton.magics.measure import MeasureMagics
+from nbtriton.magics.repository import RepositoryMagics
 from nbtriton.magics.views import views
 from nbtriton.process import close_server
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load_ipython_extension", "unload_ipython_extension"]
 
-_CLASSES = (DefineMagics, AskMagics, MeasureMagics)
+_CLASSES = (DefineMagics, AskMagics, MeasureMagics, RepositoryMagics)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -28,7 +28,7 @@ from nbtriton.repository.modelfile import (
     torch_file,
 )
 
-__all__ = ["TORCH_FORMATS", "Exported", "ExportedModel", "export_repository"]
+__all__ = ["TORCH_FORMATS", "ExportWarning", "Exported", "ExportedModel", "export_repository"]
 
 TORCH_FORMATS = ("torchscript", "python")
 
@@ -40,6 +40,10 @@ _COMPLETED = (
     "backend", "max_batch_size", "dynamic_batching", "sequence_batching",
     "model_transaction_policy",
 )  # fmt: skip
+
+
+class ExportWarning(UserWarning):
+    """A file that was written will not do what the notebook does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +94,7 @@ class Exported:
         return tuple(line for model in self.models for line in model.warnings)
 
     def __repr__(self) -> str:
-        return "\n".join(
-            [table_text(_COLUMNS, self._rows(), caption=str(self.directory)), *self.warnings]
-        )
+        return table_text(_COLUMNS, self._rows(), caption=str(self.directory))
 
     def _repr_mimebundle_(
         self,

@@ -1,0 +1,165 @@
+"""The magics that bring models in and out: repositories, and the ports of real clients."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from argparse import SUPPRESS, ArgumentTypeError
+from pathlib import Path
+from typing import Any
+
+from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from nbtriton.magics.common import evaluate, keep, keep_option, name_list, parse, unquoted
+from nbtriton.process import server
+
+__all__ = ["RepositoryMagics"]
+
+
+def _port(text: str) -> int | None:
+    if text == "none":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise ArgumentTypeError(f"'{text}' is neither a port nor 'none'") from None
+
+
+@magics_class
+class RepositoryMagics(Magics):
+    """``%triton_load``, ``%triton_export``, ``%triton_serve``."""
+
+    _endpoints: Any = None
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("directory", nargs="+", metavar="REPO", help="a model repository, or several")
+    @argument(
+        "--control", choices=("none", "explicit", "poll"), default="none",
+        help="load all models now, those that are asked for, or all and again what changes",
+    )  # fmt: skip
+    @argument(
+        "--load-model", action="append", default=[], metavar="NAME",
+        help="with --control explicit: load it now; '*' for all",
+    )  # fmt: skip
+    @argument("--poll-s", type=float, default=15.0, metavar="S", help="seconds between polls")
+    @argument(
+        "--disable-auto-complete-config", action="store_true",
+        help="take the configurations as they are",
+    )  # fmt: skip
+    @argument(
+        "--model-config-name", default="", metavar="NAME",
+        help="prefer configs/NAME.pbtxt to config.pbtxt",
+    )  # fmt: skip
+    @keep_option
+    @line_magic
+    def triton_load(self, line: str) -> Any:
+        """Load a model repository; shows every model's state and what is wrong with it.
+
+        One that fails keeps no other one out. The result loads and unloads by name::
+
+            %triton_load models/
+            control = %triton_load models/ --control explicit --load-model double
+            control.load("other")
+        """
+        options = parse(self.triton_load, line)
+        control = server().load_repository(
+            [Path(unquoted(text)).expanduser() for text in options.directory],
+            control_mode=options.control,
+            load_models=[unquoted(name) for name in options.load_model],
+            poll_s=options.poll_s,
+            auto_complete=not options.disable_auto_complete_config,
+            config_name=options.model_config_name,
+        )
+        return keep(self.shell, options.out, control)
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("directory", metavar="DIR", help="where the repository is written")
+    @argument(
+        "names", nargs="*", metavar="MODEL", help="by default all; an ensemble brings its own"
+    )
+    @argument(
+        "--carry", type=name_list, action="extend", default=[], metavar="NAMES",
+        help="variables of the notebook to write along",
+    )  # fmt: skip
+    @argument("--carry-all", action="store_true", help="all variables that the models use")
+    @argument(
+        "--torch", choices=("torchscript", "python"), default="torchscript",
+        help="torch modules for Triton's pytorch backend, or for its python backend",
+    )  # fmt: skip
+    @argument("--overwrite", action="store_true", help="replace models that no export has written")
+    @argument(
+        "--verify", action="store_true", help="compare with the real tritonserver, model by model"
+    )
+    @argument("--requests", metavar="EXPR", help="what to verify with: model to list of mappings")
+    @argument(
+        "--reference", metavar="PATH|install",
+        help="the real server; 'install' sets one up (a minute, 150 MB)",
+    )  # fmt: skip
+    @keep_option
+    @line_magic
+    def triton_export(self, line: str) -> Any:
+        """Write models as a repository that the real Triton Inference Server runs.
+
+        Says which variables of the notebook a model uses that its file will not have::
+
+            %triton_export models/
+            %triton_export models/ double --carry SCALE,TABLE
+            %triton_export models/ --carry-all --verify
+        """
+        options = parse(self.triton_export, line)
+        requests = None
+        if options.requests is not None:
+            requests = evaluate(self.shell, unquoted(options.requests), "--requests ")
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            result = server().export(
+                Path(unquoted(options.directory)).expanduser(),
+                options.names or None,
+                carry=True if options.carry_all else options.carry,
+                torch=options.torch,
+                overwrite=options.overwrite,
+                verify=options.verify,
+                requests=requests,
+                reference=options.reference and unquoted(options.reference),
+            )
+        for warning in told:
+            if warning.category.__name__ == "ExportWarning":
+                print(warning.message, file=sys.stderr)  # noqa: T201 - a cell's own stderr
+        return keep(self.shell, options.out, result)
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("--http-port", type=_port, default=SUPPRESS, metavar="N", help="0: any that is free")
+    @argument("--grpc-port", type=_port, default=SUPPRESS, metavar="N", help="'none': not at all")
+    @argument("--metrics-port", type=_port, default=SUPPRESS, metavar="N")
+    @argument("--host", metavar="ADDRESS", help="by default this machine alone")
+    @argument("--stop", action="store_true", help="close the ports again")
+    @keep_option
+    @line_magic
+    def triton_serve(self, line: str) -> Any:
+        """Answer real clients: tritonclient, perf_analyzer, curl. Run again, the ports are opened anew.
+
+        The result closes the ports with ``close()``; unloading nbtriton does as well::
+
+            %triton_serve
+            endpoints = %triton_serve --http-port 0 --metrics-port none
+            %triton_serve --stop
+        """
+        options = parse(self.triton_serve, line)
+        if self._endpoints is not None:
+            self._endpoints.close()
+            self._endpoints = None
+        if options.stop:
+            return None
+        given = {
+            name: getattr(options, name)
+            for name in ("http_port", "grpc_port", "metrics_port")
+            if hasattr(options, name)
+        }
+        if options.host is not None:
+            given["host"] = options.host
+        self._endpoints = server().serve(**given)
+        return keep(self.shell, options.out, self._endpoints)

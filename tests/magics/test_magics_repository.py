@@ -1,0 +1,142 @@
+"""``%triton_load``, ``%triton_export``, ``%triton_serve``."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+
+import numpy as np
+import pytest
+from IPython.core.error import UsageError
+
+from nbtriton.errors import AlreadyExistsError, NotFoundError, UnavailableError
+from nbtriton.process import server
+from tests.repository.models import BROKEN, MODEL, add, times
+
+ONE = np.ones((1, 4), np.float32)
+
+
+@pytest.fixture
+def root(tmp_path):
+    add(tmp_path / "models", "good", source=times(3))
+    add(tmp_path / "models", "bad", source=BROKEN)
+    return tmp_path / "models"
+
+
+def test_a_repository_is_loaded_and_shown(notebook, root):
+    ran = notebook.ok(f"control = %triton_load {root}\ncontrol")
+    assert server().infer("good", {"IN": ONE})["OUT"][0, 0] == 3.0
+    forms = notebook.forms(ran.value)
+    for form in (forms["text/plain"], forms["text/html"]):
+        assert "READY" in form
+        assert "no luck" in form
+
+
+def test_it_is_the_same_as_in_python(notebook, root):
+    ran = notebook.ok(f"%triton_load {root} --control explicit --load-model good -o kept")
+    assert ran.value is notebook.names["kept"]
+    assert ran.value.index() == server().load_repository(
+        root, control_mode="explicit", load_models=["good"]
+    ).index()  # fmt: skip
+
+
+def test_names_and_quotes(notebook, root):
+    notebook.names["where"] = str(root)
+    notebook.ok("%triton_load '{where}' --control explicit --load-model '*';")
+    assert server().is_ready("good")
+    assert isinstance(notebook("%triton_load /nowhere").error, NotFoundError)
+    assert isinstance(notebook("%triton_load").error, UsageError)
+    assert isinstance(notebook(f"%triton_load {root} --control sometimes").error, UsageError)
+
+
+def test_a_polling_control_ends_with_the_extension(notebook, root):
+    notebook.ok(f"control = %triton_load {root} --control poll --poll-s 3600")
+    add(root, "new", source=times(7))
+    notebook.ok("control.poll_now()")
+    assert server().infer("new", {"IN": ONE})["OUT"][0, 0] == 7.0
+    # The fixture checks that no thread is left.
+
+
+def test_a_cell_becomes_a_file(notebook, tmp_path):
+    notebook.ok("SCALE = 3")
+    notebook.ok(
+        "%%triton_model scaled --max-batch-size 8\n"
+        'def scaled(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:\n'
+        '    return {"OUT": IN * SCALE}\n'
+    )
+    ran = notebook.ok(f"exported = %triton_export {tmp_path / 'out'}")
+    assert ran.err == (
+        "the file of model 'scaled' will not have 'SCALE' (3): define it in the model's cell, or "
+        "carry it along with carry=['SCALE']\n"
+    )
+    assert "SCALE" in notebook.forms(notebook.names["exported"])["text/html"]
+    assert notebook.ok(f"exported = %triton_export {tmp_path / 'out'} --carry SCALE").err == ""
+    text = (tmp_path / "out" / "scaled" / "1" / "model.py").read_text()
+    assert "SCALE = 3\n" in text
+    assert '    return {"OUT": IN * SCALE}\n' in text
+    before = server().infer("scaled", {"IN": ONE})["OUT"]
+    notebook.ok("%triton_unload scaled")
+    notebook.ok(f"%triton_load {tmp_path / 'out'}")
+    assert server().infer("scaled", {"IN": ONE})["OUT"].tolist() == before.tolist()
+
+
+def test_a_cell_with_a_class_is_a_file_as_it_stands(notebook, tmp_path):
+    notebook.ok(f"%%triton_model m\n{MODEL}")
+    ran = notebook.ok(f"%triton_export {tmp_path / 'out'} m --carry-all")
+    assert ran.err == ""
+    text = (tmp_path / "out" / "m" / "1" / "model.py").read_text()
+    assert text.split() == MODEL.split()
+
+
+def test_what_is_there_is_kept(doubled, tmp_path):
+    (tmp_path / "mine").touch()
+    assert isinstance(doubled(f"%triton_export {tmp_path}").error, AlreadyExistsError)
+    doubled.ok(f"%triton_export {tmp_path} --overwrite")
+    assert (tmp_path / "mine").exists()
+
+
+def test_verifying_without_a_server_says_how_to_get_one(doubled, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("NBTRITON_REFERENCE", str(tmp_path / "none"))
+    ran = doubled(f"%triton_export {tmp_path / 'out'} --verify")
+    assert isinstance(ran.error, UnavailableError)
+    assert 'reference="install"' in ran.out
+
+
+@pytest.mark.reference
+@pytest.mark.slow
+def test_verified_by_the_real_server(doubled, reference, tmp_path):
+    doubled.ok("given = {'double': [{'IN': np.ones((2, 4), np.float32)}] * 3}")
+    ran = doubled.ok(
+        f"%triton_export {tmp_path / 'out'} --verify --requests given --reference {reference.directory}"
+    )
+    assert ran.value.ok
+    assert [(m.name, m.verdict, m.requests) for m in ran.value.models] == [("double", "equal", 3)]
+
+
+def test_real_clients_are_answered(doubled, root):
+    doubled.ok(f"%triton_load {root} --control explicit --load-model good;")
+    doubled.ok("endpoints = %triton_serve --http-port 0 --metrics-port none --grpc-port none")
+    port = doubled.names["endpoints"].http_port
+
+    def ask(path: str, body: bytes | None) -> bytes:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", body, timeout=30) as reply:
+            return reply.read()
+
+    names = {entry["name"] for entry in json.loads(ask("/v2/repository/index", b""))}
+    assert names == {"good", "bad", "double"}
+    ask("/v2/repository/models/good/unload", b"")
+    assert not server().is_ready("good")
+    ask("/v2/repository/models/good/load", b"")
+    assert server().is_ready("good")
+    doubled.ok("again = %triton_serve --http-port 0 --metrics-port none --grpc-port none")
+    with pytest.raises(OSError):
+        ask("/v2", None)  # the first ports are closed
+    doubled.ok("%triton_serve --stop")
+    assert doubled.names["again"].http_port is None
+
+
+def test_wrong_ports(notebook):
+    ran = notebook("%triton_serve --http-port eighty")
+    assert isinstance(ran.error, UsageError)
+    assert "'eighty' is neither a port nor 'none'" in str(ran.error)
