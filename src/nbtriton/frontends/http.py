@@ -14,6 +14,8 @@ import socket
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -38,6 +40,9 @@ _JOINED = 64 << 10
 _PIPELINED = 16
 # What is read at a time, as asyncio does.
 _READ_SIZE = 256 << 10
+# Heads up to this size are remembered, and so many of them.
+_LONGEST_HEAD = 2048
+_MOST_HEADS = 256
 # Triton's backlog.
 _BACKLOG = 1024
 # How often stalled connections are looked for.
@@ -89,6 +94,7 @@ class HttpEndpoint:
         self.buffer = memoryview(bytearray(_READ_SIZE))
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
+        self.heads: dict[bytes, _Head] = {}
         self._sweeping = False
         self._idle: asyncio.Event | None = None
         self._gone: asyncio.Event | None = None
@@ -120,6 +126,26 @@ class HttpEndpoint:
         """A request is finished: perhaps it was the last one that `close` waits for."""
         if self._idle is not None and not any(c.busy for c in self.connections):
             self._idle.set()
+
+    def learn(self, head: bytes, exchange: _HttpExchange | None, size: int) -> None:
+        """Remember what the parser made of a head that was followed by its body and nothing else."""
+        if exchange is None or exchange.old or not exchange.keep_alive:
+            return
+        headers = exchange.headers
+        body_size = len(exchange.body)
+        if (
+            len(head) + body_size != size
+            or b"transfer-encoding" in headers
+            or b"expect" in headers
+            or b"upgrade" in headers
+            or (body_size and b"content-length" not in headers)
+        ):
+            return
+        if len(self.heads) >= _MOST_HEADS:
+            self.heads.clear()
+        self.heads[head] = _Head(
+            exchange.method, exchange.path, headers, exchange.fields, body_size
+        )
 
     def lost(self, connection: Connection) -> None:
         """A client has gone."""
@@ -194,6 +220,24 @@ class _HttpExchange(Exchange):
         self.connection.endpoint.thread.work(task)
 
 
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What the parser made of a head: most clients send few different ones, again and again."""
+
+    method: str
+    path: str
+    headers: Mapping[bytes, bytes]
+    fields: Sequence[tuple[bytes, bytes]]
+    body_size: int
+
+    def exchange(self, body: bytes) -> _HttpExchange:
+        """Return a request with this head."""
+        found = _HttpExchange(self.method, self.path, self.headers, body, self.fields)
+        found.keep_alive = True
+        found.old = False
+        return found
+
+
 class Connection(asyncio.BufferedProtocol):
     """One client.
 
@@ -204,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_began", "_body", "_body_size", "_current", "_deaf", "_fields", "_head_size", "_headers",
-        "_in_head", "_in_request", "_linger_until", "_moved", "_parser", "_paused", "_pending",
+        "_in_head", "_in_request", "_linger_until", "_moved", "_newest", "_parser", "_paused", "_pending",
         "_refusal", "_sent", "_transport", "_unsent", "_url", "endpoint",
     )  # fmt: skip
 
@@ -216,6 +260,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pending: deque[_HttpExchange] = deque()
         self._paused = False
         self._deaf = False  # what comes is thrown away
+        self._newest: _HttpExchange | None = None
         self._refusal = b""
         self._linger_until = 0.0
         self._in_head = self._in_request = False
@@ -271,7 +316,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._deaf:
             return
         self._moved = self.endpoint.thread.loop.time()
-        if self._in_head:  # more of a head that has begun before
+        head = b""
+        if not self._in_request:
+            head = _head_of(data)
+            known = self.endpoint.heads.get(head)
+            if known is not None and len(head) + known.body_size == len(data):
+                self._arrived(known.exchange(bytes(data[len(head) :])))
+                return
+        elif self._in_head:
             self._head_size += len(data)
         try:
             self._parser.feed_data(data)
@@ -293,6 +345,8 @@ class Connection(asyncio.BufferedProtocol):
         except httptools.HttpParserError:
             self._refuse(400, "Bad Request")
         else:
+            if head and not self._in_request:
+                self.endpoint.learn(head, self._newest, len(data))
             if self._in_head and self._head_size > self.endpoint.limits.header_bytes:
                 self._refuse(431, "the header of the request is too large")
 
@@ -347,10 +401,14 @@ class Connection(asyncio.BufferedProtocol):
             _joined(self._body, self._headers),
             self._fields,
         )
-        exchange.connection = self
-        exchange.over = False
         exchange.keep_alive = parser.should_keep_alive()
         exchange.old = parser.get_http_version() == "1.0"
+        self._newest = exchange
+        self._arrived(exchange)
+
+    def _arrived(self, exchange: _HttpExchange) -> None:
+        exchange.connection = self
+        exchange.over = False
         if self._current is None:
             self._current = exchange
             self.endpoint.thread.after_reading(self.endpoint.handle, exchange)
@@ -375,14 +433,21 @@ class Connection(asyncio.BufferedProtocol):
         if exchange is not self._current:
             return
         size = sum(map(len, reply.parts))
-        head = [
-            _STATUS_LINES[reply.status],
-            b"Content-Type: %s\r\nContent-Length: %d\r\n" % (reply.content_type, size),
-        ]
-        head += [b"%s: %s\r\n" % field for field in reply.headers]
-        head.append(_connection_field(exchange))
-        parts = reply.parts if exchange.method != "HEAD" else ()
-        self._write([*head, b"\r\n", *parts], size)
+        head = _answer_head(
+            reply.status,
+            reply.content_type,
+            size,
+            tuple(reply.headers),
+            _connection_field(exchange),
+        )
+        if exchange.method == "HEAD":
+            self._transport.write(head)
+        elif size <= _JOINED:
+            self._transport.write(b"".join((head, *reply.parts)))
+        else:
+            self._transport.write(head)
+            for part in reply.parts:
+                self._transport.write(part)
         self._finish(exchange)
 
     def begin(self, exchange: _HttpExchange, status: int, content_type: bytes) -> None:
@@ -412,13 +477,6 @@ class Connection(asyncio.BufferedProtocol):
         if not exchange.old:
             self._transport.write(b"0\r\n\r\n")
         self._finish(exchange)
-
-    def _write(self, parts: Sequence[bytes], size: int) -> None:
-        if size <= _JOINED:
-            self._transport.write(b"".join(parts))
-        else:
-            for part in parts:
-                self._transport.write(part)
 
     def _finish(self, exchange: _HttpExchange) -> None:
         exchange.over = True
@@ -490,6 +548,30 @@ class _TooMuchError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
+
+
+@lru_cache(maxsize=256)
+def _answer_head(
+    status: int,
+    content_type: bytes,
+    size: int,
+    headers: tuple[tuple[bytes, bytes], ...],
+    connection: bytes,
+) -> bytes:
+    lines = [
+        _STATUS_LINES[status],
+        b"Content-Type: %s\r\nContent-Length: %d\r\n" % (content_type, size),
+        *(b"%s: %s\r\n" % field for field in headers),
+        connection,
+        b"\r\n",
+    ]
+    return b"".join(lines)
+
+
+def _head_of(data: memoryview) -> bytes:
+    """Return the head at the beginning of what was read; empty if it is long or not complete."""
+    text = bytes(data[:_LONGEST_HEAD])
+    return text[: text.find(b"\r\n\r\n") + 4] if b"\r\n\r\n" in text else b""
 
 
 def _connection_field(exchange: _HttpExchange) -> bytes:
