@@ -1,0 +1,41 @@
+"""One server with all models and its endpoints, shared by a module; nothing may be left behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nbtriton.engine import Server
+from nbtriton.frontends import Endpoints, serve
+from tests.frontends.models import load_all, write_all
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("repository")
+    write_all(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path) -> Iterator[Server]:
+    with Server(gpus=()) as running:
+        load_all(running, repository)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def endpoints(server: Server) -> Iterator[Endpoints]:
+    with serve(server, http_port=0, metrics_port=0) as opened:
+        yield opened
+    left = [t.name for t in threading.enumerate() if t.name.startswith("nbtriton-http")]
+    assert not left
+
+
+@pytest.fixture
+def port(endpoints: Endpoints) -> int:
+    assert endpoints.http_port is not None
+    return endpoints.http_port
