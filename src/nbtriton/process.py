@@ -133,9 +133,9 @@ class Server(EngineServer):
             Notebook variables to write along; True for all that are used.
         files : mapping, optional
             Labels, warmup data and other files by model and path within its directory.
-        torch : {"torchscript", "python"}
-            What torch modules become: files for Triton's pytorch backend, or the same files and a
-            ``model.py`` that runs them in the python backend.
+        torch : {"torchscript", "export", "python"}
+            What torch modules become: TorchScript or ``torch.export`` files for Triton's pytorch
+            backend, or TorchScript and a ``model.py`` that runs it in the python backend.
         overwrite : bool
             Replace models of the same names that no export has written.
         verify : bool

@@ -57,6 +57,10 @@ def again(directory) -> nt.Server:
 def same(one: nt.Server, other: nt.Server, name: str, inputs) -> None:
     """Both have the same model: completed configuration, and answers bit by bit."""
     assert to_dict(one.config(name)) == to_dict(other.config(name))
+    same_answer(one, other, name, inputs)
+
+
+def same_answer(one: nt.Server, other: nt.Server, name: str, inputs) -> None:
     ours, theirs = one.infer(name, inputs), other.infer(name, inputs)
     assert set(ours) == set(theirs)
     for tensor in ours:
@@ -183,7 +187,7 @@ def test_a_file_that_is_in_no_repository(server, tmp_path):
         assert other.infer("m", {"IN": ONE})["OUT"].tolist() == (3 * ONE).tolist()
 
 
-@pytest.mark.parametrize("torch_format", ["torchscript", "python"])
+@pytest.mark.parametrize("torch_format", ["torchscript", "export", "python"])
 def test_a_torch_module_keeps_its_weights(server, tmp_path, torch_format):
     import torch
 
@@ -199,7 +203,7 @@ def test_a_torch_module_keeps_its_weights(server, tmp_path, torch_format):
     server.load("max_batch_size: 8", Net, name="net", example=example)
     server.export(tmp_path, torch=torch_format)
     backend = parse_pbtxt((tmp_path / "net" / "config.pbtxt").read_text()).backend
-    assert backend == {"torchscript": "pytorch", "python": "python"}[torch_format]
+    assert backend == ("python" if torch_format == "python" else "pytorch")
     with again(tmp_path) as other:
         inputs = {"x": ONE, "y": ONE[::-1].copy()}
         ours, theirs = server.infer("net", inputs), other.infer("net", inputs)
@@ -207,6 +211,24 @@ def test_a_torch_module_keeps_its_weights(server, tmp_path, torch_format):
             np.testing.assert_allclose(ours[tensor], theirs[tensor], rtol=1e-6)
         if torch_format == "torchscript":
             assert to_dict(server.config("net")) == to_dict(other.config("net"))
+
+
+@pytest.mark.parametrize("torch_format", ["torchscript", "export"])
+def test_a_torch_module_with_variable_dims(server, tmp_path, torch_format):
+    import torch
+
+    class Sum(torch.nn.Module):
+        def forward(self, x):
+            return x.cumsum(-1)
+
+    config = """max_batch_size: 4 backend: "pytorch"
+    input { name: "x" data_type: TYPE_FP32 dims: [ -1, 2 ] }
+    output { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ -1, 2 ] }"""
+    server.load(config, Sum(), name="s")
+    server.export(tmp_path, torch=torch_format)
+    with again(tmp_path) as other:
+        for rows in (1, 2, 7):
+            same_answer(server, other, "s", {"x": np.ones((3, rows, 2), np.float32)})
 
 
 def test_a_module_whose_path_depends_on_values_is_compiled_or_told(server, tmp_path):

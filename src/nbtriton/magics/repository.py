@@ -86,7 +86,7 @@ class RepositoryMagics(Magics):
     )  # fmt: skip
     @argument("--carry-all", action="store_true", help="all variables that the models use")
     @argument(
-        "--torch", choices=("torchscript", "python"), default="torchscript",
+        "--torch", choices=("torchscript", "export", "python"), default="torchscript",
         help="torch modules for Triton's pytorch backend, or for its python backend",
     )  # fmt: skip
     @argument("--overwrite", action="store_true", help="replace models that no export has written")

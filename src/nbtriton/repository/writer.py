@@ -30,7 +30,7 @@ from nbtriton.repository.modelfile import (
 
 __all__ = ["TORCH_FORMATS", "ExportWarning", "Exported", "ExportedModel", "export_repository"]
 
-TORCH_FORMATS = ("torchscript", "python")
+TORCH_FORMATS = ("torchscript", "export", "python")
 
 # Says which models of a repository an export wrote, so that the next one may replace them.
 _MARK = ".nbtriton.json"
@@ -146,9 +146,9 @@ def export_repository(
     files : mapping, optional
         Further files by model and path within its directory, such as
         ``{"m": {"labels.txt": "cat\ndog\n", "warmup/raw": b"..."}}``; a `Path` is copied.
-    torch : {"torchscript", "python"}
-        What a torch module becomes: a file for Triton's pytorch backend, or the same file and a
-        ``model.py`` that runs it in the python backend.
+    torch : {"torchscript", "export", "python"}
+        What a torch module becomes: a TorchScript or ``torch.export`` file for Triton's pytorch
+        backend, or TorchScript and a ``model.py`` that runs it in the python backend.
     overwrite : bool
         Replace models of the same names that no export has written.
 
@@ -293,18 +293,38 @@ def _write_version(
                 "its function will not get them there"
             )
         return ("class" if isinstance(source, type) else "function"), file
-    from nbtriton.repository.torchscript import save_torchscript
+    return _write_module(source, server.config(name, version), place, config, torch, notes)
 
-    notes += save_torchscript(source, server.config(name, version), place / "model.pt")
+
+def _write_module(
+    module: object,
+    completed: ModelConfig,
+    place: Path,
+    config: ModelConfig,
+    torch: str,
+    notes: list[str],
+) -> tuple[str, ModelFile]:
+    if not hasattr(module, "forward"):
+        raise UnsupportedError(
+            f"model '{completed.name}' is a {type(module).__name__}, which has no file",
+            hint="a class, a function, a torch module or a file can be written",
+        )
+    from nbtriton.repository.torchfiles import save_program, save_torchscript
+
     config.ClearField("platform")
     config.ClearField("default_model_filename")
     config.backend = "pytorch"
-    if torch == "python":
-        config.backend = "python"
-        file = torch_file("model.pt")
-        file.write(place)
-        return "TorchScript in model.py", file
-    return "TorchScript", ModelFile()
+    if torch == "export":
+        save_program(module, completed, place / "model.pt2")
+        config.default_model_filename = "model.pt2"
+        return "torch.export", ModelFile()
+    notes += save_torchscript(module, completed, place / "model.pt")
+    if torch == "torchscript":
+        return "TorchScript", ModelFile()
+    config.backend = "python"
+    file = torch_file("model.pt")
+    file.write(place)
+    return "TorchScript in model.py", file
 
 
 def _sensible(given: ModelConfig, completed: ModelConfig) -> ModelConfig:
@@ -342,15 +362,15 @@ def _copy_files(source: Path, place: Path, config: ModelConfig) -> None:
         raise UnsupportedError(
             f"the file '{source}' of model '{config.name}' is not there any more"
         )
-    in_repository = source.parent.name == place.name
-    if not in_repository:
+    version = source if source.is_dir() and source.name == place.name else source.parent
+    if version.name != place.name:  # in no repository
         shutil.copyfile(source, place / source.name)
         defaults = {"python": "model.py", "pytorch": "model.pt", "onnxruntime": "model.onnx"}
         if defaults.get(config.backend) != source.name:
             config.default_model_filename = source.name
         return
-    shutil.copytree(source.parent, place, dirs_exist_ok=True, ignore=ignored)
-    for path in source.parent.parent.iterdir():
+    shutil.copytree(version, place, dirs_exist_ok=True, ignore=ignored)
+    for path in version.parent.iterdir():
         target = place.parent / path.name
         if path.name in ("config.pbtxt", "configs", "__pycache__") or target.exists():
             continue

@@ -1,4 +1,4 @@
-"""A torch module as a TorchScript file whose inputs and outputs stand in the configuration's order."""
+"""A torch module as a file whose inputs and outputs stand in the configuration's order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nbtriton.config import ModelConfig, input_specs, output_specs
 from nbtriton.errors import TritonError, UnsupportedError
 from nbtriton.repository.samples import sample_inputs
 
-__all__ = ["save_torchscript"]
+__all__ = ["save_program", "save_torchscript"]
 
 
 def save_torchscript(module: Any, config: ModelConfig, path: Path) -> list[str]:
@@ -78,6 +78,47 @@ def save_torchscript(module: Any, config: ModelConfig, path: Path) -> list[str]:
     return []
 
 
+def save_program(module: Any, config: ModelConfig, path: Path) -> None:
+    """Write a module as a ``torch.export`` program, for any batch size and variable dims.
+
+    Raises
+    ------
+    UnsupportedError
+        torch cannot, or the program answers other sizes differently.
+    """
+    import torch
+
+    host = copy.deepcopy(module).to("cpu").eval()
+    wrapped = _in_order(host, config)
+    samples = [_tensors(config, size) for size in (2, 3, 1)]
+    # Where torch has no AUTO (before 2.6) only the batch varies, up to the largest.
+    auto = getattr(torch.export.Dim, "AUTO", None)
+    largest = max(2, int(config.max_batch_size))
+    batch = {0: auto or torch.export.Dim("batch", min=1, max=largest)}
+    shapes = {
+        argument: (batch if config.max_batch_size > 0 else {})
+        | {
+            axis + (config.max_batch_size > 0): auto
+            for axis, dim in enumerate(spec.dims)
+            if dim < 0 and auto is not None
+        }
+        for argument, spec in zip(_arguments(config), input_specs(config).values(), strict=True)
+    }
+    try:
+        with torch.no_grad():
+            # The backend passes inputs by keyword; a program takes them only as it was exported.
+            program = torch.export.export(wrapped, (), samples[0], dynamic_shapes=shapes)
+        _compare(program.module(), wrapped, samples)
+    except KeyboardInterrupt:
+        raise
+    except Exception as error:
+        raise UnsupportedError(
+            f"model '{config.name}' cannot be written by torch.export: {_first_line(error)}",
+            hint='torch="torchscript" may be able to',
+        ) from None
+    torch.export.save(program, path)
+
+
 def _in_order(module: Any, config: ModelConfig) -> Any:
     """Return a module with the same weights that takes and gives tensors in the config's order."""
     import torch
@@ -85,11 +126,6 @@ def _in_order(module: Any, config: ModelConfig) -> Any:
     inputs = list(input_specs(config))
     order = arrange_inputs(inputs, forward_arguments(module))
     results = arrange_outputs(list(output_specs(config)))
-    names = (
-        inputs
-        if all(name.isidentifier() for name in inputs)
-        else [f"INPUT__{index}" for index in range(len(inputs))]
-    )
 
     class InOrder(torch.nn.Module):
         def __init__(self) -> None:
@@ -108,10 +144,18 @@ def _in_order(module: Any, config: ModelConfig) -> Any:
 
     # The backend finds inputs by the names of the arguments, so they must be the configuration's.
     space: dict[str, Any] = {}
-    listed = ", ".join(names)
+    listed = ", ".join(_arguments(config))
     exec(f"def forward(self, {listed}): return self.run({listed})", space)  # noqa: S102 - identifiers
     InOrder.forward = space["forward"]
     return InOrder().eval()
+
+
+def _arguments(config: ModelConfig) -> list[str]:
+    """Return what the file calls its inputs: as the configuration does, where Python can."""
+    names = list(input_specs(config))
+    if all(name.isidentifier() for name in names):
+        return names
+    return [f"INPUT__{index}" for index in range(len(names))]
 
 
 def _trace(wrapped: Any, samples: Sequence[Mapping[str, Any]]) -> tuple[Any, list[str]]:
@@ -139,7 +183,7 @@ def _compare(one: Any, other: Any, samples: Sequence[Mapping[str, Any]]) -> None
 
     for sample in samples:
         with torch.no_grad():
-            found, wanted = one(*sample.values()), other(*sample.values())
+            found, wanted = one(**sample), other(**sample)
         torch.testing.assert_close(found, wanted, equal_nan=True)
 
 
@@ -147,8 +191,10 @@ def _tensors(config: ModelConfig, size: int) -> dict[str, Any]:
     import torch
 
     return {
-        name: torch.from_numpy(array)
-        for name, array in sample_inputs(config, size=size, seed=size).items()
+        argument: torch.from_numpy(array)
+        for argument, array in zip(
+            _arguments(config), sample_inputs(config, size=size, seed=size).values(), strict=True
+        )
     }
 
 
