@@ -573,6 +573,49 @@ def test_L20_ensembles_go_with_their_models_and_come_back(server, explicit, root
     assert states(explicit) == {"e:1": "READY", "m:1": "READY"}
 
 
+def test_what_the_notebook_unloads_is_unloaded(server, explicit, root):
+    add(root, "m")
+    explicit.load("m")
+    server.unload("m", timeout_s=30)
+    assert states(explicit) == {"m:1": "UNAVAILABLE unloaded"}
+    explicit.load("m")
+    assert states(explicit) == {"m:1": "READY"}
+
+
+def test_many_ask_at_once(server, explicit, root):
+    names = [add(root, f"m{i}").name for i in range(3)]
+    add(root, "e", config=ensemble("m0"), source=None)
+    failed = []
+
+    def ask(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        for _ in range(15):
+            name = str(random.choice([*names, "e"]))
+            try:
+                if random.random() < 0.6:
+                    explicit.load(name)
+                else:
+                    explicit.unload(name, {"unload_dependents": bool(random.random() < 0.5)})
+                explicit.index()
+                explicit.is_server_ready()
+            except LoadError as error:
+                # Its model was unloaded between the two.
+                if name != "e":
+                    failed.append(error)
+
+    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failed
+    for name in (*names, "e"):
+        explicit.load(name)
+        assert answer(server, name) == 1.0
+    assert explicit.is_server_ready()
+    assert set(states(explicit).values()) == {"READY"}
+
+
 # -- the index -----------------------------------------------------------------------------------
 
 

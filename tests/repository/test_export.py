@@ -487,6 +487,29 @@ def test_a_cell_that_means_something_else_by_np(server, cells, tmp_path):
         same(server, other, "f", {"IN": ONE})
 
 
+def test_custom_batching_stays_behind_and_is_told(server, cells, tmp_path):
+    class Anything:
+        def model_batcher_initialize(self, model):
+            return None
+
+        def model_batcher_finalize(self, batcher):
+            pass
+
+        def model_batch_initialize(self, batcher):
+            return None
+
+        def model_batch_finalize(self, batch):
+            pass
+
+        def model_batch_include_request(self, request, batch):
+            return True
+
+    config = "max_batch_size: 8 dynamic_batching {}"
+    server.load(config, cells(DOUBLE), name="double", batching=Anything)
+    with pytest.warns(UserWarning, match="has custom batching in Python"):
+        server.export(tmp_path)
+
+
 # -- configuration and files ---------------------------------------------------------------------
 
 

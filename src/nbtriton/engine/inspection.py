@@ -121,6 +121,11 @@ class Inspection:
         """Return what a model was made of; None for an ensemble."""
         return getattr(self._registry.resolve(name, version), "source", None)
 
+    def forms_own_batches(self, name: str, version: int = -1) -> bool:
+        """Return True if custom batching decides what a batch of a version is."""
+        runtime = self._registry.resolve(name, version)
+        return isinstance(runtime, ModelRuntime) and runtime.forms_own_batches
+
     def served(self, name: str, version: int = -1) -> object:
         """Return what the instances of a version run: the source, or a module with its weights."""
         runtime = self._registry.resolve(name, version)

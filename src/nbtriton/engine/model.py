@@ -157,6 +157,11 @@ class ModelRuntime(Runtime):
         """Wait until the instances are finalized; False if time ran out."""
         return wait_in_slices(self._retired.wait, timeout_s)
 
+    @property
+    def forms_own_batches(self) -> bool:
+        """True if custom batching, in Python, decides what a batch is."""
+        return self._strategy is not None
+
     def served(self) -> object:
         """Return what the instances run; see `Backend.served`."""
         return self._backend.served(self.context)

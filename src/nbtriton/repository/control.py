@@ -469,6 +469,10 @@ class ModelControl:
     ) -> dict[int, tuple[str, str]]:
         known = self._known.get(name)
         states = dict(known.states) if known is not None else {}
+        if known is not None and known.loaded is not None:
+            # Unloaded past us, by `Server.unload`.
+            for version in known.loaded.versions:
+                states.setdefault(version, ("UNAVAILABLE", UNLOADED))
         for version, (_, reason) in states.items():
             if reason == UNLOADED and (name, version) in leaving:
                 states[version] = ("UNLOADING", "")

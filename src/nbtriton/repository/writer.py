@@ -275,6 +275,11 @@ def _write_version(
     if is_ensemble(config):
         (place / ".keep").touch()  # git and zip forget an empty directory
         return "ensemble", ModelFile()
+    if server.forms_own_batches(name, version):
+        notes.append(
+            f"model '{name}' has custom batching in Python, which Triton takes as a C library only: "
+            "there its batches are those of the dynamic batcher"
+        )
     source = server.served(name, version)
     if isinstance(source, Path):
         _copy_files(source, place, config)
