@@ -93,7 +93,7 @@ def infer(
 
 
 def binary(
-    id: str,
+    case: str,
     status: int,
     model: str,
     inputs: list[Any],
@@ -107,7 +107,7 @@ def binary(
     """A request with bytes behind the JSON."""
     text = document(*inputs, **more)
     return Case(
-        id, status, f"/v2/models/{model}/infer", text + blob, error, expect,
+        case, status, f"/v2/models/{model}/infer", text + blob, error, expect,
         headers={"Inference-Header-Content-Length": header or str(len(text))},
     )  # fmt: skip
 
@@ -117,9 +117,9 @@ def sized(size: Any, name: str = "IN", **changes: Any) -> dict[str, Any]:
 
 
 def raw(
-    id: str, status: int, path: str, body: bytes, error: str | None = None, **more: Any
+    case: str, status: int, path: str, body: bytes, error: str | None = None, **more: Any
 ) -> Case:
-    return Case(id, status, path, body, error, **more)
+    return Case(case, status, path, body, error, **more)
 
 
 SHAPE_NOTE = (
@@ -353,12 +353,12 @@ _GENERATE = [
 ]  # fmt: skip
 
 
-def _trace(id: str, status: int, body: bytes, error: str | None = None, **more: Any) -> Case:
-    return Case(f"trace {id}", status, "/v2/trace/setting", body, error, **more)
+def _trace(case: str, status: int, body: bytes, error: str | None = None, **more: Any) -> Case:
+    return Case(f"trace {case}", status, "/v2/trace/setting", body, error, **more)
 
 
-def _log(id: str, status: int, body: bytes, error: str | None = None, **more: Any) -> Case:
-    return Case(f"log {id}", status, "/v2/logging", body, error, **more)
+def _log(case: str, status: int, body: bytes, error: str | None = None, **more: Any) -> Case:
+    return Case(f"log {case}", status, "/v2/logging", body, error, **more)
 
 
 TRACE = b'{"trace_level":["OFF"],"trace_rate":"1000","trace_count":"-1","log_frequency":"0","trace_file":"","trace_mode":"triton"}'  # fmt: skip
@@ -387,9 +387,9 @@ _SETTINGS = [
 
 
 def _memory(
-    id: str, status: int, path: str, body: bytes = b"", error: str | None = None, **more: Any
+    case: str, status: int, path: str, body: bytes = b"", error: str | None = None, **more: Any
 ) -> Case:
-    return Case(f"P-4x {id}", status, f"/v2/{path}", body, error, **more)
+    return Case(f"P-4x {case}", status, f"/v2/{path}", body, error, **more)
 
 
 _HANDLE = json.dumps(

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from nbtriton.backends.python.install import install_pb_utils
 from nbtriton.engine import Server
 from nbtriton.frontends import Endpoints, serve
 from tests.frontends.models import load_all, write_all
+
+install_pb_utils()  # some models of these tests are classes that import it
 
 
 @pytest.fixture(scope="session")

@@ -135,9 +135,11 @@ MODELS: dict[str, tuple[str, str]] = {
         ECHO,
     ),
     "reshaped": (
-        'backend: "python" max_batch_size: 8\n'
-        'input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] reshape { shape: [ 2, 2 ] } }\n'
-        'output { name: "OUT" data_type: TYPE_FP32 dims: [ 2, 2 ] }',
+        """
+        backend: "python" max_batch_size: 8
+        input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] reshape { shape: [ 2, 2 ] } }
+        output { name: "OUT" data_type: TYPE_FP32 dims: [ 2, 2 ] }
+        """,
         ECHO,
     ),
     "sequence": (_echo("FP32", "4", 8, _CORRELATED), ECHO),

@@ -1,0 +1,410 @@
+"""What one connection does to itself and not to others: order, limits, slowness, leaving."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nbtriton.engine import Server
+from nbtriton.errors import UnavailableError
+from nbtriton.frontends import Endpoints, Limits, serve
+from tests.engine.support import Gate, gated, waited
+from tests.frontends.models import load_all
+from tests.frontends.raw import Client, post
+
+INFER = "/v2/models/one/infer"
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+CONFIG = """
+max_batch_size: 8
+input { name: "IN" data_type: TYPE_FP32 dims: 4 }
+output { name: "OUT" data_type: TYPE_FP32 dims: 4 }
+"""
+
+
+def ones(number: float = 1.0, request_id: str = "") -> dict[str, Any]:
+    tensor = {"name": "IN", "shape": [1, 4], "datatype": "FP32", "data": [number] * 4}
+    return {"id": request_id, "inputs": [tensor]}
+
+
+@contextlib.contextmanager
+def opened(server: Server, **options: Any) -> Iterator[Endpoints]:
+    with serve(server, http_port=0, metrics_port=None, **options) as endpoints:
+        yield endpoints
+
+
+@pytest.fixture(scope="module")
+def small(repository) -> Iterator[Server]:
+    with Server(gpus=()) as server:
+        load_all(server, repository, ("one", "words", "stream"))
+        yield server
+
+
+def alive(port: int) -> bool:
+    with Client(port) as client:
+        client.send(LIVE)
+        return client.receive().status == 200
+
+
+def outputs(received: Any) -> list[float]:
+    return json.loads(received.body)["outputs"][0]["data"]
+
+
+def test_keep_alive_and_pipelining_keep_the_order(port: int) -> None:
+    with Client(port) as client:
+        # Some are slow to answer (a model), some are answered at once (health, a bad path).
+        client.send(
+            b"".join(post(INFER, ones(n)) + LIVE + post("/v2/nope", b"{}") for n in range(40))
+        )
+        for number in range(40):
+            assert outputs(client.receive()) == [float(number)] * 4
+            assert client.receive().status == 200
+            assert client.receive().status == 404
+
+
+@pytest.mark.parametrize("step", [1, 7, 100])
+def test_a_request_may_come_in_any_pieces(port: int, step: int) -> None:
+    data = post(INFER, ones(3.0)) * 2
+    with Client(port) as client:
+        for start in range(0, len(data), step):
+            client.send(data[start : start + step])
+        assert outputs(client.receive()) == outputs(client.receive()) == [3.0] * 4
+
+
+def test_a_chunked_request_body(port: int) -> None:
+    body = json.dumps(ones(2.0)).encode()
+    parts = b"".join(b"%x\r\n%s\r\n" % (len(body[i : i + 9]), body[i : i + 9]) for i in range(0, len(body), 9))  # fmt: skip
+    with Client(port) as client:
+        client.send(
+            f"POST {INFER} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+            + parts + b"0\r\n\r\n"
+        )  # fmt: skip
+        assert outputs(client.receive()) == [2.0] * 4
+
+
+def test_the_same_head_with_other_bodies_is_another_request(port: int) -> None:
+    with Client(port) as client:
+        for number in (1.5, 2.5, 3.5):
+            client.send(post(INFER, ones(number)))
+            assert outputs(client.receive()) == [number] * 4
+        # The known head, but its body in pieces, and then two requests at once.
+        data = post(INFER, ones(4.5))
+        client.send(data[:-20])
+        client.send(data[-20:])
+        assert outputs(client.receive()) == [4.5] * 4
+        client.send(post(INFER, ones(5.5)) + post(INFER, ones(6.5)))
+        assert outputs(client.receive()) == [5.5] * 4
+        assert outputs(client.receive()) == [6.5] * 4
+
+
+def test_expect_100_continue(port: int) -> None:
+    body = json.dumps(ones()).encode()
+    head, _, _ = post(INFER, body, "Expect: 100-continue").partition(b"\r\n\r\n")
+    with Client(port) as client:
+        client.send(head + b"\r\n\r\n")
+        assert client.receive().status == 100
+        client.send(body)
+        assert client.receive().status == 200
+
+
+def test_http_1_0_and_connection_close(port: int) -> None:
+    with Client(port) as client:
+        client.send(post(INFER, ones(), version="1.0"))
+        assert client.receive().headers["connection"] == "close"
+        assert client.is_over()
+    with Client(port) as client:
+        client.send(post(INFER, ones(), "Connection: keep-alive", version="1.0") * 2)
+        assert client.receive().headers["connection"] == "keep-alive"
+        assert client.receive().status == 200
+    with Client(port) as client:
+        client.send(post(INFER, ones(), "Connection: close") + LIVE)
+        assert client.receive().headers["connection"] == "close"
+        assert client.is_over()
+
+
+def test_http_1_0_streams_to_the_end_of_the_connection(port: int) -> None:
+    with Client(port) as client:
+        client.send(post("/v2/models/stream/generate_stream", {"IN": 3}, version="1.0"))
+        data = b""
+        while piece := client.socket.recv(65536):
+            data += piece
+    assert data.count(b"data: {") == 3
+    assert b"chunked" not in data
+
+
+def test_an_offer_to_upgrade_is_not_taken(port: int) -> None:
+    fields = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")
+    with Client(port) as client:
+        client.send(LIVE.replace(b"Host", "\r\n".join((*fields, "Host")).encode()) + LIVE)
+        assert client.receive().status == 200
+        assert client.receive().status == 200
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /v2 HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+        b"POST /v2 HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST /v2 HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc",
+        b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"\0" * 100,
+    ],
+)
+def test_what_is_no_http_costs_its_own_connection(port: int, junk: bytes) -> None:
+    with Client(port) as bystander, Client(port) as client:
+        client.send(junk)
+        assert client.receive().status == 400
+        assert client.is_over()
+        bystander.send(post(INFER, ones()))
+        assert bystander.receive().status == 200
+
+
+def test_junk_behind_a_request_waits_for_its_answer(port: int) -> None:
+    with Client(port) as client:
+        client.send(post(INFER, ones()) + b"junk\r\n\r\n")
+        assert client.receive().status == 200
+        assert client.receive().status == 400
+        assert client.is_over()
+
+
+def test_headers_are_bounded(small: Server) -> None:
+    with opened(small, limits=Limits(header_bytes=2000)) as endpoints:
+        port = endpoints.http_port
+        for data in (
+            b"GET /v2 HTTP/1.1\r\nA: " + b"a" * 3000 + b"\r\n\r\n",
+            b"GET /v2 HTTP/1.1\r\nA: " + b"a" * 300_000,  # without an end
+            b"GET /" + b"a" * 300_000,
+        ):
+            with Client(port) as client:
+                with contextlib.suppress(OSError):
+                    client.send(data)
+                    client.send(b"b" * 300_000)
+                assert client.receive().status == 431
+        assert alive(port)
+
+
+def test_bodies_are_bounded_however_they_come(small: Server) -> None:
+    with opened(small, limits=Limits(body_bytes=10_000)) as endpoints:
+        port = endpoints.http_port
+        announced = (
+            f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n".encode()
+        )
+        chunked = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+        for data in (announced, chunked + b"10000\r\n" + b"a" * 0x10000):
+            with Client(port) as client:
+                client.send(data)
+                assert client.receive().status == 413
+        bomb = gzip.compress(b" " * 1_000_000)
+        with Client(port) as client:
+            client.send(post(INFER, bomb, "Content-Encoding: gzip"))
+            assert client.receive().status == 400
+        assert alive(port)
+
+
+def test_a_slow_client_is_ended_and_nobody_else(small: Server) -> None:
+    with opened(small, limits=Limits(head_s=0.2, idle_s=0.4)) as endpoints:
+        port = endpoints.http_port
+        with Client(port) as silent, Client(port) as head, Client(port) as body:
+            head.send(b"GET /v2 HTT")
+            body.send(post(INFER, ones())[:-5])
+            assert head.receive().status == 408
+            assert body.receive().status == 408
+            # One that has sent nothing may stay: it keeps its connection for later.
+            silent.send(LIVE)
+            assert silent.receive().status == 200
+
+
+def test_a_client_that_reads_nothing_is_cut_off(small: Server) -> None:
+    with opened(small, limits=Limits(unread_bytes=100_000)) as endpoints:
+        port = endpoints.http_port
+        with Client(port) as client:
+            client.send(post("/v2/models/stream/generate_stream", {"IN": 100_000}))
+            waited_for = threading.Event()
+            http = endpoints._open["http"]
+            lost = http.lost
+
+            def tell(connection: object) -> None:
+                lost(connection)
+                waited_for.set()
+
+            http.lost = tell  # type: ignore[method-assign]
+            waited(waited_for)
+        assert alive(port)
+
+
+def test_too_many_connections_are_refused(small: Server) -> None:
+    with opened(small, limits=Limits(connections=3)) as endpoints:
+        port = endpoints.http_port
+        with contextlib.ExitStack() as stack:
+            for _ in range(3):
+                client = stack.enter_context(Client(port))
+                client.send(LIVE)
+                client.receive()
+            with Client(port) as refused:
+                assert refused.receive().status == 503
+        for _ in range(50):
+            with Client(port) as client, contextlib.suppress(AssertionError, OSError):
+                client.send(LIVE)
+                if client.receive().status == 200:
+                    return
+        pytest.fail("the connections never came back")
+
+
+def test_a_client_that_leaves_takes_its_request_along() -> None:
+    gate = Gate()
+    with Server(gpus=()) as server:
+        server.load(CONFIG, gated(gate), name="gated")
+        with opened(server) as endpoints:
+            path = "/v2/models/gated/infer"
+            with Client(endpoints.http_port) as first:
+                first.send(post(path, ones(request_id="first")))
+                gate.wait_entered()
+                with Client(endpoints.http_port) as second:
+                    second.send(post(path, ones(request_id="second")))
+                    until(lambda: server.models()[0].queued == 1)
+                until(lambda: len(endpoints._open["http"].connections) == 1)
+                gate.open()
+                assert first.receive().status == 200
+    assert gate.batches == [["first"]]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what no event tells."""
+    moment = threading.Event()
+    for _ in range(3000):
+        if condition():
+            return
+        moment.wait(0.01)
+    pytest.fail("what the test waits for never happened")
+
+
+def test_requests_that_come_together_ride_together() -> None:
+    gate = Gate()
+    with Server(gpus=()) as server:
+        server.load(CONFIG + "dynamic_batching { }", gated(gate), name="gated")
+        with opened(server) as endpoints, contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(Client(endpoints.http_port)) for _ in range(9)]
+            clients[0].send(post("/v2/models/gated/infer", ones()))
+            gate.wait_entered()
+            for client in clients[1:]:
+                client.send(post("/v2/models/gated/infer", ones()))
+            until(lambda: server.models()[0].queued == 8)
+            gate.open()
+            assert all(client.receive().status == 200 for client in clients)
+    assert [len(batch) for batch in gate.batches] == [1, 8]
+
+
+def test_closing_leaves_nothing_behind(repository) -> None:
+    with Server(gpus=()) as server:
+        load_all(server, repository, ("one",))
+        before = set(threading.enumerate())
+        endpoints = serve(server, http_port=0, metrics_port=0)
+        port = endpoints.http_port
+        with Client(port) as client, Client(port) as partly:
+            client.send(post(INFER, ones()))
+            client.receive()
+            partly.send(b"POST /v2 HTTP/1.1\r\nContent-Le")
+            endpoints.close()
+            endpoints.close()
+            assert client.is_over()
+            assert partly.is_over()
+        assert set(threading.enumerate()) <= before
+        assert endpoints.http_port is None
+        with pytest.raises(OSError):
+            Client(port)
+        # The port is free again, and the server goes on.
+        with serve(server, http_port=port, metrics_port=None):
+            assert alive(port)
+
+
+def test_closing_can_wait_for_what_runs() -> None:
+    gate = Gate()
+    with Server(gpus=()) as server:
+        server.load(CONFIG, gated(gate), name="gated")
+        endpoints = serve(server, http_port=0, metrics_port=None)
+        with Client(endpoints.http_port) as client:
+            client.send(post("/v2/models/gated/infer", ones()))
+            gate.wait_entered()
+            closing = threading.Thread(target=endpoints.close, kwargs={"drain_s": 30.0})
+            closing.start()
+            gate.open()
+            assert client.receive().status == 200
+            closing.join(30)
+            assert not closing.is_alive()
+
+
+def test_closing_cancels_what_runs() -> None:
+    gate = Gate()
+    with Server(gpus=()) as server:
+        server.load(CONFIG, gated(gate), name="gated")
+        endpoints = serve(server, http_port=0, metrics_port=None)
+        with Client(endpoints.http_port) as client:
+            client.send(post("/v2/models/gated/infer", ones()))
+            gate.wait_entered()
+            endpoints.close()
+            assert client.is_over()
+            gate.open()
+
+
+def test_a_taken_port_is_refused_and_leaves_nothing_open(small: Server) -> None:
+    before = set(threading.enumerate())
+    with opened(small) as endpoints:
+        port = endpoints.http_port
+        with pytest.raises(UnavailableError) as caught:
+            serve(small, http_port=0, metrics_port=port)
+        assert caught.value.message == f"Socket '127.0.0.1:{port}' already in use "
+    assert set(threading.enumerate()) <= before
+
+
+def test_only_this_machine_unless_asked_otherwise(small: Server) -> None:
+    with pytest.warns(UserWarning, match="everybody who can reach this machine"):
+        serve(small, http_port=0, metrics_port=None, host="0.0.0.0").close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        serve(small, http_port=0, metrics_port=None).close()
+        serve(small, http_port=0, metrics_port=None, host="localhost").close()
+
+
+def test_thousands_of_connections_leave_nothing(small: Server) -> None:
+    with opened(small) as endpoints:
+        for number in range(2000):
+            with Client(endpoints.http_port) as client:
+                if number % 3:
+                    client.send(LIVE)
+                    client.receive()
+                elif number % 2:
+                    client.send(b"POST /v2/models/one/inf")
+        assert alive(endpoints.http_port)
+        connections = endpoints._open["http"].connections
+        until(lambda: not connections)
+
+
+def test_large_tensors_come_and_go_unharmed(repository) -> None:
+    array = np.arange(3_000_001, dtype=np.int32)
+    header = json.dumps(
+        {
+            "inputs": [
+                {"name": "IN", "shape": [array.size], "datatype": "INT32",
+                 "parameters": {"binary_data_size": array.nbytes}},
+            ],
+            "parameters": {"binary_data_output": True},
+        }
+    ).encode()  # fmt: skip
+    with Server(gpus=()) as server:
+        load_all(server, repository, ("flexible",))
+        with opened(server) as endpoints, Client(endpoints.http_port) as client:
+            field = f"Inference-Header-Content-Length: {len(header)}"
+            client.send(post("/v2/models/flexible/infer", header + array.tobytes(), field))
+            received = client.receive()
+            length = int(received.headers["inference-header-content-length"])
+            np.testing.assert_array_equal(np.frombuffer(received.body[length:], np.int32), array)

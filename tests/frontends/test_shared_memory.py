@@ -1,0 +1,268 @@
+"""Shared memory, by itself and over HTTP (P-40 to P-45)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nbtriton.errors import AlreadyExistsError, InternalError, InvalidArgumentError, NotFoundError
+from nbtriton.frontends.shared_memory import SharedMemory
+from tests.frontends.cases import Case, ask
+
+PAGE = mmap.ALLOCATIONGRANULARITY
+pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no POSIX shared memory here")
+
+
+class Object:
+    """One shared memory object of three pages."""
+
+    def __init__(self) -> None:
+        self.key = f"/nbtriton-{uuid.uuid4().hex}"
+        self.path = Path("/dev/shm" + self.key)
+        self.path.write_bytes(bytes(3 * PAGE))
+
+    def put(self, offset: int, data: bytes) -> None:
+        with self.path.open("r+b") as file:
+            file.seek(offset)
+            file.write(data)
+
+    def get(self, offset: int, size: int) -> bytes:
+        return self.path.read_bytes()[offset : offset + size]
+
+
+@pytest.fixture
+def shm() -> Iterator[Object]:
+    made = Object()
+    yield made
+    made.path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def memory() -> Iterator[SharedMemory]:
+    made = SharedMemory()
+    yield made
+    made.close()
+
+
+def test_P40_status_and_both_forms_of_a_key(memory: SharedMemory, shm: Object) -> None:
+    memory.register_system("b", shm.key, 0, 100)
+    memory.register_system("a", shm.key.lstrip("/"), PAGE, 50)
+    assert memory.status_system() == [
+        {"name": "a", "key": shm.key.lstrip("/"), "offset": PAGE, "byte_size": 50},
+        {"name": "b", "key": shm.key, "offset": 0, "byte_size": 100},
+    ]
+    assert [entry["name"] for entry in memory.status_system("b")] == ["b"]
+    with pytest.raises(NotFoundError) as caught:
+        memory.status_cuda("b")
+    assert "is registered as system shared memory, not CUDA" in caught.value.message
+
+
+def test_P41_unregister(memory: SharedMemory, shm: Object) -> None:
+    memory.unregister_system("unknown")
+    memory.register_system("a", shm.key, 0, 100)
+    memory.register_system("b", shm.key, 0, 100)
+    lease = memory.lease("a", 0, 4)
+    with pytest.raises(InternalError) as caught:
+        memory.unregister_system("a")
+    assert caught.value.message == (
+        "Cannot unregister shared memory region 'a', it is currently in use."
+    )
+    with pytest.raises(InternalError) as caught:
+        memory.unregister_system()
+    assert caught.value.message == (
+        "Failed to unregister the following system shared memory regions: a ,"
+    )
+    assert [entry["name"] for entry in memory.status_system()] == ["a"]
+    lease.release()
+    lease.release()
+    memory.unregister_system()
+    assert memory.status_system() == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "reason"),
+    [
+        (0, 3 * PAGE + 1, "invalid args"),
+        (3 * PAGE, 1, "invalid args"),
+        (1 << 63, 1 << 63, "invalid args"),
+        (0, (1 << 64) - 1, "invalid args"),
+        (1, 10, "unable to process address spaceInvalid argument"),
+        (0, 0, "unable to process address spaceInvalid argument"),
+    ],
+)
+def test_P42_what_cannot_be_mapped(
+    memory: SharedMemory, shm: Object, offset: int, size: int, reason: str
+) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(InvalidArgumentError) as caught:
+        memory.register_system("a", shm.key, offset, size)
+    assert caught.value.message == f"failed to register shared memory region 'a': {reason}"
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_P42_a_name_is_registered_once(memory: SharedMemory, shm: Object) -> None:
+    memory.register_system("a", shm.key, 0, 4)
+    for register in (
+        lambda: memory.register_system("a", shm.key, 0, 4),
+        lambda: memory.register_cuda("a", bytes(64), 0, 4),
+    ):
+        with pytest.raises(AlreadyExistsError) as caught:
+            register()
+        assert caught.value.message == "shared memory region 'a' already in manager"
+
+
+@pytest.mark.parametrize(
+    "key", ["", "/", ".", "..", "../shm/x", "a/b", "/dev/null", "x\0y", "x" * 300, "\udcff" * 200]
+)
+def test_P42_keys_lead_nowhere_else(memory: SharedMemory, key: str) -> None:
+    with pytest.raises(InternalError) as caught:
+        memory.register_system("a", key, 0, 4)
+    assert caught.value.message == f"Unable to open shared memory region: '{key}'"
+
+
+def test_P42_a_link_or_a_folder_is_no_object(memory: SharedMemory, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"secret")
+    link = Path(f"/dev/shm/nbtriton-{uuid.uuid4().hex}")
+    folder = link.with_name(link.name + "-folder")
+    link.symlink_to(secret)
+    folder.mkdir()
+    try:
+        for path in (link, folder):
+            with pytest.raises(InternalError):
+                memory.register_system("a", path.name, 0, 6)
+    finally:
+        link.unlink()
+        folder.rmdir()
+
+
+def test_P43_offsets_count_once_and_keys_may_be_shared(memory: SharedMemory, shm: Object) -> None:
+    shm.put(PAGE + 8, b"hello")
+    memory.register_system("first", shm.key, PAGE, 100)
+    memory.register_system("second", shm.key, PAGE, 100)
+    for name in ("first", "second"):
+        lease = memory.lease(name, 8, 5)
+        assert bytes(lease.view) == b"hello"
+        lease.release()
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "what"),
+    [
+        (100, 1, "offset"),
+        (1 << 64, 1, "offset"),
+        (0, 101, "offset + byte size"),
+        (99, 2, "offset + byte size"),
+        (0, 0, "offset + byte size"),
+        (0, (1 << 64) - 1, "offset + byte size"),
+    ],
+)
+def test_P45_parts_outside_the_region(
+    memory: SharedMemory, shm: Object, offset: int, size: int, what: str
+) -> None:
+    memory.register_system("r", shm.key, 0, 100)
+    with pytest.raises(InvalidArgumentError) as caught:
+        memory.lease("r", offset, size)
+    assert caught.value.message == f"Invalid {what} for shared memory region: 'r'"
+
+
+def test_an_object_that_shrinks_is_not_touched(memory: SharedMemory, shm: Object) -> None:
+    memory.register_system("r", shm.key, 0, 3 * PAGE)
+    os.truncate(shm.path, PAGE)
+    memory.lease("r", 0, PAGE).release()
+    with pytest.raises(InvalidArgumentError):
+        memory.lease("r", PAGE, 8)
+
+
+def test_a_view_that_was_kept_survives_the_region(memory: SharedMemory, shm: Object) -> None:
+    shm.put(0, b"kept")
+    memory.register_system("r", shm.key, 0, 100)
+    lease = memory.lease("r", 0, 4)
+    array = np.frombuffer(lease.view, np.uint8)
+    lease.release()
+    memory.unregister_system("r")
+    assert array.tobytes() == b"kept"
+
+
+# -- over HTTP ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def region(port: int, shm: Object) -> Iterator[Object]:
+    body = json.dumps({"key": shm.key, "offset": PAGE, "byte_size": 2 * PAGE}).encode()
+    seen = ask(port, Case("", 200, "/v2/systemsharedmemory/region/r/register", body))
+    assert (seen.status, seen.body) == (200, b"")
+    yield shm
+    ask(port, Case("", 200, "/v2/systemsharedmemory/unregister"))
+
+
+def place(offset: int, size: int) -> dict[str, Any]:
+    return {
+        "shared_memory_region": "r",
+        "shared_memory_offset": offset,
+        "shared_memory_byte_size": size,
+    }
+
+
+def infer(port: int, in_size: int, out_size: int, model: str = "one") -> Any:
+    document = {
+        "inputs": [{"name": "IN", "shape": [1, 4], "datatype": "FP32", "parameters": place(0, in_size)}],
+        "outputs": [{"name": "OUT", "parameters": place(PAGE, out_size)}],
+    }  # fmt: skip
+    return ask(port, Case("", 200, f"/v2/models/{model}/infer", json.dumps(document).encode()))
+
+
+def test_P45_inputs_and_outputs_in_a_region(port: int, region: Object) -> None:
+    data = np.arange(4, dtype=np.float32).tobytes()
+    region.put(PAGE, data)
+    seen = infer(port, 16, 16)
+    assert seen.json["outputs"] == [{"name": "OUT", "datatype": "FP32", "shape": [1, 4]}]
+    assert region.get(2 * PAGE, 16) == data
+
+
+def test_an_output_that_does_not_fit(port: int, region: Object) -> None:
+    seen = infer(port, 16, 8)
+    assert seen.status == 500
+    assert seen.error == (
+        "shared memory size specified with the request for output 'OUT' (8 bytes) should be at "
+        "least 16 bytes to hold the results"
+    )
+
+
+def test_an_input_of_another_size(port: int, region: Object) -> None:
+    seen = infer(port, 12, 16)
+    assert seen.status == 400
+    assert seen.error == (
+        "[request id: <id_unknown>] input byte size mismatch for input 'IN' for model 'one'. "
+        "Expected 16, got 12"
+    )
+
+
+def test_requests_give_their_regions_back_however_they_end(port: int, region: Object) -> None:
+    infer(port, 16, 16)
+    infer(port, 12, 16)
+    infer(port, 16, 1 << 40)
+    infer(port, 16, 16, "failing")
+    infer(port, 16, 16, "two")
+    seen = ask(port, Case("", 200, "/v2/systemsharedmemory/region/r/unregister"))
+    assert (seen.status, seen.body) == (200, b"")
+
+
+def test_duplicate_names_over_http(port: int, region: Object) -> None:
+    body = json.dumps({"key": region.key, "byte_size": 8}).encode()
+    seen = ask(port, Case("", 400, "/v2/systemsharedmemory/region/r/register", body))
+    assert (seen.status, seen.error) == (400, "shared memory region 'r' already in manager")
+    status = ask(port, Case("", 200, "/v2/systemsharedmemory/status", method="GET"))
+    assert status.json == [{"name": "r", "key": region.key, "offset": PAGE, "byte_size": 2 * PAGE}]
+    with contextlib.suppress(OSError):
+        region.path.unlink()  # the mapping stays
+    assert infer(port, 16, 16).status == 200
