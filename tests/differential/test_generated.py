@@ -6,10 +6,10 @@ sets them. Each lot of cases is one repository, served once by each server.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,6 @@ from tests.differential.cases import CASES
 from tests.differential.deliberate import CASE, NAMES, compare
 from tests.differential.generate import CACHE_BYTES, generate, models_of
 from tests.differential.harness import Model, OurSide, RealSide, Scenario, write
-
-reference_test = [pytest.mark.reference, pytest.mark.slow, pytest.mark.timeout(240)]
 
 ROOT = Path(__file__).parents[2]
 COUNT = int(os.environ.get("NBTRITON_CASES", "60"))
@@ -38,61 +36,69 @@ def lots() -> list[list[Scenario]]:
 LOTS = lots()
 
 
-@dataclass(frozen=True)
 class Pair:
-    """Both servers over the models of one lot."""
+    """Both servers, over the models of one lot at a time."""
 
-    models: list[Model]
-    real: RealSide
-    ours: OurSide
+    def __init__(self, reference, scratch: Path) -> None:
+        self._reference = reference
+        self._scratch = scratch
+        self._stack = contextlib.ExitStack()
+        self._lot = -1
+
+    def serve(self, lot: int) -> None:
+        if lot == self._lot:
+            return
+        self.close()
+        self._lot = lot
+        models = models_of(LOTS[lot])
+        folder = self._scratch / str(lot)
+        repository = folder / "repository"
+        write(repository, models)
+        cache = f"--cache-config=local,size={CACHE_BYTES}"
+        server = self._stack.enter_context(
+            self._reference.server(repository, cache, log=folder / "server.log", timeout_s=180)
+        )
+        self.real = RealSide(server, folder)
+        self._stack.callback(self.real.close)
+        self.ours = OurSide(repository, models, folder, cache_bytes=CACHE_BYTES)
+        self._stack.callback(self.ours.close)
+
+    def close(self) -> None:
+        self._stack.close()
 
 
 @pytest.fixture(scope="module")
-def pair(
-    request: pytest.FixtureRequest, reference, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Pair]:
-    models = models_of(LOTS[request.param])
-    repository = tmp_path_factory.mktemp("repository")
-    write(repository, models)
-    log = tmp_path_factory.mktemp("log") / "server.log"
-    cache = f"--cache-config=local,size={CACHE_BYTES}"
-    with reference.server(repository, cache, log=log, timeout_s=180) as server:
-        real = RealSide(server, tmp_path_factory.mktemp("gates"))
-        ours = OurSide(
-            repository, models, tmp_path_factory.mktemp("gates"), cache_bytes=CACHE_BYTES
-        )
-        yield Pair(models, real, ours)
-        real.close()
-        ours.close()
+def pair(reference, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    made = Pair(reference, tmp_path_factory.mktemp("lots"))
+    yield made
+    made.close()
 
 
 def cases() -> Iterator[object]:
-    for number, scenarios in enumerate(LOTS):
+    for lot, scenarios in enumerate(LOTS):
         for scenario in scenarios:
-            yield pytest.param(number, scenario, id=scenario.id, marks=reference_test)
+            yield pytest.param(lot, scenario, id=scenario.id)
+        for model in models_of(scenarios):
+            yield pytest.param(lot, model, id=f"config of {model.name}")
 
 
-@pytest.mark.parametrize(("pair", "scenario"), cases(), indirect=["pair"])
-def test_same_traffic(pair: Pair, scenario: Scenario, record_property) -> None:
-    verdict = compare(scenario, pair.real.play(scenario), pair.ours.play(scenario))
+@pytest.mark.reference
+@pytest.mark.slow
+@pytest.mark.timeout(300)  # the first of a lot starts a server
+@pytest.mark.parametrize(("lot", "case"), list(cases()))
+def test_both_agree(pair: Pair, lot: int, case: Scenario | Model, record_property) -> None:
+    pair.serve(lot)
+    if isinstance(case, Model):
+        mine = pair.ours.config(case.name)
+        # A field that tritonserver 2.51 does not know yet (E21).
+        mine.get("ensemble_scheduling", {}).pop("max_inflight_requests", None)
+        assert mine == pair.real.config(case.name)
+        assert pair.ours.metadata(case.name) == pair.real.metadata(case.name)
+        return
+    verdict = compare(case, pair.real.play(case), pair.ours.play(case))
     if verdict.deliberate:
         record_property("deliberate", verdict.deliberate)
     assert not verdict.difference, "\n" + verdict.difference
-
-
-def served() -> Iterator[object]:
-    for number, scenarios in enumerate(LOTS):
-        for model in models_of(scenarios):
-            yield pytest.param(number, model.name, id=model.name, marks=reference_test)
-
-
-@pytest.mark.parametrize(("pair", "model"), served(), indirect=["pair"])
-def test_same_config_and_metadata(pair: Pair, model: str) -> None:
-    mine = pair.ours.config(model)
-    # A field that tritonserver 2.51 does not know yet (E21).
-    mine.get("ensemble_scheduling", {}).pop("max_inflight_requests", None)
-    assert mine == pair.real.config(model)
-    assert pair.ours.metadata(model) == pair.real.metadata(model)
 
 
 def test_the_same_seed_makes_the_same_cases() -> None:
