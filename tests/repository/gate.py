@@ -6,3 +6,4 @@ import threading
 
 entered = threading.Event()
 opened = threading.Event()
+both = threading.Barrier(2)

@@ -140,6 +140,32 @@ def test_L17_version_folders_added_and_removed(server, explicit, root):
     assert found["m:1"] in ("UNLOADING", "UNAVAILABLE unloaded")
 
 
+def test_L16_versions_whose_files_are_as_they_were_go_on(server, explicit, root):
+    folder = add(root, "m", config="version_policy { all {} }", versions=("1", "2"))
+    explicit.load("m")
+    for version in (1, 1, 2):
+        answer(server, "m", version)
+    touch(add(root, "m", source=times(5), versions=("2",)) / "2" / "model.py", 10)
+    add(root, "m", versions=("3",))
+    touch(folder, 10)
+    explicit.load("m")
+    assert counts(server) == {"1": 2, "2": 0, "3": 0}
+    assert answer(server, "m", 2) == 10.0
+    (folder / "config.pbtxt").write_text("version_policy { latest { num_versions: 2 } }")
+    touch(folder / "config.pbtxt", 20)
+    explicit.load("m")
+    assert counts(server) == {"2": 1, "3": 0}
+    assert server.config("m").version_policy.latest.num_versions == 2
+    (folder / "config.pbtxt").write_text("max_batch_size: 8")  # another configuration: all anew
+    touch(folder / "config.pbtxt", 30)
+    explicit.load("m")
+    assert counts(server) == {"3": 0}
+
+
+def counts(server) -> dict[str, int]:
+    return {m["version"]: m["inference_count"] for m in server.statistics("m")["model_stats"]}
+
+
 # -- modes ---------------------------------------------------------------------------------------
 
 
@@ -244,6 +270,14 @@ def test_L6_a_server_that_is_closed_polls_no_more(root):
         control = server.load_repository(root, control_mode="poll", poll_s=0.01)
     assert not [t for t in threading.enumerate() if t.name == "nbtriton-poll"]
     assert control.mode == "poll"
+
+
+def test_independent_models_load_side_by_side(server, root):
+    """Each waits until the other has begun: one after the other they would wait for ever."""
+    for index in range(2):
+        source = MODEL.replace("self.factor =", "gate.both.wait(60)\n        self.factor =")
+        add(root, f"m{index}", source="from tests.repository import gate\n" + source)
+    assert not server.load_repository(root).errors
 
 
 # -- readiness -----------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -15,6 +15,7 @@ from nbtriton.config import (
     ModelConfig,
     as_config,
     is_ensemble,
+    normalize,
     validate_ensemble,
 )
 from nbtriton.engine.bls import ModelRepository, ModelServer
@@ -270,8 +271,17 @@ class Server(Inspection):
             runtime.cache = self.cache
         return runtime
 
-    def install(self, name: str, user_config: ModelConfig, runtimes: Sequence[Runtime]) -> None:
+    def install(
+        self,
+        name: str,
+        user_config: ModelConfig,
+        runtimes: Sequence[Runtime],
+        *,
+        keep: Collection[int] = (),
+    ) -> None:
         """Let exactly these versions serve a model; those that did so before leave (L17).
+
+        Versions to `keep` stay as they are, with what they counted and what their code holds (L16).
 
         Raises
         ------
@@ -284,11 +294,17 @@ class Server(Inspection):
                     runtime.retire()
             self._check_open()
             old = self._registry.entries.get(name)
+            before = old.slots if old is not None else {}
+            kept = {version: before[version] for version in keep}
+            for slot in kept.values():
+                policy = normalize(user_config, name=name).version_policy
+                slot.runtime.config.version_policy.CopyFrom(policy)
             self._registry.entries[name] = Entry(
-                {runtime.version: Slot(runtime) for runtime in runtimes}, user_config
+                kept | {runtime.version: Slot(runtime) for runtime in runtimes}, user_config
             )
-            for slot in old.slots.values() if old is not None else ():
-                self._retire(slot.runtime)
+            for version, slot in before.items():
+                if version not in kept:
+                    self._retire(slot.runtime)
             self._check_dependents(name)
 
     def leaving(self) -> set[tuple[str, int]]:

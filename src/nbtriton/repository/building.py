@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import queue
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 
 from nbtriton.config import is_ensemble
 from nbtriton.engine import Server
@@ -11,7 +14,10 @@ from nbtriton.errors import ConfigError, LoadError, TritonError
 from nbtriton.repository.known import UNLOADED, Known, load_error, load_reason
 from nbtriton.repository.polling import Polled
 
-__all__ = ["build_versions", "check"]
+__all__ = ["build_versions", "check", "in_parallel"]
+
+# As many as Triton's --model-load-thread-count by default.
+_LOADERS = 4
 
 
 def check(server: Server, models: Mapping[str, Known], found: Polled) -> None:
@@ -66,9 +72,9 @@ def _check_member(
 
 
 def build_versions(
-    server: Server, known: Known, found: Polled, *, auto_complete: bool
+    server: Server, known: Known, found: Polled, *, keep: Collection[int], auto_complete: bool
 ) -> list[Runtime]:
-    """Make all versions, or none and say why (L3).
+    """Make all versions but those to `keep`, or none and say why (L3).
 
     Raises
     ------
@@ -84,6 +90,8 @@ def build_versions(
     failed: dict[int, TritonError] = {}
     try:
         for version in found.versions:
+            if version in keep:
+                continue
             try:
                 runtimes.append(
                     server.build(
@@ -123,3 +131,46 @@ def build_versions(
         hint=first.hint,
         user_traceback=getattr(first, "user_traceback", ""),
     )
+
+
+def in_parallel(work: Callable[[Polled], None], items: Sequence[Polled]) -> None:
+    """Do the work for all items, several at a time; an interrupt does not wait for those begun.
+
+    Raises
+    ------
+    BaseException
+        What the first that failed raised; all others are done.
+    """
+    if len(items) == 1:
+        work(items[0])
+        return
+    todo: queue.SimpleQueue[Polled] = queue.SimpleQueue()
+    done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    for item in items:
+        todo.put(item)
+
+    def run() -> None:
+        while True:
+            try:
+                item = todo.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                work(item)
+            except BaseException as error:
+                done.put(error)
+            else:
+                done.put(None)
+
+    for _ in range(min(_LOADERS, len(items))):
+        threading.Thread(target=run, name="nbtriton-load", daemon=True).start()
+    try:
+        errors = [done.get() for _ in items]
+    except BaseException:
+        with suppress(queue.Empty):
+            while True:
+                todo.get_nowait()
+        raise
+    for error in errors:
+        if error is not None:
+            raise error

@@ -11,7 +11,6 @@ import shutil
 import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from nbtriton.errors import (
     UnavailableError,
     nearest,
 )
-from nbtriton.repository.building import build_versions, check
+from nbtriton.repository.building import build_versions, check, in_parallel
 from nbtriton.repository.known import (
     UNLOADED,
     Known,
@@ -43,9 +42,6 @@ MODES = ("none", "explicit", "poll")
 
 _NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 _WILDCARD = "Wildcard model name '*' must be the ONLY startup model if specified at all."
-# As many as Triton's --model-load-thread-count by default.
-_LOADERS = 4
-
 _log = logging.getLogger("nbtriton.repository")
 
 
@@ -314,12 +310,7 @@ class ModelControl:
         ensembles = {name: found for name, found in polled.items() if is_ensemble(found.config)}
         changed: set[str] = set()
         load = partial(self._load_one, errors, changed)
-        if len(single) > 1:
-            with ThreadPoolExecutor(_LOADERS, "nbtriton-load") as pool:
-                list(pool.map(load, single))
-        else:
-            for found in single:
-                load(found)
+        in_parallel(load, single)
         ordered, circles = by_dependency(ensembles)
         for name, circle in circles.items():
             errors[name] = self._of(name).error = load_error(name, circle)
@@ -390,19 +381,31 @@ class ModelControl:
                 return
             try:
                 check(self.server, self._known, found)
+                keep = self._kept(known, found)
                 runtimes = build_versions(
-                    self.server, known, found, auto_complete=self._auto_complete
+                    self.server, known, found, keep=keep, auto_complete=self._auto_complete
                 )
             except TritonError as error:
                 known.error = errors[found.name] = error
                 return
-            self.server.install(found.name, found.given, runtimes)
+            self.server.install(found.name, found.given, runtimes, keep=keep)
             before, known.loaded, known.error = known.loaded, found, None
             kept = set(found.versions)
             left = before.versions if before is not None else ()
             gone = {*left, *known.states} - kept
             known.states = dict.fromkeys(gone, ("UNAVAILABLE", UNLOADED))
             changed.add(found.name)
+
+    def _kept(self, known: Known, found: Polled) -> set[int]:
+        """Return the versions that go on as they are."""
+        if known.loaded is None:
+            return set()
+        serving = {
+            version
+            for version, (state, _) in self._serving().get(found.name, {}).items()
+            if state == "READY"
+        }
+        return found.unchanged_since(known.loaded) & serving
 
     def _is_current(self, known: Known, found: Polled) -> bool:
         return (

@@ -95,6 +95,8 @@ class Polled:
         The newest modification time below the directory, or when the override came.
     is_override : bool
         Its directory came with a request.
+    version_stamps_ns : mapping of int to int
+        The newest modification time of each version's files.
     """
 
     name: str
@@ -104,11 +106,30 @@ class Polled:
     versions: tuple[int, ...]
     stamp_ns: int
     is_override: bool = False
+    version_stamps_ns: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def members(self) -> tuple[str, ...]:
         """The models that an ensemble composes."""
         return tuple(dict.fromkeys(s.model_name for s in self.config.ensemble_scheduling.step))
+
+    def unchanged_since(self, before: Polled) -> set[int]:
+        """Return the versions that need not be loaded again (L16).
+
+        Their files are as old as they were, and the configuration differs in nothing but its
+        version policy. (Triton also keeps those of which only instances were added or removed.)
+        """
+        if is_ensemble(self.config) or self.directory != before.directory:
+            return set()
+        one, other = ModelConfig(), ModelConfig()
+        one.CopyFrom(self.config)
+        other.CopyFrom(before.config)
+        one.ClearField("version_policy")
+        other.ClearField("version_policy")
+        if one != other:
+            return set()
+        stamps = before.version_stamps_ns
+        return {v for v, stamp in self.version_stamps_ns.items() if stamp <= stamps.get(v, -1)}
 
     def source(self, version: int) -> Path | None:
         """Return what a backend gets as the model: a file, or the directory of the version."""
@@ -194,6 +215,7 @@ def poll_model(
     return Polled(
         name, directory, given, config, tuple(sorted(kept)), stamp,
         is_override=override is not None and bool(override.files),
+        version_stamps_ns={v: newest(model.version_directory(v)) for v in kept},
     )  # fmt: skip
 
 
