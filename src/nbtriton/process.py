@@ -48,8 +48,20 @@ class Server(EngineServer):
     array([[2., 2., 2., 2.]], dtype=float32)
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self,
+        *,
+        gpus: Sequence[int] | None = None,
+        cache_bytes: int | None = None,
+        rate_limit: str = "off",
+        rate_limit_resources: Sequence[str] = (),
+    ) -> None:
+        super().__init__(
+            gpus=gpus,
+            cache_bytes=cache_bytes,
+            rate_limit=rate_limit,
+            rate_limit_resources=rate_limit_resources,
+        )
         self._opened: list[Any] = []
         self._controls: list[ModelControl] = []
 
