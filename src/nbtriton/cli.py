@@ -1,4 +1,4 @@
-"""The command line: ``nbtriton validate DIR``."""
+"""The command line: ``nbtriton serve``, ``validate``, ``perf`` and ``export``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    arguments = _parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else list(argv)
     try:
+        if given[:1] == ["serve"]:  # tritonserver's own grammar
+            return _serve(given[1:])
+        arguments = _parser().parse_args(given)
         return int(arguments.run(arguments))
     except TritonError as error:
         print(f"nbtriton: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"  hint: {error.hint}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -30,6 +35,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"nbtriton {__version__}")
     commands = parser.add_subparsers(title="commands", required=True)
+    commands.add_parser(
+        "serve", help="serve a model repository, with tritonserver's flags", add_help=False
+    )
     validate = commands.add_parser(
         "validate",
         help="check every model of a repository without serving it",
@@ -53,6 +61,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     validate.set_defaults(run=_validate)
     return parser
+
+
+def _serve(argv: Sequence[str]) -> int:
+    from nbtriton.frontends.command import serve_command
+    from nbtriton.frontends.flags import add_flags
+
+    parser = argparse.ArgumentParser(
+        prog="nbtriton serve",
+        usage="%(prog)s --model-repository DIR [options]",
+        description="Serve a model repository over HTTP and gRPC, as tritonserver does and with "
+        "its flags, until SIGTERM or SIGINT.",
+        allow_abbrev=False,
+    )
+    add_flags(parser)
+    return serve_command(parser, argv)
 
 
 def _validate(arguments: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import ipaddress
 import re
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -110,6 +110,11 @@ def serve(
     restricted: Mapping[str, tuple[str, str]] | None = None,
     header_forward_pattern: str = "",
     trace_file: str = "",
+    grpc_host: str | None = None,
+    metrics_host: str | None = None,
+    grpc_restricted: Mapping[str, tuple[str, str]] | None = None,
+    grpc_options: Sequence[tuple[str, int | str]] = (),
+    name: str = "triton",
 ) -> Endpoints:
     """Open a server to clients, as Triton answers them.
 
@@ -134,6 +139,14 @@ def serve(
         Triton's ``--http-header-forward-pattern``, a regular expression.
     trace_file : str
         Triton's ``--trace-config triton,file=…``; clients can only read it.
+    grpc_host, metrics_host : str, optional
+        Other addresses than `host` to listen on.
+    grpc_restricted : mapping, optional
+        Triton's ``--grpc-restricted-protocol``: category to header field and value.
+    grpc_options : sequence of (name, value)
+        gRPC's channel arguments, such as ``("grpc.keepalive_time_ms", 7200000)``.
+    name : str
+        In the server's metadata; Triton's ``--id``.
 
     Returns
     -------
@@ -152,11 +165,18 @@ def serve(
     ...     endpoints.http_port > 0
     True
     """
-    if not _is_loopback(host):
-        warnings.warn(
-            f"nbtriton listens on {host}: everybody who can reach this machine can run its models",
-            stacklevel=2,
-        )
+    hosts = {
+        "http": (http_port, host),
+        "grpc": (grpc_port, host if grpc_host is None else grpc_host),
+        "metrics": (metrics_port, host if metrics_host is None else metrics_host),
+    }
+    for address in sorted({at for port, at in hosts.values() if port is not None}):
+        if not _is_loopback(address):
+            warnings.warn(
+                f"nbtriton listens on {address}: everybody who can reach this machine can run its "
+                "models",
+                stacklevel=2,
+            )
     pattern = re.compile(header_forward_pattern, re.IGNORECASE) if header_forward_pattern else None
     service = Service(
         server,
@@ -166,6 +186,7 @@ def serve(
         strict_readiness=strict_readiness,
         restricted=restricted or {},
         header_forward=pattern,
+        name=name,
     )
     thread = LoopThread("nbtriton-http")
     endpoints = Endpoints(service, thread)
@@ -181,11 +202,18 @@ def serve(
         if grpc_port is not None:
             # By name: grpcio is an extra, and heavy.
             module = importlib.import_module("nbtriton.frontends.grpc")
-            endpoints.add("grpc", module.GrpcEndpoint(service, host, grpc_port))
+            endpoints.add(
+                "grpc",
+                module.GrpcEndpoint(
+                    service, hosts["grpc"][1], grpc_port, options=grpc_options,
+                    restricted=grpc_restricted,
+                ),
+            )  # fmt: skip
         if metrics_port is not None:
             answer = _MetricsHandler(Metrics(server))
             endpoints.add(
-                "metrics", HttpEndpoint(answer, host, metrics_port, service.limits, thread)
+                "metrics",
+                HttpEndpoint(answer, hosts["metrics"][1], metrics_port, service.limits, thread),
             )
     except BaseException:
         endpoints.close()

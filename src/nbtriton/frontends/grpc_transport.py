@@ -42,6 +42,8 @@ _NO_FLAGS = 0
 _WAITING_CALLS = 32
 # A call that is answered sooner is not asked whether its client has left: one event less of four.
 _PATIENCE_S = 0.02
+# Messages that are read before the first of them is answered.
+_MOST_TOGETHER = 64
 # A client refuses trailers of more than 8 KiB; percent-encoding may triple a byte.
 _LONGEST_DETAILS = 2500
 # Requests of one stream that are in progress; then it is not read from.
@@ -121,6 +123,10 @@ class Rpc:
         if message is None:
             self._finish(grpc.StatusCode.INTERNAL, "the call carries no message, or one too large")
             return
+        self._transport.arrived.append((self, message))
+
+    def answer(self, message: bytes) -> None:
+        """Have the call's only message answered."""
         try:
             self._handler.answer(message, self)
         except Exception as error:
@@ -349,6 +355,8 @@ class Transport:
         self.rpcs: set[Rpc | StreamRpc] = set()
         # Calls whose end nobody has asked for yet, oldest first.
         self.unwatched: dict[Rpc, None] = {}
+        # Messages that are read and not yet looked at.
+        self.arrived: list[tuple[Rpc, bytes]] = []
         self._handlers = handlers
         self._queue = cygrpc.CompletionQueue()
         arguments = (("grpc.so_reuseport", 0), *options)
@@ -429,7 +437,12 @@ class Transport:
         poll = self._queue.poll
         unwatched = self.unwatched
         while not (self._down and not self.rpcs):
-            event = poll(time.time() + _PATIENCE_S if unwatched or self._stopping else None)
+            if self.arrived:
+                # All that is there is read first: what arrived together can be one batch.
+                deadline: float | None = 0.0
+            else:
+                deadline = time.time() + _PATIENCE_S if unwatched or self._stopping else None
+            event = poll(deadline)
             tag = event.tag
             if tag is not None:
                 try:
@@ -437,6 +450,8 @@ class Transport:
                 except Exception:
                     _log.exception("an event of the gRPC endpoint could not be handled")
             # The next poll must not find a reference to a call that is over.
+            if self.arrived and (tag is None or len(self.arrived) >= _MOST_TOGETHER):
+                self._answer_arrived()
             event = tag = None
             if unwatched:
                 self._watch_oldest()
@@ -446,6 +461,11 @@ class Transport:
         while poll().completion_type != cygrpc.CompletionType.queue_shutdown:
             pass
         self._server.destroy()
+
+    def _answer_arrived(self) -> None:
+        arrived, self.arrived = self.arrived, []
+        for rpc, message in arrived:
+            rpc.answer(message)
 
     def _watch_oldest(self) -> None:
         due = time.monotonic() - _PATIENCE_S

@@ -133,6 +133,8 @@ class Service:
         that a client must send.
     header_forward : re.Pattern, optional
         Header fields that become request parameters.
+    name : str
+        In the server's metadata; Triton's ``--id``.
     """
 
     server: Server
@@ -144,11 +146,12 @@ class Service:
     strict_readiness: bool = True
     restricted: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     header_forward: re.Pattern[str] | None = None
+    name: str = "triton"
 
     def metadata(self) -> dict[str, Any]:
         """Return Triton's server metadata."""
         return {
-            "name": "triton",
+            "name": self.name,
             "version": PROTOCOL_VERSION,
             "extensions": list(EXTENSIONS),
         }

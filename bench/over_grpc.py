@@ -1,0 +1,201 @@
+"""One model.py over gRPC, two servers, one run: nbtriton beside the real tritonserver.
+
+    python bench/over_grpc.py                      three rounds, about two minutes
+    python bench/over_grpc.py --rounds 5 --interval-ms 2000
+
+Both are driven by NVIDIA's own perf_analyzer. Rounds alternate between the two, so that a machine
+that slows down slows both. nbtriton runs in a process of its own, as `nbtriton serve` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import importlib.metadata
+import json
+import multiprocessing
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import nbtriton
+from nbtriton.errors import TritonError
+from nbtriton.repository.reference import Reference, ensure_reference
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+MODEL = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", x * 2)]))
+        return responses
+"""
+
+CONFIG = """
+name: "double"
+backend: "python"
+max_batch_size: 32
+input { name: "IN" data_type: TYPE_FP32 dims: [ 16 ] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [ 16 ] }
+instance_group { count: 1 kind: KIND_CPU }
+dynamic_batching { }
+"""
+
+# The real server's stub is known to die under streams of many requests: calls come first.
+LOADS = {
+    "1 call": ("--concurrency-range", "1"),
+    "32 calls": ("--concurrency-range", "32"),
+    "32 in a stream": ("--async", "--streaming", "--concurrency-range", "32"),
+}
+
+
+def _serve(repository: str, ports: Any) -> None:
+    from nbtriton.frontends import serve
+
+    with (
+        nbtriton.Server() as server,
+        contextlib.ExitStack() as stack,
+    ):
+        server.load(CONFIG, Path(repository, "double", "1", "model.py"), name="double")
+        endpoints = stack.enter_context(
+            serve(server, http_port=None, metrics_port=None, grpc_port=0)
+        )
+        ports.send(endpoints.grpc_port)
+        ports.recv()
+
+
+@contextlib.contextmanager
+def ours(repository: str) -> Iterator[str]:
+    """Run nbtriton over the repository; gives its address."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_serve, args=(repository, there))
+    process.start()
+    try:
+        if not here.poll(60):
+            sys.exit("nbtriton did not start")
+        yield f"127.0.0.1:{here.recv()}"
+        here.send(None)
+        process.join(20)
+    finally:
+        process.kill()
+
+
+def measure(
+    reference: Reference, url: str, load: Sequence[str], interval_ms: int
+) -> tuple[float, float] | None:
+    """Return inferences a second and the median latency in us; None if perf_analyzer gave up."""
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch, "report.csv")
+        try:
+            done = reference.perf_analyzer(
+                "-m", "double", "-i", "grpc", "-u", url, *load,
+                "--measurement-interval", str(interval_ms),
+                "--stability-percentage", "999", "--max-trials", "3", "-f", str(report),
+                timeout_s=30 + interval_ms / 100,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return None
+        if done.returncode or not report.exists():
+            return None
+        (row,) = csv.DictReader(report.read_text().splitlines())
+    return float(row["Inferences/Second"]), float(row["p50 latency"])
+
+
+def rounds(
+    reference: Reference, count: int, interval_ms: int, loads: dict[str, Sequence[str]]
+) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    with tempfile.TemporaryDirectory() as repository:
+        folder = Path(repository, "double", "1")
+        folder.mkdir(parents=True)
+        (folder / "model.py").write_text(MODEL)
+        (folder.parent / "config.pbtxt").write_text(CONFIG)
+        with ours(repository) as mine:
+            for load, arguments in loads.items():
+                # A server of its own for each load: one that died of it spoils no other.
+                with reference.server(repository) as theirs:
+                    sides: list[tuple[str, Callable[[], tuple[float, float] | None]]] = [
+                        ("nbtriton", lambda a=arguments: measure(reference, mine, a, interval_ms)),
+                        (
+                            "tritonserver",
+                            lambda a=arguments, url=theirs.grpc_url: measure(
+                                reference, url, a, interval_ms
+                            ),
+                        ),
+                    ]
+                    for number in range(1, count + 1):
+                        for name, run in sides:
+                            got = run()
+                            text = "gave up" if got is None else f"{got[0]:10,.0f} infer/s"
+                            print(f"round {number}/{count}  {load:<15} {name:<13} {text}", flush=True)
+                            if got is not None:
+                                found.setdefault(load, {}).setdefault(name, []).append(got)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--interval-ms", type=int, default=1000, help="length of one window")
+    parser.add_argument("--only", default="", help="only loads that match this pattern")
+    arguments = parser.parse_args()
+    try:
+        reference = ensure_reference(on_progress=lambda line: print(f"reference server: {line}"))
+    except TritonError as error:
+        print(f"There is nothing to compare with here: {error.message}")
+        return 1
+    loads = {name: load for name, load in LOADS.items() if re.search(arguments.only, name)}
+    found = rounds(reference, arguments.rounds, arguments.interval_ms, loads)
+    print(f"\nmedian of {arguments.rounds} rounds, inferences a second over gRPC, the same model.py")
+    print(f"{'':17}{'nbtriton':>12}{'tritonserver':>15}{'ratio':>9}")
+    ratios = {}
+    for load, sides in found.items():
+        medians = [
+            statistics.median(infer for infer, _ in sides[name]) if name in sides else 0.0
+            for name in ("nbtriton", "tritonserver")
+        ]
+        ratio = medians[0] / medians[1] if medians[1] else float("nan")
+        ratios[load] = ratio
+        print(f"{load:<17}{medians[0]:>12,.0f}{medians[1]:>15,.0f}{ratio:>8.2f}x")
+    RESULTS.mkdir(exist_ok=True)
+    now = datetime.now(UTC)
+    target = RESULTS / f"grpc-{now:%Y%m%d-%H%M%S}.json"
+    target.write_text(
+        json.dumps(
+            {
+                "date": now.isoformat(timespec="seconds"),
+                "cores": os.cpu_count(),
+                "load_average": os.getloadavg()[0],
+                "system": platform.platform(),
+                "python": platform.python_version(),
+                "grpcio": importlib.metadata.version("grpcio"),
+                "nbtriton": nbtriton.__version__,
+                "interval_ms": arguments.interval_ms,
+                "rounds": found,
+                "ratios": ratios,
+            },
+            indent=1,
+        )
+    )
+    print(f"Written to {target}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

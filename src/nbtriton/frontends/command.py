@@ -1,0 +1,256 @@
+"""``nbtriton serve``: a server from the command line, until a signal ends it."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.util
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.frontends.flags import (
+    WITHOUT_EFFECT,
+    cache_bytes,
+    parse_flags,
+    restricted_apis,
+    trace_file,
+)
+from nbtriton.process import Server
+
+__all__ = ["model_table", "serve_command"]
+
+_log = logging.getLogger("nbtriton.serve")
+
+_GRPC_PORT = 8001
+_COMPRESSION = ("none", "low", "medium", "high")
+
+
+def serve_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status.
+
+    Raises
+    ------
+    TritonError
+        It cannot be started.
+    """
+    arguments = parse_flags(parser, argv)
+    directories = [*arguments.model_repository, *arguments.model_store]
+    if not directories:
+        raise InvalidArgumentError("--model-repository must be specified")
+    _start_log(arguments)
+    ended = _on_signals()
+    for name in WITHOUT_EFFECT:
+        if getattr(arguments, name.replace("-", "_")) not in (None, []):
+            _log.info("--%s has no effect here", name)
+    size = cache_bytes(arguments)
+    options = _endpoint_options(arguments)
+    server = Server(
+        cache_bytes=size,
+        rate_limit=arguments.rate_limit,
+        rate_limit_resources=arguments.rate_limit_resource,
+    )
+    try:
+        control = server.load_repository(
+            directories,
+            control_mode=arguments.model_control_mode,
+            load_models=arguments.load_model,
+            poll_s=arguments.repository_poll_secs,
+            auto_complete=not (
+                arguments.disable_auto_complete_config or arguments.strict_model_config
+            ),
+            config_name=arguments.model_config_name,
+            strict_readiness=arguments.strict_readiness,
+        )
+        _log.info("\n%s", model_table(control.index()))
+        for name, error in control.errors.items():
+            _log.error(
+                "%s: %s%s", name, error.message.strip(), f" ({error.hint})" * bool(error.hint)
+            )
+        if arguments.exit_on_error and control.errors:
+            _log.error("error: creating server: Internal - failed to load all models")
+            return 1
+        if not ended.is_set():
+            _serve(server, arguments, options, ended)
+        return 0
+    finally:
+        server.close(timeout_s=arguments.exit_timeout_secs)
+        _log.info("server stopped")
+
+
+def _serve(
+    server: Server, arguments: argparse.Namespace, options: dict[str, Any], ended: threading.Event
+) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        endpoints = server.serve(**options)
+    for warning in told:
+        _log.warning("%s", warning.message)
+    endpoints.service.log.update(
+        {
+            "log_file": arguments.log_file,
+            "log_info": arguments.log_info,
+            "log_warning": arguments.log_warning,
+            "log_error": arguments.log_error,
+            "log_verbose_level": arguments.log_verbose,
+            "log_format": arguments.log_format,
+        }
+    )
+    for what, port, host in (
+        ("GRPCInferenceService", endpoints.grpc_port, options["grpc_host"]),
+        ("HTTPService", endpoints.http_port, options["host"]),
+        ("Metrics Service", endpoints.metrics_port, options["metrics_host"]),
+    ):
+        if port is not None:
+            _log.info("Started %s at %s:%d", what, host, port)
+    # What is there now stays; what comes and goes with requests needs no collector.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    ended.wait()
+    _log.info("Waiting for in-flight requests to complete.")
+    endpoints.close(drain_s=arguments.exit_timeout_secs)
+
+
+def _endpoint_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    grpc_port = _GRPC_PORT if arguments.grpc_port is None else arguments.grpc_port
+    if arguments.allow_grpc is False:
+        grpc_port = None
+    elif importlib.util.find_spec("grpc") is None:
+        if arguments.allow_grpc or arguments.grpc_port is not None:
+            raise InvalidArgumentError(
+                "gRPC needs the package 'grpcio'", hint="pip install 'nbtriton[serve]'"
+            )
+        _log.warning("no gRPC without the package 'grpcio': pip install 'nbtriton[serve]'")
+        grpc_port = None
+    level = arguments.grpc_infer_response_compression_level
+    channel: list[tuple[str, int]] = [
+        ("grpc.keepalive_time_ms", arguments.grpc_keepalive_time),
+        ("grpc.keepalive_timeout_ms", arguments.grpc_keepalive_timeout),
+        (
+            "grpc.keepalive_permit_without_calls",
+            int(arguments.grpc_keepalive_permit_without_calls),
+        ),
+        ("grpc.http2.max_pings_without_data", arguments.grpc_http2_max_pings_without_data),
+        (
+            "grpc.http2.min_ping_interval_without_data_ms",
+            arguments.grpc_http2_min_recv_ping_interval_without_data,
+        ),
+        ("grpc.http2.max_ping_strikes", arguments.grpc_http2_max_ping_strikes),
+        ("grpc.default_compression_level", _COMPRESSION.index(level)),
+    ]
+    for name, given in (
+        ("grpc.max_connection_age_ms", arguments.grpc_max_connection_age),
+        ("grpc.max_connection_age_grace_ms", arguments.grpc_max_connection_age_grace),
+    ):
+        if given is not None:
+            channel.append((name, given))
+    return {
+        "http_port": arguments.http_port if arguments.allow_http else None,
+        "grpc_port": grpc_port,
+        "metrics_port": arguments.metrics_port if arguments.allow_metrics else None,
+        "host": arguments.http_address,
+        "grpc_host": arguments.grpc_address or arguments.http_address,
+        "metrics_host": arguments.metrics_address or arguments.http_address,
+        "name": arguments.id,
+        "strict_readiness": arguments.strict_readiness,
+        "restricted": restricted_apis(arguments.http_restricted_api, "--http-restricted-api"),
+        "grpc_restricted": restricted_apis(
+            arguments.grpc_restricted_protocol, "--grpc-restricted-protocol"
+        ),
+        "grpc_options": channel,
+        "header_forward_pattern": arguments.http_header_forward_pattern
+        or arguments.grpc_header_forward_pattern,
+        "trace_file": trace_file(arguments),
+    }
+
+
+def model_table(index: Sequence[dict[str, str]]) -> str:
+    """Return the table of models that tritonserver prints at its start."""
+    rows = [("Model", "Version", "Status")]
+    for entry in index:
+        if "state" in entry:
+            reason = " ".join(entry.get("reason", "").split())
+            rows.append(
+                (
+                    entry["name"],
+                    entry["version"],
+                    entry["state"] + (f": {reason}" if reason else ""),
+                )
+            )
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    line = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
+    lines = [
+        "|" + "|".join(f" {cell:<{width}} " for cell, width in zip(row, widths, strict=True)) + "|"
+        for row in rows
+    ]
+    return "\n".join([line, lines[0], line, *lines[1:], line])
+
+
+def _on_signals() -> threading.Event:
+    """Return what SIGTERM and SIGINT set; the second one ends the process at once."""
+    ended = threading.Event()
+
+    def end(number: int, _: object) -> None:
+        if ended.is_set():
+            os._exit(128 + number)
+        ended.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    return ended
+
+
+class _Lines(logging.Formatter):
+    """Triton's lines: level, time, process, where, text."""
+
+    def __init__(self, iso: bool) -> None:
+        super().__init__()
+        self._iso = iso
+
+    def format(self, record: logging.LogRecord) -> str:
+        local = time.localtime(record.created)
+        level = record.levelname[0]
+        micros = int(record.created % 1 * 1e6)
+        if self._iso:
+            utc = time.gmtime(record.created)
+            head = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', utc)} {level}"
+        else:
+            head = f"{level}{time.strftime('%m%d %H:%M:%S', local)}.{micros:06d}"
+        text = (
+            f"{head} {os.getpid()} {record.name.removeprefix('nbtriton.')}] {record.getMessage()}"
+        )
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return text
+
+
+def _start_log(arguments: argparse.Namespace) -> None:
+    log = logging.getLogger("nbtriton")
+    try:
+        handler = (
+            logging.FileHandler(arguments.log_file)
+            if arguments.log_file
+            else logging.StreamHandler(sys.stderr)
+        )
+    except OSError as error:
+        raise InvalidArgumentError(f"--log-file {arguments.log_file}: {error.strerror}") from None
+    handler.setFormatter(_Lines(arguments.log_format == "ISO8601"))
+    told = {
+        "D": arguments.log_verbose > 0,
+        "I": arguments.log_info,
+        "W": arguments.log_warning,
+        "E": arguments.log_error,
+        "C": arguments.log_error,
+    }
+    handler.addFilter(lambda record: told.get(record.levelname[0], True))
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG if arguments.log_verbose else logging.INFO)
+    log.propagate = False
