@@ -60,7 +60,57 @@ def _parser() -> argparse.ArgumentParser:
         help="prefer configs/NAME.pbtxt to config.pbtxt",
     )
     validate.set_defaults(run=_validate)
+    _add_perf(commands.add_parser("perf", help="measure a model of a repository under load"))
+    _add_export(commands.add_parser("export", help="write a repository anew, and verify it"))
     return parser
+
+
+def _add_perf(perf: argparse.ArgumentParser) -> None:
+    perf.description = (
+        "Load one model and measure its throughput and latency in this process, with "
+        "perf_analyzer's rules; %triton_perf takes the same options."
+    ).replace("%", "%%")
+    add = perf.add_argument
+    add("model", metavar="MODEL", help="a model or an ensemble")
+    add("--model-repository", metavar="DIR", action="append", required=True)
+    add("-c", "--concurrency", metavar="LEVELS", default="1", help="8, 1:32, 1:32:x2 or 1,8,32")
+    add("--request-rate", metavar="LEVELS", help="or requests per second, written likewise")
+    add("--request-distribution", choices=("constant", "poisson"), default="constant")
+    add("--request-count", type=int, default=0, metavar="N", help="so many requests a level")
+    add("-b", "--batch-size", type=_numbers, metavar="LIST", help="rows per request")
+    add(
+        "--shape", type=_shape, action="append", default=[], metavar="NAME:DIMS",
+        help="dims of an input with variable ones",
+    )  # fmt: skip
+    add("--input-data", choices=("random", "zero"), default="random")
+    add("--instances", type=_numbers, metavar="LIST", help="sweep over instances")
+    add("--max-batch-size", type=_numbers, metavar="LIST", help="sweep over max_batch_size")
+    add("--max-queue-delay-us", type=_numbers, metavar="LIST", help="sweep over queue delays")
+    add("-p", "--measurement-interval", type=float, metavar="MS", help="length of a window")
+    add("-s", "--stability-percentage", type=float, default=10.0, metavar="PERCENT")
+    add("-r", "--max-trials", type=int, default=10, metavar="N", help="windows a level at most")
+    add("--percentile", type=float, metavar="N", help="judge by it instead of the mean")
+    add("-l", "--latency-threshold", type=float, metavar="MS", help="stop at this latency")
+    add("--binary-search", action="store_true", help="search the highest level below it")
+    add("--quick", action="store_true", help="short windows: a look within 3 s")
+    add("-f", "--csv", metavar="FILE", help="also write perf_analyzer's table there")
+    perf.set_defaults(run=_perf)
+
+
+def _add_export(export: argparse.ArgumentParser) -> None:
+    export.description = (
+        "Load a repository and write it anew with completed configurations; --verify sends the "
+        "same requests to this server and to the real tritonserver. Exit status 1 if they differ."
+    )
+    add = export.add_argument
+    add("repository", metavar="REPOSITORY", help="the model repository to read")
+    add("directory", metavar="DIR", help="where to write")
+    add("models", metavar="MODEL", nargs="*", help="by default all")
+    add("--overwrite", action="store_true", help="replace models that no export has written")
+    add("--torch", choices=("torchscript", "export", "python"), default="torchscript")
+    add("--verify", action="store_true", help="compare with the real tritonserver")
+    add("--reference", metavar="PATH|install", help="the real server, by default found on PATH")
+    export.set_defaults(run=_export)
 
 
 def _serve(argv: Sequence[str]) -> int:
@@ -95,6 +145,78 @@ def _validate(arguments: argparse.Namespace) -> int:
         if arguments.show and finding.config is not None:
             print("".join(f"  {line}\n" for line in format_pbtxt(finding.config).splitlines()))
     return int(failed)
+
+
+def _perf(arguments: argparse.Namespace) -> int:
+    from nbtriton.perf import perf
+    from nbtriton.process import Server
+
+    with Server() as server:
+        control = server.load_repository(
+            arguments.model_repository, control_mode="explicit", load_models=[arguments.model]
+        )
+        if arguments.model in control.errors:
+            raise control.errors[arguments.model]
+        report = perf(
+            server,
+            arguments.model,
+            concurrency=arguments.concurrency,
+            request_rate=arguments.request_rate,
+            request_distribution=arguments.request_distribution,
+            request_count=arguments.request_count,
+            batch_size=arguments.batch_size,
+            shapes=dict(arguments.shape) or None,
+            input_data=arguments.input_data,
+            instances=arguments.instances,
+            max_batch_size=arguments.max_batch_size,
+            max_queue_delay_us=arguments.max_queue_delay_us,
+            measurement_interval_ms=arguments.measurement_interval,
+            stability_percentage=arguments.stability_percentage,
+            max_trials=arguments.max_trials,
+            percentile=arguments.percentile,
+            latency_threshold_ms=arguments.latency_threshold,
+            binary_search=arguments.binary_search,
+            quick=arguments.quick,
+        )
+    print(report._repr_mimebundle_()["text/plain"])  # noqa: SLF001 - what a notebook shows
+    if arguments.csv:
+        report.to_csv(arguments.csv)
+    return 130 if report.interrupted else int(any(point.error_count for point in report.points))
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from nbtriton.process import Server
+    from nbtriton.repository.verification import Verification
+
+    with Server() as server:
+        control = server.load_repository(arguments.repository)
+        for name, error in control.errors.items():
+            print(f"{name}: {error.message.strip()}", file=sys.stderr)
+        exported = server.export(
+            arguments.directory,
+            arguments.models or None,
+            overwrite=arguments.overwrite,
+            torch=arguments.torch,
+            verify=arguments.verify,
+            reference=arguments.reference,
+        )
+        print(exported)
+        differs = isinstance(exported, Verification) and not exported.ok
+    return int(differs or bool(control.errors))
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list such as 1,2,4") from None
+
+
+def _shape(text: str) -> tuple[str, list[int]]:
+    name, colon, dims = text.rpartition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError(f"'{text}' is not NAME:DIMS, such as IN:3,224,224")
+    return name, _numbers(dims)
 
 
 if __name__ == "__main__":
