@@ -112,7 +112,10 @@ def arrays_of(
             if math.prod(tensor.shape) * dtype.itemsize == size:
                 arrays[tensor.name] = _view(tensor.shape, dtype, data)
                 continue
-        array = None if dtype is not None else _rare(tensor)
+        try:
+            array = None if dtype is not None else _rare(tensor)
+        except ValueError:
+            raise _too_large(tensor.shape) from None
         if array is None:
             _refuse(interface, inputs, request_id, outputs)
         arrays[tensor.name] = array

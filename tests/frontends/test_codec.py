@@ -1,0 +1,222 @@
+"""The codec by itself: what one request becomes, and what many like it become."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbtriton.engine import Server
+from nbtriton.errors import InvalidArgumentError, TritonError
+from nbtriton.frontends.answer import encode_infer, json_elements
+from nbtriton.frontends.classification import classify
+from nbtriton.frontends.codec import Call, OutputRequest, decode_infer
+from nbtriton.frontends.inference import best_encoding
+from nbtriton.frontends.jsontext import dumps, format_double, parse, write_array
+from nbtriton.frontends.plan import Plans
+from nbtriton.frontends.shared_memory import SharedMemory
+from nbtriton.frontends.wire import wire_bytes
+from nbtriton.tensors import serialize_bytes
+
+MEMORY = SharedMemory()
+DTYPES = {
+    "BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32,
+    "UINT64": np.uint64, "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64,
+    "FP16": np.float16, "FP32": np.float32, "FP64": np.float64,
+}  # fmt: skip
+
+
+def request(inputs: list[tuple[str, str, Any]], **more: Any) -> tuple[bytes, int]:
+    """A request with binary inputs: body and header length."""
+    described, blobs = [], []
+    for name, datatype, array in inputs:
+        blob = serialize_bytes(array) if datatype == "BYTES" else array.tobytes()
+        described.append(
+            {"name": name, "datatype": datatype, "shape": list(array.shape),
+             "parameters": {"binary_data_size": len(blob)}}
+        )  # fmt: skip
+        blobs.append(blob)
+    header = json.dumps({**more, "inputs": described}).encode()
+    return header + b"".join(blobs), len(header)
+
+
+@pytest.mark.parametrize("datatype", DTYPES)
+@pytest.mark.parametrize("padding", range(8))
+def test_P20_binary_tensors_of_every_datatype(server: Server, datatype: str, padding: int) -> None:
+    array = (np.arange(5) % 2).astype(DTYPES[datatype])
+    body, length = request([("IN", datatype, array)], more="x" * padding)
+    call = decode_infer(body, length, server.interface(f"all_{datatype.lower()}"), MEMORY)
+    found = call.arrays["IN"]
+    assert found.flags.aligned
+    assert found.dtype == array.dtype
+    np.testing.assert_array_equal(found, array)
+    if datatype != "FP16":
+        text = json_elements(found, datatype)
+        assert json.loads(text) == array.tolist()
+
+
+def test_P20_bf16(server: Server) -> None:
+    from nbtriton.frontends.wire import WireInput, arrays_of
+
+    bits = np.array([0x3F80, 0x4000], np.uint16)
+
+    class Interface:
+        name = "m"
+        inputs: dict[str, Any] = {}
+
+    tensor = WireInput("IN", "BF16", (2,), bits.tobytes())
+    array = arrays_of(Interface(), [tensor])["IN"]  # type: ignore[arg-type]
+    assert wire_bytes(array) == bits.tobytes()
+    with pytest.raises(InvalidArgumentError, match="sending BF16 data via JSON"):
+        json_elements(array, "BF16")
+
+
+def test_a_tensor_behind_an_aligned_header_is_not_copied(server: Server) -> None:
+    array = np.arange(4, dtype=np.int32)
+    for padding in range(16):
+        body, length = request([("IN", "INT32", array)], more="x" * padding)
+        found = decode_infer(body, length, server.interface("flexible"), MEMORY).arrays["IN"]
+        if np.frombuffer(body, np.uint8).__array_interface__["data"][0] + length & 3 == 0:
+            assert np.shares_memory(found, np.frombuffer(body, np.uint8))
+            return
+    pytest.fail("no header was aligned")
+
+
+def test_requests_that_look_alike_become_the_same_as_by_themselves(server: Server) -> None:
+    plans = Plans()
+    interface = server.interface("two")
+    for number in range(6):
+        arrays = [np.full((1, 4), number + i, np.float32) for i in range(2)]
+        body, length = request(
+            [("INPUT0", "FP32", arrays[0]), ("INPUT1", "FP32", arrays[1])],
+            id=f"request {number}",
+            outputs=[{"name": "OUTPUT0", "parameters": {"binary_data": True}}],
+        )
+        found = decode_infer(body, length, interface, MEMORY, plans)
+        alone = decode_infer(body, length, interface, MEMORY)
+        assert found.options == alone.options
+        assert found.options["request_id"] == f"request {number}"
+        assert found.outputs == alone.outputs
+        for name, array in zip(("INPUT0", "INPUT1"), arrays, strict=True):
+            np.testing.assert_array_equal(found.arrays[name], array)
+
+
+def test_a_known_text_with_other_bytes_behind_it_is_looked_at_again(server: Server) -> None:
+    plans = Plans()
+    interface = server.interface("one")
+    body, length = request([("IN", "FP32", np.ones((1, 4), np.float32))])
+    decode_infer(body, length, interface, MEMORY, plans)
+    for wrong in (body + b"!", body[:-1]):
+        with pytest.raises(InvalidArgumentError) as caught:
+            decode_infer(wrong, length, interface, MEMORY, plans)
+        with pytest.raises(InvalidArgumentError) as alone:
+            decode_infer(wrong, length, interface, MEMORY)
+        assert caught.value.message == alone.value.message
+
+
+@pytest.mark.parametrize(
+    "head", ['{"id": "a", "id": "b", ', '{"id": "a\\n", ', '{"ID": "a", ', "{"]
+)
+def test_the_last_id_counts_also_in_a_known_text(server: Server, head: str) -> None:
+    plans = Plans()
+    body, length = request([("IN", "FP32", np.ones((1, 4), np.float32))])
+    body = head.encode() + body[1:]
+    length += len(head) - 1
+    expected = decode_infer(body, length, server.interface("one"), MEMORY).options
+    for _ in range(3):
+        assert (
+            decode_infer(body, length, server.interface("one"), MEMORY, plans).options == expected
+        )
+
+
+@given(st.floats(width=64))
+def test_P23_doubles_come_back(value: float) -> None:
+    text = format_double(value)
+    assert text in ("NaN", "Infinity", "-Infinity") or "." in text or "e" in text
+    back = float(text)
+    assert back == value or (math.isnan(back) and math.isnan(value))
+    assert math.copysign(1, back) == math.copysign(1, value) or math.isnan(value)
+
+
+@given(st.lists(st.floats(width=32)))
+def test_P23_lists_are_written_as_their_elements(values: list[float]) -> None:
+    text = write_array(np.array(values, np.float32)).decode()
+    assert text == "[" + ",".join(map(format_double, values)) + "]"
+
+
+@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text() | st.integers(-(1 << 63), (1 << 64) - 1), lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=12))  # fmt: skip
+def test_json_comes_back(value: Any) -> None:
+    back = parse(dumps(value))
+    assert repr(back) == repr(value)
+
+
+@pytest.mark.parametrize("text", [b'"\xff"', b'{"\xff\xfe":"\x80"}'])
+def test_bytes_that_are_not_utf8_come_back(text: bytes) -> None:
+    assert dumps(parse(text)) == text
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"a":' * 100_000, b"[" * 100_000 + b"\xff"])
+def test_deep_texts_are_refused(text: bytes) -> None:
+    with pytest.raises(TritonError, match="failed to parse the request JSON buffer"):
+        parse(text)
+
+
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=9), st.integers(1, 12))
+def test_classification_is_a_stable_sort(values: list[int], count: int) -> None:
+    for dtype in (np.int8, np.float64, np.uint16):
+        array = np.array(values).astype(dtype)
+        found = [item.split(b":") for item in classify(array, count, False, ()).tolist()]
+        order = sorted(range(len(values)), key=lambda i: (-float(array[i]), i))[:count]
+        assert [int(index) for _, index in found] == order
+
+
+def test_classification_labels_end_where_the_file_ends() -> None:
+    array = np.array([[3, 1, 2]], np.int32)
+    found = classify(array, 3, True, ("zero", ""))
+    assert found.tolist() == [[b"3:0:zero", b"2:2", b"1:1"]]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "best"),
+    [
+        ("gzip", "gzip"), ("deflate, gzip", "deflate"), ("gzip;q=0.5, deflate;q=0.4", "gzip"),
+        ("*", "identity"), ("br", "identity"), ("identity;q=0.5,gzip;q=0.6", "gzip"),
+        ("gzip;q=0", "identity"), ("gzip;q=x", "identity"), ("", "identity"), ("  gzip", "gzip"),
+    ],
+)  # fmt: skip
+def test_accept_encoding(accepted: str, best: str) -> None:
+    assert best_encoding(accepted) == best
+
+
+def test_the_head_of_a_binary_answer() -> None:
+    call = Call(default=OutputRequest("binary"), options={"request_id": 'a"b'})
+    outputs = {
+        "A": np.ones((1, 2), np.float32),
+        "EMPTY": np.ones((0,), np.int8),
+        "B": np.array([b"x"], dtype=object),
+    }
+    answer = encode_infer(
+        call, outputs, {"p": True}, model_name="m", model_version=3, batches=False,
+        labels=lambda _: (),
+    )  # fmt: skip
+    text = (
+        b'{"id":"a\\"b","model_name":"m","model_version":"3","parameters":{"p":true},"outputs":['
+        b'{"name":"A","datatype":"FP32","shape":[1,2],"parameters":{"binary_data_size":8}},'
+        b'{"name":"EMPTY","datatype":"INT8","shape":[0],"parameters":{"binary_data_size":0}},'
+        b'{"name":"B","datatype":"BYTES","shape":[1],"parameters":{"binary_data_size":5}}]}'
+    )
+    assert answer.parts == [text, struct.pack("<2f", 1, 1), b"\1\0\0\0x"]
+    assert answer.header_length == len(text)
+
+
+def test_the_order_of_outputs_is_the_models(port: int) -> None:
+    from tests.frontends.cases import CASES, ask
+
+    (case,) = (case for case in CASES if case.id == "P-27 duplicate outputs")
+    assert [output["name"] for output in ask(port, case).json["outputs"]] == ["OUTPUT0", "OUTPUT1"]
