@@ -140,3 +140,12 @@ def test_wrong_ports(notebook):
     ran = notebook("%triton_serve --http-port eighty")
     assert isinstance(ran.error, UsageError)
     assert "'eighty' is neither a port nor 'none'" in str(ran.error)
+
+
+def test_paths_and_names_are_completed(doubled, root, monkeypatch):
+    monkeypatch.chdir(root.parent)
+    assert "models/" in doubled.complete("%triton_load mod")
+    assert "models/" in doubled.complete("%triton_export mod")
+    assert "double" in doubled.complete("%triton_export models/ do")
+    assert "--carry-all" in doubled.complete("%triton_export models/ --carry-")
+    assert {"none", "explicit", "poll"} <= set(doubled.complete("%triton_load models/ --control "))

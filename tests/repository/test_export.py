@@ -424,6 +424,22 @@ def test_a_torch_tensor_is_carried(server, cells, tmp_path):
         same(server, other, "f", {"IN": ONE})
 
 
+def test_a_network_of_torch_layers_is_carried(server, cells, tmp_path):
+    import torch
+
+    cells("import torch")
+    cells.names["network"] = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    function = cells(
+        'def f(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:\n'
+        "    with torch.inference_mode():\n"
+        '        return {"OUT": network(torch.from_numpy(IN)).numpy()}\n'
+    )
+    server.load("max_batch_size: 8", function, name="f")
+    server.export(tmp_path, carry=["network"])
+    with again(tmp_path) as other:
+        same(server, other, "f", {"IN": ONE})
+
+
 def test_what_cannot_be_carried(server, cells, tmp_path):
     cells("class Mine:\n    x = 1\nVALUE = Mine()")
     function = cells('def f(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:\n    return IN * VALUE.x\n')
@@ -556,10 +572,15 @@ def test_what_others_wrote_is_not_touched(server, cells, tmp_path):
     (tmp_path / "double").mkdir()
     (tmp_path / "double" / "mine.txt").write_text("mine")
     (tmp_path / "other.txt").write_text("mine")
+    (tmp_path / ".gitignore").touch()
     with pytest.raises(AlreadyExistsError, match="holds what no export has written: double, other"):
         server.export(tmp_path)
     assert (tmp_path / "double" / "mine.txt").exists()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["double", "other.txt"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        ".gitignore",
+        "double",
+        "other.txt",
+    ]
     server.export(tmp_path, overwrite=True)
     assert not (tmp_path / "double" / "mine.txt").exists()
     assert (tmp_path / "other.txt").read_text() == "mine"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.errors import TritonError
@@ -43,6 +44,8 @@ def _assigned(name: str) -> str:
 
 def _completer(name: str, method: Any) -> Any:
     actions = method.parser._actions  # noqa: SLF001 - argparse has no public list of options
+    positional = [action for action in actions if not action.option_strings]
+    taken = inf if positional and positional[0].nargs else 1
 
     def complete(_shell: object, event: SimpleNamespace) -> list[str]:
         typed = event.text_until_cursor.partition(f"%{name}")[2]
@@ -57,6 +60,8 @@ def _completer(name: str, method: Any) -> Any:
         if action is not None and action.nargs != 0:
             # The value of an option: a choice, or something that we do not know.
             return [str(choice) for choice in action.choices or ()]
+        if positional and positional[0].dest == "directory" and len(words) < taken:
+            return []  # IPython completes paths
         return [*_models(), *_tensors(name, words)]
 
     return complete

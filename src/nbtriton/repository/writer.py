@@ -222,7 +222,8 @@ def _ours(root: Path) -> list[str]:
 def _check_foreign(root: Path, ours: Collection[str]) -> None:
     if not root.is_dir():
         return
-    foreign = sorted(path.name for path in root.iterdir() if path.name not in (_MARK, *ours))
+    # Hidden files, such as those of git, are no models and stay.
+    foreign = sorted(p.name for p in root.iterdir() if p.name not in ours and p.name[0] != ".")
     if foreign:
         raise AlreadyExistsError(
             f"'{root}' holds what no export has written: {', '.join(foreign[:5])}"
