@@ -48,7 +48,7 @@ class TritonPythonModel:
             if count < 0:
                 error = pb_utils.TritonError("bad count", pb_utils.TritonError.INTERNAL)
                 sender.send(pb_utils.InferenceResponse(error=error))
-            for index in range(max(0, count)):
+            for index in range(min(max(0, count), 100_000)):
                 tensor = pb_utils.Tensor("OUT", np.array([index], np.int32))
                 sender.send(pb_utils.InferenceResponse([tensor]))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)

@@ -1,0 +1,338 @@
+"""Readiness, model control, restricted APIs, forwarded headers, settings, statistics, metrics."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import threading
+import urllib.request
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nbtriton.engine import Server
+from nbtriton.errors import InternalError, LoadError
+from nbtriton.frontends import Endpoints, serve
+from nbtriton.frontends.service import EXTENSIONS
+from nbtriton.frontends.settings import TraceSettings
+from tests.frontends.cases import CASES, ONE_JSON, Case, ask, document, tensor
+from tests.frontends.models import ECHO, MODELS, load_all
+
+
+class Control:
+    """A model control that notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.entries: list[dict[str, Any]] = [{"name": "one", "version": "1", "state": "READY"}]
+
+    def index(self, ready: bool) -> list[dict[str, Any]]:
+        self.asked.append(ready)
+        return [entry for entry in self.entries if not ready or entry.get("state") == "READY"]
+
+    def load(self, name: str, parameters: dict[str, Any]) -> None:
+        if name == "broken":
+            raise LoadError("load failed for model 'broken': no\n")
+        if name == "absent":
+            raise InternalError("failed to load 'absent', failed to poll from model repository")
+        self.asked.append((name, parameters))
+
+    def unload(self, name: str, parameters: dict[str, Any]) -> None:
+        self.asked.append((name, parameters))
+
+
+@pytest.fixture(scope="module")
+def one(repository) -> Iterator[Server]:
+    with Server(gpus=()) as server:
+        load_all(server, repository, ("one", "parameters"))
+        yield server
+
+
+@pytest.fixture
+def control() -> Control:
+    return Control()
+
+
+@pytest.fixture
+def controlled(one: Server, control: Control) -> Iterator[Endpoints]:
+    with serve(one, http_port=0, metrics_port=None, control=control) as endpoints:
+        yield endpoints
+
+
+def send(endpoints: Endpoints, path: str, body: Any = b"", method: str = "POST", **headers: str):
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return ask(endpoints.http_port, Case("", 0, path, data, method=method, headers=names))
+
+
+# -- model control -----------------------------------------------------------------------------------
+
+
+def test_load_and_unload_reach_the_control(controlled: Endpoints, control: Control) -> None:
+    files = {"file:1/model.py": base64.b64encode(b"code").decode(), "config": "{}"}
+    assert send(controlled, "/v2/repository/models/m/load").status == 200
+    assert send(controlled, "/v2/repository/models/m/load", {"parameters": files}).status == 200
+    odd = {"parameters": {"file:x": "no base64 *** at all!", "config": "{}"}}
+    assert send(controlled, "/v2/repository/models/m/load", odd).status == 200  # P-61
+    seen = send(
+        controlled, "/v2/repository/models/m/unload", {"parameters": {"unload_dependents": True}}
+    )
+    assert (seen.status, seen.body) == (200, b"")
+    assert send(controlled, "/v2/repository/models/m/unload").status == 200
+    first, second, third, *rest = control.asked
+    assert first == ("m", {})
+    assert second == ("m", {"file:1/model.py": b"code", "config": "{}"})
+    assert isinstance(third[1]["file:x"], bytes)
+    assert rest == [("m", {"unload_dependents": True}), ("m", {})]
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "status", "error"),
+    [
+        ("broken", {}, 400, "load failed for model 'broken': no\n"),
+        ("absent", {}, 500, "failed to load 'absent', failed to poll from model repository"),
+        ("m", {"parameters": {"foo": "x"}}, 500, "unexpected error on creating Triton parameter"),
+        ("m", {"parameters": {"config": 5}}, 500, "attempt to access JSON non-string as string"),
+        ("m", {"parameters": 5}, 500, "attempt to get members for non-object"),
+    ],
+)
+def test_load_errors(controlled: Endpoints, name: str, body: Any, status: int, error: str) -> None:
+    seen = send(controlled, f"/v2/repository/models/{name}/load", body)
+    assert (seen.status, seen.error) == (status, error)
+
+
+def test_index(controlled: Endpoints, control: Control) -> None:
+    control.entries.append({"name": "bad", "version": "1", "state": "UNAVAILABLE", "reason": "x"})
+    assert [e["name"] for e in send(controlled, "/v2/repository/index").json] == ["one", "bad"]
+    assert [e["name"] for e in send(controlled, "/v2/repository/index", {"ready": True}).json] == ["one"]  # fmt: skip
+    assert send(controlled, "/v2/repository/x/index").status == 200
+    assert control.asked == [False, True, False]
+
+
+def test_without_control_models_are_listed_and_nothing_else(endpoints: Endpoints) -> None:
+    index = send(endpoints, "/v2/repository/index").json
+    assert {entry["name"] for entry in index} == set(MODELS)
+    assert index[0] == {"name": "all_bool", "version": "1", "state": "READY"}
+    for verb in ("load", "unload"):
+        seen = send(endpoints, f"/v2/repository/models/one/{verb}")
+        assert seen.status == 503
+        assert seen.error == "explicit model load / unload is not allowed if polling is enabled"
+
+
+def test_readiness_is_strict(controlled: Endpoints, one: Server, control: Control) -> None:
+    def ready() -> tuple[int, bytes]:
+        seen = send(controlled, "/v2/health/ready", method="GET")
+        return seen.status, seen.body
+
+    assert ready() == (200, b"")
+    control.entries.append(
+        {"name": "off", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"}
+    )
+    control.entries.append({"name": "never"})
+    assert ready() == (200, b"")
+    control.entries.append(
+        {"name": "bad", "version": "1", "state": "UNAVAILABLE", "reason": "broken"}
+    )
+    assert ready() == (400, b"")
+    with serve(
+        one, http_port=0, metrics_port=None, control=control, strict_readiness=False
+    ) as lenient:
+        assert send(lenient, "/v2/health/ready", method="GET").status == 200
+
+
+# -- who gets in -------------------------------------------------------------------------------------
+
+
+def test_restricted_apis(one: Server) -> None:
+    restricted = {"inference": ("mykey", "secret"), "health": ("other", "x")}
+    with serve(one, http_port=0, metrics_port=None, restricted=restricted) as endpoints:
+        for wrong in ({}, {"mykey": "guess"}, {"other": "secret"}):
+            seen = send(endpoints, "/v2/models/one/infer", ONE_JSON, **wrong)
+            assert (seen.status, seen.error) == (
+                403, "This API is restricted, expecting header 'mykey'"
+            )  # fmt: skip
+        assert send(endpoints, "/v2/models/one/infer", ONE_JSON, MyKey="secret").status == 200
+        assert send(endpoints, "/v2/models/one/ready", method="GET").status == 403
+        assert send(endpoints, "/v2/models/one", method="GET").status == 200
+
+
+def test_headers_become_parameters_if_asked(one: Server) -> None:
+    body = document(tensor(shape=[1], data=[1]))
+    with serve(
+        one, http_port=0, metrics_port=None, header_forward_pattern="^x-|Trace"
+    ) as endpoints:
+        for _ in range(2):  # the second time the head is known
+            seen = send(endpoints, "/v2/models/parameters/infer", body, X_One="1", traceparent="T")
+            found = json.loads(seen.json["outputs"][0]["data"][0])
+            assert found == {"X-One": "1", "traceparent": "T"}
+
+
+# -- what is reported --------------------------------------------------------------------------------
+
+
+def test_server_metadata(endpoints: Endpoints) -> None:
+    found = send(endpoints, "/v2", method="GET").json
+    assert list(found) == ["name", "version", "extensions"]
+    assert found["name"] == "triton"
+    assert found["extensions"] == list(EXTENSIONS)
+
+
+def test_trace_settings_of_one_model_and_of_all(tmp_path) -> None:
+    settings = TraceSettings(str(tmp_path / "trace.json"))
+    settings.update("", {"level": frozenset({"TIMESTAMPS"}), "rate": 5})
+    settings.update("m", {"rate": 7, "count": 3})
+    assert settings.get("m")["trace_rate"] == "7"
+    assert settings.get("m")["trace_level"] == ["TIMESTAMPS"]
+    assert settings.get("other")["trace_count"] == "-1"
+    settings.update("m", {"rate": None})
+    assert settings.get("m")["trace_rate"] == "5"
+    settings.update("", {"rate": None})
+    assert settings.get("m")["trace_rate"] == "1000"
+    with pytest.raises(Exception, match="sample rate must be non-zero"):
+        settings.update("", {"rate": 0})
+    assert settings.get()["trace_rate"] == "1000"
+
+
+def test_log_settings_are_kept(endpoints: Endpoints) -> None:
+    changed = send(
+        endpoints,
+        "/v2/logging",
+        {"log_verbose_level": 2, "log_format": "ISO8601", "log_info": None},
+    )
+    assert changed.json["log_verbose_level"] == 2
+    assert send(endpoints, "/v2/logging", method="GET").json == changed.json
+    send(endpoints, "/v2/logging", {"log_verbose_level": 0, "log_format": "default"})
+
+
+def test_statistics_have_one_entry_a_model(endpoints: Endpoints) -> None:
+    send(endpoints, "/v2/models/one/infer", ONE_JSON)
+    (entry,) = send(endpoints, "/v2/models/one/stats", method="GET").json["model_stats"]
+    assert entry["name"] == "one"
+    assert entry["inference_stats"]["success"]["count"] >= 1
+    everything = send(endpoints, "/v2/models/stats", method="GET").json["model_stats"]
+    assert len(everything) == len(MODELS)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_answers_are_compressed_if_asked(endpoints: Endpoints, encoding: str) -> None:
+    seen = send(endpoints, "/v2/models/one/infer", ONE_JSON, Accept_Encoding=encoding)
+    assert seen.headers["content-encoding"] == encoding
+    text = gzip.decompress(seen.body) if encoding == "gzip" else zlib.decompress(seen.body)
+    assert json.loads(text)["outputs"][0]["data"] == [1.0, 2.0, 3.0, 4.0]
+    failed = send(endpoints, "/v2/models/nope/infer", ONE_JSON, Accept_Encoding=encoding)
+    assert "content-encoding" not in failed.headers
+
+
+# -- metrics -----------------------------------------------------------------------------------------
+
+METRIC_MODEL = ECHO.replace(
+    "    def execute(",
+    """    def execute(self, requests):
+        if not hasattr(self, "family"):
+            kind = pb_utils.MetricFamily
+            self.family = kind(name="my_count", description="mine\\nand yours", kind=kind.COUNTER)
+            self.metric = self.family.Metric(labels={"who": 'a"b'})
+            self.times = kind(name="my_times", description="t", kind=kind.HISTOGRAM)
+            self.time = self.times.Metric(labels={"x": "y"}, buckets=[1, 2.5])
+        self.metric.increment(2)
+        self.time.observe(2)
+        return self.answer(requests)
+
+    def answer(""",
+)
+SAMPLE = re.compile(r'([a-zA-Z_:][\w:]*)(?:\{(?:[a-z]\w*="(?:[^"\\\n]|\\.)*",?)*\})? (\S+)')
+
+
+def scrape(endpoints: Endpoints, path: str = "/metrics") -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{endpoints.metrics_port}{path}") as reply:
+        assert reply.headers["content-type"] == "text/plain; charset=utf-8"
+        return reply.read().decode()
+
+
+def test_metrics(tmp_path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text(METRIC_MODEL)
+    with (
+        Server(gpus=(), cache_bytes=1 << 20) as server,
+        serve(server, http_port=0, metrics_port=0) as endpoints,
+    ):
+        server.load(MODELS["one"][0] + "response_cache { enable: true }", tmp_path / "1" / "model.py", name="one")  # fmt: skip
+        for _ in range(3):
+            server.infer("one", {"IN": np.ones((2, 4), np.float32)})
+        text = scrape(endpoints)
+        labels = '{model="one",version="1"}'
+        lines = text.splitlines()
+        for line in (
+            f"nv_inference_request_success{labels} 3",
+            f"nv_inference_count{labels} 2",
+            f"nv_inference_exec_count{labels} 1",
+            'nv_inference_request_failure{model="one",reason="REJECTED",version="1"} 0',
+            'nv_inference_request_failure{model="one",reason="BACKEND",version="1"} 0',
+            f"nv_inference_pending_request_count{labels} 0",
+            f"nv_cache_num_hits_per_model{labels} 2",
+            f"nv_cache_num_misses_per_model{labels} 1",
+            "nv_cache_num_entries 1",
+            'my_count{who="a\\"b"} 2',
+            "# HELP my_count mine\\nand yours",
+            'my_times_bucket{x="y",le="1"} 0',
+            'my_times_bucket{x="y",le="2.5"} 1',
+            'my_times_bucket{x="y",le="+Inf"} 1',
+            'my_times_sum{x="y"} 2',
+        ):
+            assert line in lines
+        # What Prometheus can read: each sample's family has been introduced.
+        introduced = set()
+        for line in lines:
+            if line.startswith("# TYPE "):
+                introduced.add(line.split()[2])
+            elif not line.startswith("# HELP "):
+                name = SAMPLE.fullmatch(line)[1]
+                assert introduced & {name, re.sub(r"_(bucket|sum|count)$", "", name)}, line
+        assert scrape(endpoints, "/metrics/").splitlines()[0] == lines[0]
+        assert scrape(endpoints, "/anything") == ""
+        with pytest.raises(urllib.error.HTTPError, match="405"):
+            urllib.request.urlopen(f"http://127.0.0.1:{endpoints.metrics_port}/metrics", data=b"")
+
+
+@pytest.mark.reference
+@pytest.mark.slow
+def test_metrics_have_the_real_servers_names(reference, endpoints: Endpoints, tmp_path) -> None:
+    folder = tmp_path / "one"
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text('name: "one"\n' + MODELS["one"][0])
+    (folder / "1" / "model.py").write_text(MODELS["one"][1])
+
+    def families(text: str) -> dict[str, tuple[str, str]]:
+        kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+        helps = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE))
+        return {name: (kind, helps[name]) for name, kind in kinds.items()}
+
+    with reference.server(tmp_path) as real:
+        url = f"http://127.0.0.1:{real.metrics_port}/metrics"
+        with urllib.request.urlopen(url) as reply:
+            theirs = families(reply.read().decode())
+    ours = families(scrape(endpoints))
+    assert {name: entry for name, entry in ours.items() if name.startswith("nv_")} == theirs
+
+
+def test_a_scrape_does_not_wait_for_a_model(endpoints: Endpoints) -> None:
+    results: list[str] = []
+    threads = [threading.Thread(target=lambda: results.append(scrape(endpoints))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(results) == 8
+
+
+def test_every_case_is_answered_the_same_twice(endpoints: Endpoints) -> None:
+    """The second time the head and the text are known."""
+    for case in CASES:
+        if case.path.endswith("/infer") and "sequence" not in case.path:
+            first, second = ask(endpoints.http_port, case), ask(endpoints.http_port, case)
+            assert (first.status, first.body) == (second.status, second.body), case.id
