@@ -443,6 +443,25 @@ def test_ensembles_whose_models_are_not_there(explicit, root, member, version, t
     assert "e" in states(explicit)  # by name only: it never had a version
 
 
+def test_ensembles_that_were_asked_for_come_with_their_models(server, explicit, root):
+    add(root, "m", source=BROKEN)
+    add(root, "on_m", config=ensemble("m"), source=None)
+    add(root, "on_gone", config=ensemble("gone"), source=None)
+    add(root, "on_both", config=ensemble("on_m"), source=None)
+    add(root, "unwanted", config=ensemble("m"), source=None)
+    for name in ("on_m", "on_gone", "on_both", "unwanted"):
+        refused(explicit, name)
+    explicit.unload("unwanted")
+    add(root, "m")
+    explicit.load("m")
+    assert answer(server, "on_both") == answer(server, "on_m") == 1.0
+    add(root, "gone", source=times(2))
+    explicit.load("gone")
+    assert answer(server, "on_gone") == 2.0
+    assert not server.is_ready("unwanted")
+    assert set(explicit.errors) <= {"unwanted"}
+
+
 def test_L14_a_failing_reload_keeps_the_old_version(server, explicit, root):
     file = add(root, "m") / "1" / "model.py"
     explicit.load("m")

@@ -265,9 +265,25 @@ def test_the_control_says_what_the_real_server_says(reference, server, tmp_path)
             said = [_ask(side, verb, name, parameters) for side in (client, control)]
             said[1] = said[1].replace(str(roots[1]), str(roots[0]))
             assert said[0] == said[1], (verb, name, parameters)
-        ours = json.loads(json.dumps(control.index()).replace(str(roots[1]), str(roots[0])))
-        # Triton forgets a model of which its policy wants no version; we list it by name.
-        assert client.index() == [entry for entry in ours if entry["name"] != "spec"]
+        assert client.index() == _index(control, *roots)
+        # What was missing comes: the ensembles that were asked for come with it.
+        for root in roots:
+            add(root, "bad")
+            add(root, "gone")
+        for name in ("bad", "gone"):
+            assert _ask(client, "load", name, None) == _ask(control, "load", name, None) == "OK"
+        assert client.index() == _index(control, *roots)
+        ready = {entry["name"] for entry in control.index(ready=True)}
+        assert {"bad", "e_bad", "e_e_bad", "e_gone"} <= ready
+
+
+def _index(control, theirs, ours) -> list[dict[str, str]]:
+    """Our index with their paths.
+
+    Triton forgets a model of which its policy wants no version; we list it by name.
+    """
+    found = json.loads(json.dumps(control.index()).replace(str(ours), str(theirs)))
+    return [entry for entry in found if entry["name"] != "spec"]
 
 
 _ODD = (

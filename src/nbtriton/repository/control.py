@@ -387,9 +387,11 @@ class ModelControl:
                 )
             except TritonError as error:
                 known.error = errors[found.name] = error
+                known.waiting = found if is_ensemble(found.config) else None
                 return
             self.server.install(found.name, found.given, runtimes, keep=keep)
             before, known.loaded, known.error = known.loaded, found, None
+            known.waiting = None
             kept = set(found.versions)
             left = before.versions if before is not None else ()
             gone = {*left, *known.states} - kept
@@ -415,18 +417,18 @@ class ModelControl:
         )
 
     def _load_dependents(self, changed: set[str], done: set[str]) -> None:
-        """Make the ensembles anew whose composing models were (L11, L20)."""
+        """Make the ensembles anew whose composing models were (L11, L20).
+
+        Those too that were asked for when a composing model was not there.
+        """
         if not changed:
             return
         serving = self._serving()
-        ensembles = {
-            name: known.loaded
-            for name, known in list(self._known.items())
-            if known.loaded is not None
-            and name not in done
-            and name in serving
-            and is_ensemble(known.loaded.config)
-        }
+        ensembles = {}
+        for name, known in list(self._known.items()):
+            found = known.waiting or (known.loaded if name in serving else None)
+            if found is not None and name not in done and is_ensemble(found.config):
+                ensembles[name] = found
         ordered, _ = by_dependency(ensembles)
         for name in ordered:
             if not changed.isdisjoint(ensembles[name].members):
@@ -439,6 +441,7 @@ class ModelControl:
         if known is None:
             return
         known.explicit = False
+        known.waiting = None
         known.states = known.states | dict.fromkeys(serving, ("UNAVAILABLE", UNLOADED))
         found, known.loaded = known.loaded, None
         if found is None or not dependents:

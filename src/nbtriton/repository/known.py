@@ -23,6 +23,7 @@ class Known:
     name: str
     explicit: bool = False
     loaded: Polled | None = None  # what serves, or served before an unload
+    waiting: Polled | None = None  # an ensemble that failed, until its composing models come
     states: dict[int, tuple[str, str]] = field(default_factory=dict)  # of what does not serve
     error: TritonError | None = None  # why the last load failed
     polled_error: str = ""  # logged already
