@@ -40,6 +40,19 @@ NEEDS = ensemble(
     "needs", ("X FP32 [1]", "Y FP32 [1] optional: true"), ("Z FP32 [1]",),
     "needed: A=X,B=Y,C=X -> OUT_A=Z",
 )  # fmt: skip
+DOUBLE = python("doubles", sources.DOUBLE, ("IN FP32 [1]",), ("OUT FP32 [1]",))
+APART = ensemble(
+    "apart", ("X FP32 [1]", "Y FP32 [1]"), ("A FP32 [1]", "B FP32 [1]"),
+    "doubles: IN=X -> OUT=A", "doubles: IN=Y -> OUT=B",
+)  # fmt: skip
+MAYBE = python(
+    "maybes", actors.MAYBE,
+    ("A FP32 [1]", "B FP32 [1] optional: true"), ("OUT FP32 [1]", "SUM FP32 [1]"),
+)  # fmt: skip
+PARTLY = ensemble(
+    "partly", ("X FP32 [1]", "Y FP32 [1] optional: true"), ("U FP32 [1]", "V FP32 [1]"),
+    "maybes: A=X,B=Y -> OUT=U,SUM=V",
+)  # fmt: skip
 EXPIRES = batcher(
     "expires",
     "dynamic_batching { default_queue_policy { default_timeout_microseconds: 100000 } }",
@@ -60,6 +73,11 @@ LACKS = (
     "model 'needed'. Got input(s) ['A','C'], but missing required input(s) ['B']. "
     "Please provide all required input(s)."
 )
+RAN = {
+    **dict.fromkeys(("inference_count", "execution_count", "success", "queue"), 1),
+    **dict.fromkeys(("compute_input", "compute_infer", "compute_output"), 1),
+    **{f"batch 1 {part}": 1 for part in ("compute_input", "compute_infer", "compute_output")},
+}
 NOTHING = {"inference_count": 0, "execution_count": 0, "success": 0, "queue": 0, "compute_input": 0,
            "compute_infer": 0, "compute_output": 0}  # fmt: skip
 NO_BATCHES = {f"batch 1 {part}": 0 for part in ("compute_input", "compute_infer", "compute_output")}
@@ -138,6 +156,24 @@ CASES = [
         "Q9 an expired request is told at once", (EXPIRES,),
         (sized(1, gate=True), sized(1, takes_s=(0.09, 0.4))),
         batches=True, hold_s=0.9, deliberate="queue-latency",
+    ),
+    Scenario(
+        "E4 an input that nothing needs", (DOUBLE, APART),
+        (Send({"X": f32(1, 1, start=2), "Y": f32(1, 1)}, outputs=("A",)),),
+        deliberate="ensemble-pruned-inputs",
+        instead={0: Answer(
+            {"A": ("FP32", [1, 1], [4.0])},
+            {"sequence_id": 0, "sequence_start": False, "sequence_end": False},
+        )},
+        instead_counts={"doubles": RAN, "apart": {**RAN, "fail": 0}},
+    ),
+    Scenario(
+        "E11 one of two outputs is missing", (MAYBE, PARTLY),
+        (
+            Send({"X": f32(1, 1)}), Send({"X": f32(1, 1)}, outputs=("V",)),
+            Send({"X": f32(1, 1), "Y": f32(1, 1)}, correlation_id=3),
+        ),
+        one_by_one=True,
     ),
     Scenario(
         "B-34 errors in a stream", (STREAM,),

@@ -43,6 +43,7 @@ NAMES = {
     ),
     # Ensembles and calls
     "ensemble-failure-counted-once": CASE,
+    "ensemble-pruned-inputs": CASE,
     "cancelled-ensembles": "tests/engine/test_futures.py::test_X6_cancelling_an_ensemble_drops_its_waiting_step",
     "bls-deadlock": "tests/engine/test_waits.py::test_two_models_that_call_each_other_are_told",
     "bls-stream-errors": CASE,

@@ -164,14 +164,14 @@ def timeouts(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
 def ordering(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
     """D12: with preserve_ordering answers wait for each other, without it they come as they are."""
     two = "instance_group { count: 2 kind: KIND_CPU }"
-    kept = batcher(f"ordering_{tag}", f"dynamic_batching {{ preserve_ordering: true }} {two}", 2)
-    free = batcher(f"ordering_{tag}_free", f"dynamic_batching {{ }} {two}", 2)
+    kept = batcher(f"ordering_{tag}", f"dynamic_batching {{ preserve_ordering: true }} {two}", 1)
+    free = batcher(f"ordering_{tag}_free", f"dynamic_batching {{ }} {two}", 1)
     for number in range(count):
         # The first keeps one instance busy, the others run on the other one, each alone.
         sends = tuple(sized(1) for _ in range(rng.randint(2, 5)))
         yield Scenario(
             "", (free if number % 3 == 2 else kept,), (*gates(1), *sends),
-            batches=True, ordered=True, settle_s=0.15,
+            batches=True, ordered=True, settle_s=0.15, hold_s=0.3,
         )  # fmt: skip
 
 
@@ -386,14 +386,14 @@ def steps(tag: str) -> dict[str, tuple[Model, tuple[str, ...], tuple[str, ...]]]
 
 def dag(
     rng: Rng, name: str, kinds: Mapping[str, Any], *, inputs: int, length: int
-) -> tuple[Model, list[str], list[str], list[str]]:
-    """Draw an ensemble; returns it with the names of its inputs, its outputs and its steps' kinds."""
+) -> tuple[Model, list[str], dict[str, set[str]]]:
+    """Draw an ensemble; returns it with its inputs, and its outputs with the inputs they need."""
     given = [f"X{n}" for n in range(inputs)]
-    unread, read, lines, used = list(given), [], [], []
+    unread, read, lines = list(given), [], []
+    needs = {tensor: {tensor} for tensor in given}
     for number in range(length):
         kind = rng.choice([k for k in kinds if k not in ("answers", "nested")])
         model, names, results = kinds[kind]
-        used.append(kind)
         feeds = []
         for place, port in enumerate(names):
             if unread and (place == 0 or rng.random() < 0.6):
@@ -402,38 +402,54 @@ def dag(
             else:
                 tensor = rng.choice(read)
             feeds.append(f"{port}={tensor}")
-        # Any of its outputs, at least the first.
-        kept = [out for place, out in enumerate(results) if place == 0 or rng.random() < 0.7]
+        # Any of its outputs, at least the first; all of an ensemble's (see `pruned`).
+        kept = [
+            out
+            for place, out in enumerate(results)
+            if place == 0 or kind == "inner" or rng.random() < 0.7
+        ]
         produced = [f"T{number}{out}" for out in kept]
+        needed = set().union(*(needs[feed.partition("=")[2]] for feed in feeds))
+        needs.update(dict.fromkeys(produced, needed))
         unread += produced
         pairs = ",".join(f"{out}={tensor}" for out, tensor in zip(kept, produced, strict=True))
         lines.append(f"{model.name}: {','.join(feeds)} -> {pairs}")
     for tensor in [t for t in unread if t in given]:  # every input is read
         model, names, _ = kinds["double"]
         lines.append(f"{model.name}: {names[0]}={tensor} -> OUT=Z{tensor}")
-        used.append("double")
+        needs[f"Z{tensor}"] = {tensor}
         unread.remove(tensor)
         unread.append(f"Z{tensor}")
     config = ensemble(
         name, tuple(f"{n} FP32 [2]" for n in given), tuple(f"{n} FP32 [2]" for n in unread), *lines
     )
-    return config, given, unread, used
+    return config, given, {tensor: needs[tensor] for tensor in unread}
+
+
+def pruned(rng: Rng, given: list[str], outputs: Mapping[str, set[str]]) -> tuple[str, ...]:
+    """Draw outputs that need every input: tritonserver fails otherwise (ensemble-pruned-inputs)."""
+    wanted = rng.sample(list(outputs), len(outputs))
+    while len(wanted) > 1 and set().union(*(outputs[name] for name in wanted[1:])) == set(given):
+        wanted = wanted[1:]
+        if rng.random() < 0.4:
+            break
+    return tuple(wanted)
 
 
 def ensembles(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
     """E1 to E11: random graphs, some inside another, with pruned outputs."""
     kinds = steps(tag)
     members = tuple(kind[0] for kind in kinds.values())
-    made: list[tuple[tuple[Model, ...], list[str], list[str]]] = []
+    made: list[tuple[tuple[Model, ...], list[str], dict[str, set[str]]]] = []
     for number in range((count + 1) // 2):
         inputs = rng.randint(1, 3)
-        inner, given, out, _ = dag(
+        inner, given, out = dag(
             rng, f"dag_{tag}_{number}", kinds, inputs=inputs, length=rng.randint(2, 6)
         )
         made.append(((*members, inner), given, out))
         if rng.random() < 0.4:
             nested = {**kinds, "inner": (inner, tuple(given), tuple(out))}
-            outer, *names, _ = dag(
+            outer, *names = dag(
                 rng, f"dag_{tag}_{number}_outer", nested, inputs=1, length=rng.randint(2, 4)
             )
             made.append(((*members, inner, outer), *names))
@@ -442,11 +458,7 @@ def ensembles(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
         sends = []
         for place in range(rng.randint(1, 3)):
             batch = rng.randint(1, 3)
-            wanted = (
-                tuple(rng.sample(outputs, rng.randint(1, len(outputs))))
-                if rng.random() < 0.5
-                else ()
-            )
+            wanted = pruned(rng, given, outputs) if rng.random() < 0.5 else ()
             sends.append(
                 Send(
                     {n: f32(batch, 2, start=rng.randint(-9, 9)) for n in given},

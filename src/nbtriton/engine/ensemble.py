@@ -428,6 +428,8 @@ class _Flight:
                     value = _adapt(value, spec.dims, to_batching=batching)
                 outputs[name] = value
                 correlation_id, flags = wave.marks.get(name, (correlation_id, flags))
+        if not outputs:  # E11: then Triton has nothing to take the parameters from
+            return Response({})
         parameters = {
             "sequence_id": correlation_id,
             "sequence_start": bool(flags & SEQUENCE_START),
