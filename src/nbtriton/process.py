@@ -233,7 +233,7 @@ class Server(EngineServer):
         while self._opened:
             self._opened.pop().close()
         for control in self._controls:
-            control.close()
+            control.close(timeout_s=timeout_s)
         super().close(timeout_s=timeout_s)
         for control in self._controls:
             control.clean_up()

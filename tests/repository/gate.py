@@ -7,3 +7,5 @@ import threading
 entered = threading.Event()
 opened = threading.Event()
 both = threading.Barrier(2)
+polled = threading.Event()
+end = threading.Event()

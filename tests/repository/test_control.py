@@ -280,6 +280,24 @@ def test_independent_models_load_side_by_side(server, root):
     assert not server.load_repository(root).errors
 
 
+def test_closing_does_not_wait_for_a_model_that_never_loads(root):
+    from tests.repository import gate
+
+    add(root, "m")
+    with nt.Server(gpus=()) as server:
+        control = server.load_repository(root, control_mode="poll", poll_s=0.01)
+        source = MODEL.replace(
+            "self.factor =", "gate.polled.set(); gate.end.wait(60)\n        self.factor ="
+        )
+        file = add(root, "m", source="from tests.repository import gate\n" + source)
+        touch(file / "1" / "model.py", 10)
+        assert gate.polled.wait(60)
+        server.close(timeout_s=0.1)
+        assert not server.is_ready("m")
+        gate.end.set()
+        control.close()  # now it can end
+
+
 # -- readiness -----------------------------------------------------------------------------------
 
 

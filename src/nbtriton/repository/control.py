@@ -138,12 +138,18 @@ class ModelControl:
     ) -> None:
         self.close()
 
-    def close(self) -> None:
-        """End the polling. What is loaded goes on serving."""
+    def close(self, *, timeout_s: float | None = None) -> None:
+        """End the polling. What is loaded goes on serving.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            How long to wait for a poll that is under way; no limit by default.
+        """
         self._ended.set()
         poller = self._poller
         if poller is not None and poller is not threading.current_thread():
-            poller.join()
+            poller.join(timeout_s)
 
     def clean_up(self) -> None:
         """Remove the files that came with load requests, once their models are gone."""
