@@ -12,10 +12,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,8 +67,8 @@ with nbtriton.Server() as server:
 
 
 @contextlib.contextmanager
-def ours(folder: Path) -> Iterator[str]:
-    """Run nbtriton; gives its address."""
+def ours(folder: Path) -> Iterator[tuple[str, int]]:
+    """Run nbtriton; gives its address and process."""
     with subprocess.Popen(
         [sys.executable, "-c", SERVE, str(folder)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -74,9 +77,28 @@ def ours(folder: Path) -> Iterator[str]:
         port = process.stdout.readline().strip()
         if not port:
             sys.exit("nbtriton did not start")
-        yield f"127.0.0.1:{port}"
+        yield f"127.0.0.1:{port}", process.pid
         assert process.stdin is not None
         process.stdin.close()
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time that a process and its children have taken so far."""
+    found = {pid}
+    ticks = 0
+    for path in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+        with contextlib.suppress(OSError):
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+            if int(path.name) in found or int(fields[1]) in found:
+                found.add(int(path.name))
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def answered(url: str) -> int:
+    """Return how many requests a server has answered so far."""
+    with urllib.request.urlopen(f"http://{url}/v2/models/double/stats") as reply:
+        return int(json.load(reply)["model_stats"][0]["inference_stats"]["success"]["count"])
 
 
 def measure(reference: Reference, url: str, interval_ms: int, binary: bool) -> tuple[float, float]:
@@ -109,21 +131,29 @@ def main() -> int:
         print(f"There is nothing to compare with here: {error.message}")
         return 1
     found: dict[str, list[float]] = {"nbtriton": [], "triton": []}
+    cost: dict[str, list[float]] = {"nbtriton": [], "triton": []}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, "double")
         (folder / "1").mkdir(parents=True)
         (folder / "1" / "model.py").write_text(MODEL)
         (folder / "config.pbtxt").write_text(CONFIG)
-        with reference.server(scratch) as theirs, ours(folder) as url:
+        with reference.server(scratch) as theirs, ours(folder) as (url, pid):
+            servers = (
+                ("nbtriton", url, pid),
+                ("triton", theirs.http_url, theirs.process.pid),
+            )
             for number in range(1, arguments.rounds + 1):
-                for name, address in (("nbtriton", url), ("triton", theirs.http_url)):
+                for name, address, process in servers:
+                    before_s, before = cpu_s(process), answered(address)
                     rate, p50_us = measure(
                         reference, address, arguments.interval_ms, not arguments.json
                     )
+                    spent = (cpu_s(process) - before_s) / (answered(address) - before) * 1e6
                     found[name].append(rate)
+                    cost[name].append(spent)
                     print(
                         f"round {number}/{arguments.rounds}  {name:<9} {rate:10,.0f} infer/s  "
-                        f"p50 {p50_us:8,.0f} us",
+                        f"p50 {p50_us:8,.0f} us  {spent:5,.0f} us of processor time a request",
                         flush=True,
                     )
     mine, real = (statistics.median(found[name]) for name in ("nbtriton", "triton"))
@@ -131,6 +161,12 @@ def main() -> int:
     print(
         f"\n{CONNECTIONS} connections, {kind} tensors, the same model.py: nbtriton {mine:,.0f} "
         f"infer/s, tritonserver {real:,.0f} infer/s, ratio {mine / real:.2f}x (wanted {TARGET}x)"
+    )
+    mine, real = (statistics.median(cost[name]) for name in ("nbtriton", "triton"))
+    print(
+        f"processor time a request: nbtriton {mine:.0f} us, tritonserver {real:.0f} us, "
+        f"ratio {real / mine:.2f}x; load of the machine {os.getloadavg()[0]:.1f} "
+        f"on {os.cpu_count()} processors"
     )
     return 0
 

@@ -19,6 +19,8 @@ __all__ = ["LoopThread"]
 _T = TypeVar("_T")
 
 _WORKERS = 4
+# As many requests as may wait for each other to be read; a batch is seldom larger.
+_TOGETHER = 32
 
 
 class LoopThread:
@@ -73,10 +75,14 @@ class LoopThread:
         So requests that arrive together are submitted together, and one batch can hold them.
         """
         if not self._later:
-            self.loop.call_soon(self._do_later)
+            self.loop.call_soon(self._do_later, 0)
         self._later.append((function, arguments))
 
-    def _do_later(self) -> None:
+    def _do_later(self, seen: int) -> None:
+        found = len(self._later)
+        if seen < found < _TOGETHER:  # more has come: look once more
+            self.loop.call_soon(self._do_later, found)
+            return
         later, self._later = self._later, []
         for function, arguments in later:
             function(*arguments)
