@@ -178,7 +178,7 @@ def _perf(arguments: argparse.Namespace) -> int:
             binary_search=arguments.binary_search,
             quick=arguments.quick,
         )
-    print(report._repr_mimebundle_()["text/plain"])  # noqa: SLF001 - what a notebook shows
+    print(report._repr_mimebundle_()["text/plain"])
     if arguments.csv:
         report.to_csv(arguments.csv)
     return 130 if report.interrupted else int(any(point.error_count for point in report.points))

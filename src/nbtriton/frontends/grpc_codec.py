@@ -226,14 +226,16 @@ def _read_inputs(
     model = request.model_name
     for tensor in request.inputs:
         name = tensor.name
+        named = tensor.parameters and "shared_memory_region" in tensor.parameters
+        if named and tensor.HasField("contents"):
+            _region(tensor.parameters, name)
+            raise InvalidArgumentError(
+                "unexpected 'content' provided when using shared memory for input tensor "
+                f"'{name}' for model '{model}'"
+            )
         lease = _lease(tensor.parameters, name, shared_memory, call)
         data: bytes | memoryview | np.ndarray[Any, Any] | list[bytes]
         if lease is not None:
-            if tensor.HasField("contents"):
-                raise InvalidArgumentError(
-                    "unexpected 'content' provided when using shared memory for input tensor "
-                    f"'{name}' for model '{model}'"
-                )
             data = lease.view
         elif tensor.HasField("contents"):
             if raw:
@@ -282,29 +284,32 @@ def _refuse_negative(inputs: Sequence[WireInput], interface: Interface, call: In
     """Complain of the first dimension that is negative, with what Triton finds wrong with it."""
     prefix = log_prefix(call.request_id)
     model = interface.name
-    for tensor in inputs:
-        negative = next((dim for dim in tensor.shape if dim < 0), None)
-        if negative is None:
-            continue
-        if interface.max_batch_size > 0 and tensor.shape[0] < 0:
+    batches = interface.max_batch_size > 0
+    for tensor in inputs[1:] if batches else ():
+        if tensor.shape[:1] != inputs[0].shape[:1]:
             raise InvalidArgumentError(
                 f"{prefix}input '{tensor.name}' batch size does not match other inputs for '{model}'"
             )
+    for tensor in inputs:
+        negative = next((dim for dim in tensor.shape[batches:] if dim < 0), None)
+        if negative is None and (not batches or not tensor.shape or tensor.shape[0] >= 0):
+            continue
         if negative == -1:
             raise InvalidArgumentError(
                 f"{prefix}All input dimensions should be specified for input '{tensor.name}' for "
                 f"model '{model}', got {format_shape(tensor.shape)}"
             )
+        # Triton keeps the batch size in 32 bits without a sign.
+        shape = (tensor.shape[0] % (1 << 32), *tensor.shape[1:]) if batches else tensor.shape
         known = tensor.datatype in DATATYPES and tensor.datatype not in ("BYTES", "BF16")
         itemsize = numpy_dtype(tensor.datatype).itemsize if known else 1
-        size = (
-            sum(map(len, tensor.data))
-            if isinstance(tensor.data, list)
-            else (memoryview(tensor.data).nbytes)
-        )
+        if isinstance(tensor.data, list):
+            size = sum(map(len, tensor.data))
+        else:
+            size = memoryview(tensor.data).nbytes
         raise InvalidArgumentError(
             f"{prefix}input byte size mismatch for input '{tensor.name}' for model '{model}'. "
-            f"Expected {math.prod(tensor.shape) * itemsize}, got {size}"
+            f"Expected {math.prod(shape) * itemsize}, got {size}"
         )
 
 
@@ -312,8 +317,17 @@ def _lease(
     parameters: Any, name: str, shared_memory: SharedMemory, call: InferCall
 ) -> Lease | None:
     """Return the shared memory that a tensor's parameters name, if they do."""
-    if not parameters:
+    found = _region(parameters, name) if parameters else None
+    if found is None:
         return None
+    region, offset, size = found
+    lease = shared_memory.lease(region, offset & _UINT64, size & _UINT64)
+    call.leases.append(lease)
+    return lease
+
+
+def _region(parameters: Any, name: str) -> tuple[str, int, int] | None:
+    """Return region, offset and size that a tensor's parameters say; None for none."""
     region = ""
     offset = size = 0
     about = f"parameter for tensor '{name}'"
@@ -345,9 +359,7 @@ def _lease(
         raise InvalidArgumentError(
             f"'shared_memory_byte_size' must be specified along with 'shared_memory_region' {about}"
         )
-    lease = shared_memory.lease(region, offset & _UINT64, size & _UINT64)
-    call.leases.append(lease)
-    return lease
+    return region, offset, size
 
 
 def _read_outputs(request: Any, shared_memory: SharedMemory, call: InferCall) -> None:
@@ -603,7 +615,7 @@ def encode_response(
 @lru_cache(maxsize=256)
 def _model_fields(name: str, version: int) -> bytes:
     fields: bytes = messages.ModelInferResponse(
-        model_name=name, model_version=str(version)
+        model_name=name, model_version="" if version == -1 else str(version)
     ).SerializeToString()
     return fields
 
@@ -633,7 +645,7 @@ def encode_stream_response(response: bytes, *, final: bool) -> bytes:
 
 
 def encode_stream_error(
-    message: str, request_id: str, *, model: str = "", version: int = 0, final: bool | None = None
+    message: str, request_id: str, *, model: str = "", version: int = -1, final: bool | None = None
 ) -> bytes:
     """Return the ModelStreamInferResponse of a request that failed (S-1, S-6).
 
@@ -641,7 +653,7 @@ def encode_stream_error(
     ----------
     message, request_id : str
     model, version
-        Of a request that reached its model.
+        As a request that reached its model has them; -1 for no version.
     final : bool, optional
         The flag of such a request.
     """
@@ -649,7 +661,7 @@ def encode_stream_error(
     answer.infer_response.id = request_id
     if model:
         answer.infer_response.model_name = model
-        answer.infer_response.model_version = str(version)
+        answer.infer_response.model_version = "" if version == -1 else str(version)
     if final is not None:
         answer.infer_response.parameters[_FINAL].bool_param = final
     data: bytes = answer.SerializeToString()

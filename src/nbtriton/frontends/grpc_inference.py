@@ -252,20 +252,24 @@ class _StreamRequest:
             if response.error is not None:
                 self._fail(response.error, final=final)
             elif response is not BARE_FINAL:
-                self._send(response.outputs, response.parameters, final=final)
+                version = self._interface.version
+                self._send(response.outputs, response.parameters, version=version, final=final)
             elif self.call.empty_final:
-                self._send({}, {}, final=True)
+                self._send({}, {}, version=self._version, final=True)
         finally:
             if final:
                 self._stream.over(self)
 
     def _send(
-        self, outputs: Mapping[str, Any], parameters: Mapping[str, Any], *, final: bool
+        self,
+        outputs: Mapping[str, Any],
+        parameters: Mapping[str, Any],
+        *,
+        version: int,
+        final: bool,
     ) -> None:
         try:
-            data = self._inference.encode(
-                self.call, self._interface, outputs, parameters, self._interface.version
-            )
+            data = self._inference.encode(self.call, self._interface, outputs, parameters, version)
         except TritonError as error:
             self._fail(error, final=final)
             return
@@ -277,7 +281,7 @@ class _StreamRequest:
                 error.message,
                 self.call.request_id,
                 model=self._interface.name,
-                version=self._interface.version,
+                version=self._version,
                 final=final,
             )
         )

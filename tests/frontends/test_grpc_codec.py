@@ -1,0 +1,248 @@
+"""Messages of the gRPC endpoint: what is written by hand, and read by its likeness, against protobuf."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2 as pb
+
+from nbtriton.config import parse_pbtxt
+from nbtriton.engine import Interface
+from nbtriton.errors import TritonError
+from nbtriton.frontends.codec import Call, OutputRequest
+from nbtriton.frontends.grpc_codec import (
+    GrpcPlans,
+    encode_response,
+    encode_stream_error,
+    encode_stream_response,
+    parse_infer,
+    read_request,
+    read_version,
+)
+from nbtriton.frontends.shared_memory import SharedMemory
+from tests.frontends.grpc_support import infer, tensor
+
+INTERFACE = Interface(
+    parse_pbtxt(
+        """
+        name: "m" backend: "python" max_batch_size: 8
+        input { name: "A" data_type: TYPE_FP32 dims: [ 2 ] }
+        input { name: "B" data_type: TYPE_INT8 dims: [ -1 ] optional: true }
+        output { name: "X" data_type: TYPE_FP32 dims: [ 2 ] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [ 2 ] }
+        """
+    )
+)
+MEMORY = SharedMemory()
+
+
+def _slow(data: bytes) -> Any:
+    """What protobuf and the checks say of a request."""
+    request = parse_infer(data)
+    version = read_version(request.model_version)
+    return request, version, read_request(request, INTERFACE, MEMORY)
+
+
+def _told(call: Any) -> Any:
+    arrays = {
+        name: (array.dtype, array.shape, array.tobytes()) for name, array in call.arrays.items()
+    }
+    outputs = {name: (wanted.kind, wanted.classes) for name, wanted in call.outputs.items()}
+    return arrays, outputs, call.options, call.default.kind, call.empty_final
+
+
+def _read(plans: GrpcPlans, data: bytes) -> Any:
+    """Read as the endpoint does: like one before, or anew."""
+    like = plans.read(data)
+    if like is not None:
+        name, version, call = like
+        return name, version, _told(call), True
+    try:
+        request, version, call = _slow(data)
+    except TritonError as error:
+        return type(error).__name__, error.message
+    plans.learn(data, request, version, call)
+    return request.model_name, version, _told(call), False
+
+
+ids = st.one_of(st.just(""), st.text(max_size=200), st.sampled_from(["a", "b"]))
+small = st.one_of(st.booleans(), st.integers(-5, 5), st.text(max_size=3))
+
+
+@st.composite
+def requests(draw: Any) -> Any:
+    batch = draw(st.integers(0, 3))
+    inputs = [tensor("A", shape=[batch, 2])]
+    raw = [draw(st.binary(min_size=batch * 8, max_size=batch * 8 + draw(st.integers(0, 1))))]
+    if draw(st.booleans()):
+        length = draw(st.sampled_from([0, 1, 130]))
+        inputs.append(tensor("B", "INT8", [batch, length]))
+        raw.append(draw(st.binary(min_size=batch * length, max_size=batch * length)))
+    if draw(st.booleans()):
+        inputs.reverse()
+        raw.reverse()
+    names = ("p", "priority", "timeout", "sequence_id", "triton_enable_empty_final_response")
+    parameters = draw(st.dictionaries(st.sampled_from(names), small, max_size=2))
+    outputs = draw(
+        st.dictionaries(st.sampled_from(["X", "Y"]), st.sampled_from([{}, {"classification": 2}]))
+    )
+    return infer(
+        "m", inputs, raw, outputs, parameters, draw(ids), draw(st.sampled_from(["", "1", "x"]))
+    )
+
+
+@given(st.lists(requests(), min_size=1, max_size=4), st.lists(ids, min_size=1, max_size=3))
+def test_requests_that_look_alike_are_read_alike(messages: list[Any], names: list[str]) -> None:
+    plans = GrpcPlans()
+    for message in messages:
+        for name in ["", *names]:
+            message.id = name
+            data = message.SerializeToString()
+            first, again = _read(plans, data), _read(plans, data)
+            assert first[:3] == again[:3] == _read(GrpcPlans(), data)[:3]
+
+
+@given(requests(), st.data())
+def test_fields_in_any_order_and_any_bytes(message: Any, data: Any) -> None:
+    """Concatenation is merging in protobuf: a message may come in pieces, and broken."""
+    plans = GrpcPlans()
+    whole = message.SerializeToString()
+    _read(plans, whole)
+    other = data.draw(requests()).SerializeToString()
+    at = data.draw(st.integers(0, len(whole)))
+    cut = whole[:at] + data.draw(st.binary(max_size=3)) + whole[at:]
+    for variant in (whole + other, other + whole, cut, whole[:at]):
+        assert _read(plans, variant)[:3] == _read(GrpcPlans(), variant)[:3]
+
+
+def test_an_ordinary_request_is_read_by_likeness_from_the_second_on() -> None:
+    plans = GrpcPlans()
+    read = [
+        _read(plans, infer("m", [tensor("A", shape=[1, 2])], [bytes([n] * 8)], request_id=f"i{n}")
+              .SerializeToString())
+        for n in range(3)
+    ]  # fmt: skip
+    assert [found[3] for found in read] == [False, True, True]
+    assert read[2][2][2] == {"request_id": "i2"}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        infer("m", [tensor("A", shape=[1, 2])], [b"\0" * 8], parameters={"sequence_id": 5}),
+        infer("m", [tensor("A", shape=[1, 2])], [b"\0" * 8], parameters={"custom": 5}),
+        infer("m", [tensor("A", shape=[1, 2], fp32_contents=[1, 2])], []),
+        infer("m", [tensor("A", shape=[1, 2])], [b"\0" * 8, b"more"]),
+    ],
+    ids=["sequences", "custom parameters", "typed contents", "too many contents"],
+)
+def test_what_differs_from_request_to_request_is_not_kept(request_: Any) -> None:
+    plans = GrpcPlans()
+    assert not any(_read(plans, request_.SerializeToString())[3] for _ in range(3))
+
+
+def test_the_plans_are_bounded() -> None:
+    plans = GrpcPlans()
+    for n in range(2000):
+        message = infer("m", [tensor("A", shape=[1, 2])], [b"\0" * 8], parameters={"priority": n})
+        _read(plans, message.SerializeToString())
+    assert len(plans._plans) <= 256
+
+
+# -- responses ---------------------------------------------------------------------------------------
+
+dtypes = st.sampled_from(["f2", "f4", "f8", "i1", "i4", "u8", "?"])
+NAMES = {
+    "f2": "FP16",
+    "f4": "FP32",
+    "f8": "FP64",
+    "i1": "INT8",
+    "i4": "INT32",
+    "u8": "UINT64",
+    "?": "BOOL",
+}
+
+
+@given(
+    st.dictionaries(
+        st.text(min_size=1, max_size=8),
+        st.tuples(dtypes, st.lists(st.integers(0, 12), max_size=3), st.booleans()),
+        max_size=3,
+    ),
+    st.dictionaries(st.text(max_size=4), st.one_of(small, st.floats(allow_nan=False))),
+    ids,
+    st.booleans(),
+)
+@example({"O": ("f4", [200], False)}, {}, "x" * 300, True)
+def test_responses_are_what_protobuf_writes(
+    outputs: Any, parameters: Any, name: str, final: bool
+) -> None:
+    arrays = {
+        key: np.arange(int(np.prod(shape)), dtype="i8").astype(kind).reshape(shape)[..., ::-1 if flip and shape else 1]
+        if shape else np.array(1, kind)
+        for key, (kind, shape, flip) in outputs.items()
+    }  # fmt: skip
+    call = Call(options={"request_id": name} if name else {}, default=OutputRequest("binary"))
+    data = encode_response(
+        call,
+        arrays,
+        parameters,
+        model_name="m",
+        model_version=3,
+        batches=False,
+        labels=lambda _: (),
+    )
+    found = pb.ModelInferResponse.FromString(data)
+    assert (found.model_name, found.model_version, found.id) == ("m", "3", name)
+    assert {
+        key: getattr(value, value.WhichOneof("parameter_choice"))
+        for key, value in found.parameters.items()
+    } == parameters
+    for (key, array), output, raw in zip(
+        arrays.items(), found.outputs, found.raw_output_contents, strict=True
+    ):
+        assert (output.name, tuple(output.shape)) == (key, array.shape)
+        assert (output.datatype, raw) == (NAMES[outputs[key][0]], array.tobytes())
+    streamed = pb.ModelStreamInferResponse.FromString(encode_stream_response(data, final=final))
+    assert streamed.infer_response.parameters.pop("triton_final_response").bool_param is final
+    assert streamed.infer_response == found
+    assert not streamed.error_message
+
+
+def test_strings_and_bfloat16_travel_too() -> None:
+    torch = pytest.importorskip("torch")
+    words = np.array([b"a", "é"], dtype=object)
+    data = encode_response(
+        Call(default=OutputRequest("binary")), {"S": words, "T": torch.ones(2, dtype=torch.bfloat16)},
+        {}, model_name="m", model_version=1, batches=False, labels=lambda _: (),
+    )  # fmt: skip
+    found = pb.ModelInferResponse.FromString(data)
+    assert [output.datatype for output in found.outputs] == ["BYTES", "BF16"]
+    assert list(found.raw_output_contents) == [b"\1\0\0\0a\2\0\0\0\xc3\xa9", b"\x80?\x80?"]
+
+
+def test_S1_S6_errors() -> None:
+    refused = pb.ModelStreamInferResponse.FromString(encode_stream_error("no", "i"))
+    assert refused == pb.ModelStreamInferResponse(error_message="no", infer_response={"id": "i"})
+    failed = pb.ModelStreamInferResponse.FromString(
+        encode_stream_error("no", "i", model="m", version=2, final=True)
+    )
+    assert (failed.infer_response.model_name, failed.infer_response.model_version) == ("m", "2")
+    assert failed.infer_response.parameters["triton_final_response"].bool_param is True
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_request_or_an_error(data: bytes) -> None:
+    plans = GrpcPlans()
+    assert plans.read(data) is None
+    try:
+        _slow(data)
+    except TritonError as error:
+        assert error.message  # noqa: PT017
