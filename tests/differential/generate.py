@@ -168,10 +168,11 @@ def ordering(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
     free = batcher(f"ordering_{tag}_free", f"dynamic_batching {{ }} {two}", 1)
     for number in range(count):
         # The first keeps one instance busy, the others run on the other one, each alone.
-        sends = tuple(sized(1) for _ in range(rng.randint(2, 5)))
+        slow = {"pace_ms": 120}
+        sends = (Send({"IN": f32(1, 1)}, parameters=slow) for _ in range(rng.randint(2, 4)))
         yield Scenario(
             "", (free if number % 3 == 2 else kept,), (*gates(1), *sends),
-            batches=True, ordered=True, settle_s=0.15, hold_s=0.3,
+            batches=True, ordered=True, settle_s=0.2, hold_s=0.6,
         )  # fmt: skip
 
 

@@ -41,6 +41,8 @@ __all__ = [
 ANSWER_S = 30.0
 # How long to wait for a sign that a request has arrived; there is none if its answer is held back.
 SETTLE_S = 1.0
+# Answers that are sent at once are at most so far apart when they arrive.
+TOGETHER_S = 0.05
 # Statuses of our own: no answer came, and an error in a stream (it has a text but no code).
 UNANSWERED = "UNANSWERED"
 FAILED = "FAILED"
@@ -136,7 +138,8 @@ class Outcome:
     answers: list[Answer]
     batches: list[list[int]]
     statistics: dict[str, Any]
-    order: list[int] = field(default_factory=list)
+    # Answers that come together are one group: their order on the wire is nobody's promise.
+    order: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,7 @@ class _Side:
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
         self._gates = itertools.count()
+        self._before: dict[str, Any] = {}
 
     # Each side fills these in.
     def send(self, send: Send, model: str, parameters: Mapping[str, Any]) -> Pending:
@@ -208,15 +212,21 @@ class _Side:
                     )
             time.sleep(scenario.hold_s)
         answers = answers or [request.answer() for request in pending]
+        self._before = before
         after = self._settled(names, before, answers) if scenario.statistics else {}
         return Outcome(
             answers=[_without_seen(a) if scenario.batches else a for a in answers],
             batches=_batches(answers) if scenario.batches else [],
             statistics=after,
-            order=sorted(range(len(answers)), key=lambda number: answers[number].at_s)
-            if scenario.ordered
-            else [],
+            order=_groups(answers) if scenario.ordered else [],
         )
+
+    def reread(self, outcome: Outcome) -> Outcome:
+        """Return the last outcome with its statistics as they are by now."""
+        now = {
+            n: _difference(_counts(self.statistics(n)), self._before[n]) for n in outcome.statistics
+        }
+        return replace(outcome, statistics=now)
 
     def _arrived(
         self, model: str, traffic: Sequence[Send], pending: Sequence[Pending], settle_s: float
@@ -237,8 +247,9 @@ class _Side:
         deadline = time.monotonic() + 2.0
         while time.monotonic() < deadline:
             now = {n: _difference(_counts(self.statistics(n)), before[n]) for n in names}
-            done = sum(all(r.status == "OK" for r in (a, *a.responses)) for a in answers)
-            if now == last and now[names[-1]].get("success", 0) >= done:
+            done = sum(a.status == "OK" for a in answers)
+            counted = now[names[-1]].get("success", 0) + now[names[-1]].get("fail", 0)
+            if now == last and counted >= done:
                 return now
             last = now
             time.sleep(0.03)
@@ -612,6 +623,18 @@ def _batches(answers: Sequence[Answer]) -> list[list[int]]:
     lists = [[request for _, request in sorted(members)] for _, members in ordered]
     several = len({instance for instance, _ in found}) > 1
     return sorted(lists) if several else lists
+
+
+def _groups(answers: Sequence[Answer]) -> list[list[int]]:
+    """Return the answers by place in the traffic, those that came together in one group."""
+    groups: list[list[int]] = []
+    last = float("-inf")
+    for number in sorted(range(len(answers)), key=lambda n: answers[n].at_s):
+        if answers[number].at_s - last > TOGETHER_S:
+            groups.append([])
+        groups[-1].append(number)
+        last = answers[number].at_s
+    return [sorted(group) for group in groups]
 
 
 def _without_seen(answer: Answer) -> Answer:
