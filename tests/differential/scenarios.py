@@ -146,11 +146,6 @@ OPTIONAL = python(
     "optional", sources.IDENTITY,
     ("A FP32 [1]", "B FP32 [1] optional: true"), ("OUT_A FP32 [1]", "OUT_B FP32 [1]"),
 )  # fmt: skip
-TWO_OPTIONAL = python(
-    "two_optional", sources.IDENTITY,
-    ("A FP32 [1]", "B FP32 [1]", "C FP32 [1] optional: true"),
-    ("OUT_A FP32 [1]", "OUT_B FP32 [1]", "OUT_C FP32 [1]"),
-)  # fmt: skip
 FAILING = python(
     "failing", sources.FAILURES, ("IN FP32 [1]",), ("OUT FP32 [1]",), "dynamic_batching { }"
 )
@@ -277,7 +272,6 @@ RESULTS = [
     Scenario("G6 optional input", (OPTIONAL,), (
         Send({"A": f32(1, 1)}), Send({"A": f32(1, 1), "B": f32(1, 1, start=3)}),
     ), one_by_one=True),
-    Scenario("A6 a required input may be missing", (TWO_OPTIONAL,), (Send({"A": f32(1, 1), "C": f32(1, 1)}),)),
     Scenario("auto-complete", (AUTO,), (Send({"IN": f32(2, 4)}),)),
     Scenario("auto-complete beside a given config", (HALF_AUTO,), (Send({"IN": f32(2, 4)}),)),
     Scenario("B-3 arguments of initialize", (ARGUMENTS,), (Send({"IN": f32(2)}),)),
