@@ -1,0 +1,482 @@
+"""One HTTP client: requests read, kept in order, and answered.
+
+Nothing here knows what a request means. Everything but `run` is called on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from _thread import get_ident
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import httptools
+
+from nbtriton.frontends.exchange import JSON, Exchange, Reply, error_body
+
+if TYPE_CHECKING:
+    from nbtriton.frontends.http import HttpEndpoint
+
+__all__ = ["Connection", "Heads"]
+
+_log = logging.getLogger("nbtriton.frontends")
+
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+# Up to this size an answer is joined and sent by one call; longer ones are sent part by part.
+_JOINED = 64 << 10
+# Requests of one client that wait behind the one in progress; then it is not read from.
+_PIPELINED = 16
+# Heads up to this size are remembered, and so many of them.
+_LONGEST_HEAD = 2048
+_MOST_HEADS = 256
+# How long what a refused client still sends is thrown away, so that it can read the refusal.
+_LINGER_S = 2.0
+# Tensors behind the JSON are read in place, which is fastest if they begin at such an address.
+_ALIGNMENT = 16
+
+
+class _HttpExchange(Exchange):
+    """A request of one connection."""
+
+    __slots__ = ("chunked", "connection", "keep_alive", "old", "over")
+
+    connection: Connection
+    keep_alive: bool
+    old: bool  # HTTP/1.0, which knows no chunks
+    over: bool  # answered, or nobody waits any more
+
+    def respond(self, reply: Reply) -> None:
+        self.connection.run(self.connection.answer, self, reply)
+
+    def begin(self, status: int, content_type: bytes) -> None:
+        self.connection.run(self.connection.begin, self, status, content_type)
+
+    def chunk(self, data: bytes) -> None:
+        self.connection.run(self.connection.chunk, self, data)
+
+    def end(self) -> None:
+        self.connection.run(self.connection.end, self)
+
+    def is_gone(self) -> bool:
+        return self.over
+
+    def work(self, task: Callable[[], None]) -> None:
+        self.connection.endpoint.thread.work(task)
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What the parser made of a head."""
+
+    method: str
+    path: str
+    headers: Mapping[bytes, bytes]
+    fields: Sequence[tuple[bytes, bytes]]
+    body_size: int
+
+    def exchange(self, body: bytes) -> _HttpExchange:
+        """Return a request with this head."""
+        found = _HttpExchange(self.method, self.path, self.headers, body, self.fields)
+        found.keep_alive = True
+        found.old = False
+        return found
+
+
+class Heads:
+    """What the parser made of the heads that came last: most clients send few different ones."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, _Head] = {}
+
+    def find(self, head: bytes) -> _Head | None:
+        """Return what is known of a head."""
+        return self._known.get(head)
+
+    def learn(self, head: bytes, exchange: _HttpExchange | None, size: int) -> None:
+        """Remember what the parser made of a head that was followed by its body and nothing else."""
+        if exchange is None or exchange.old or not exchange.keep_alive:
+            return
+        headers = exchange.headers
+        body_size = len(exchange.body)
+        if (
+            len(head) + body_size != size
+            or b"transfer-encoding" in headers
+            or b"expect" in headers
+            or b"upgrade" in headers
+            or (body_size and b"content-length" not in headers)
+        ):
+            return
+        if len(self._known) >= _MOST_HEADS:
+            self._known.clear()
+        self._known[head] = _Head(
+            exchange.method, exchange.path, headers, exchange.fields, body_size
+        )
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client.
+
+    Parameters
+    ----------
+    endpoint : HttpEndpoint
+    """
+
+    __slots__ = (
+        "_began", "_body", "_body_size", "_current", "_deaf", "_fields", "_head_size", "_headers",
+        "_in_head", "_in_request", "_linger_until", "_moved", "_newest", "_parser", "_paused", "_pending",
+        "_refusal", "_sent", "_transport", "_unsent", "_url", "endpoint",
+    )  # fmt: skip
+
+    def __init__(self, endpoint: HttpEndpoint) -> None:
+        self.endpoint = endpoint
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._transport: Any = None
+        self._current: _HttpExchange | None = None
+        self._pending: deque[_HttpExchange] = deque()
+        self._paused = False
+        self._deaf = False  # what comes is thrown away
+        self._newest: _HttpExchange | None = None
+        self._refusal = b""
+        self._linger_until = 0.0
+        self._in_head = self._in_request = False
+        self._began = self._moved = 0.0
+        self._sent = endpoint.thread.loop.time()  # when the client last read something
+        self._unsent = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._body: list[bytes] = []
+        self._body_size = 0
+        self._head_size = 0
+
+    @property
+    def busy(self) -> bool:
+        """True while a request is to be answered."""
+        return self._current is not None
+
+    # -- what asyncio tells ----------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        endpoint = self.endpoint
+        endpoint.opened(self)
+        if len(endpoint.connections) > endpoint.limits.connections:
+            self._refuse(503, "the server has too many connections")
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self.endpoint.lost(self)
+        exchanges = [*self._pending]
+        if self._current is not None:
+            exchanges.append(self._current)
+        self._current = None
+        self._pending.clear()
+        for exchange in exchanges:
+            exchange.over = True
+            if exchange.on_gone is not None:
+                exchange.on_gone()
+        self.endpoint.answered()
+        self._parser = None  # it refers to this connection
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self.endpoint.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.take(self.endpoint.buffer[:nbytes])
+
+    def take(self, data: memoryview) -> None:
+        """Read what has arrived; nothing of it is kept."""
+        if self._deaf:
+            return
+        self._moved = self.endpoint.thread.loop.time()
+        head = b""
+        if not self._in_request:
+            head = _head_of(data)
+            known = self.endpoint.heads.find(head)
+            if known is not None and len(head) + known.body_size == len(data):
+                self._arrived(known.exchange(bytes(data[len(head) :])))
+                return
+        elif self._in_head:
+            self._head_size += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # Nothing to upgrade to: the request was answered as it is, and what follows is HTTP.
+            self._parser = httptools.HttpRequestParser(self)
+            rest = data[upgrade.args[0] :]
+            if rest:
+                self.take(rest)
+        except _TooMuchError as refusal:
+            self._refuse(refusal.status, refusal.message)
+        except httptools.HttpParserCallbackError as error:
+            cause = error.__context__
+            if isinstance(cause, _TooMuchError):
+                self._refuse(cause.status, cause.message)
+            else:
+                _log.exception("a callback of the HTTP parser failed")
+                self._refuse(400, "Bad Request")
+        except httptools.HttpParserError:
+            self._refuse(400, "Bad Request")
+        else:
+            if head and not self._in_request:
+                self.endpoint.heads.learn(head, self._newest, len(data))
+            if self._in_head and self._head_size > self.endpoint.limits.header_bytes:
+                self._refuse(431, "the header of the request is too large")
+
+    def pause_writing(self) -> None:
+        """Streams look at the buffer themselves; everything else is one answer at a time."""
+
+    # -- what the parser tells -------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._reset()
+        self._in_head = self._in_request = True
+        self._began = self._moved
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+        if self.endpoint.keep_fields:
+            self._fields.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        size = len(self._url) + sum(map(len, self._headers.values()))
+        if max(size, self._head_size) > self.endpoint.limits.header_bytes:
+            raise _TooMuchError(431, "the header of the request is too large")
+        length = self._headers.get(b"content-length")
+        limit = self.endpoint.limits.body_bytes
+        if length is not None and int(length) > limit:
+            raise _TooMuchError(413, f"the request is larger than the limit of {limit} bytes")
+        if (
+            self._current is None
+            and self._headers.get(b"expect", b"").lower() == b"100-continue"
+            and self._parser.get_http_version() != "1.0"
+        ):
+            self._transport.write(_CONTINUE)
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+        self._body_size += len(body)
+        limit = self.endpoint.limits.body_bytes
+        if self._body_size > limit:
+            raise _TooMuchError(413, f"the request is larger than the limit of {limit} bytes")
+
+    def on_message_complete(self) -> None:
+        self._in_request = False
+        parser = self._parser
+        exchange = _HttpExchange(
+            parser.get_method().decode("ascii"),
+            _path(self._url),
+            self._headers,
+            _joined(self._body, self._headers),
+            self._fields,
+        )
+        exchange.keep_alive = parser.should_keep_alive()
+        exchange.old = parser.get_http_version() == "1.0"
+        self._newest = exchange
+        self._arrived(exchange)
+
+    def _arrived(self, exchange: _HttpExchange) -> None:
+        exchange.connection = self
+        exchange.over = False
+        if self._current is None:
+            self._current = exchange
+            self.endpoint.thread.after_reading(self.endpoint.handle, exchange)
+        else:
+            self._pending.append(exchange)
+            if len(self._pending) >= _PIPELINED and not self._paused:
+                self._paused = True
+                self._transport.pause_reading()
+
+    # -- answering, on the loop ------------------------------------------------------------------
+
+    def run(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call one of the methods below on the loop, now if this is its thread."""
+        thread = self.endpoint.thread
+        if get_ident() == thread.ident:
+            function(*arguments)
+        else:
+            thread.post(function, *arguments)
+
+    def answer(self, exchange: _HttpExchange, reply: Reply) -> None:
+        """Send a whole answer."""
+        if exchange is not self._current:
+            return
+        size = sum(map(len, reply.parts))
+        head = _answer_head(
+            reply.status,
+            reply.content_type,
+            size,
+            tuple(reply.headers),
+            _connection_field(exchange),
+        )
+        if exchange.method == "HEAD":
+            self._transport.write(head)
+        elif size <= _JOINED:
+            self._transport.write(b"".join((head, *reply.parts)))
+        else:
+            self._transport.write(head)
+            for part in reply.parts:
+                self._transport.write(part)
+        self._finish(exchange)
+
+    def begin(self, exchange: _HttpExchange, status: int, content_type: bytes) -> None:
+        """Start an answer of unknown length."""
+        if exchange is not self._current:
+            return
+        if exchange.old:  # its end is the end of the connection
+            exchange.keep_alive = False
+        framing = b"" if exchange.old else b"Transfer-Encoding: chunked\r\n"
+        self._transport.write(
+            b"%sContent-Type: %s\r\n%s%s\r\n"
+            % (_STATUS_LINES[status], content_type, framing, _connection_field(exchange))
+        )
+
+    def chunk(self, exchange: _HttpExchange, data: bytes) -> None:
+        """Send the next part."""
+        if exchange is not self._current or not data:
+            return
+        self._transport.write(data if exchange.old else b"%x\r\n%s\r\n" % (len(data), data))
+        if self._transport.get_write_buffer_size() > self.endpoint.limits.unread_bytes:
+            self.cut_off()
+
+    def end(self, exchange: _HttpExchange) -> None:
+        """Finish an answer of unknown length."""
+        if exchange is not self._current:
+            return
+        if not exchange.old:
+            self._transport.write(b"0\r\n\r\n")
+        self._finish(exchange)
+
+    def _finish(self, exchange: _HttpExchange) -> None:
+        exchange.over = True
+        exchange.on_gone = None
+        self._current = None
+        self._moved = self.endpoint.thread.loop.time()
+        if not exchange.keep_alive:
+            self._pending.clear()
+            self._deaf = True
+            self._transport.close()
+        elif self._pending:
+            self._current = self._pending.popleft()
+            self.endpoint.thread.after_reading(self.endpoint.handle, self._current)
+            self._resume()
+        elif self._deaf:
+            self._linger()
+        self.endpoint.answered()
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    def cut_off(self) -> None:
+        """End the connection at once."""
+        self._transport.abort()
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer what is no proper request, after those before it, and end the connection."""
+        body = error_body(message)
+        self._refusal = (
+            b"%sContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
+            % (_STATUS_LINES[status], JSON, len(body), body)
+        )  # fmt: skip
+        self._deaf = True
+        self._in_head = self._in_request = False
+        if self._current is None:
+            self._linger()
+
+    def _linger(self) -> None:
+        """Send what is left to say, and let the client read it: closing at once might destroy it."""
+        self._deaf = True
+        self._transport.write(self._refusal)
+        self._transport.write_eof()
+        self._linger_until = self.endpoint.thread.loop.time() + _LINGER_S
+        self._resume()
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def look_at_the_clock(self, now: float) -> None:
+        """End what has stalled: only this connection pays for it."""
+        limits = self.endpoint.limits
+        waiting = self._transport.get_write_buffer_size()
+        if waiting < self._unsent or not waiting:
+            self._sent = now
+        self._unsent = waiting
+        if (self._linger_until and now > self._linger_until) or now - self._sent > limits.idle_s:
+            self.cut_off()
+        elif self._in_head and now - self._began > limits.head_s:
+            self._refuse(408, "the header of the request did not come in time")
+        elif self._in_request and not self._paused and now - self._moved > limits.idle_s:
+            self._refuse(408, "the request did not come in time")
+
+
+class _TooMuchError(Exception):
+    """A client sends more than it may."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+@lru_cache(maxsize=256)
+def _answer_head(
+    status: int,
+    content_type: bytes,
+    size: int,
+    headers: tuple[tuple[bytes, bytes], ...],
+    connection: bytes,
+) -> bytes:
+    lines = [
+        _STATUS_LINES[status],
+        b"Content-Type: %s\r\nContent-Length: %d\r\n" % (content_type, size),
+        *(b"%s: %s\r\n" % field for field in headers),
+        connection,
+        b"\r\n",
+    ]
+    return b"".join(lines)
+
+
+def _head_of(data: memoryview) -> bytes:
+    """Return the head at the beginning of what was read; empty if it is long or not complete."""
+    text = bytes(data[:_LONGEST_HEAD])
+    return text[: text.find(b"\r\n\r\n") + 4] if b"\r\n\r\n" in text else b""
+
+
+def _connection_field(exchange: _HttpExchange) -> bytes:
+    if not exchange.keep_alive:
+        return b"Connection: close\r\n"
+    return b"Connection: keep-alive\r\n" if exchange.old else b""
+
+
+def _path(url: bytes) -> str:
+    if url[:1] != b"/":  # the form for proxies
+        with contextlib.suppress(httptools.HttpParserInvalidURLError):
+            url = httptools.parse_url(url).path or b"/"
+    return url.partition(b"?")[0].partition(b"#")[0].decode("utf-8", "surrogateescape")
+
+
+def _joined(chunks: Sequence[bytes], headers: Mapping[bytes, bytes]) -> bytes | memoryview:
+    """Return the body in one piece, such that the tensors behind the JSON begin well aligned."""
+    if len(chunks) < 2:
+        return chunks[0] if chunks else b""
+    length = headers.get(b"inference-header-content-length", b"")
+    padding = -int(length) % _ALIGNMENT if length.isdigit() and len(length) < 19 else 0
+    if not padding:
+        return b"".join(chunks)
+    return memoryview(b"".join((bytes(padding), *chunks)))[padding:]
