@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.engine import InferenceFuture, Interface
 from nbtriton.engine.request import BARE_FINAL
-from nbtriton.errors import CancelledError, InternalError, TritonError, UnsupportedError
+from nbtriton.errors import InternalError, TritonError, UnsupportedError
 from nbtriton.frontends.grpc_codec import (
     GrpcPlans,
     InferCall,
@@ -134,12 +134,17 @@ class GrpcInference:
         self, rpc: Rpc, call: InferCall, interface: Interface, future: InferenceFuture
     ) -> None:
         """Write the answer, on the thread that made it: the model may reuse its memory after."""
+        data, error = b"", None
         try:
-            rpc.reply(self.encode_future(call, interface, future))
-        except TritonError as error:
+            data = self.encode_future(call, interface, future)
+        except TritonError as raised:
+            error = raised
+        # First: who has the answer may unregister the memory.
+        call.release()
+        if error is None:
+            rpc.reply(data)
+        else:
             rpc.fail(error)
-        finally:
-            call.release()
 
 
 class InferStream:
@@ -236,54 +241,52 @@ class _StreamRequest:
     def _answered(self, future: InferenceFuture) -> None:
         """Send the one response of a model that is not decoupled (S-3)."""
         try:
-            data = self._inference.encode_future(self.call, self._interface, future)
-            self._rpc.send(encode_stream_response(data, final=True))
-        except CancelledError as error:
-            if not self._rpc.is_gone:
-                self._fail(error, final=True)
+            response = self._inference.encode_future(self.call, self._interface, future)
+            data = encode_stream_response(response, final=True)
         except TritonError as error:
-            self._fail(error, final=True)
-        finally:
-            self._stream.over(self)
+            data = self._error(error, final=True)
+        self.call.release()
+        self._rpc.send(data)
+        self._stream.over(self)
 
     def _take(self, response: Response, final: bool) -> None:
         """Send one response of a decoupled model, on the thread that made it (S-2 to S-6)."""
-        try:
-            if response.error is not None:
-                self._fail(response.error, final=final)
-            elif response is not BARE_FINAL:
-                version = self._interface.version
-                self._send(response.outputs, response.parameters, version=version, final=final)
-            elif self.call.empty_final:
-                self._send({}, {}, version=self._version, final=True)
-        finally:
-            if final:
-                self._stream.over(self)
+        data = None
+        if response.error is not None:
+            data = self._error(response.error, final=final)
+        elif response is not BARE_FINAL:
+            version = self._interface.version
+            data = self._written(response.outputs, response.parameters, version, final=final)
+        elif self.call.empty_final:
+            data = self._written({}, {}, self._version, final=True)
+        if final:
+            self.call.release()
+        if data is not None:
+            self._rpc.send(data)
+        if final:
+            self._stream.over(self)
 
-    def _send(
+    def _written(
         self,
         outputs: Mapping[str, Any],
         parameters: Mapping[str, Any],
-        *,
         version: int,
+        *,
         final: bool,
-    ) -> None:
+    ) -> bytes:
         try:
             data = self._inference.encode(self.call, self._interface, outputs, parameters, version)
         except TritonError as error:
-            self._fail(error, final=final)
-            return
-        self._rpc.send(encode_stream_response(data, final=final))
+            return self._error(error, final=final)
+        return encode_stream_response(data, final=final)
 
-    def _fail(self, error: TritonError, *, final: bool) -> None:
-        self._rpc.send(
-            encode_stream_error(
-                error.message,
-                self.call.request_id,
-                model=self._interface.name,
-                version=self._version,
-                final=final,
-            )
+    def _error(self, error: TritonError, *, final: bool) -> bytes:
+        return encode_stream_error(
+            error.message,
+            self.call.request_id,
+            model=self._interface.name,
+            version=self._version,
+            final=final,
         )
 
 

@@ -9,6 +9,7 @@ servers are made of; nothing here knows what a message means.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -268,15 +269,18 @@ class StreamRpc:
         with self._lock:
             if self.is_gone or self._finishing is not None:
                 return
+            # A client that asks and never listens. One message, however large, is not too much.
+            too_much = self._unread > 0 and (
+                self._unread + len(message) > self._transport.unread_bytes
+            )
             self._outgoing.append(message)
             self._unread += len(message)
-            too_much = self._unread > self._transport.unread_bytes
             start = not self._sending
             self._sending = True
-        if too_much:  # a client that asks and never listens
-            self._call.cancel()
-        elif start:
+        if start:
             self._send_next()
+        if too_much:
+            self._call.cancel()
 
     def fail(self, error: TritonError) -> None:
         """End the call with an error."""
@@ -389,17 +393,17 @@ class Transport:
     def close(self, *, drain_s: float = 0.0) -> None:
         """Stop: take no more calls, wait so long for those that run, then cancel them."""
         with self._closing:
-            if not self._thread.is_alive():
+            if self._stopping:
                 return
-            if not self._stopping:
-                self._stopping = True
-                self._server.shutdown(self._queue, self._shut_down)
+            self._stopping = True
+            self._server.shutdown(self._queue, self._shut_down)
             if drain_s > 0:
                 self._idle.wait(drain_s)
             self._server.cancel_all_calls()
             for rpc in list(self.rpcs):
                 rpc.gone()
             self._thread.join()
+            self._server.destroy()
 
     def forget(self, rpc: Rpc | StreamRpc) -> None:
         """A call is over."""
@@ -412,7 +416,9 @@ class Transport:
         if not event.success:
             return
         if not self._stopping:
-            self._request()
+            # Closed in this very moment by another thread: no further call is wanted.
+            with contextlib.suppress(cygrpc.UsageError, ValueError):
+                self._request()
         handler = self._handlers.get(event.call_details.method)
         if isinstance(handler, UnaryHandler):
             Rpc(self, event, handler).start()
@@ -460,7 +466,6 @@ class Transport:
         self._queue.shutdown()
         while poll().completion_type != cygrpc.CompletionType.queue_shutdown:
             pass
-        self._server.destroy()
 
     def _answer_arrived(self) -> None:
         arrived, self.arrived = self.arrived, []

@@ -1,0 +1,253 @@
+"""``nbtriton serve``: tritonserver's flags, what it says at its start, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nbtriton.cli import main
+from nbtriton.frontends.command import model_table
+
+MODEL = """
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        found = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            print("executing", flush=True)
+            time.sleep(float(x.max()))
+            found.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", x * 2)]))
+        return found
+"""
+CONFIG = """
+max_batch_size: 4
+input { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] }
+"""
+PORTS = ("--http-port=0", "--metrics-port", "0", "--allow-grpc=false")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    for name in ("double", "other"):
+        folder = tmp_path / "models" / name / "1"
+        folder.mkdir(parents=True)
+        (folder / "model.py").write_text(MODEL)
+        (folder.parent / "config.pbtxt").write_text(CONFIG)
+    return tmp_path / "models"
+
+
+@contextlib.contextmanager
+def serving(*flags: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, int], list[str]]]:
+    """Run it until the block ends; gives the process, its ports and the lines it wrote."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nbtriton", "serve", *flags], stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    assert process.stderr is not None
+    lines: list[str] = []
+    ports: dict[str, int] = {}
+    try:
+        for line in process.stderr:
+            lines.append(line.rstrip("\n"))
+            found = re.search(r"Started (\S+).* at \S+:(\d+)", line)
+            if found:
+                ports[found[1]] = int(found[2])
+            if "Started Metrics" in line:
+                break
+        yield process, ports, lines
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _infer(port: int, value: float) -> http.client.HTTPConnection:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    tensor = {"name": "IN", "shape": [1, 1], "datatype": "FP32", "data": [value]}
+    connection.request("POST", "/v2/models/double/infer", json.dumps({"inputs": [tensor]}))
+    return connection
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_and_ends_with_0(repository: Path, number: signal.Signals) -> None:
+    with serving("--model-repository", str(repository), *PORTS) as (process, ports, lines):
+        text = "\n".join(lines)
+        assert "| double | 1       | READY  |" in text
+        connection = _infer(ports["HTTPService"], 0.5)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "executing\n"
+        process.send_signal(number)
+        answer = json.load(connection.getresponse())
+        assert answer["outputs"][0]["data"] == [1.0]
+        _, rest = process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert "Waiting for in-flight requests" in rest
+        assert "Traceback" not in rest
+
+
+def test_explicit_control_and_an_id(repository: Path) -> None:
+    flags = (
+        "--model-control-mode=explicit",
+        "--load-model=other",
+        "--id=mine",
+        "--log-format",
+        "ISO8601",
+    )
+    with serving(f"--model-repository={repository}", *flags, *PORTS) as (_, ports, lines):
+        url = f"http://127.0.0.1:{ports['HTTPService']}/v2"
+        assert json.load(urllib.request.urlopen(url))["name"] == "mine"
+        assert not [line for line in lines if "| double" in line]
+        urllib.request.urlopen(f"{url}/repository/models/double/load", b"{}").close()
+        urllib.request.urlopen(f"{url}/models/double/ready").close()
+        assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ serve\]", lines[0])
+
+
+def test_a_model_that_fails_ends_it_unless_told_otherwise(repository: Path) -> None:
+    (repository / "double" / "1" / "model.py").write_text("raise ValueError('broken')")
+    done = subprocess.run(
+        [sys.executable, "-m", "nbtriton", "serve", "--model-repository", str(repository), *PORTS],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "failed to load all models" in done.stderr
+    assert "| double | 1       | UNAVAILABLE: Internal: ValueError: broken" in done.stderr
+    (repository / "double" / "1" / "model.py").write_text(MODEL)
+    done = subprocess.run(
+        [sys.executable, "-m", "nbtriton", "serve", "--model-repository", str(repository), *PORTS,
+         "--model-control-mode=explicit", "--load-model=nope"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "failed to load 'nope', failed to poll from model repository" in done.stderr
+    (repository / "double" / "1" / "model.py").write_text("raise ValueError('broken')")
+    with serving("--model-repository", str(repository), "--exit-on-error=false", *PORTS) as (
+        _, ports, _lines,
+    ):  # fmt: skip
+        url = f"http://127.0.0.1:{ports['HTTPService']}/v2"
+        urllib.request.urlopen(f"{url}/models/other/ready").close()
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(f"{url}/health/ready")
+
+
+def test_it_says_when_others_may_come_in(repository: Path) -> None:
+    with serving("--model-repository", str(repository), "--http-address=0.0.0.0", *PORTS) as (
+        _, _ports, lines,
+    ):  # fmt: skip
+        assert any("everybody who can reach this machine" in line for line in lines)
+
+
+def test_strict_model_config(repository: Path) -> None:
+    (repository / "double" / "config.pbtxt").unlink()
+    done = subprocess.run(
+        [sys.executable, "-m", "nbtriton", "serve", "--model-repository", str(repository),
+         "--strict-model-config=true", *PORTS],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--model-repositry=x"], "unrecognized option '--model-repositry'; did you mean '--model-repository'?"),
+        (["--grpc-prt", "1"], "unrecognized option '--grpc-prt'; did you mean '--grpc-port'?"),
+        (["--frobnicate"], "unrecognized option '--frobnicate'; see --help"),
+        (["--model-repo=x"], "unrecognized option '--model-repo'"),  # no abbreviations
+        (["stray"], "unexpected argument 'stray'"),
+        (["--allow-http=perhaps"], "'perhaps' is neither true nor false"),
+        (["--http-port=70000"], "'70000' is no port"),
+        (["--model-control-mode=sometimes"], "invalid choice: 'sometimes'"),
+        (["--log-verbose=-1"], "'-1' is not a number of 0 or more"),
+    ],
+)  # fmt: skip
+def test_flags_that_are_refused(
+    flags: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(["serve", *flags])
+    assert raised.value.code == 2
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ([], "--model-repository must be specified"),
+        (["--cache-config=redis,host=x"], "--cache-config redis,host=x: expected local,NAME=VALUE"),
+        (["--cache-config=local,sze=5"], "--cache-config: unknown setting 'sze'"),
+        (["--cache-config=local,size=much"], "--cache-config local,size=much is not a number"),
+        (["--trace-config=triton,rate=1"], "--trace-config: unknown setting 'rate'"),
+        (["--http-restricted-api=infer:k=v"], "--http-restricted-api: unknown API 'infer'"),
+        (["--grpc-restricted-protocol=health"], "expected API[,API…]:HEADER=VALUE"),
+        (["--rate-limit-resource=R"], "'R'"),
+        (["--load-model=*", "--load-model=a", "--model-control-mode=explicit"], "Wildcard model name"),
+    ],
+)  # fmt: skip
+def test_settings_that_make_no_sense(flags: list[str], text: str, tmp_path: Path) -> None:
+    repository = [f"--model-repository={tmp_path}"] if flags else []
+    done = subprocess.run(
+        [sys.executable, "-m", "nbtriton", "serve", *repository, *flags, *PORTS],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_taken_port_is_said_in_one_line(repository: Path) -> None:
+    with serving("--model-repository", str(repository), *PORTS) as (_, ports, _lines):
+        done = subprocess.run(
+            [sys.executable, "-m", "nbtriton", "serve", "--model-repository", str(repository),
+             f"--http-port={ports['HTTPService']}", "--allow-grpc=0", "--allow-metrics=off"],
+            capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+
+
+def test_the_table_of_models() -> None:
+    table = model_table(
+        [
+            {"name": "a", "version": "1", "state": "READY"},
+            {"name": "b", "version": "2", "state": "UNAVAILABLE", "reason": "no\n\nway "},
+            {"name": "never loaded"},
+        ]
+    )
+    assert table.splitlines()[3:5] == [
+        "| a     | 1       | READY               |",
+        "| b     | 2       | UNAVAILABLE: no way |",
+    ]
+
+
+def test_perf_and_export(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "double" / "1" / "model.py").write_text(
+        MODEL.replace("time.sleep(float(x.max()))", "").replace(
+            'print("executing", flush=True)', ""
+        )
+    )
+    table = tmp_path / "report.csv"
+    assert main(["perf", "double", "--model-repository", str(repository), "-c", "1,2",
+                 "--request-count", "20", "-f", str(table)]) == 0  # fmt: skip
+    assert "concurrency" in capsys.readouterr().out
+    assert len(table.read_text().splitlines()) == 3
+    assert main(["export", str(repository), str(tmp_path / "written"), "double"]) == 0
+    assert (tmp_path / "written" / "double" / "config.pbtxt").exists()
+    assert not (tmp_path / "written" / "other").exists()
+    assert main(["perf", "nope", "--model-repository", str(repository)]) == 2
+    assert "'nope' is not found" in capsys.readouterr().err

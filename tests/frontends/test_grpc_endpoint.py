@@ -1,0 +1,515 @@
+"""The gRPC endpoint with unmodified clients: calls, streams, cancellation, limits, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+pytest.importorskip("tritonclient.grpc", reason="Triton's client needs grpcio")
+
+import grpc
+import numpy as np
+import tritonclient.grpc as client
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.utils import InferenceServerException
+
+from nbtriton.engine import Server
+from nbtriton.errors import UnavailableError
+from nbtriton.frontends import Endpoints, Limits, serve
+from tests.frontends.grpc_support import SERVICE, ask, infer, stream, tensor
+
+TIMEOUT_S = 20
+
+
+class Waiting:
+    """A model that says when it runs, and ends when it is told to or its request is cancelled."""
+
+    running = threading.Event()
+    leave = threading.Event()
+    cancelled = threading.Event()
+
+    def execute(self, requests: Any) -> Any:
+        import triton_python_backend_utils as pb_utils
+
+        Waiting.running.set()
+        for request in requests:
+            while not Waiting.leave.wait(0.005):
+                if request.is_cancelled():
+                    Waiting.cancelled.set()
+                    break
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros((1, 4), np.float32))])
+            for _ in requests
+        ]
+
+
+WAITING = """
+name: "waiting" max_batch_size: 1
+input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [ 4 ] }
+"""
+
+
+@pytest.fixture
+def endpoints(server: Server) -> Iterator[Endpoints]:
+    before = set(threading.enumerate())
+    with serve(server, http_port=None, metrics_port=None, grpc_port=0) as opened:
+        yield opened
+    left = [
+        t.name
+        for t in set(threading.enumerate()) - before
+        if "grpc" in t.name and "nbtriton" in t.name
+    ]
+    assert not left
+
+
+@pytest.fixture
+def url(endpoints: Endpoints) -> str:
+    return f"127.0.0.1:{endpoints.grpc_port}"
+
+
+@pytest.fixture
+def channel(url: str) -> Iterator[Any]:
+    with grpc.insecure_channel(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def waiting(server: Server) -> Iterator[type[Waiting]]:
+    for event in (Waiting.running, Waiting.leave, Waiting.cancelled):
+        event.clear()
+    server.load(WAITING, Waiting)
+    yield Waiting
+    Waiting.leave.set()
+    server.unload("waiting", timeout_s=10)
+
+
+def _input(values: Any = (1, 2, 3, 4)) -> Any:
+    array = np.array([values], np.float32)
+    made = client.InferInput("IN", array.shape, "FP32")
+    made.set_data_from_numpy(array)
+    return made
+
+
+# -- Triton's own clients ----------------------------------------------------------------------------
+
+
+def test_the_synchronous_client(url: str) -> None:
+    with client.InferenceServerClient(url) as c:
+        assert c.is_server_live()
+        assert c.is_server_ready()
+        assert c.is_model_ready("one", "1")
+        assert c.get_server_metadata().name == "triton"
+        assert c.get_model_metadata("one").inputs[0].shape == [-1, 4]
+        assert c.get_model_config("one").config.max_batch_size == 8
+        for algorithm in (None, "gzip", "deflate"):
+            result = c.infer("one", [_input()], request_id="7", compression_algorithm=algorithm)
+            assert result.get_response().id == "7"
+            np.testing.assert_array_equal(result.as_numpy("OUT"), [[1, 2, 3, 4]])
+        statistics = c.get_inference_statistics("one").model_stats[0]
+        assert statistics.inference_count >= 3
+        assert statistics.inference_stats.success.ns > 0
+        assert any(entry.batch_size == 1 for entry in statistics.batch_stats)
+        assert "one" in {entry.name for entry in c.get_model_repository_index().models}
+        with pytest.raises(InferenceServerException, match="Request for unknown model: 'x'"):
+            c.infer("x", [_input()])
+
+
+def test_the_client_with_callbacks(url: str) -> None:
+    done, found = threading.Event(), []
+    with client.InferenceServerClient(url) as c:
+        c.async_infer(
+            "one", [_input()], lambda result, error: (found.append((result, error)), done.set())
+        )
+        assert done.wait(TIMEOUT_S)
+    ((result, error),) = found
+    assert error is None
+    np.testing.assert_array_equal(result.as_numpy("OUT"), [[1, 2, 3, 4]])
+
+
+def test_the_asyncio_client(url: str) -> None:
+    aio = pytest.importorskip("tritonclient.grpc.aio")
+
+    async def run() -> list[int]:
+        async with aio.InferenceServerClient(url) as c:
+            assert await c.is_model_ready("one")
+            answers = await asyncio.gather(*(c.infer("one", [_input([n] * 4)]) for n in range(20)))
+
+            async def questions() -> Any:
+                for n in (3, 2):
+                    made = client.InferInput("IN", [1], "INT32")
+                    made.set_data_from_numpy(np.array([n], np.int32))
+                    yield {"model_name": "stream", "inputs": [made], "request_id": str(n)}
+
+            streamed = [
+                (result.get_response().id, int(result.as_numpy("OUT")[0]))
+                async for result, error in c.stream_infer(questions())
+                if error is None
+            ]
+            assert [value for name, value in streamed if name == "3"] == [0, 1, 2]
+            assert [value for name, value in streamed if name == "2"] == [0, 1]
+            return [int(answer.as_numpy("OUT")[0, 0]) for answer in answers]
+
+    assert asyncio.run(run()) == list(range(20))
+
+
+@pytest.mark.parametrize("identifier", [42, "a-string"])
+def test_sequences_over_one_stream(url: str, identifier: int | str) -> None:
+    found: list[Any] = []
+    arrived = threading.Semaphore(0)
+
+    def take(result: Any, error: Any) -> None:
+        found.append(error or result.get_response().id)
+        arrived.release()
+
+    with client.InferenceServerClient(url) as c:
+        c.start_stream(take)
+        for n in range(3):
+            c.async_stream_infer(
+                "sequence", [_input()], request_id=f"r{n}", sequence_id=identifier,
+                sequence_start=n == 0, sequence_end=n == 2,
+            )  # fmt: skip
+        for _ in range(3):
+            assert arrived.acquire(timeout=TIMEOUT_S)
+        c.stop_stream()
+    assert found == ["r0", "r1", "r2"]
+
+
+def test_shared_memory(url: str) -> None:
+    shm = pytest.importorskip("tritonclient.utils.shared_memory")
+    name = f"nbtriton_test_{threading.get_ident()}"
+    handle = shm.create_shared_memory_region(name, f"/{name}", 32)
+    try:
+        shm.set_shared_memory_region(handle, [np.array([1, 2, 3, 4], np.float32)])
+        with client.InferenceServerClient(url) as c:
+            c.unregister_system_shared_memory()
+            c.unregister_cuda_shared_memory()
+            c.register_system_shared_memory(name, f"/{name}", 32)
+            regions = c.get_system_shared_memory_status().regions
+            assert (regions[name].key, regions[name].byte_size) == (f"/{name}", 32)
+            with pytest.raises(InferenceServerException, match="already in manager"):
+                c.register_system_shared_memory(name, f"/{name}", 32)
+            question = client.InferInput("IN", [1, 4], "FP32")
+            question.set_shared_memory(name, 16)
+            output = client.InferRequestedOutput("OUT")
+            output.set_shared_memory(name, 16, offset=16)
+            result = c.infer("one", [question], outputs=[output])
+            response = result.get_response()
+            assert list(response.raw_output_contents) == [b""]
+            assert list(response.outputs[0].shape) == [1, 4]
+            written = shm.get_contents_as_numpy(handle, np.float32, [4], 16)
+            np.testing.assert_array_equal(written, [1, 2, 3, 4])
+            output.set_shared_memory(name, 8, offset=16)
+            with pytest.raises(InferenceServerException, match="should be at least 16 bytes"):
+                c.infer("one", [question], outputs=[output])
+            c.unregister_system_shared_memory(name)
+            assert not c.get_system_shared_memory_status().regions
+            with pytest.raises(InferenceServerException, match="failed to register shared memory"):
+                c.register_cuda_shared_memory("cuda", b"x" * 88, 0, 16)
+    finally:
+        shm.destroy_shared_memory_region(handle)
+
+
+def test_log_and_trace_settings(url: str) -> None:
+    with client.InferenceServerClient(url) as c:
+        changed = c.update_log_settings({"log_verbose_level": 1, "log_format": "ISO8601"})
+        assert changed.settings["log_verbose_level"].uint32_param == 1
+        assert c.get_log_settings().settings["log_format"].string_param == "ISO8601"
+        assert list(c.get_trace_settings().settings["trace_rate"].value) == ["1000"]
+        assert list(
+            c.update_trace_settings(settings={"trace_rate": "5"}).settings["trace_rate"].value
+        ) == ["5"]
+        assert list(
+            c.update_trace_settings(settings={"trace_rate": None}).settings["trace_rate"].value
+        ) == ["1000"]
+
+
+def test_keepalive_and_other_channel_arguments(url: str) -> None:
+    options = client.KeepAliveOptions(2**31 - 1, 20000, False, 2)
+    with client.InferenceServerClient(url, keepalive_options=options) as c:
+        assert c.is_server_live()
+    arguments = [("grpc.max_send_message_length", -1), ("grpc.lb_policy_name", "pick_first")]
+    with client.InferenceServerClient(url, channel_args=arguments) as c:
+        assert c.is_server_live()
+
+
+# -- streams -----------------------------------------------------------------------------------------
+
+
+def _streamed(count: int, **rest: Any) -> Any:
+    raw = [np.array([count], np.int32).tobytes()]
+    return infer("stream", [tensor(datatype="INT32", shape=[1])], raw, **rest)
+
+
+def _final(answer: Any) -> bool:
+    return answer.infer_response.parameters["triton_final_response"].bool_param
+
+
+def test_S1_errors_of_requests_do_not_end_the_stream(channel: Any) -> None:
+    answers = stream(
+        channel, [infer("nope", request_id="a"), infer("one", raw=[b"\0"], request_id="b"),
+                  infer("one", request_id="c")],
+    )  # fmt: skip
+    assert [answer.infer_response.id for answer in answers] == ["a", "b", "c"]
+    assert [bool(answer.error_message) for answer in answers] == [True, True, False]
+
+
+def test_S3_a_model_that_is_not_decoupled_answers_once(channel: Any) -> None:
+    (answer,) = stream(channel, [infer("one")])
+    assert _final(answer)
+    assert answer.infer_response.raw_output_contents
+
+
+def test_S4_the_bare_flag_comes_on_request_only(channel: Any) -> None:
+    assert stream(channel, [_streamed(0)]) == []
+    wanted = {"triton_enable_empty_final_response": True}
+    answers = stream(channel, [_streamed(2, request_id="i", parameters=wanted)])
+    assert [_final(answer) for answer in answers] == [False, False, True]
+    last = answers[-1].infer_response
+    assert (last.id, last.model_name, len(last.outputs)) == ("i", "stream", 0)
+
+
+def test_S6_errors_of_models(channel: Any) -> None:
+    (failed,) = stream(channel, [infer("failing", request_id="a")])
+    assert (failed.error_message, failed.infer_response.id, _final(failed)) == (
+        "not today",
+        "a",
+        True,
+    )
+    (bad,) = stream(channel, [_streamed(-1, request_id="b")])
+    assert (bad.error_message, bad.infer_response.model_name, _final(bad)) == (
+        "bad count",
+        "stream",
+        False,
+    )
+
+
+def test_S7_responses_of_one_request_keep_their_order(channel: Any) -> None:
+    requests = [_streamed(50, request_id=str(n)) for n in range(8)]
+    answers = stream(channel, requests)
+    for n in range(8):
+        found = [
+            int.from_bytes(answer.infer_response.raw_output_contents[0], "little")
+            for answer in answers
+            if answer.infer_response.id == str(n)
+        ]
+        assert found == list(range(50))
+
+
+def test_S8_a_cancelled_stream_cancels_its_requests(channel: Any, waiting: Any) -> None:
+    call = channel.stream_stream(
+        SERVICE + "ModelStreamInfer",
+        request_serializer=pb.ModelInferRequest.SerializeToString,
+        response_deserializer=pb.ModelStreamInferResponse.FromString,
+    )
+    keep_open = threading.Event()
+
+    def requests() -> Iterator[Any]:
+        yield infer("waiting")
+        keep_open.wait(TIMEOUT_S)
+
+    answers = call(requests())
+    assert waiting.running.wait(TIMEOUT_S)
+    answers.cancel()
+    keep_open.set()
+    assert waiting.cancelled.wait(TIMEOUT_S)
+
+
+# -- giving up ---------------------------------------------------------------------------------------
+
+
+def test_S9_a_cancelled_call_cancels_its_request(channel: Any, waiting: Any) -> None:
+    call = channel.unary_unary(
+        SERVICE + "ModelInfer",
+        request_serializer=pb.ModelInferRequest.SerializeToString,
+        response_deserializer=pb.ModelInferResponse.FromString,
+    )
+    future = call.future(infer("waiting"))
+    assert waiting.running.wait(TIMEOUT_S)
+    future.cancel()
+    assert waiting.cancelled.wait(TIMEOUT_S)
+
+
+def test_X1_a_deadline_cancels_the_request(channel: Any, waiting: Any) -> None:
+    seen = ask(channel, "ModelInfer", infer("waiting"), timeout_s=0.2)
+    assert seen.code == "DEADLINE_EXCEEDED"
+    assert waiting.cancelled.wait(TIMEOUT_S)
+
+
+def test_a_client_that_goes_away_cancels_its_request(url: str, waiting: Any) -> None:
+    with grpc.insecure_channel(url) as leaving:
+        call = leaving.unary_unary(
+            SERVICE + "ModelInfer",
+            request_serializer=pb.ModelInferRequest.SerializeToString,
+            response_deserializer=pb.ModelInferResponse.FromString,
+        )
+        future = call.future(infer("waiting"))
+        assert waiting.running.wait(TIMEOUT_S)
+    assert future.done()
+    assert waiting.cancelled.wait(TIMEOUT_S)
+
+
+# -- limits and what clients may not do --------------------------------------------------------------
+
+
+def test_a_message_that_is_too_large_costs_its_call_only(server: Server) -> None:
+    limits = Limits(body_bytes=1 << 16)
+    with (
+        serve(server, http_port=None, metrics_port=None, grpc_port=0, limits=limits) as endpoints,
+        grpc.insecure_channel(f"127.0.0.1:{endpoints.grpc_port}") as channel,
+    ):
+        assert (
+            ask(channel, "ModelInfer", infer("one", raw=[b"\0" * (1 << 17)])).code
+            == "RESOURCE_EXHAUSTED"
+        )
+        assert ask(channel, "ModelInfer", infer("one")).code == "OK"
+
+
+def test_a_client_that_does_not_listen_is_cut_off(server: Server, waiting: Any) -> None:
+    limits = Limits(unread_bytes=1 << 20)
+    with (
+        serve(server, http_port=None, metrics_port=None, grpc_port=0, limits=limits) as endpoints,
+        grpc.insecure_channel(f"127.0.0.1:{endpoints.grpc_port}") as channel,
+    ):
+        call = channel.stream_stream(
+            SERVICE + "ModelStreamInfer",
+            request_serializer=pb.ModelInferRequest.SerializeToString,
+            response_deserializer=pb.ModelStreamInferResponse.FromString,
+        )
+        large = infer("flexible", [tensor(datatype="INT32", shape=[1 << 18])], [b"\0" * (1 << 20)])
+        answers = call(iter([infer("waiting"), *[large] * 40]))
+        # Without a single answer read: what still runs for it is given up.
+        assert waiting.cancelled.wait(TIMEOUT_S)
+        with pytest.raises(grpc.RpcError) as raised:
+            list(answers)
+        assert raised.value.code() is grpc.StatusCode.CANCELLED
+        assert ask(channel, "ModelInfer", infer("one")).code == "OK"
+
+
+def test_bytes_that_are_no_request(channel: Any) -> None:
+    for method in ("ModelInfer", "ModelConfig", "TraceSetting"):
+        call = channel.unary_unary(SERVICE + method)
+        with pytest.raises(grpc.RpcError) as raised:
+            call(b"\xff\xff\xff", timeout=TIMEOUT_S)
+        assert raised.value.code() is grpc.StatusCode.INTERNAL
+    call = channel.stream_stream(SERVICE + "ModelStreamInfer")
+    (answer,) = call(iter([b"\xff\xff\xff"]), timeout=TIMEOUT_S)
+    assert pb.ModelStreamInferResponse.FromString(answer).error_message
+
+
+def test_unknown_methods(channel: Any) -> None:
+    for method in ("/inference.GRPCInferenceService/Nope", "/x.Y/Z"):
+        with pytest.raises(grpc.RpcError) as raised:
+            channel.unary_unary(method)(b"", timeout=TIMEOUT_S)
+        assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_the_health_service(channel: Any, server: Server) -> None:
+    check = channel.unary_unary("/grpc.health.v1.Health/Check")
+    assert check(b"", timeout=TIMEOUT_S) == b"\x08\x01"  # SERVING
+
+
+def test_a_restricted_protocol(server: Server) -> None:
+    with serve(
+        server, http_port=None, metrics_port=None, grpc_port=0,
+        grpc_restricted={"inference": ("key", "secret")},
+    ) as endpoints, grpc.insecure_channel(f"127.0.0.1:{endpoints.grpc_port}") as channel:  # fmt: skip
+        refused = ask(channel, "ModelInfer", infer("one"))
+        assert (refused.code, refused.details) == (
+            "UNAVAILABLE", "This protocol is restricted, expecting header 'triton-grpc-protocol-key'",
+        )  # fmt: skip
+        key = [("triton-grpc-protocol-key", "secret")]
+        assert ask(channel, "ModelInfer", infer("one"), metadata=key).code == "OK"
+        assert ask(channel, "ServerLive", pb.ServerLiveRequest()).code == "OK"
+        with pytest.raises(grpc.RpcError) as raised:
+            stream(channel, [infer("one")])
+        assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_headers_become_parameters(server: Server) -> None:
+    with (
+        serve(
+            server, http_port=None, metrics_port=None, grpc_port=0, header_forward_pattern="my-.*"
+        ) as endpoints,
+        grpc.insecure_channel(f"127.0.0.1:{endpoints.grpc_port}") as channel,
+    ):
+        request = infer("parameters", [tensor(shape=[1])], [b"\0\0\0\0"])
+        seen = ask(channel, "ModelInfer", request, metadata=[("my-key", "v"), ("other", "w")])
+        assert b'{"my-key": "v"}' in seen.response.raw_output_contents[0]
+
+
+# -- the end -----------------------------------------------------------------------------------------
+
+
+def test_a_taken_port_is_an_error_and_leaves_nothing(server: Server) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        before = threading.active_count()
+        with pytest.raises(UnavailableError, match="failed to listen"):
+            serve(server, http_port=None, metrics_port=None, grpc_port=taken.getsockname()[1])
+        assert threading.active_count() == before
+
+
+def test_closing_waits_for_what_runs(server: Server, waiting: Any) -> None:
+    endpoints = serve(server, http_port=None, metrics_port=None, grpc_port=0)
+    with grpc.insecure_channel(f"127.0.0.1:{endpoints.grpc_port}") as channel:
+        call = channel.unary_unary(
+            SERVICE + "ModelInfer",
+            request_serializer=pb.ModelInferRequest.SerializeToString,
+            response_deserializer=pb.ModelInferResponse.FromString,
+        )
+        future = call.future(infer("waiting"))
+        assert waiting.running.wait(TIMEOUT_S)
+        closer = threading.Thread(target=endpoints.close, kwargs={"drain_s": TIMEOUT_S})
+        closer.start()
+        waiting.leave.set()
+        assert future.result(TIMEOUT_S).model_name == "waiting"
+        closer.join(TIMEOUT_S)
+        assert not closer.is_alive()
+    endpoints.close()  # harmless when repeated
+
+
+def test_closing_cuts_off_what_does_not_end(server: Server, waiting: Any) -> None:
+    endpoints = serve(server, http_port=None, metrics_port=None, grpc_port=0)
+    with grpc.insecure_channel(f"127.0.0.1:{endpoints.grpc_port}") as channel:
+        call = channel.unary_unary(
+            SERVICE + "ModelInfer",
+            request_serializer=pb.ModelInferRequest.SerializeToString,
+            response_deserializer=pb.ModelInferResponse.FromString,
+        )
+        future = call.future(infer("waiting"))
+        assert waiting.running.wait(TIMEOUT_S)
+        endpoints.close()
+        with pytest.raises(grpc.RpcError):
+            future.result(TIMEOUT_S)
+        assert waiting.cancelled.wait(TIMEOUT_S)
+
+
+def test_many_clients_at_once(url: str) -> None:
+    failures: list[Any] = []
+
+    def run(n: int) -> None:
+        with grpc.insecure_channel(url, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+            for k in range(40):
+                value = np.full((1, 4), n * 1000 + k, np.float32)
+                seen = ask(
+                    channel,
+                    "ModelInfer",
+                    infer("one", raw=[value.tobytes()], request_id=f"{n}-{k}"),
+                )
+                if seen.code != "OK" or seen.response.raw_output_contents[0] != value.tobytes():
+                    failures.append(seen)
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
