@@ -74,7 +74,14 @@ def serve_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
             _log.error(
                 "%s: %s%s", name, error.message.strip(), f" ({error.hint})" * bool(error.hint)
             )
-        if arguments.exit_on_error and control.errors:
+        missing = [
+            name
+            for name in arguments.load_model
+            if name not in ("*", *control.errors) and not server.is_ready(name)
+        ]
+        for name in missing:
+            _log.error("failed to load '%s', failed to poll from model repository", name)
+        if arguments.exit_on_error and (control.errors or missing):
             _log.error("error: creating server: Internal - failed to load all models")
             return 1
         if not ended.is_set():
