@@ -193,7 +193,7 @@ def test_flags_that_are_refused(
         (["--trace-config=triton,rate=1"], "--trace-config: unknown setting 'rate'"),
         (["--http-restricted-api=infer:k=v"], "--http-restricted-api: unknown API 'infer'"),
         (["--grpc-restricted-protocol=health"], "expected API[,API…]:HEADER=VALUE"),
-        (["--rate-limit-resource=R"], "'R'"),
+        (["--rate-limit-resource=R"], "Got R"),
         (["--load-model=*", "--load-model=a", "--model-control-mode=explicit"], "Wildcard model name"),
     ],
 )  # fmt: skip

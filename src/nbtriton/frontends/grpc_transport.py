@@ -13,6 +13,7 @@ import contextlib
 import logging
 import threading
 import time
+from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from typing import Any, Protocol
 import grpc
 from grpc._cython import cygrpc
 
+from nbtriton.engine.answering import after_answers
 from nbtriton.errors import InternalError, TritonError, UnavailableError
 
 __all__ = ["Rpc", "Stream", "StreamHandler", "StreamRpc", "Transport", "UnaryHandler"]
@@ -180,6 +182,9 @@ class Rpc:
         return True
 
     def _send(self, *operations: Any) -> None:
+        self._transport.post(self._call, self._start, operations)
+
+    def _start(self, operations: tuple[Any, ...]) -> None:
         # Whoever takes the call out of the dict is the one to ask for its end.
         if self._transport.unwatched.pop(self, self) is None:
             operations = (*operations, cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS))
@@ -262,7 +267,7 @@ class StreamRpc:
             resume = full and not self.is_gone and self._finishing is None
             self._reading = self._reading or resume
         if resume:
-            self._read()
+            self._transport.post(self._call, self._read)
 
     def send(self, message: bytes) -> None:
         """Send a message after those before it; dropped if nobody waits for it."""
@@ -278,7 +283,7 @@ class StreamRpc:
             start = not self._sending
             self._sending = True
         if start:
-            self._send_next()
+            self._transport.post(self._call, self._send_next)
         if too_much:
             self._call.cancel()
 
@@ -295,7 +300,7 @@ class StreamRpc:
             start = not self._sending
             self._sending = True
         if start:
-            self._send_next()
+            self._transport.post(self._call, self._send_next)
 
     def _send_next(self, event: Any = None) -> None:
         with self._lock:
@@ -361,6 +366,11 @@ class Transport:
         self.unwatched: dict[Rpc, None] = {}
         # Messages that are read and not yet looked at.
         self.arrived: list[tuple[Rpc, bytes]] = []
+        self._posted: deque[tuple[Any, Callable[..., None], tuple[Any, ...]]] = deque()
+        self._awake = False
+        self._waking = threading.Lock()
+        self._ended = False
+        self._ident = 0
         self._handlers = handlers
         self._queue = cygrpc.CompletionQueue()
         arguments = (("grpc.so_reuseport", 0), *options)
@@ -405,6 +415,40 @@ class Transport:
             self._thread.join()
             self._server.destroy()
 
+    def post(self, call: Any, function: Callable[..., None], *arguments: Any) -> None:
+        """Run a function on the transport's thread, here and now if this is it.
+
+        Two threads that both call into C hand the interpreter's lock to and fro at every call: that
+        all answers of a batch are sent by this one thread makes half as many again possible.
+        """
+        if get_ident() == self._ident:
+            function(*arguments)
+            return
+        self._posted.append((call, function, arguments))
+        if not self._awake:
+            after_answers(self._wake)
+
+    def _wake(self) -> None:
+        with self._waking:
+            if self._awake or self._ended:
+                return
+            try:
+                call = self._posted[0][0]
+            except IndexError:  # done already, on the way to something else
+                return
+            self._awake = True
+            # A batch of no operations is an event of its own.
+            call.start_server_batch((), self._work_off)
+
+    def _work_off(self, _: Any) -> None:
+        self._awake = False  # first: what is posted from now on wakes anew
+        while self._posted:
+            _, function, arguments = self._posted.popleft()
+            try:
+                function(*arguments)
+            except Exception:
+                _log.exception("an answer of the gRPC endpoint could not be sent")
+
     def forget(self, rpc: Rpc | StreamRpc) -> None:
         """A call is over."""
         self.rpcs.discard(rpc)
@@ -440,6 +484,7 @@ class Transport:
         self._down = True
 
     def _run(self) -> None:
+        self._ident = get_ident()
         poll = self._queue.poll
         unwatched = self.unwatched
         while not (self._down and not self.rpcs):
@@ -463,6 +508,8 @@ class Transport:
                 self._watch_oldest()
             if self._stopping and not self.rpcs:
                 self._idle.set()
+        with self._waking:
+            self._ended = True
         self._queue.shutdown()
         while poll().completion_type != cygrpc.CompletionType.queue_shutdown:
             pass
