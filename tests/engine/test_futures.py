@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 
+import numpy as np
 import pytest
 
 from nbtriton.engine import InferenceFuture, Server
@@ -597,3 +600,29 @@ def test_D12_responses_in_order_do_not_overtake_each_other_on_their_way(server: 
     for future in futures:
         future.result(WAIT_S)
     assert order == ["a begins", "a ends", "b", "c"]
+
+
+def test_an_answered_request_is_let_go_without_the_garbage_collector(server):
+    """A request and its tensors must not wait for a collection: a body may have many megabytes."""
+
+    class Watched(np.ndarray):
+        pass
+
+    class Ones:
+        def execute(self, requests):
+            import triton_python_backend_utils as pb_utils
+
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", ones())]) for _ in requests]
+
+    server.load(echo(), Ones, name="m")
+    tensor = np.asarray(row(1)).view(Watched)
+    gone = weakref.ref(tensor)
+    gc.disable()
+    try:
+        server.infer("m", {"IN": tensor})
+        server.submit("m", {"IN": tensor}).result(WAIT_S)
+        server.unload("m", timeout_s=WAIT_S)
+        del tensor
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -256,8 +256,8 @@ def test_batches_tell_who_ran_with_whom_and_why(server: Server, gate: Gate):
     for future in (first, *rest):
         future.result(WAIT_S)
     one, two = server.batches("m")
-    assert one.requests == (first.request.number,)
-    assert two.requests == tuple(future.request.number for future in rest)
+    assert one.requests == (first.number,)
+    assert two.requests == tuple(future.number for future in rest)
     assert (one.batch_size, two.batch_size) == (8, 3)
     assert {one.reason, two.reason} <= set(REASONS)
     assert one.start_ns <= one.end_ns <= two.start_ns <= two.end_ns

@@ -248,17 +248,17 @@ class Reference:
         limit = max(1, self.settings.max_batch_size)
         while delay and limit > 1 and payload.mergeable and self.payloads:  # P5
             other = self.payloads[0]
+            if not other.mergeable or now - min(one.since for one in other.requests) <= delay:
+                break
+            if other is self.open:
+                self.open = None
             if (
-                not other.mergeable
-                or now - min(one.since for one in other.requests) <= delay
-                or payload.size + other.size > limit
+                payload.size + other.size > limit
                 or other.key != payload.key
                 or (self.limit is not None and payload.volume + other.volume > self.limit)
             ):
                 break
             self.payloads.pop(0)
-            if other is self.open:
-                self.open = None
             payload.requests += other.requests
         self.idle -= 1
         return ("run", *(one.number for one in payload.requests))

@@ -485,3 +485,16 @@ def test_reasons_none_is_without_a_scenario():
 )
 def test_reasons_name_what_decided_the_size(config, sizes, reasons):
     assert busy(config, sizes).reasons == reasons
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "batches"),
+    [
+        ([4, 4, 1, 2, 1, 1], [[4], [4, 1], [2, 1, 1]]),
+        ([5, 5, 1, 1, 1, 1], [[5], [5], [1, 1, 1, 1]]),
+        ([4, 4, 1, 1, 1, 1], [[4], [4, 1, 1, 1, 1]]),
+    ],
+)
+def test_P5_a_batch_that_was_looked_at_for_a_merge_takes_no_more_requests(arrivals, batches):
+    """Seen on the real server; the last row merges as a whole, so nothing is left to join."""
+    assert busy(settings(8, (5,), 100), arrivals).sizes == batches

@@ -27,12 +27,28 @@ class InferenceFuture:
 
     It is resolved exactly once. Unlike `concurrent.futures.Future` it owns no condition: a waiter
     brings its own lock, so a request nobody waits for costs nothing.
+
+    Attributes
+    ----------
+    number : int
+        The request's number, as in `BatchRecord.requests`.
     """
 
-    __slots__ = ("_callbacks", "_claim", "_done", "_error", "_result", "_waiters", "request")
+    __slots__ = (
+        "_callbacks",
+        "_claim",
+        "_done",
+        "_error",
+        "_request",
+        "_result",
+        "_waiters",
+        "number",
+    )
 
     def __init__(self, request: InferenceRequest) -> None:
-        self.request = request
+        self.number = request.number
+        # Until the answer is there, to cancel it; then let go, so that nothing holds its tensors.
+        self._request: InferenceRequest | None = request
         self._result: InferenceResult | None = None
         self._error: TritonError | None = None
         self._done = False
@@ -86,9 +102,11 @@ class InferenceFuture:
         Triton (scheduling.md §17); its answer is thrown away.
         """
         with shield:
+            request = self._request
             if not self.resolve(None, CancelledError("the request was cancelled by the caller")):
                 return False
-            self.request.cancel()
+            if request is not None:
+                request.cancel()
             return True
 
     def __await__(self) -> Generator[Any, None, InferenceResult]:
@@ -126,9 +144,10 @@ class InferenceFuture:
         on_main = get_ident() == MAIN_THREAD
         depth = shield.depth
         # A model that waits without a limit for another one may wait for itself.
-        callers = executing.instances if timeout_s is None else ()
-        if callers:
-            waits.begin(callers, self.request)
+        request = self._request
+        callers = executing.instances if timeout_s is None and request is not None else ()
+        if callers and request is not None:
+            waits.begin(callers, request)
         try:
             if on_main:  # waiting can be interrupted
                 shield.depth = 0
@@ -151,6 +170,7 @@ class InferenceFuture:
         self._result = result
         self._error = error
         self._done = True
+        self._request = None
         while self._waiters:
             try:
                 self._waiters.pop().release()

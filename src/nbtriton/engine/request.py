@@ -42,7 +42,7 @@ class InferenceRequest(Ticket):
         "again", "batch_size", "cache_key", "cancelled", "compute_end_ns", "compute_start_ns",
         "early", "execute_end_ns", "execute_start_ns", "future", "inputs", "kind", "lookup_ns",
         "number", "on_response", "open", "parameters", "request_id", "requested_outputs",
-        "ridden_size", "root", "runtime", "start_ns", "step_timing",
+        "_root", "ridden_size", "runtime", "start_ns", "step_timing",
     )  # fmt: skip
 
     def __init__(
@@ -74,7 +74,7 @@ class InferenceRequest(Ticket):
         self.request_id = request_id
         self.parameters = parameters if parameters is not None else {}
         self.on_response = on_response
-        self.root = self if root is None else root
+        self._root = root
         self.runtime: Runtime | None = None
         self.future = InferenceFuture(self) if root is None else None
         self.cancelled = False
@@ -94,13 +94,19 @@ class InferenceRequest(Ticket):
         self.step_timing: RequestTiming | None = None
 
     @property
+    def root(self) -> InferenceRequest:
+        """The request that a person sent: itself, or the ensemble's that this is a step of."""
+        # Not stored for a root: it would hold itself, and wait for the garbage collector.
+        return self if self._root is None else self._root
+
+    @property
     def timeout_us(self) -> int:
         """The request's own queue timeout in microseconds, 0 for none."""
         return self.timeout_ns // 1000
 
     def is_cancelled(self) -> bool:
         """True after the caller gave up."""
-        return self.cancelled or (self.root is not self and self.root.cancelled)
+        return self.cancelled or (self._root is not None and self._root.cancelled)
 
     @property
     def log_prefix(self) -> str:

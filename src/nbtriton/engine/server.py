@@ -569,10 +569,13 @@ class Server(Inspection):
                 return False
             return True
 
-        future = self.submit(
-            name, inputs, on_response=lambda response, final: arrived.put((response, final)),
-            **options,
-        )  # fmt: skip
+        version = options.pop("version", -1)
+        with shield:
+            request = self._accept(
+                name, inputs, version, lambda response, final: arrived.put((response, final)),
+                direct=False, **options,
+            )  # fmt: skip
+        assert request.future is not None
         final = False
         try:
             while not final:
@@ -581,10 +584,10 @@ class Server(Inspection):
                 if response.error is not None:
                     raise response.error
                 if response is not BARE_FINAL:
-                    yield future.request.result_of(response)
+                    yield request.result_of(response)
         finally:
             if not final:
-                future.cancel()
+                request.future.cancel()
 
     def _accept(
         self,

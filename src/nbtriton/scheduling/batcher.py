@@ -396,16 +396,17 @@ class Batcher:
     def _merge(self, now: int, payload: _Payload) -> None:
         while payload.mergeable and self._ready:
             other = self._ready[0]
+            if not other.mergeable or now - other.oldest_ns <= self._delay:
+                return
+            # Whoever is looked at takes no more requests, merged or not: seen on the server.
+            self._seal(other)
             if not (
-                other.mergeable
-                and now - other.oldest_ns > self._delay
-                and payload.size + other.size <= self._limit
+                payload.size + other.size <= self._limit
                 and other.shape_key == payload.shape_key
                 and (self._strategy is None or self._may_merge(payload, other))
             ):
                 return
             self._ready.popleft()
-            self._seal(other)
             payload.tickets.extend(other.tickets)
             payload.size += other.size
             payload.reason = "merged"
