@@ -4,7 +4,7 @@
     python bench/over_grpc.py --rounds 5 --interval-ms 2000
 
 Both are driven by NVIDIA's own perf_analyzer. Rounds alternate between the two, so that a machine
-that slows down slows both. nbtriton runs in a process of its own, as `nbtriton serve` does.
+that slows down slows both. nbtriton runs as `nbtriton serve`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import contextlib
 import csv
 import importlib.metadata
 import json
-import multiprocessing
 import os
 import platform
 import re
@@ -25,7 +24,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import nbtriton
 from nbtriton.errors import TritonError
@@ -64,36 +62,26 @@ LOADS = {
 }
 
 
-def _serve(repository: str, ports: Any) -> None:
-    from nbtriton.frontends import serve
-
-    with (
-        nbtriton.Server() as server,
-        contextlib.ExitStack() as stack,
-    ):
-        server.load(CONFIG, Path(repository, "double", "1", "model.py"), name="double")
-        endpoints = stack.enter_context(
-            serve(server, http_port=None, metrics_port=None, grpc_port=0)
-        )
-        ports.send(endpoints.grpc_port)
-        ports.recv()
-
-
 @contextlib.contextmanager
 def ours(repository: str) -> Iterator[str]:
-    """Run nbtriton over the repository; gives its address."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(repository, there))
-    process.start()
+    """Run `nbtriton serve` over the repository; gives its address."""
+    command = [
+        sys.executable, "-m", "nbtriton", "serve", f"--model-repository={repository}",
+        "--grpc-port=0", "--allow-http=false", "--allow-metrics=false",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
     try:
-        if not here.poll(60):
+        for line in process.stderr:
+            found = re.search(r"Started GRPCInferenceService at (\S+)", line)
+            if found:
+                break
+        else:
             sys.exit("nbtriton did not start")
-        yield f"127.0.0.1:{here.recv()}"
-        here.send(None)
-        process.join(20)
+        yield found[1]
     finally:
-        process.kill()
+        process.terminate()
+        process.communicate(timeout=40)
 
 
 def measure(
@@ -143,7 +131,9 @@ def rounds(
                         for name, run in sides:
                             got = run()
                             text = "gave up" if got is None else f"{got[0]:10,.0f} infer/s"
-                            print(f"round {number}/{count}  {load:<15} {name:<13} {text}", flush=True)
+                            print(
+                                f"round {number}/{count}  {load:<15} {name:<13} {text}", flush=True
+                            )
                             if got is not None:
                                 found.setdefault(load, {}).setdefault(name, []).append(got)
     return found
@@ -162,7 +152,9 @@ def main() -> int:
         return 1
     loads = {name: load for name, load in LOADS.items() if re.search(arguments.only, name)}
     found = rounds(reference, arguments.rounds, arguments.interval_ms, loads)
-    print(f"\nmedian of {arguments.rounds} rounds, inferences a second over gRPC, the same model.py")
+    print(
+        f"\nmedian of {arguments.rounds} rounds, inferences a second over gRPC, the same model.py"
+    )
     print(f"{'':17}{'nbtriton':>12}{'tritonserver':>15}{'ratio':>9}")
     ratios = {}
     for load, sides in found.items():

@@ -17,15 +17,13 @@ from nbtriton.config import parse_pbtxt
 from nbtriton.engine import Interface
 from nbtriton.errors import TritonError
 from nbtriton.frontends.codec import Call, OutputRequest
-from nbtriton.frontends.grpc_codec import (
-    GrpcPlans,
+from nbtriton.frontends.grpc_answers import (
     encode_response,
     encode_stream_error,
     encode_stream_response,
-    parse_infer,
-    read_request,
-    read_version,
 )
+from nbtriton.frontends.grpc_codec import parse_infer, read_request, read_version
+from nbtriton.frontends.grpc_plans import GrpcPlans
 from nbtriton.frontends.shared_memory import SharedMemory
 from tests.frontends.grpc_support import infer, tensor
 

@@ -132,9 +132,7 @@ class ServerHandle(Protocol):
         parameters: Mapping[str, bool | int | str] | None = None,
         on_response: Callable[[Response, bool], None] | None = None,
     ) -> Any: ...  # an nbtriton.engine.InferenceFuture
-    def submit_here(
-        self, model_name: str, inputs: Mapping[str, Array], **options: Any
-    ) -> Any:
+    def submit_here(self, model_name: str, inputs: Mapping[str, Array], **options: Any) -> Any:
         """Like `submit` without ``on_response``, for a caller that will wait for the answer.
 
         Where an instance is idle the request runs in this very thread before the call returns.

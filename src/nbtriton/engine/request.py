@@ -39,10 +39,30 @@ class InferenceRequest(Ticket):
     """
 
     __slots__ = (
-        "again", "batch_size", "cache_key", "cancelled", "compute_end_ns", "compute_start_ns",
-        "early", "execute_end_ns", "execute_start_ns", "future", "inputs", "kind", "lookup_ns",
-        "number", "on_response", "open", "parameters", "request_id", "requested_outputs",
-        "_root", "ridden_size", "runtime", "start_ns", "step_timing",
+        "_root",
+        "again",
+        "batch_size",
+        "cache_key",
+        "cancelled",
+        "compute_end_ns",
+        "compute_start_ns",
+        "early",
+        "execute_end_ns",
+        "execute_start_ns",
+        "future",
+        "inputs",
+        "kind",
+        "lookup_ns",
+        "number",
+        "on_response",
+        "open",
+        "parameters",
+        "request_id",
+        "requested_outputs",
+        "ridden_size",
+        "runtime",
+        "start_ns",
+        "step_timing",
     )  # fmt: skip
 
     def __init__(

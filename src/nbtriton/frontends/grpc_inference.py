@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.engine import InferenceFuture, Interface
 from nbtriton.engine.request import BARE_FINAL
 from nbtriton.errors import InternalError, TritonError, UnsupportedError
-from nbtriton.frontends.grpc_codec import (
-    GrpcPlans,
-    InferCall,
+from nbtriton.frontends.grpc_answers import (
     encode_response,
     encode_stream_error,
     encode_stream_response,
-    parse_infer,
-    read_request,
-    read_version,
 )
+from nbtriton.frontends.grpc_codec import InferCall, parse_infer, read_request, read_version
+from nbtriton.frontends.grpc_plans import GrpcPlans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

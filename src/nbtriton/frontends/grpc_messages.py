@@ -8,7 +8,15 @@ from typing import Any, cast
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tritonclient.grpc import service_pb2
 
-__all__ = ["HEALTH", "SERVICE", "health_response", "messages", "parameter_value", "set_parameters"]
+__all__ = [
+    "HEALTH",
+    "SERVICE",
+    "health_response",
+    "messages",
+    "parameter_value",
+    "set_parameters",
+    "varint",
+]
 
 SERVICE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
@@ -36,6 +44,18 @@ def set_parameters(field: Any, values: Mapping[str, Any] | Iterable[tuple[str, A
             field[name].double_param = value
         else:
             field[name].string_param = str(value)
+
+
+def varint(value: int) -> bytes:
+    """Return a length as protobuf writes it."""
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 def health_response(serving: bool) -> bytes:

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nbtriton.backends.base import ServerHandle
 
-__all__ = ["CURRENT", "Running", "any_live", "current", "current_server", "enter_live", "leave_live"]
+__all__ = [
+    "CURRENT",
+    "Running",
+    "any_live",
+    "current",
+    "current_server",
+    "enter_live",
+    "leave_live",
+]
 
 
 @dataclass(slots=True, eq=False)

@@ -115,9 +115,7 @@ class _Abandoned:
     """Answers requests whose sender is gone, on a thread of its own."""
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[tuple[BackendRequest, InternalError | None] | None] = (
-            SimpleQueue()
-        )
+        self._queue: SimpleQueue[tuple[BackendRequest, InternalError | None] | None] = SimpleQueue()
         self._started = False
         self._lock = threading.Lock()
 
