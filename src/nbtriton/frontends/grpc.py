@@ -114,10 +114,11 @@ class GrpcEndpoint:
             return lambda data, rpc: _answer(method, data, rpc)
         if not method.slow:
             return self._guarded(method.category, lambda data, rpc: _answer(method, data, rpc))
-        return self._guarded(
-            method.category,
-            lambda data, rpc: self._workers.submit(_answer, method, data, rpc) and None,
-        )
+
+        def later(data: bytes, rpc: Rpc) -> None:
+            self._workers.submit(_answer, method, data, rpc)
+
+        return self._guarded(method.category, later)
 
     def _guarded(
         self, category: str, answer: Callable[[bytes, Rpc], None]

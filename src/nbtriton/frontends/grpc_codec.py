@@ -287,7 +287,7 @@ def _refuse_negative(inputs: Sequence[WireInput], interface: Interface, call: In
         if isinstance(tensor.data, list):
             size = sum(map(len, tensor.data))
         else:
-            size = memoryview(tensor.data).nbytes
+            size = np.frombuffer(tensor.data, np.uint8).nbytes
         raise InvalidArgumentError(
             f"{prefix}input byte size mismatch for input '{tensor.name}' for model '{model}'. "
             f"Expected {math.prod(shape) * itemsize}, got {size}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import service_pb2  # type: ignore[import-untyped]
 
 __all__ = [
     "HEALTH",

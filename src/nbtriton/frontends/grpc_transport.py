@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import grpc
-from grpc._cython import cygrpc
+import grpc  # type: ignore[import-untyped]
+from grpc._cython import cygrpc  # type: ignore[import-untyped]
 
 from nbtriton.engine.answering import after_answers
 from nbtriton.errors import InternalError, TritonError, UnavailableError
