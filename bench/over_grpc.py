@@ -164,7 +164,8 @@ def main() -> int:
         ]
         ratio = medians[0] / medians[1] if medians[1] else float("nan")
         ratios[load] = ratio
-        print(f"{load:<17}{medians[0]:>12,.0f}{medians[1]:>15,.0f}{ratio:>8.2f}x")
+        told = f"{ratio:>8.2f}x" if medians[1] else "  (tritonserver gave up)"
+        print(f"{load:<17}{medians[0]:>12,.0f}{medians[1]:>15,.0f}{told}")
     RESULTS.mkdir(exist_ok=True)
     now = datetime.now(UTC)
     target = RESULTS / f"grpc-{now:%Y%m%d-%H%M%S}.json"

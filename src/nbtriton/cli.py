@@ -116,6 +116,7 @@ def _add_export(export: argparse.ArgumentParser) -> None:
 def _serve(argv: Sequence[str]) -> int:
     from nbtriton.frontends.command import serve_command
     from nbtriton.frontends.flags import add_flags
+    from nbtriton.process import Server
 
     parser = argparse.ArgumentParser(
         prog="nbtriton serve",
@@ -125,7 +126,7 @@ def _serve(argv: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     add_flags(parser)
-    return serve_command(parser, argv)
+    return serve_command(Server, parser, argv)
 
 
 def _validate(arguments: argparse.Namespace) -> int:

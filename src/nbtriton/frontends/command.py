@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.frontends.flags import (
@@ -23,7 +23,9 @@ from nbtriton.frontends.flags import (
     restricted_apis,
     trace_file,
 )
-from nbtriton.process import Server
+
+if TYPE_CHECKING:
+    from nbtriton.process import Server
 
 __all__ = ["model_table", "serve_command"]
 
@@ -33,8 +35,18 @@ _GRPC_PORT = 8001
 _COMPRESSION = ("none", "low", "medium", "high")
 
 
-def serve_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
+def serve_command(
+    make_server: Callable[..., Server], parser: argparse.ArgumentParser, argv: Sequence[str]
+) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status.
+
+    Parameters
+    ----------
+    make_server : callable
+        `nbtriton.Server`: it knows repositories and these endpoints.
+    parser : ArgumentParser
+        That `add_flags` was given.
+    argv : sequence of str
 
     Raises
     ------
@@ -52,7 +64,7 @@ def serve_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
             _log.info("--%s has no effect here", name)
     size = cache_bytes(arguments)
     options = _endpoint_options(arguments)
-    server = Server(
+    server = make_server(
         cache_bytes=size,
         rate_limit=arguments.rate_limit,
         rate_limit_resources=arguments.rate_limit_resource,
