@@ -14,13 +14,15 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test bench fmt pin clean python
+.PHONY: help demo lab test bench bench-kernel bench-http bench-grpc bench-scheduler fmt pin clean python
 
 help:
 	@echo "make demo    run the quickstart notebook, print its table, leave build/01_quickstart.html"
 	@echo "make lab     open the notebooks in JupyterLab"
 	@echo "make test    style, types, layers and the whole test suite"
-	@echo "make bench   one model.py: nbtriton in this process beside the real server"
+	@echo "make bench   one model.py: nbtriton beside the real server, in the kernel, over HTTP"
+	@echo "             and gRPC, and the scheduler's cost (or one of bench-kernel, bench-http,"
+	@echo "             bench-grpc, bench-scheduler)"
 	@echo "make fmt     format and fix what can be fixed"
 	@echo "make pin     resolve constraints.txt anew from pyproject.toml"
 	@echo "make clean   remove .venv/ and build/"
@@ -56,8 +58,19 @@ test: $(VENV)/.test $(VENV)/.browser
 	@$(BIN)/python -m nbtriton.repository.reference || echo "The tests against the real server will skip."
 	@NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" sh scripts/test.sh $(BIN) $(PYTEST_FLAGS)
 
-bench: $(VENV)/.test
+bench: bench-kernel bench-http bench-grpc bench-scheduler
+
+bench-kernel: $(VENV)/.test
 	@$(BIN)/python bench/first.py $(BENCH_FLAGS)
+
+bench-http: $(VENV)/.test
+	@$(BIN)/python bench/over_http.py
+
+bench-grpc: $(VENV)/.test
+	@$(BIN)/python bench/over_grpc.py
+
+bench-scheduler: $(VENV)/.test
+	@$(BIN)/python bench/scheduler_cost.py
 
 fmt: $(VENV)/.test
 	@$(BIN)/ruff format .

@@ -18,6 +18,14 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
+def playwright_driver():
+    """Playwright, started once: two of them cannot run in one thread."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        yield driver
+
+
+@pytest.fixture(scope="session")
 def reference():
     """The real tritonserver and perf_analyzer, installed on first use."""
     from nbtriton.errors import TritonError

@@ -3,6 +3,7 @@
 ``%load_ext nbtriton`` brings the magics; everything that they do is one call away in Python::
 
     import nbtriton as nt
+
     server = nt.server()
     server.load("max_batch_size: 8", model=double, name="double")
     server.infer("double", {"IN": x})["OUT"]

@@ -139,7 +139,7 @@ def test_a_response_holds_tensors_error_and_parameters():
     assert response.output_tensors() == [tensor]
     assert not response.has_error()
     assert response.error() is None
-    assert response.parameters() == '{"a": 1}'
+    assert response.parameters() == '{"a":1}'
     assert pb_utils.get_output_tensor_by_name(response, "X") is tensor
     assert pb_utils.get_output_tensor_by_name(response, "Y") is None
 

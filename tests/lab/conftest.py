@@ -172,13 +172,11 @@ class Opened:
 
 
 @pytest.fixture(scope="session")
-def browser_context(chromium) -> Iterator[Callable[[], Any]]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=chromium, headless=True, args=FLAGS)
-        # Tall: JupyterLab does not draw outputs that are far off the screen.
-        yield lambda: running.new_context(viewport={"width": 1280, "height": 2400})
-        running.close()
+def browser_context(chromium, playwright_driver) -> Iterator[Callable[[], Any]]:
+    running = playwright_driver.chromium.launch(executable_path=chromium, headless=True, args=FLAGS)
+    # Tall: JupyterLab does not draw outputs that are far off the screen.
+    yield lambda: running.new_context(viewport={"width": 1280, "height": 2400})
+    running.close()
 
 
 @pytest.fixture(scope="session")

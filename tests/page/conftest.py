@@ -75,12 +75,10 @@ HOSTS = {
 
 
 @pytest.fixture(scope="session")
-def browser(chromium):
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield running
-        running.close()
+def browser(chromium, playwright_driver):
+    running = playwright_driver.chromium.launch(executable_path=chromium, args=FLAGS)
+    yield running
+    running.close()
 
 
 class _Files(http.server.BaseHTTPRequestHandler):

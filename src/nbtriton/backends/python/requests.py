@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.base import BackendRequest
 from nbtriton.backends.python.errors import TritonModelException
-from nbtriton.backends.python.responses import InferenceResponse, check_parameters
+from nbtriton.backends.python.responses import COMPACT, InferenceResponse, check_parameters
 from nbtriton.backends.python.sender import ResponseSender
 from nbtriton.backends.python.tensor import Tensor
 
@@ -157,7 +157,7 @@ class InferenceRequest:
 
     def parameters(self) -> str:
         """Return the request parameters as JSON."""
-        return json.dumps(self._parameters)
+        return json.dumps(self._parameters, separators=COMPACT)
 
     def preferred_memory(self) -> PreferredMemory | None:
         """Return where the outputs are wanted."""
@@ -244,7 +244,7 @@ class ReceivedRequest(InferenceRequest):
         return self._backend_request.timeout_us
 
     def parameters(self) -> str:
-        return json.dumps(dict(self._backend_request.parameters))
+        return json.dumps(dict(self._backend_request.parameters), separators=COMPACT)
 
     def preferred_memory(self) -> None:
         return None

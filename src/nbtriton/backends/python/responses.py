@@ -11,7 +11,10 @@ from nbtriton.backends.base import BackendRequest, Response
 from nbtriton.backends.python.errors import TritonError, TritonModelException, as_engine_error
 from nbtriton.backends.python.tensor import Tensor, wire_array
 
-__all__ = ["InferenceResponse", "check_parameters", "to_engine_response"]
+__all__ = ["COMPACT", "InferenceResponse", "check_parameters", "to_engine_response"]
+
+# As Triton writes parameters, for models that compare the text.
+COMPACT = (",", ":")
 
 
 class InferenceResponse:
@@ -63,7 +66,7 @@ class InferenceResponse:
 
     def parameters(self) -> str:
         """Return the response parameters as JSON."""
-        return json.dumps(self._parameters)
+        return json.dumps(self._parameters, separators=COMPACT)
 
 
 def to_engine_response(response: InferenceResponse, request: BackendRequest) -> Response:
