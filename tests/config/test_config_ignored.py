@@ -25,7 +25,6 @@ NEVER = {
         "cc_model_filenames { key: '7.5' value: 'model75.pt' }",
         "cc_model_filenames[7.5]",
     ),
-    "metric_tags": ("metric_tags { key: 'team' value: 'a' }", "metric_tags[team]"),
     "model_metrics": (
         "model_metrics { metric_control { metric_identifier { family: 'f' } } }",
         "model_metrics",

@@ -308,6 +308,22 @@ def test_unload_waits_as_long_as_it_is_told_to(server: Server):
     ]
 
 
+def test_P7_a_passive_instance_is_loaded_and_never_scheduled(server: Server):
+    log: list[str] = []
+    groups = (
+        "instance_group [ { name: 'at_work' kind: KIND_CPU }, "
+        "{ name: 'spare' kind: KIND_CPU passive: true } ]"
+    )
+    server.load(echo(groups), counted(log), name="m")
+    assert {"begin at_work_0", "begin spare_0"} <= set(log)
+    for _ in range(4):
+        server.infer("m", {"IN": ones()})
+    (model,) = server.models()
+    assert {one.name: one.executions for one in model.instances} == {"at_work_0": 4, "spare_0": 0}
+    assert server.unload("m", timeout_s=WAIT_S)
+    assert {"end at_work_0", "end spare_0"} <= set(log)
+
+
 def test_close_answers_everything_that_waits(gate: Gate):
     server = Server(gpus=())
     log: list[str] = []

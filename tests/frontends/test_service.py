@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nbtriton.config import as_config
 from nbtriton.engine import Server
 from nbtriton.errors import InternalError, LoadError
 from nbtriton.frontends import Endpoints, serve
@@ -318,6 +319,26 @@ def test_metrics_have_the_real_servers_names(reference, endpoints: Endpoints, tm
             theirs = families(reply.read().decode())
     ours = families(scrape(endpoints))
     assert {name: entry for name, entry in ours.items() if name.startswith("nv_")} == theirs
+
+
+def test_metric_tags_are_labels_of_the_models_metrics() -> None:
+    with (
+        Server(gpus=()) as server,
+        serve(server, http_port=0, metrics_port=0) as endpoints,
+    ):
+        config = as_config(MODELS["one"][0] + "metric_tags { key: 'team' value: 'vision' }")
+        server.load(config, Plain, name="one")
+        lines = scrape(endpoints).splitlines()
+        assert 'nv_inference_count{model="one",team="vision",version="1"} 0' in lines
+        failure = '{model="one",reason="OTHER",team="vision",version="1"} 0'
+        assert f"nv_inference_request_failure{failure}" in lines
+
+
+class Plain:
+    """A model that is loaded and not asked."""
+
+    def execute(self, requests: list[object]) -> list[object]:
+        raise AssertionError(requests)
 
 
 def test_a_scrape_does_not_wait_for_a_model(endpoints: Endpoints) -> None:

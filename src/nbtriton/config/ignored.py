@@ -32,8 +32,7 @@ _NEVER: Final = {
         "it chooses a file by the compute capability of a GPU; "
         "here the same code runs on every device"
     ),
-    "metric_tags": "there is no metrics endpoint that could show them",
-    "model_metrics": "there is no metrics endpoint that could show them",
+    "model_metrics": "the metrics endpoint has no histograms whose buckets could be chosen",
     "model_operations": "it loads TensorFlow's operator libraries, and there is no such backend",
     "model_repository_agents": "no agents run here: the model is loaded as it lies there",
     "instance_group.host_policy": (

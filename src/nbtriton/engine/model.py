@@ -89,6 +89,14 @@ class ModelRuntime(Runtime):
             )
             for index, plan in enumerate(active)
         ]
+        # Loaded, never scheduled (P7).
+        self._passive = [
+            Instance(
+                self, backend, InstanceContext(context, plan.name, plan.kind, plan.device_id), -1
+            )
+            for plan in plans
+            if plan.passive
+        ]
         self._sequences: SequenceTensors | None = None
         self._batcher: Batcher | SequenceBatcher
         if context.config.HasField("sequence_batching"):
@@ -129,9 +137,9 @@ class ModelRuntime(Runtime):
         """
         try:
             with shield:  # a thread that is half started could not be ended
-                for instance in self._instances:
+                for instance in self._everyone():
                     instance.start()
-            errors = [instance.wait_created() for instance in self._instances]
+            errors = [instance.wait_created() for instance in self._everyone()]
         except BaseException:
             self.retire()
             raise
@@ -144,6 +152,9 @@ class ModelRuntime(Runtime):
         if first is not None:
             self._end()
             raise first
+
+    def _everyone(self) -> list[Instance]:
+        return [*self._instances, *self._passive]
 
     def retire(self) -> None:
         """Take no more requests; finish the accepted ones, then finalize on a thread of its own."""
@@ -171,9 +182,9 @@ class ModelRuntime(Runtime):
         self._post(self._on_abandon, reason)
 
     def _end(self) -> None:
-        for instance in self._instances:
+        for instance in self._everyone():
             instance.stop()
-        for instance in self._instances:
+        for instance in self._everyone():
             instance.join()
         if self._limiter is not None:
             self._limiter.remove(self._instances)
@@ -403,7 +414,7 @@ class ModelRuntime(Runtime):
     def snapshot(self, state: str, reason: str) -> ModelSnapshot:
         """Return what can be seen of this version now."""
         books = self.statistics
-        instances = tuple(instance.snapshot() for instance in self._instances)
+        instances = tuple(instance.snapshot() for instance in self._everyone())
         waiting = self._batcher.waiting
         return ModelSnapshot(
             self.name, self.version, state, reason, self._backend.platform or self._backend.name,

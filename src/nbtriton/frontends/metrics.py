@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.python.metrics import Family, MetricKind, Sample, families_of
+from nbtriton.errors import TritonError
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
@@ -92,7 +93,10 @@ class Metrics:
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         lines: list[str] = []
-        stats = self._server.statistics()["model_stats"]
+        stats = [
+            {**entry, "tags": self._tags(entry["name"], int(entry["version"]))}
+            for entry in self._server.statistics()["model_stats"]
+        ]
         for name, what in _COUNTERS:
             _family(lines, name, what, "counter")
             for entry in stats:
@@ -104,19 +108,26 @@ class Metrics:
         name = "nv_inference_pending_request_count"
         _family(lines, name, "Instantaneous number of pending requests awaiting execution per-model.", "gauge")  # fmt: skip
         for model in self._server.models():
-            _sample(
-                lines, name, [("model", model.name), ("version", str(model.version))], model.queued
-            )
+            tags = self._tags(model.name, model.version)
+            entry = {"name": model.name, "version": str(model.version), "tags": tags}
+            _sample(lines, name, _labels(entry), model.queued)
         self._machine(lines)
         for family in families_of(self._server.models_view):
             _custom(lines, family)
         return ("\n".join(lines) + "\n").encode()
 
+    def _tags(self, name: str, version: int) -> dict[str, str]:
+        """Return the labels that a model's configuration adds to its metrics."""
+        try:
+            return dict(self._server.config(name, version).metric_tags)
+        except TritonError:  # not ready: it still has its counts
+            return {}
+
     def _failures(self, lines: list[str], entry: Mapping[str, Any]) -> None:
         # The books do not tell reasons apart; refused requests are not in them (scheduling.md §18).
         for reason in _REASONS:
             count = entry["inference_stats"]["fail"]["count"] if reason == "BACKEND" else 0
-            labels = [("model", entry["name"]), ("reason", reason), ("version", entry["version"])]
+            labels = sorted([*_labels(entry), ("reason", reason)])
             _sample(lines, "nv_inference_request_failure", labels, count)
 
     def _cache(self, lines: list[str], stats: Iterable[Mapping[str, Any]]) -> None:
@@ -167,8 +178,8 @@ class Metrics:
         return (busy - before_busy) / passed if passed > 0 else 0.0
 
 
-def _labels(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [("model", entry["name"]), ("version", entry["version"])]
+def _labels(entry: Mapping[str, Any]) -> Labels:
+    return sorted({**entry["tags"], "model": entry["name"], "version": entry["version"]}.items())
 
 
 def _counter(name: str, entry: Mapping[str, Any]) -> int:
