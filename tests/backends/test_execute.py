@@ -325,7 +325,7 @@ def test_a_received_request_tells_what_the_client_said(make, run):
         ),
     )
     assert seen == [
-        ("7", "seq", 1, 250, '{"k": "v", "n": 1, "b": true}', {"OUT"}, True, ["IN"], None, True),
+        ("7", "seq", 1, 250, '{"k":"v","n":1,"b":true}', {"OUT"}, True, ["IN"], None, True),
         3,
     ]
 
