@@ -139,6 +139,17 @@ class ServerHandle(Protocol):
         """
         ...
 
+    def awaits(self, future: Any, idle: Callable[[], bool]) -> None:
+        """Tell that a coroutine may await a future of `submit`.
+
+        ``idle()`` is True while nothing but such answers can make the caller's coroutines go on.
+        """
+        ...
+
+    def look_for_circles(self) -> None:
+        """Answer calls that would wait for each other for ever; called when coroutines rest."""
+        ...
+
     def is_model_ready(self, name: str, version: int = -1) -> bool: ...
     def is_decoupled(self, name: str, version: int = -1) -> bool: ...
     def load_model(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbtriton.backends.base import Response
+from nbtriton.engine.waits import executing, waits
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.tensors import Array
 
@@ -63,6 +64,18 @@ class ModelServer:
     ) -> InferenceFuture:
         """Like `submit`, for a caller that will wait: runs here what an idle instance can run."""
         return self._server.submit_here(model_name, inputs, **options)
+
+    def awaits(self, future: InferenceFuture, idle: Callable[[], bool]) -> None:
+        """Note that a coroutine of the model that calls may await this answer."""
+        callers, request = executing.get(), future.pending
+        if not callers or request is None:
+            return
+        waits.begin_await(callers[-1], request, idle)
+        future.add_done_callback(lambda _: waits.end_await(callers[-1], request))
+
+    def look_for_circles(self) -> None:
+        """Answer calls that wait for each other; called when coroutines have come to rest."""
+        waits.check()
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
         """Return True if the model takes requests; False also for an unknown one."""

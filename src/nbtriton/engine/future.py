@@ -57,6 +57,11 @@ class InferenceFuture:
         self._waiters: list[Any] = []
         self._callbacks: list[Callable[[InferenceFuture], object]] = []
 
+    @property
+    def pending(self) -> InferenceRequest | None:
+        """The request while it has no answer."""
+        return self._request
+
     def done(self) -> bool:
         """Return True once the answer, the error or the cancellation is there."""
         return self._done
@@ -145,7 +150,7 @@ class InferenceFuture:
         depth = shield.depth
         # A model that waits without a limit for another one may wait for itself.
         request = self._request
-        callers = executing.instances if timeout_s is None and request is not None else ()
+        callers = executing.get() if timeout_s is None and request is not None else ()
         if callers and request is not None:
             waits.begin(callers, request)
         try:

@@ -50,6 +50,8 @@ class Instance:
         self._created = threading.Event()
         self._error: BaseException | None = None
         self.running: Sequence[InferenceRequest] = ()
+        self.decoupled = owner.interface.decoupled
+        self.thread = 0  # where it executes now, or did last
         self._batch_size = 0
         self._executions = 0
         self._busy_ns = 0
@@ -133,8 +135,8 @@ class Instance:
         inline = inline_runs
         root = inline.root
         on_main = get_ident() == MAIN_THREAD
-        callers = executing.instances
-        executing.instances = (*callers, self)
+        token = executing.set((*executing.get(), self))
+        self.thread = get_ident()
         depth = shield.depth
         # What follows from a response that the code sends early cannot wait for its return.
         inline.root = None
@@ -147,7 +149,7 @@ class Instance:
             if on_main:
                 shield.depth = depth
             inline.root = root
-            executing.instances = callers
+            executing.reset(token)
 
     def _settle(
         self,

@@ -11,6 +11,9 @@ needs no locks of the models it looks at, only that no wait began or ended meanw
 from __future__ import annotations
 
 import threading
+from _thread import get_ident
+from collections.abc import Callable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from nbtriton.errors import UnavailableError
@@ -22,16 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["executing", "waits"]
 
 
-class _Executing(threading.local):
-    """The instances whose model code is on this thread's stack, the outermost first.
-
-    A call that takes the direct path runs the callee's instance inside the caller's.
-    """
-
-    instances: tuple[Instance, ...] = ()
-
-
-executing = _Executing()
+# The instances whose model code calls, the outermost first: a call that takes the direct path runs
+# the callee's instance inside the caller's. A context variable, as coroutines run on other threads.
+executing: ContextVar[tuple[Instance, ...]] = ContextVar("nbtriton_executing", default=())
 
 
 class _Waits:
@@ -40,16 +36,42 @@ class _Waits:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[Instance, InferenceRequest] = {}
+        # What the coroutines of an instance have asked for, and whether they can do without.
+        self._awaited: dict[Instance, dict[InferenceRequest, Callable[[], bool]]] = {}
         self._changes = 0
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._waiting or self._awaited)
+
+    def begin_await(
+        self, instance: Instance, request: InferenceRequest, idle: Callable[[], bool]
+    ) -> None:
+        """A coroutine of an instance has sent a request, whose answer it may await.
+
+        ``idle()`` tells whether nothing but answers can make the instance's coroutines go on.
+        """
+        if instance.decoupled:  # its execute has returned
+            return
+        with self._lock:
+            self._awaited.setdefault(instance, {})[request] = idle
+            self._changes += 1
+
+    def end_await(self, instance: Instance, request: InferenceRequest) -> None:
+        """The answer is there."""
+        with self._lock:
+            calls = self._awaited.get(instance, {})
+            calls.pop(request, None)
+            if not calls:
+                self._awaited.pop(instance, None)
+            self._changes += 1
 
     def begin(self, instances: tuple[Instance, ...], request: InferenceRequest) -> None:
         """The instances on a thread's stack wait for this request from now on."""
         with self._lock:
             for instance in instances:
-                self._waiting[instance] = request
+                # What a decoupled model does after execute returned blocks no instance.
+                if not instance.decoupled or instance.thread == get_ident():
+                    self._waiting[instance] = request
             self._changes += 1
         self.check()
 
@@ -65,10 +87,16 @@ class _Waits:
         while True:
             with self._lock:
                 before = self._changes
-                calls = list(self._waiting.items())
+                calls = [
+                    (instance, request)
+                    for instance, asked in self._awaited.items()
+                    for request in asked
+                ]
+                calls += self._waiting.items()
             # The innermost caller of a thread is the last one that began to wait.
             stuck = next(
-                (call for call in reversed(calls) if self._stuck(call[1], {call[0]})), None
+                (c for c in reversed(calls) if self._blocked(c[0], set()) and self._circle(*c)),
+                None,
             )
             if stuck is None:
                 return
@@ -86,14 +114,24 @@ class _Waits:
             return any(self._stuck(step, seen) for step in blockers)
         return bool(blockers) and all(self._blocked(instance, seen) for instance in blockers)
 
+    def _circle(self, instance: Instance, request: InferenceRequest) -> bool:
+        return self._stuck(request, {instance})
+
     def _blocked(self, instance: Instance, seen: set[Instance]) -> bool:
         if instance in seen:
             return True
+        if not instance.running:
+            return False
         call = self._waiting.get(instance)
-        if call is None:
+        if call is not None:
+            seen.add(instance)
+            return self._stuck(call, seen)
+        with self._lock:
+            asked = dict(self._awaited.get(instance, {}))
+        if not asked or not all(idle() for idle in asked.values()):
             return False
         seen.add(instance)
-        return self._stuck(call, seen)
+        return all(self._stuck(request, seen) for request in asked)
 
     @staticmethod
     def _refuse(instance: Instance, request: InferenceRequest) -> None:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
 from nbtriton.backends.base import Response, ServerHandle
 from nbtriton.backends.python.errors import TritonError, TritonModelException
+from nbtriton.backends.python.loop import mark_answer, only_awaits_answers
 from nbtriton.backends.python.requests import InferenceRequest, MemoryType, PreferredMemory
 from nbtriton.backends.python.responses import InferenceResponse
 from nbtriton.backends.python.running import current, current_server
@@ -128,6 +130,10 @@ def execute_async(request: InferenceRequest, decoupled: bool) -> asyncio.Future[
             loop.call_soon_threadsafe(deliver, response)
 
     future.add_done_callback(done)
+    mark_answer(answer)
+    server.awaits(future, partial(only_awaits_answers, loop))
+    # Once this coroutine, too, waits.
+    loop.call_soon(server.look_for_circles)
     return answer
 
 

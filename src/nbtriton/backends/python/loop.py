@@ -1,6 +1,6 @@
 """The event loop that an instance owns for ``async def execute``."""
 
-# ruff: noqa: SLF001 - the running loop is set in no other way
+# ruff: noqa: SLF001 - asyncio has no other way to set the running loop, or to ask what tasks await
 from __future__ import annotations
 
 import asyncio
@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 __all__ = ["LoopThread", "Outcome", "without_running_loop"]
 
@@ -22,6 +23,38 @@ class Outcome:
 
     value: object = None
     error: BaseException | None = None
+
+
+# Futures of calls to other models, as coroutines await them.
+_answers: WeakSet[asyncio.Future[Any]] = WeakSet()
+
+
+def mark_answer(future: asyncio.Future[Any]) -> None:
+    """Note that a future is the answer of another model."""
+    _answers.add(future)
+
+
+def only_awaits_answers(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return True if every task of a loop waits for answers of other models, and nothing else.
+
+    A timer that is set may end a wait, so with one the answer is False; so it is whenever a task
+    waits for something unknown.
+    """
+    inner: Any = loop
+    try:
+        tasks = asyncio.all_tasks(loop)
+        timers = [timer for timer in inner._scheduled if not timer.cancelled()]
+    except RuntimeError:  # changed while we looked: something moves
+        return False
+    return bool(tasks) and not timers and all(_awaits_answers(task) for task in tasks)
+
+
+def _awaits_answers(task: Any) -> bool:
+    waiter = task._fut_waiter
+    if waiter is None:
+        return False
+    parts = getattr(waiter, "_children", [waiter])  # of a gather
+    return all(part.done() or part in _answers or isinstance(part, asyncio.Task) for part in parts)
 
 
 class LoopThread:
