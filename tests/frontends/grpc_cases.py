@@ -122,7 +122,7 @@ CASES = [
          outputs={"OUT": [b"9.000000:1:one", b"5.000000:2:two"]}),
     Case("binary_data_output is a parameter like any other",
          infer("parameters", [tensor(shape=[1])], [ONES[:4]], parameters={"binary_data_output": True}),
-         outputs={"OUT": [b'{"binary_data_output": true}']},
+         outputs={"OUT": [b'{"binary_data_output":true}']},
          ours_only=True),  # the real server's JSON has no spaces
     Case("P-9 an empty version is the highest", infer("one", version=""), outputs={"OUT": np.ones((1, 4), FP32)}),
     Case("priority may be unsigned", infer("one", parameters={"priority": UInt(3)}),

@@ -441,7 +441,7 @@ def test_headers_become_parameters(server: Server) -> None:
     ):
         request = infer("parameters", [tensor(shape=[1])], [b"\0\0\0\0"])
         seen = ask(channel, "ModelInfer", request, metadata=[("my-key", "v"), ("other", "w")])
-        assert b'{"my-key": "v"}' in seen.response.raw_output_contents[0]
+        assert b'{"my-key":"v"}' in seen.response.raw_output_contents[0]
 
 
 # -- the end -----------------------------------------------------------------------------------------

@@ -184,9 +184,10 @@ def test_plot_draws_a_line_a_configuration_and_leaves_no_figure_open():
     found = report(
         point(1, configuration={"instances": 1}), point(1, configuration={"instances": 2}), failed()
     )
+    before = plt.get_fignums()
     figure = found.plot()
     assert [line.get_label() for line in figure.axes[0].lines] == ["instances=1", "instances=2"]
-    assert plt.get_fignums() == []
+    assert plt.get_fignums() == before
     assert found.plot(figure.axes[0]) is figure
 
 
