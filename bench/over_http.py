@@ -23,34 +23,13 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from doubling import CONFIG, MODEL
 from nbtriton.errors import TritonError
 from nbtriton.repository.reference import Reference, ensure_reference
 
 CONNECTIONS = 32
 TARGET = 1.5
 
-MODEL = """
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        responses = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", x * 2)]))
-        return responses
-"""
-
-CONFIG = """
-name: "double"
-backend: "python"
-max_batch_size: 32
-input { name: "IN" data_type: TYPE_FP32 dims: [ 16 ] }
-output { name: "OUT" data_type: TYPE_FP32 dims: [ 16 ] }
-instance_group { count: 1 kind: KIND_CPU }
-dynamic_batching { }
-"""
 
 # The other process: loads the model, says its port, ends with its input.
 SERVE = """

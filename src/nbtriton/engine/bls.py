@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nbtriton.backends.base import Response
 from nbtriton.engine.waits import executing, waits
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.tensors import Array
@@ -36,28 +35,10 @@ class ModelServer:
         self._server = server
 
     def submit(
-        self,
-        model_name: str,
-        inputs: Mapping[str, Array],
-        *,
-        version: int = -1,
-        outputs: Sequence[str] = (),
-        request_id: str = "",
-        priority: int = 0,
-        timeout_us: int = 0,
-        correlation_id: int | str = 0,
-        sequence_start: bool = False,
-        sequence_end: bool = False,
-        parameters: Mapping[str, bool | int | str] | None = None,
-        on_response: Callable[[Response, bool], None] | None = None,
+        self, model_name: str, inputs: Mapping[str, Array], **options: Any
     ) -> InferenceFuture:
-        """Send a request through normal scheduling (B1)."""
-        return self._server.submit(
-            model_name, inputs, version=version, outputs=outputs, request_id=request_id,
-            priority=priority, timeout_us=timeout_us, correlation_id=correlation_id,
-            sequence_start=sequence_start, sequence_end=sequence_end, parameters=parameters,
-            on_response=on_response,
-        )  # fmt: skip
+        """Send a request through normal scheduling (B1); options as for `Server.submit`."""
+        return self._server.submit(model_name, inputs, **options)
 
     def submit_here(
         self, model_name: str, inputs: Mapping[str, Array], **options: Any

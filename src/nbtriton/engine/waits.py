@@ -95,7 +95,11 @@ class _Waits:
                 calls += self._waiting.items()
             # The innermost caller of a thread is the last one that began to wait.
             stuck = next(
-                (c for c in reversed(calls) if self._blocked(c[0], set()) and self._circle(*c)),
+                (
+                    c
+                    for c in reversed(calls)
+                    if self._blocked(c[0], set()) and self._stuck(c[1], {c[0]})
+                ),
                 None,
             )
             if stuck is None:
@@ -113,9 +117,6 @@ class _Waits:
         if isinstance(blockers, list):  # the steps of an ensemble: one that is stuck is enough
             return any(self._stuck(step, seen) for step in blockers)
         return bool(blockers) and all(self._blocked(instance, seen) for instance in blockers)
-
-    def _circle(self, instance: Instance, request: InferenceRequest) -> bool:
-        return self._stuck(request, {instance})
 
     def _blocked(self, instance: Instance, seen: set[Instance]) -> bool:
         if instance in seen:
