@@ -1,0 +1,259 @@
+"""Which versions serve: how they come, replace each other and leave (scheduling.md §16)."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from time import monotonic
+
+from nbtriton.backends.base import ServerHandle
+from nbtriton.config import ModelConfig, normalize, validate_ensemble
+from nbtriton.engine.cache import ResponseCache
+from nbtriton.engine.clock import SchedulerThread
+from nbtriton.engine.devices import visible_gpus
+from nbtriton.engine.ensemble import EnsembleRuntime
+from nbtriton.engine.inspection import Inspection
+from nbtriton.engine.limiter import Limiter
+from nbtriton.engine.loading import build_ensemble, build_model
+from nbtriton.engine.registry import Entry, Registry, Slot, versions_to_keep
+from nbtriton.engine.runtime import Runtime
+from nbtriton.engine.shield import shield
+from nbtriton.errors import ConfigError, EngineStoppedError
+
+__all__ = ["Versions"]
+
+
+class Versions(Inspection, ABC):
+    """The versions of a `nbtriton.Server`'s models, made, installed and retired.
+
+    One change at a time, under a lock that no request takes: readers see the registry before a
+    change or after it.
+
+    Parameters
+    ----------
+    gpus : sequence of int, optional
+        Ids of the GPUs that models may use; all visible ones by default.
+    cache : ResponseCache, optional
+        Given to the versions that want one.
+    limiter : Limiter, optional
+        Where rates are limited.
+    """
+
+    def __init__(
+        self, gpus: Sequence[int] | None, cache: ResponseCache | None, limiter: Limiter | None
+    ) -> None:
+        super().__init__(Registry())
+        self.limiter = limiter
+        self.cache = cache
+        self._gpus = None if gpus is None else tuple(gpus)
+        self._changing = threading.RLock()
+        self._clock = SchedulerThread()
+        self._leaving: list[Runtime] = []
+        self._closed = False
+
+    @property
+    @abstractmethod
+    def models_view(self) -> ServerHandle:
+        """What model code gets of this server; its models' own metrics are kept under it."""
+
+    def build(
+        self,
+        config: ModelConfig,
+        source: object,
+        version: int,
+        *,
+        example: object = None,
+        batching: object = None,
+        auto_complete: bool = True,
+    ) -> Runtime:
+        """Make one version that no request finds yet: for `install`, or to be retired.
+
+        Several threads may build at once. An ensemble has no source.
+
+        Raises
+        ------
+        ConfigError, LoadError
+            As `load`.
+        """
+        runtime: Runtime
+        if source is None:
+            runtime = build_ensemble(
+                config, version, self._registry.configs(), self._registry.resolve
+            )
+        else:
+            runtime = build_model(
+                config,
+                source,
+                version,
+                example=example,
+                gpus=visible_gpus() if self._gpus is None else self._gpus,
+                server=self.models_view,
+                clock=self._clock,
+                limiter=self.limiter,
+                batching=batching,
+                auto_complete=auto_complete,
+            )
+        if runtime.config.response_cache.enable:
+            runtime.cache = self.cache
+        return runtime
+
+    def install(
+        self,
+        name: str,
+        user_config: ModelConfig,
+        runtimes: Sequence[Runtime],
+        *,
+        keep: Collection[int] = (),
+    ) -> None:
+        """Let exactly these versions serve a model; those that did so before leave (L17).
+
+        Versions to `keep` stay as they are, with what they counted and what their code holds (L16).
+
+        Raises
+        ------
+        EngineStoppedError
+            The server is closed; the versions are retired.
+        """
+        with self._changing, shield:
+            if self._closed:
+                for runtime in runtimes:
+                    runtime.retire()
+            self._check_open()
+            old = self._registry.entries.get(name)
+            before = old.slots if old is not None else {}
+            kept = {version: before[version] for version in keep}
+            for slot in kept.values():
+                policy = normalize(user_config, name=name).version_policy
+                slot.runtime.config.version_policy.CopyFrom(policy)
+            self._registry.entries[name] = Entry(
+                kept | {runtime.version: Slot(runtime) for runtime in runtimes}, user_config
+            )
+            for version, slot in before.items():
+                if version not in kept:
+                    self._retire(slot.runtime)
+            self._check_dependents(name)
+
+    def leaving(self) -> set[tuple[str, int]]:
+        """Return name and version of what is unloaded and not yet finished."""
+        return {(old.name, old.version) for old in self._leaving if not old.wait_retired(0)}
+
+    def _put(self, name: str, user_config: ModelConfig, runtime: Runtime) -> None:
+        old = self._registry.entries.get(name)
+        slots = dict(old.slots) if old is not None else {}
+        replaced = slots.get(runtime.version)
+        slots[runtime.version] = Slot(runtime)
+        kept = versions_to_keep(runtime.config, slots)
+        if not kept:
+            self._retire(runtime)
+            raise ConfigError(
+                f"at least one version must be available under the version policy of model '{name}'",
+                field="version_policy",
+            )
+        gone = [slot for number, slot in slots.items() if number not in kept]
+        if replaced is not None:
+            gone.append(replaced)
+        self._registry.entries[name] = Entry(
+            {number: slot for number, slot in slots.items() if number in kept}, user_config
+        )
+        for slot in gone:
+            self._retire(slot.runtime)
+        self._check_dependents(name)
+
+    def _retire(self, runtime: Runtime) -> None:
+        self._leaving = [old for old in self._leaving if not old.wait_retired(0)]
+        self._leaving.append(runtime)
+        runtime.leave()
+
+    def _check_dependents(self, name: str) -> None:
+        """Ensembles follow their composing models: out of service, and back again (E18)."""
+        for ensemble in self._registry.dependents(name):
+            entry = self._registry.entries[ensemble]
+            for number, slot in entry.slots.items():
+                if not isinstance(slot.runtime, EnsembleRuntime):
+                    continue
+                slot.runtime.members_changed()
+                try:
+                    validate_ensemble(slot.runtime.config, self._registry.configs())
+                except ConfigError as error:
+                    changed = Slot(slot.runtime, "UNAVAILABLE", error.message)
+                else:
+                    changed = Slot(slot.runtime)
+                entry = entry.with_slot(number, changed)
+            self._registry.entries[ensemble] = entry
+
+    def unload(
+        self, name: str, unload_dependents: bool = False, *, timeout_s: float | None = 0.0
+    ) -> bool:
+        """Unload all versions of a model.
+
+        New requests are refused at once; those that were accepted are finished (L18). Unloading
+        what is not loaded succeeds, as in Triton.
+
+        Parameters
+        ----------
+        name : str
+        unload_dependents : bool
+            For an ensemble: unload its composing models too, unless another ensemble uses them.
+        timeout_s : float or None
+            Seconds to wait until the last request is finished; 0 does not wait, None has no limit.
+
+        Returns
+        -------
+        bool
+            True once nothing of the model is left.
+        """
+        with self._changing, shield:
+            entry = self._registry.entries.pop(name, None)
+            if entry is None:
+                return True
+            runtimes = [slot.runtime for slot in entry.slots.values()]
+            members = {
+                step.model_name
+                for runtime in runtimes
+                for step in runtime.config.ensemble_scheduling.step
+            }
+            for runtime in runtimes:
+                self._retire(runtime)
+            self._check_dependents(name)
+            if unload_dependents:
+                for member in members:
+                    if not self._registry.dependents(member):
+                        self.unload(member, unload_dependents=True)
+        deadline = None if timeout_s is None else monotonic() + timeout_s
+        return all(
+            runtime.wait_retired(None if deadline is None else max(0.0, deadline - monotonic()))
+            for runtime in runtimes
+        )
+
+    def close(self, *, timeout_s: float = 5.0) -> None:
+        """Stop: finish what runs, answer what waits, end all threads. Harmless when repeated.
+
+        Parameters
+        ----------
+        timeout_s : float
+            Seconds to wait for requests that are executing. Those that still wait in a queue are
+            answered with `EngineStoppedError` at once.
+        """
+        with self._changing, shield:
+            self._closed = True
+            runtimes = [
+                slot.runtime
+                for entry in self._registry.entries.values()
+                for slot in entry.slots.values()
+            ]
+            self._registry.entries.clear()
+            runtimes += self._leaving
+            self._leaving = []
+            for runtime in runtimes:
+                runtime.retire()
+                runtime.abandon("Server is stopping")
+        deadline = monotonic() + timeout_s
+        for runtime in runtimes:
+            runtime.wait_retired(max(0.0, deadline - monotonic()))
+        self._clock.stop()
+        shield.remove()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineStoppedError("the server is closed", hint="make a new nbtriton.Server()")
