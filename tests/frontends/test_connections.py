@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import socket
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -344,6 +345,30 @@ def test_closing_can_wait_for_what_runs() -> None:
             assert client.receive().status == 200
             closing.join(30)
             assert not closing.is_alive()
+
+
+def listens(port: int | None) -> bool:
+    with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+def test_ports_are_closed_side_by_side() -> None:
+    gate = Gate()
+    with Server(gpus=()) as server:
+        server.load(CONFIG, gated(gate), name="gated")
+        endpoints = serve(server, http_port=0, metrics_port=0)
+        ports = (endpoints.http_port, endpoints.metrics_port)
+        with Client(endpoints.http_port) as client:
+            client.send(post("/v2/models/gated/infer", ones()))
+            gate.wait_entered()
+            closing = threading.Thread(target=endpoints.close, kwargs={"drain_s": 30.0})
+            closing.start()
+            # None of them waits for the request that HTTP still has to answer.
+            until(lambda: not any(map(listens, ports)))
+            gate.open()
+            assert client.receive().status == 200
+            closing.join(30)
 
 
 def test_closing_cancels_what_runs() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from nbtriton.engine.shield import shield
 from nbtriton.frontends.exchange import Exchange, Reply, error_body
 from nbtriton.frontends.handlers import Handlers
 from nbtriton.frontends.http import HttpEndpoint
@@ -41,6 +42,7 @@ class Endpoints:
         self.service = service
         self._thread = thread
         self._open: dict[str, Endpoint] = {}
+        self._leaving: list[threading.Thread] = []
         self._closing = threading.Lock()
 
     def add(self, protocol: str, endpoint: Endpoint) -> None:
@@ -72,10 +74,21 @@ class Endpoints:
             Seconds to wait for requests that are being answered; the rest are cancelled.
         """
         with self._closing:
-            while self._open:
-                protocol = next(iter(self._open))
-                self._open[protocol].close(drain_s=drain_s)
-                del self._open[protocol]
+            # Side by side: each may take all of `drain_s`.
+            with shield:
+                while self._open:
+                    protocol, endpoint = self._open.popitem()
+                    thread = threading.Thread(
+                        target=endpoint.close,
+                        kwargs={"drain_s": drain_s},
+                        name=f"nbtriton-close-{protocol}",
+                        daemon=True,
+                    )
+                    self._leaving.append(thread)
+                    thread.start()
+            while self._leaving:
+                self._leaving[-1].join()
+                self._leaving.pop()
             self._thread.stop()
             self.service.shared_memory.close()
 

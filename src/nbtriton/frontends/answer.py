@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from nbtriton.errors import InternalError, InvalidArgumentError
+from nbtriton.errors import InvalidArgumentError
 from nbtriton.frontends.classification import classify
 from nbtriton.frontends.jsontext import dumps, write_array
-from nbtriton.frontends.wire import wire_bytes
+from nbtriton.frontends.wire import wire_bytes, write_shared
 from nbtriton.tensors import datatype_of, shape_of, to_numpy
 
 if TYPE_CHECKING:
@@ -87,7 +85,7 @@ def encode_infer(
             head += (b',"data":', json_elements(array, datatype), b"}")
         else:
             assert wanted.lease is not None
-            _write_shared(wanted.lease.view, array, name)
+            write_shared(wanted.lease.view, array, name)
             head.append(b"}")
     head.append(b"]}")
     text = b"".join(head)
@@ -130,17 +128,3 @@ def json_elements(array: Array, datatype: str) -> bytes:
             for item in host.reshape(-1).tolist()
         ]
     )
-
-
-def _write_shared(region: memoryview, array: Array, name: str) -> None:
-    if type(array) is np.ndarray and array.dtype.kind not in "OSU":
-        data: memoryview | bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-    else:
-        data = wire_bytes(array)
-    size = len(data)
-    if len(region) < size:
-        raise InternalError(
-            f"shared memory size specified with the request for output '{name}' ({len(region)} "
-            f"bytes) should be at least {size} bytes to hold the results"
-        )
-    region[:size] = data

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbtriton.errors import InvalidArgumentError
-from nbtriton.frontends.answer import _write_shared as write_shared
 from nbtriton.frontends.classification import classify
 from nbtriton.frontends.grpc_messages import messages, set_parameters, varint
-from nbtriton.frontends.wire import wire_bytes
+from nbtriton.frontends.wire import wire_bytes, write_shared
 from nbtriton.tensors import datatype_of, shape_of
 
 if TYPE_CHECKING:

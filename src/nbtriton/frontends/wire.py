@@ -29,7 +29,15 @@ from nbtriton.tensors import (
 if TYPE_CHECKING:
     from nbtriton.engine import Interface
 
-__all__ = ["WireInput", "arrays_of", "element_count", "log_prefix", "raw_input", "wire_bytes"]
+__all__ = [
+    "WireInput",
+    "arrays_of",
+    "element_count",
+    "log_prefix",
+    "raw_input",
+    "wire_bytes",
+    "write_shared",
+]
 
 _DTYPES = {name: numpy_dtype(name) for name in DATATYPES if name not in ("BYTES", "BF16")}
 Data = bytes | memoryview | np.ndarray[Any, Any]
@@ -310,3 +318,24 @@ def wire_bytes(array: Array) -> bytes:
             bits: bytes = array.detach().cpu().contiguous().view(torch.int16).numpy().tobytes()
             return bits
     return to_numpy(array).tobytes()
+
+
+def write_shared(region: memoryview, array: Array, name: str) -> None:
+    """Write an output's bytes to the beginning of a shared-memory region.
+
+    Raises
+    ------
+    InternalError
+        The region is too small for it.
+    """
+    if type(array) is np.ndarray and array.dtype.kind not in "OSU":
+        data: memoryview | bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    else:
+        data = wire_bytes(array)
+    size = len(data)
+    if len(region) < size:
+        raise InternalError(
+            f"shared memory size specified with the request for output '{name}' ({len(region)} "
+            f"bytes) should be at least {size} bytes to hold the results"
+        )
+    region[:size] = data
