@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Sequence
 
@@ -67,12 +68,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_perf(perf: argparse.ArgumentParser) -> None:
     perf.description = (
-        "Load one model and measure its throughput and latency in this process, with "
-        "perf_analyzer's rules; %triton_perf takes the same options."
+        "Load one model and measure its throughput and latency in this process, or those of a "
+        "server at a URL, with perf_analyzer's rules; %triton_perf takes the same options."
     ).replace("%", "%%")
     add = perf.add_argument
     add("model", metavar="MODEL", help="a model or an ensemble")
-    add("--model-repository", metavar="DIR", action="append", required=True)
+    place = perf.add_mutually_exclusive_group(required=True)
+    place.add_argument("--model-repository", metavar="DIR", action="append")
+    place.add_argument(
+        "-u", "--url", metavar="HOST:PORT", help="http:// or grpc:// may stand in front"
+    )
+    add("-i", "--protocol", choices=("http", "grpc"), help="with --url; http by default")
     add("-c", "--concurrency", metavar="LEVELS", default="1", help="8, 1:32, 1:32:x2 or 1,8,32")
     add("--request-rate", metavar="LEVELS", help="or requests per second, written likewise")
     add("--request-distribution", choices=("constant", "poisson"), default="constant")
@@ -152,15 +158,20 @@ def _perf(arguments: argparse.Namespace) -> int:
     from nbtriton.perf import perf
     from nbtriton.process import Server
 
-    with Server() as server:
-        control = server.load_repository(
-            arguments.model_repository, control_mode="explicit", load_models=[arguments.model]
-        )
-        if arguments.model in control.errors:
-            raise control.errors[arguments.model]
+    with contextlib.ExitStack() as stack:
+        server = None
+        if arguments.url is None:
+            server = stack.enter_context(Server())
+            control = server.load_repository(
+                arguments.model_repository, control_mode="explicit", load_models=[arguments.model]
+            )
+            if arguments.model in control.errors:
+                raise control.errors[arguments.model]
         report = perf(
             server,
             arguments.model,
+            url=arguments.url,
+            protocol=arguments.protocol,
             concurrency=arguments.concurrency,
             request_rate=arguments.request_rate,
             request_distribution=arguments.request_distribution,

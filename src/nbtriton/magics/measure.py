@@ -52,6 +52,14 @@ class MeasureMagics(Magics):
         "-c", "--concurrency", metavar="LEVELS",
         help="requests kept outstanding: 8, 1:32, 1:32:4, 1:32:x2 (doubling) or 1,8,32",
     )  # fmt: skip
+    @argument(
+        "-u", "--url", metavar="HOST:PORT",
+        help="measure a server there; http:// or grpc:// may stand in front",
+    )  # fmt: skip
+    @argument(
+        "-i", "--protocol", choices=("inproc", "http", "grpc"),
+        help="with --url, how to ask it; http by default",
+    )  # fmt: skip
     @argument("--request-rate", metavar="LEVELS", help="or requests per second, written likewise")
     @argument(
         "--request-distribution", choices=("constant", "poisson"), default="constant",
@@ -101,6 +109,7 @@ class MeasureMagics(Magics):
 
             report = %triton_perf double --concurrency 1:8:x2 --quick
             %triton_perf double -c 8 --dynamic-batching off,on --instances 1,2 --quick
+            %triton_perf double -c 8 --url grpc://gpu-box:8001
         """
         from nbtriton.magics.live import LiveRun
         from nbtriton.perf import perf
@@ -119,8 +128,10 @@ class MeasureMagics(Magics):
         run = LiveRun(self.shell, options.name, visible=visible)
         report = run.of(
             lambda: perf(
-                server(),
+                None if options.url is not None else server(),
                 options.name,
+                url=options.url and unquoted(options.url),
+                protocol=None if options.protocol == "inproc" else options.protocol,
                 concurrency=1 if options.concurrency is None else unquoted(options.concurrency),
                 request_rate=options.request_rate and unquoted(options.request_rate),
                 request_distribution=options.request_distribution,

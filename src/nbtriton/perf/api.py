@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
@@ -16,10 +17,11 @@ from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.perf.data import InputData, Inputs, Request, generate, requests_from
 from nbtriton.perf.loads import Distribution, RequestIntervals, parse_levels
 from nbtriton.perf.measure import Level, MeasurementMode, WindowPlan
+from nbtriton.perf.remote import RemoteProtocol, RemoteServer, Target, remote_server
 from nbtriton.perf.report import Observer, PerfReport
 from nbtriton.perf.search import check_search
 from nbtriton.perf.session import LevelPlan, Session
-from nbtriton.perf.sweep import Configurator, combinations, model_tree
+from nbtriton.perf.sweep import Configuration, Configurator, combinations, model_tree
 from nbtriton.perf.windows import STABLE_WINDOWS, StabilityRule
 
 if TYPE_CHECKING:
@@ -47,9 +49,11 @@ _QUICK_LEVELS = 8
 
 
 def perf(
-    server: Server,
+    server: Server | None,
     model: str,
     *,
+    url: str | None = None,
+    protocol: RemoteProtocol | None = None,
     concurrency: int | str | range | Iterable[int] = 1,
     request_rate: float | str | Iterable[float] | None = None,
     request_distribution: Distribution = "constant",
@@ -77,17 +81,24 @@ def perf(
     quick: bool = False,
     observer: Observer | None = None,
 ) -> PerfReport:
-    """Measure a model's throughput and latency under load, in the process, as perf_analyzer does.
+    """Measure a model's throughput and latency under load, as perf_analyzer does.
 
     >>> report = nt.perf(server, "bert", concurrency="1:32:x2", instances=[1, 2])  # doctest: +SKIP
     >>> report.best(p99_ms=20).label  # doctest: +SKIP
     'instances=2'
+    >>> nt.perf(None, "bert", url="gpu-box:8000", concurrency=8)  # doctest: +SKIP
 
     Parameters
     ----------
     server : Server
+        In this process; None with a `url`.
     model : str
         A model or an ensemble that is loaded.
+    url : str, optional
+        A server of any kind that speaks Triton's protocol: ``host:port``, or with ``http://`` or
+        ``grpc://`` in front. Its configuration stays as it is.
+    protocol : {"http", "grpc"}, optional
+        How it is asked; HTTP by default.
     concurrency : int, str, range or iterable of int
         Requests kept outstanding, one level each: ``8``, ``"1:32"`` (with 32), ``"1:32:4"``,
         ``"1:32:x2"`` (doubling), ``range(1, 33)``, ``[1, 8, 32]``. ``"1:0"`` goes on until
@@ -156,6 +167,8 @@ def perf(
         Options that make no sense, in perf_analyzer's words where it has some.
     NotFoundError
         No such model.
+    UnavailableError
+        Nobody answers at the URL.
 
     Notes
     -----
@@ -186,86 +199,130 @@ def perf(
         preferred=preferred,
     )
     sizes = list(batch_size) if isinstance(batch_size, Sequence) else [batch_size]
-    ensembles, others = model_tree(server, model)
-    config = ensembles.get(model) or others[model]
-    batches: list[tuple[tuple[Request, ...], int]] = []
-    for size in sizes:
-        if inputs is not None:
-            batches.append(requests_from(config, inputs, batch_size=size))
-            continue
-        rows = 1 if size is None else size
-        made = generate(config, batch_size=rows, shapes=shapes, input_data=input_data, seed=seed)
-        batches.append(((made,), rows))
-    configurator = Configurator(server, model, configurations, sweep_models)
+    with contextlib.ExitStack() as stack:
+        remote: RemoteServer | None = None
+        target: Target
+        if url is not None:
+            _check_remote(server, configurations, sweep_models)
+            target = remote = stack.enter_context(remote_server(url, protocol))
+        else:
+            _check_local(server, protocol)
+            assert server is not None
+            target = server
+        ensembles, others = model_tree(target, model)
+        config = ensembles.get(model) or others[model]
+        batches: list[tuple[tuple[Request, ...], int]] = []
+        for size in sizes:
+            if inputs is not None:
+                batches.append(requests_from(config, inputs, batch_size=size))
+                continue
+            rows = 1 if size is None else size
+            made = generate(
+                config, batch_size=rows, shapes=shapes, input_data=input_data, seed=seed
+            )
+            batches.append(((made,), rows))
+        configurator = None
+        if server is not None:
+            configurator = Configurator(server, model, configurations, sweep_models)
 
-    total = plan.count and plan.count * len(configurations) * len(batches)
-    interval_ms = measurement_interval_ms or _INTERVAL_MS
-    warm_up_s, longest_s = _WARM_UP_S, _LONGEST_S
-    if quick:
-        max_trials = STABLE_WINDOWS
-        warm_up_s, longest_s = _QUICK_WARM_UP_S, _QUICK_LONGEST_S
-        share = _QUICK_TOTAL_MS / (total or _QUICK_LEVELS)
-        interval_ms = measurement_interval_ms or min(
-            max(share, _QUICK_INTERVAL_MS[0]), _QUICK_INTERVAL_MS[1]
+        total = plan.count and plan.count * len(configurations) * len(batches)
+        interval_ms = measurement_interval_ms or _INTERVAL_MS
+        warm_up_s, longest_s = _WARM_UP_S, _LONGEST_S
+        if quick:
+            max_trials = STABLE_WINDOWS
+            warm_up_s, longest_s = _QUICK_WARM_UP_S, _QUICK_LONGEST_S
+            share = _QUICK_TOTAL_MS / (total or _QUICK_LEVELS)
+            interval_ms = measurement_interval_ms or min(
+                max(share, _QUICK_INTERVAL_MS[0]), _QUICK_INTERVAL_MS[1]
+            )
+        windows = WindowPlan(
+            mode=measurement_mode,
+            interval_ms=interval_ms,
+            request_count=measurement_request_count,
+            longest_ms=0.0 if measurement_interval_ms else longest_s * 1000,
         )
-    windows = WindowPlan(
-        mode=measurement_mode,
-        interval_ms=interval_ms,
-        request_count=measurement_request_count,
-        longest_ms=0.0 if measurement_interval_ms else longest_s * 1000,
-    )
-    rule = StabilityRule(
-        percentage=stability_percentage,
-        percentile=percentile,
-        max_trials=max_trials,
-        latency_threshold_ms=latency_threshold_ms,
-    )
-    session = Session(server, model, tuple(others) if ensembles else (), total, observer)
-    started, interrupted = time.monotonic(), False
-    try:
-        for options in configurations:
-            configurator.apply(options)
-            for requests, rows in batches:
-                level_of = partial(
-                    Level,
-                    requests=requests,
-                    batch_size=rows,
-                    rule=rule,
-                    plan=windows,
-                    warm_up_s=warm_up_s,
-                    longest_warm_up_s=longest_s,
-                    request_count=request_count,
-                    seed=seed,
-                    configuration=options,
-                )
-                session.search(plan, level_of)
-    except KeyboardInterrupt:
-        interrupted = True
-    finally:
-        configurator.restore()
-    return PerfReport(
-        model=model,
-        points=tuple(session.points),
-        settings={
-            "measurement_mode": measurement_mode,
-            "measurement_interval_ms": interval_ms,
-            "measurement_request_count": measurement_request_count,
-            "stability_percentage": stability_percentage,
-            "max_trials": max_trials,
-            "percentile": percentile,
-            "latency_threshold_ms": latency_threshold_ms,
-            "binary_search": binary_search,
-            "request_distribution": request_distribution,
-            "request_count": request_count,
-            "input_data": input_data if inputs is None else "given",
-            "seed": seed,
-        },
-        environment=_environment(),
-        notes=tuple(session.notes),
-        elapsed_s=time.monotonic() - started,
-        interrupted=interrupted,
-        quick=quick,
-    )
+        rule = StabilityRule(
+            percentage=stability_percentage,
+            percentile=percentile,
+            max_trials=max_trials,
+            latency_threshold_ms=latency_threshold_ms,
+        )
+        session = Session(target, model, tuple(others) if ensembles else (), total, observer)
+        started, interrupted = time.monotonic(), False
+        try:
+            for options in configurations:
+                if configurator is not None:
+                    configurator.apply(options)
+                for requests, rows in batches:
+                    level_of = partial(
+                        Level,
+                        requests=requests,
+                        batch_size=rows,
+                        rule=rule,
+                        plan=windows,
+                        warm_up_s=warm_up_s,
+                        longest_warm_up_s=longest_s,
+                        request_count=request_count,
+                        seed=seed,
+                        configuration=options,
+                    )
+                    session.search(plan, level_of)
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            if configurator is not None:
+                configurator.restore()
+        return PerfReport(
+            model=model,
+            points=tuple(session.points),
+            settings={
+                "measurement_mode": measurement_mode,
+                "measurement_interval_ms": interval_ms,
+                "measurement_request_count": measurement_request_count,
+                "stability_percentage": stability_percentage,
+                "max_trials": max_trials,
+                "percentile": percentile,
+                "latency_threshold_ms": latency_threshold_ms,
+                "binary_search": binary_search,
+                "request_distribution": request_distribution,
+                "request_count": request_count,
+                "input_data": input_data if inputs is None else "given",
+                "seed": seed,
+                **({} if remote is None else {"url": remote.url, "protocol": remote.protocol}),
+            },
+            environment={
+                **_environment(),
+                **({} if remote is None else {"server": remote.describe()}),
+            },
+            notes=tuple(session.notes),
+            elapsed_s=time.monotonic() - started,
+            interrupted=interrupted,
+            quick=quick,
+        )
+
+
+def _check_remote(
+    server: Server | None, configurations: Sequence[Configuration], sweep_models: Sequence[str]
+) -> None:
+    """Refuse what only a server in this process can be asked for."""
+    if server is not None:
+        raise InvalidArgumentError("give a server or a url, not both")
+    swept = sorted({name for options in configurations for name in options})
+    if swept or sweep_models:
+        raise InvalidArgumentError(
+            f"the configuration of a server at a url is not changed: {', '.join(swept) or 'sweep_models'}",
+            hint="load the model here to sweep over its configuration",
+        )
+
+
+def _check_local(server: Server | None, protocol: str | None) -> None:
+    if server is None:
+        raise InvalidArgumentError("nothing to measure", hint="give a server, or a url")
+    if protocol is not None:
+        raise InvalidArgumentError(
+            f"protocol='{protocol}' needs a url",
+            hint="server.serve() opens one; without a url requests never leave the process",
+        )
 
 
 def _level_plan(

@@ -1,4 +1,4 @@
-"""Load inside the process: who sends the next request, and when; what ended, and after how long.
+"""Load: who sends the next request, and when; what ended, and after how long.
 
 A closed loop has no thread per request: the thread that finishes a request sends the next one. A
 request may also complete inside `submit`; then its successor is handed to the loop's own thread,
@@ -27,7 +27,7 @@ from nbtriton.perf.loads import Concurrency, Load, RequestIntervals, RequestRate
 from nbtriton.perf.windows import Window
 
 if TYPE_CHECKING:
-    from nbtriton.engine import InferenceFuture, Server
+    from nbtriton.perf.remote import Pending, Target
 
 __all__ = ["LoadRun", "Slot", "collect", "make_load"]
 
@@ -48,10 +48,10 @@ class Slot:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.callback: Callable[[InferenceFuture], None] | None = None
+        self.callback: Callable[[Pending], None] | None = None
         self.start_ns = 0
         self.late_ns = 0
-        self.future: InferenceFuture | None = None
+        self.future: Pending | None = None
         self.latency_ns = array("q")
         self.lateness_ns = array("q")
         # Written last: its length is the number of complete entries.
@@ -96,7 +96,7 @@ class LoadRun(ABC):
 
     Parameters
     ----------
-    server : Server
+    server : Server or RemoteServer
     model : str
     requests : sequence of mapping
         Sent in turn, over and over.
@@ -104,7 +104,7 @@ class LoadRun(ABC):
         Requests to send in all; 0 for no limit.
     """
 
-    def __init__(self, server: Server, model: str, requests: Sequence[Request], limit: int) -> None:
+    def __init__(self, server: Target, model: str, requests: Sequence[Request], limit: int) -> None:
         self.finished = threading.Event()
         self._server = server
         self._model = model
@@ -198,7 +198,7 @@ class OneCaller(LoadRun):
 class _Submitting(LoadRun):
     """What the two loads over ``submit`` share: sending, and hearing of the end."""
 
-    def __init__(self, server: Server, model: str, requests: Sequence[Request], limit: int) -> None:
+    def __init__(self, server: Target, model: str, requests: Sequence[Request], limit: int) -> None:
         super().__init__(server, model, requests, limit)
         self._local = threading.local()
 
@@ -219,7 +219,7 @@ class _Submitting(LoadRun):
     def _new_slot(self) -> Slot:
         slot = Slot()
 
-        def ended(future: InferenceFuture) -> None:
+        def ended(future: Pending) -> None:
             end_ns = monotonic_ns()
             error = future.exception()
             if error is None:
@@ -240,7 +240,7 @@ class ClosedLoop(_Submitting):
     """Exactly N requests outstanding: a new one starts the moment one ends."""
 
     def __init__(
-        self, server: Server, model: str, requests: Sequence[Request], limit: int, concurrency: int
+        self, server: Target, model: str, requests: Sequence[Request], limit: int, concurrency: int
     ) -> None:
         super().__init__(server, model, requests, limit)
         self._slots = [self._new_slot() for _ in range(concurrency)]
@@ -275,7 +275,7 @@ class OpenLoop(_Submitting):
 
     def __init__(
         self,
-        server: Server,
+        server: Target,
         model: str,
         requests: Sequence[Request],
         limit: int,
@@ -321,7 +321,7 @@ class OpenLoop(_Submitting):
 
 
 def make_load(
-    server: Server,
+    server: Target,
     model: str,
     load: Load,
     requests: Sequence[Request],
@@ -329,7 +329,7 @@ def make_load(
     limit: int = 0,
     seed: int = 0,
 ) -> LoadRun:
-    """Return a load on a model of a server in this process, not yet started."""
+    """Return a load on a model, not yet started."""
     match load:
         case Concurrency(value=1):
             return OneCaller(server, model, requests, limit)

@@ -28,7 +28,7 @@ from nbtriton.perf.windows import (
 )
 
 if TYPE_CHECKING:
-    from nbtriton.engine import Server
+    from nbtriton.perf.remote import Target
 
 __all__ = ["Level", "MeasurementMode", "WindowPlan", "measure_level"]
 
@@ -120,7 +120,7 @@ class Level:
 
 
 def measure_level(
-    server: Server,
+    server: Target,
     model: str,
     composing: Sequence[str],
     level: Level,
@@ -133,7 +133,7 @@ def measure_level(
 
     Parameters
     ----------
-    server : Server
+    server : Server or RemoteServer
     model : str
     composing : sequence of str
         The models an ensemble is made of, else empty.
@@ -212,7 +212,7 @@ def _stop(run: LoadRun, *, interrupted: bool) -> bool:
     return interrupted
 
 
-def _statistics(server: Server, models: Sequence[str]) -> StatisticsDocument:
+def _statistics(server: Target, models: Sequence[str]) -> StatisticsDocument:
     return {"model_stats": [e for name in models for e in server.statistics(name)["model_stats"]]}
 
 

@@ -191,7 +191,9 @@ class PerfReport:
     def headline(self) -> str:
         """What was measured and how long it took, in one line."""
         count = len(self.points)
-        words = f"{self.model}: {count} level{'' if count == 1 else 's'} measured in "
+        url = self.settings.get("url")
+        place = f" at {self.settings['protocol']}://{url}" if url else ""
+        words = f"{self.model}{place}: {count} level{'' if count == 1 else 's'} measured in "
         words += f"{measure(self.elapsed_s)} s"
         if self.quick:
             words += ", quick (short windows: good to look at, not to quote)"

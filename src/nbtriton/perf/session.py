@@ -24,7 +24,7 @@ from nbtriton.perf.search import Search, binary_search, linear_search
 from nbtriton.perf.windows import Window
 
 if TYPE_CHECKING:
-    from nbtriton.engine import Server
+    from nbtriton.perf.remote import Target
 
 __all__ = ["LevelPlan", "Session"]
 
@@ -70,7 +70,7 @@ class Session:
 
     Parameters
     ----------
-    server : Server
+    server : Server or RemoteServer
     model : str
     composing : sequence of str
         The models an ensemble is made of.
@@ -86,7 +86,7 @@ class Session:
 
     def __init__(
         self,
-        server: Server,
+        server: Target,
         model: str,
         composing: Sequence[str],
         total: int | None,

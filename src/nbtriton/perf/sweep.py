@@ -11,6 +11,7 @@ from nbtriton.errors import NotFoundError, nearest
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
+    from nbtriton.perf.remote import Target
 
 __all__ = ["Configuration", "Configurator", "combinations", "model_tree", "with_options"]
 
@@ -72,7 +73,7 @@ def with_options(config: ModelConfig, options: Configuration) -> ModelConfig:
     return apply_options(config, **chosen)
 
 
-def model_tree(server: Server, model: str) -> tuple[dict[str, ModelConfig], dict[str, ModelConfig]]:
+def model_tree(server: Target, model: str) -> tuple[dict[str, ModelConfig], dict[str, ModelConfig]]:
     """Return the configurations of the ensembles and of the other models that `model` is made of.
 
     Both in the order of a walk through the steps. A model that is no ensemble is alone in the

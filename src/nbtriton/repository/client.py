@@ -28,7 +28,15 @@ from nbtriton.tensors import (
     to_numpy,
 )
 
-__all__ = ["HttpClient", "Reply"]
+__all__ = [
+    "HttpClient",
+    "Reply",
+    "encode_infer",
+    "error_of",
+    "infer_path",
+    "tensor_bytes",
+    "tensor_of",
+]
 
 _BY_STATUS: dict[int, type[TritonError]] = {
     400: InvalidArgumentError,
@@ -79,30 +87,9 @@ class HttpClient:
         TritonError
             What the server answered.
         """
-        described, bodies = [], []
-        for tensor, value in inputs.items():
-            array = to_numpy(value)
-            datatype = datatype_of(value)
-            body = serialize_bytes(array) if datatype == "BYTES" else array.tobytes()
-            described.append(
-                {
-                    "name": tensor,
-                    "datatype": datatype,
-                    "shape": list(shape_of(value)),
-                    "parameters": {"binary_data_size": len(body)},
-                }
-            )
-            bodies.append(body)
-        header = json.dumps(
-            {
-                "inputs": described,
-                "parameters": {"binary_data_output": True, **(parameters or {})},
-            }
-        ).encode()
-        path = f"/v2/models/{name}" + (f"/versions/{version}" if version != -1 else "") + "/infer"
-        content, length = self._post(
-            path, header + b"".join(bodies), {_HEADER_LENGTH: str(len(header))}
-        )
+        body, size = encode_infer(inputs, parameters)
+        path = infer_path(name, version)
+        content, length = self._post(path, body, {_HEADER_LENGTH: str(size)})
         end = int(length) if length else len(content)
         told = json.loads(content[:end])
         return Reply(
@@ -127,6 +114,14 @@ class HttpClient:
         found: list[dict[str, str]] = json.loads(self._post("/v2/repository/index", b"")[0])
         return found
 
+    def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
+        """Return the statistics of one model or of all."""
+        path = f"/v2/models/{name}/stats" if name else "/v2/models/stats"
+        if version != -1:
+            path = f"/v2/models/{name}/versions/{version}/stats"
+        found: dict[str, Any] = json.loads(self._get(path))
+        return found
+
     def describe(self) -> str:
         """Return the server's name and version."""
         told = json.loads(self._get("/v2"))
@@ -149,10 +144,56 @@ class HttpClient:
             with urllib.request.urlopen(request, timeout=self.timeout_s) as reply:
                 return reply.read(), reply.headers.get(_HEADER_LENGTH, "")
         except urllib.error.HTTPError as error:
-            kind = _BY_STATUS.get(error.code, InternalError)
-            raise kind(_message(error.read())) from None
+            raise error_of(error.code, error.read()) from None
         except OSError as error:
             raise UnavailableError(f"the server at {self.url} does not answer: {error}") from None
+
+
+def infer_path(name: str, version: int = -1) -> str:
+    """Return where a model's requests are sent to."""
+    return f"/v2/models/{name}" + (f"/versions/{version}" if version != -1 else "") + "/infer"
+
+
+def encode_infer(
+    inputs: Mapping[str, Any], parameters: Mapping[str, bool | int | str] | None = None
+) -> tuple[bytes, int]:
+    """Return the body of a request with binary tensors both ways, and the length of its JSON."""
+    described, bodies = [], []
+    for tensor, value in inputs.items():
+        body = tensor_bytes(value)
+        described.append(
+            {
+                "name": tensor,
+                "datatype": datatype_of(value),
+                "shape": list(shape_of(value)),
+                "parameters": {"binary_data_size": len(body)},
+            }
+        )
+        bodies.append(body)
+    header = json.dumps(
+        {"inputs": described, "parameters": {"binary_data_output": True, **(parameters or {})}}
+    ).encode()
+    return header + b"".join(bodies), len(header)
+
+
+def tensor_bytes(value: Any) -> bytes:
+    """Return a tensor as the protocol sends it."""
+    array = to_numpy(value)
+    if datatype_of(value) == "BYTES":
+        return serialize_bytes(array)
+    return bytes(array.tobytes())
+
+
+def tensor_of(datatype: str, shape: list[int], body: bytes | memoryview) -> Any:
+    """Return a tensor that was sent as bytes."""
+    if datatype == "BYTES":
+        return deserialize_bytes(body).reshape(shape)
+    return np.frombuffer(body, numpy_dtype(datatype)).reshape(shape)
+
+
+def error_of(status: int, body: bytes) -> TritonError:
+    """Return what an answer of a status other than 200 means."""
+    return _BY_STATUS.get(status, InternalError)(_message(body))
 
 
 def _message(body: bytes) -> str:
@@ -170,12 +211,8 @@ def _outputs(described: list[dict[str, Any]], rest: memoryview) -> dict[str, Any
         size = output.get("parameters", {}).get("binary_data_size")
         if size is None:
             dtype = object if datatype == "BYTES" else numpy_dtype(datatype)
-            array = np.array(output.get("data", []), dtype)
+            found[output["name"]] = np.array(output.get("data", []), dtype).reshape(shape)
         else:
-            body, rest = rest[:size], rest[size:]
-            if datatype == "BYTES":
-                array = deserialize_bytes(body)
-            else:
-                array = np.frombuffer(body, numpy_dtype(datatype))
-        found[output["name"]] = array.reshape(shape)
+            found[output["name"]] = tensor_of(datatype, shape, rest[:size])
+            rest = rest[size:]
     return found

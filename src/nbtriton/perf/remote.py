@@ -1,0 +1,322 @@
+"""A server far off as `nbtriton.perf` sees one: configurations, statistics and requests, by URL.
+
+The rest of the package cannot tell it from the server in the kernel. Requests are encoded once and
+sent again and again, so a measurement is about the server and the way to it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self, get_args
+
+from nbtriton.config import ModelConfig, from_dict
+from nbtriton.errors import (
+    CancelledError,
+    InvalidArgumentError,
+    TritonError,
+    UnavailableError,
+    nearest,
+)
+from nbtriton.perf.data import Request
+from nbtriton.repository.client import HttpClient, encode_infer, error_of, infer_path
+from nbtriton.repository.grpc_client import GrpcClient
+
+__all__ = ["Pending", "RemoteProtocol", "RemoteServer", "Target", "remote_server"]
+
+RemoteProtocol = Literal["http", "grpc"]
+_DEFAULT_PORTS = {"http": 8000, "grpc": 8001}
+_TIMEOUT_S = 120.0
+
+
+class Pending(Protocol):
+    """A request that was sent: what a load needs of `nbtriton.engine.InferenceFuture`."""
+
+    def add_done_callback(self, callback: Callable[[Any], object], /) -> None: ...
+    def exception(self) -> TritonError | None: ...
+    def cancel(self) -> bool: ...
+
+
+class Target(Protocol):
+    """What can be measured: a `nbtriton.Server`, or a `RemoteServer`."""
+
+    def config(self, name: str, version: int = -1) -> ModelConfig: ...
+    def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]: ...
+    def infer(self, name: str, inputs: Request, /) -> Any: ...
+    def submit(self, name: str, inputs: Request, /) -> Pending: ...
+
+
+def remote_server(url: str, protocol: RemoteProtocol | None = None) -> RemoteServer:
+    """Return the server at a URL.
+
+    Parameters
+    ----------
+    url : str
+        ``host``, ``host:port``, ``http://host:port`` or ``grpc://host:port``.
+    protocol : {"http", "grpc"}, optional
+        By default what the URL says, or HTTP.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no such protocol, or the URL says another one.
+    """
+    scheme, mark, rest = url.rpartition("://")
+    told = scheme if mark else protocol or "http"
+    if told not in get_args(RemoteProtocol):
+        raise InvalidArgumentError(
+            f"unknown protocol '{told}'", hint=nearest(told, get_args(RemoteProtocol))
+        )
+    if protocol not in (None, told):
+        raise InvalidArgumentError(f"'{url}' is not to be reached over {protocol}")
+    address = rest.rstrip("/")
+    if "/" in address or not address:
+        raise InvalidArgumentError(
+            f"'{url}' is not the address of a server", hint="give it as host:port"
+        )
+    if ":" not in address:
+        address = f"{address}:{_DEFAULT_PORTS[told]}"
+    return _Grpc(address) if told == "grpc" else _Http(address)
+
+
+class _Sent:
+    """One request under way."""
+
+    __slots__ = ("_callbacks", "_claim", "_done", "_error", "stop")
+
+    def __init__(self) -> None:
+        self._error: TritonError | None = None
+        self._done = False
+        # Popping is atomic with and without a GIL: who gets the item may tell the end.
+        self._claim = [None]
+        self._callbacks: list[Callable[[Any], object]] = []
+        self.stop: Callable[[], object] | None = None
+
+    def add_done_callback(self, callback: Callable[[Any], object], /) -> None:
+        self._callbacks.append(callback)
+        if self._done:
+            self._call_back()
+
+    def exception(self) -> TritonError | None:
+        return self._error
+
+    def cancel(self) -> bool:
+        ended = self.end(CancelledError("the request was cancelled by the caller"))
+        if ended and self.stop is not None:
+            self.stop()
+        return ended
+
+    def end(self, error: TritonError | None) -> bool:
+        """Note the end; False if there was one before."""
+        try:
+            self._claim.pop()
+        except IndexError:
+            return False
+        self._error = error
+        self._done = True
+        self._call_back()
+        return True
+
+    def _call_back(self) -> None:
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop()
+            except IndexError:
+                return
+            callback(self)
+
+
+class RemoteServer(ABC):
+    """One server by its address; a context manager that closes the connections."""
+
+    protocol: RemoteProtocol
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        # Requests are few objects, sent over and over; each stays with its encoded form.
+        self._encoded: dict[tuple[str, int], tuple[Request, Any]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def config(self, name: str, version: int = -1) -> ModelConfig:
+        """Return a model's completed configuration."""
+
+    @abstractmethod
+    def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
+        """Return the server's statistics as the HTTP endpoint's JSON."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return the server's name and version."""
+
+    @abstractmethod
+    def infer(self, name: str, inputs: Request, /) -> None:
+        """Send one request and wait for its answer; raises what went wrong."""
+
+    @abstractmethod
+    def submit(self, name: str, inputs: Request, /) -> Pending:
+        """Send one request and return at once."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections."""
+
+    def _bytes(self, name: str, inputs: Request) -> Any:
+        key = (name, id(inputs))
+        known = self._encoded.get(key)
+        if known is None:
+            known = self._encoded[key] = (inputs, self._encode(name, inputs))
+        return known[1]
+
+    @abstractmethod
+    def _encode(self, name: str, inputs: Request) -> Any: ...
+
+
+class _Grpc(RemoteServer):
+    protocol = "grpc"
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._client = GrpcClient(url, _TIMEOUT_S)
+
+    def config(self, name: str, version: int = -1) -> ModelConfig:
+        return self._client.config(name, version)
+
+    def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
+        return self._client.statistics(name, version)
+
+    def describe(self) -> str:
+        return self._client.describe()
+
+    def infer(self, name: str, inputs: Request, /) -> None:
+        self._client.send(self._bytes(name, inputs))
+
+    def submit(self, name: str, inputs: Request, /) -> Pending:
+        sent = _Sent()
+        sent.stop = self._client.begin(self._bytes(name, inputs), sent.end)
+        return sent
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _encode(self, name: str, inputs: Request) -> bytes:
+        return self._client.encode(name, inputs)
+
+
+class _Http(RemoteServer):
+    """A connection for each request that is under way at a time, each with a thread that waits."""
+
+    protocol = "http"
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._client = HttpClient(url, _TIMEOUT_S)
+        self._local = threading.local()
+        self._jobs: SimpleQueue[tuple[_Sent, Any] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._free = 0  # senders that wait for a job, less the jobs that wait for a sender
+        self._senders: list[threading.Thread] = []
+
+    def config(self, name: str, version: int = -1) -> ModelConfig:
+        known = {field.name for field in ModelConfig.DESCRIPTOR.fields}
+        told = self._client.config(name, version)
+        return from_dict({key: value for key, value in told.items() if key in known})
+
+    def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
+        return self._client.statistics(name, version)
+
+    def describe(self) -> str:
+        return self._client.describe()
+
+    def infer(self, name: str, inputs: Request, /) -> None:
+        line = getattr(self._local, "line", None)
+        if line is None:
+            line = self._local.line = _Line(self.url)
+        line.send(self._bytes(name, inputs))
+
+    def submit(self, name: str, inputs: Request, /) -> Pending:
+        sent = _Sent()
+        job = (sent, self._bytes(name, inputs))
+        with self._lock:
+            self._free -= 1
+            if self._free < 0:
+                self._free += 1
+                sender = threading.Thread(
+                    target=self._send_all, name="nbtriton-perf-http", daemon=True
+                )
+                self._senders.append(sender)
+                sender.start()
+        self._jobs.put(job)
+        return sent
+
+    def close(self) -> None:
+        for _ in self._senders:
+            self._jobs.put(None)
+        for sender in self._senders:
+            sender.join()
+        self._senders.clear()
+
+    def _encode(self, name: str, inputs: Request) -> _Message:
+        body, size = encode_infer(inputs)
+        return _Message(infer_path(name), body, {"Inference-Header-Content-Length": str(size)})
+
+    def _send_all(self) -> None:
+        line = _Line(self.url)
+        while (job := self._jobs.get()) is not None:
+            sent, message = job
+            error: TritonError | None = None
+            try:
+                line.send(message)
+            except TritonError as raised:
+                error = raised
+            # First: the one who hears of the end may send the next request at once.
+            with self._lock:
+                self._free += 1
+            sent.end(error)
+        line.close()
+
+
+class _Message:
+    __slots__ = ("body", "headers", "path")
+
+    def __init__(self, path: str, body: bytes, headers: Mapping[str, str]) -> None:
+        self.path = path
+        self.body = body
+        self.headers = headers
+
+
+class _Line:
+    """One connection that is kept open."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection = http.client.HTTPConnection(url, timeout=_TIMEOUT_S)
+
+    def send(self, message: _Message) -> None:
+        """Send a request and read its answer; raises what it says if it is none of 200."""
+        try:
+            self._connection.request("POST", message.path, message.body, dict(message.headers))
+            response = self._connection.getresponse()
+            body = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()  # the next request opens it anew
+            raise UnavailableError(f"the server at {self._url} does not answer: {error}") from None
+        if response.status != 200:
+            raise error_of(response.status, body)
+
+    def close(self) -> None:
+        self._connection.close()

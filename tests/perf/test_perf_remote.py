@@ -1,0 +1,200 @@
+"""Measuring a server at a URL: ours and the real one, over HTTP and gRPC, with one report."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+
+import nbtriton as nt
+from nbtriton.cli import main
+from nbtriton.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    TritonError,
+    UnavailableError,
+)
+from nbtriton.perf.remote import remote_server
+from nbtriton.perf.report import PerfPoint
+
+MODEL = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        out = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            if (x < 0).any():
+                out.append(pb_utils.InferenceResponse(error=pb_utils.TritonError("below zero")))
+            else:
+                out.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", x * 2)]))
+        return out
+"""
+TENSORS = """
+max_batch_size: 8
+input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [ 4 ] }
+"""
+TWICE = """
+platform: "ensemble"
+ensemble_scheduling {
+  step { model_name: "double" model_version: -1
+    input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "between" } }
+  step { model_name: "double" model_version: -1
+    input_map { key: "IN" value: "between" } output_map { key: "OUT" value: "OUT" } }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    for name, config, source in (
+        ("double", 'backend: "python" dynamic_batching { }' + TENSORS, MODEL),
+        ("twice", TWICE + TENSORS, None),
+    ):
+        (root / name / "1").mkdir(parents=True)
+        (root / name / "config.pbtxt").write_text(config)
+        if source is not None:
+            (root / name / "1" / "model.py").write_text(source)
+    return root
+
+
+@pytest.fixture(scope="module")
+def urls(repository: Path) -> Iterator[dict[str, str]]:
+    """Our own endpoints."""
+    with nt.Server(gpus=()) as server:
+        server.load_repository(repository)
+        with server.serve(http_port=0, grpc_port=0, metrics_port=None) as endpoints:
+            yield {
+                "http": f"127.0.0.1:{endpoints.http_port}",
+                "grpc": f"127.0.0.1:{endpoints.grpc_port}",
+            }
+
+
+@pytest.fixture(scope="module")
+def real_urls(reference, repository: Path) -> Iterator[dict[str, str]]:
+    with reference.server(repository) as server:
+        yield {"http": server.http_url, "grpc": server.grpc_url}
+
+
+def measure(url: str, model: str = "double", **options) -> PerfPoint:
+    (point,) = nt.perf(None, model, url=url, request_count=40, **options).points
+    return point
+
+
+def check_levels(urls: dict[str, str], protocol: str) -> None:
+    """One caller, several, a rate, an ensemble: what is counted here and what is counted there."""
+    url = f"{protocol}://{urls[protocol]}"
+    for options, batch in (
+        ({}, 1),
+        ({"concurrency": 4}, 1),
+        ({"concurrency": 2, "batch_size": 3}, 3),
+        ({"request_rate": 400.0}, 1),
+    ):
+        point = measure(url, **options)
+        assert (point.request_count, point.error_count) == (40, 0), point.first_error
+        assert point.server is not None
+        assert point.server.success_count == 40
+        assert point.server.inference_count == 40 * batch
+        assert sum(s * n for s, n in point.server.batch_sizes.items()) == 40 * batch
+        assert point.latency_p50_us > 0
+    point = measure(url, "twice")
+    assert [step.success_count for step in point.composing] == [80]
+    assert point.server is not None
+    assert point.server.success_count == 40
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_our_endpoints(urls, protocol):
+    check_levels(urls, protocol)
+
+
+@pytest.mark.reference
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_the_real_server(real_urls, protocol):
+    check_levels(real_urls, protocol)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_errors_are_counted_with_the_servers_words(urls, protocol):
+    inputs = [{"IN": np.full((1, 4), value, np.float32)} for value in (1, -1)]
+    report = nt.perf(
+        None, "double", url=urls[protocol], protocol=protocol, concurrency=3, request_count=20,
+        inputs=inputs,
+    )  # fmt: skip
+    (point,) = report.points
+    assert (point.request_count, point.error_count) == (10, 10)
+    assert point.first_error == "below zero"
+    assert f"{protocol}://{urls[protocol]}" in report.headline
+    assert report.settings["url"] == urls[protocol]
+    assert report.environment["server"] == "triton 2.51.0"
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_nobody_answers_and_no_such_model(urls, protocol):
+    with pytest.raises(NotFoundError, match="unknown model: 'nope'"):
+        nt.perf(None, "nope", url=urls[protocol], protocol=protocol)
+    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:9 does not answer"):
+        nt.perf(None, "double", url="127.0.0.1:9", protocol=protocol)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_request_is_ended_once_and_threads_go_with_the_server(urls, protocol):
+    before = set(threading.enumerate())
+    with remote_server(urls[protocol], protocol) as remote:
+        request = {"IN": np.ones((1, 4), np.float32)}
+        ends = []
+        sent = [remote.submit("double", request) for _ in range(8)]
+        for each in sent:
+            told = threading.Event()
+            each.add_done_callback(lambda one, told=told: (ends.append(one), told.set()))
+            assert told.wait(20)
+            assert not each.cancel()
+        assert ends == sent
+        assert [each.exception() for each in sent] == [None] * 8
+        with pytest.raises(TritonError):
+            remote.infer("double", {"IN": np.ones((9, 4), np.float32)})
+    left = {t for t in set(threading.enumerate()) - before if t.name.startswith("nbtriton-perf")}
+    assert not left
+
+
+def test_what_makes_no_sense_is_refused(urls):
+    with pytest.raises(InvalidArgumentError, match="configuration of a server at a url"):
+        nt.perf(None, "double", url=urls["http"], instances=[1, 2])
+    with pytest.raises(InvalidArgumentError, match="unknown protocol 'htp'") as caught:
+        nt.perf(None, "double", url="htp://there:1")
+    assert "http" in caught.value.hint
+    with pytest.raises(InvalidArgumentError, match="not to be reached over http"):
+        nt.perf(None, "double", url="grpc://there:1", protocol="http")
+    with pytest.raises(InvalidArgumentError, match="not the address of a server"):
+        nt.perf(None, "double", url="http://there:1/v2")
+    with pytest.raises(InvalidArgumentError, match="nothing to measure"):
+        nt.perf(None, "double")
+    with nt.Server(gpus=()) as server:
+        with pytest.raises(InvalidArgumentError, match="not both"):
+            nt.perf(server, "double", url=urls["http"])
+        with pytest.raises(InvalidArgumentError, match="needs a url"):
+            nt.perf(server, "double", protocol="http")
+
+
+def test_the_default_ports():
+    assert remote_server("there").url == "there:8000"
+    with remote_server("grpc://there") as remote:
+        assert (remote.url, remote.protocol) == ("there:8001", "grpc")
+
+
+def test_the_command(urls, capsys):
+    assert main(["perf", "double", "-u", urls["grpc"], "-i", "grpc", "--request-count", "10"]) == 0
+    assert "double at grpc://" in capsys.readouterr().out
+    assert main(["perf", "double", "-u", urls["http"], "--instances", "1,2"]) == 2
+    assert "is not changed: instances" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["perf", "double", "-u", urls["http"], "--model-repository", "models"])
