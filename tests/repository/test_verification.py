@@ -11,7 +11,9 @@ import pytest
 import nbtriton as nt
 from nbtriton.errors import NotFoundError, UnavailableError
 from nbtriton.repository.client import HttpClient
+from nbtriton.repository.comparing import Difference
 from nbtriton.repository.find_server import Executable, find_server
+from nbtriton.repository.grpc_client import Part
 from nbtriton.repository.verification import Checked, Verification, verify_repository
 from tests.repository.models import BROKEN, MODEL, add, ensemble, times
 from tests.repository.notebook import Cells
@@ -227,6 +229,100 @@ def test_a_repository_alone_and_modules_that_the_reference_has_no_backend_for(
     assert verdicts(found) == {"e": "equal", "net": "equal"}, found
     assert "python backend" in found.models[1].note
     assert parse_backend(tmp_path / "net") == "pytorch"  # only the reference's copy was changed
+
+
+# n responses; the last one final, or a bare flag behind them; below zero an error and one more
+STREAM = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            count = int(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().flat[0])
+            final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+            if count < 0:
+                error = pb_utils.TritonError("below zero")
+                sender.send(pb_utils.InferenceResponse(error=error))
+                count = 1
+            for index in range(count):
+                tensor = pb_utils.Tensor("OUT", np.array([[index]], np.int32) + MORE)
+                last = count == 3 and index == 2
+                sender.send(pb_utils.InferenceResponse([tensor]), final if last else 0)
+            if count != 3:
+                sender.send(flags=final)
+"""
+STREAMING = """
+max_batch_size: 4
+input { name: "IN" data_type: TYPE_INT32 dims: 1 }
+output { name: "OUT" data_type: TYPE_INT32 dims: 1 }
+model_transaction_policy { decoupled: true }
+"""
+STRING_IDS = """
+sequence_batching { control_input { name: "ID" control {
+  kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } } }
+"""
+THROUGH = """
+platform: "ensemble" max_batch_size: 4
+input { name: "IN" data_type: TYPE_INT32 dims: 1 }
+output { name: "OUT" data_type: TYPE_INT32 dims: 1 }
+ensemble_scheduling { step { model_name: "%s" model_version: -1
+  input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" } } }
+"""
+
+
+@pytest.mark.reference
+@pytest.mark.slow
+def test_streams_and_sequences_are_compared(reference, server, tmp_path):
+    add(tmp_path, "stream", source=STREAM.replace(" + MORE", ""), config=STREAMING)
+    add(
+        tmp_path,
+        "long",
+        source=STREAM.replace("range(count)", "range(count + 1)").replace(" + MORE", ""),
+        config=STREAMING,
+    )
+    add(tmp_path, "changed", source=STREAM.replace("MORE", "7"), config=STREAMING)
+    add(tmp_path, "named", source=STREAM.replace(" + MORE", ""), config=STREAMING + STRING_IDS)
+    add(tmp_path, "counter", source=COUNTER, config=SEQUENCE)
+    add(tmp_path, "e_stream", source=None, config=THROUGH % "stream")
+    add(tmp_path, "e_counter", source=None, config=THROUGH % "counter")
+    server.load_repository(tmp_path)
+    for name in ("long", "changed"):  # what the reference gets differs from what is loaded here
+        add(tmp_path, name, source=STREAM.replace(" + MORE", ""), config=STREAMING)
+    streamed = [{"IN": np.array([[n]], np.int32)} for n in (2, 0, 3, -1)]
+    found = verify_repository(
+        tmp_path, server=server, reference=reference,
+        requests=dict.fromkeys(("stream", "long", "changed", "e_stream"), streamed),
+    )  # fmt: skip
+    said = {model.name: model for model in found.models}
+    assert verdicts(found) == {
+        "stream": "equal", "long": "different", "changed": "different", "named": "equal",
+        "counter": "equal", "e_stream": "equal", "e_counter": "equal",
+    }, found  # fmt: skip
+    # 2 + 0 + 3 + (an error and 1)
+    assert (said["stream"].requests, said["stream"].responses) == (4, 7)
+    assert said["counter"].responses is None
+    assert said["named"].requests == 6
+    assert "output 'OUT' differs" in said["changed"].note
+    assert said["long"].note.startswith("request 1, response 3:"), said["long"]
+    assert " 7 " in repr(found)
+
+
+def test_streams_that_differ_in_length_or_end():
+    one = {"OUT": np.ones(1, np.float32)}
+    found = Difference(1e-4, 1e-6)
+    found.compare_streams("request 1", [Part(one), Part({}, final=True)], [Part(one, final=True)])
+    assert found.first == "request 1, response 1: only the reference's is final"
+    found = Difference(1e-4, 1e-6)
+    found.compare_streams("r", [Part(one), Part(one, final=True)], [Part(one)])
+    assert (found.verdict, found.first) == ("different", "r: 2 responses and 1")
+    found = Difference(1e-4, 1e-6)
+    found.compare_streams("r", [Part({}, "so", True)], [Part({}, "thus", True)])
+    assert "nbtriton says 'so', reference says 'thus'" in found.first
+    found = Difference(1e-4, 1e-6)
+    found.compare_streams("r", [Part(one, final=True)], [Part(one, final=True)])
+    assert (found.verdict, found.max_abs) == ("equal", 0.0)
 
 
 def parse_backend(folder) -> str:

@@ -6,12 +6,10 @@ import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from nbtriton.config import (
     ModelConfig,
@@ -22,20 +20,18 @@ from nbtriton.config import (
 )
 from nbtriton.drawing import table_html, table_text
 from nbtriton.engine import Server
-from nbtriton.errors import TritonError, UnavailableError
+from nbtriton.errors import TritonError, UnsupportedError
+from nbtriton.repository.asking import Asking, Inputs, Traffic
 from nbtriton.repository.client import HttpClient
+from nbtriton.repository.comparing import Difference
 from nbtriton.repository.control import ModelControl
 from nbtriton.repository.find_server import RealServer, find_server
 from nbtriton.repository.modelfile import torch_file
-from nbtriton.repository.samples import sample_inputs
-from nbtriton.tensors import datatype_of, shape_of, to_numpy
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Checked", "Verification", "verify_repository"]
-
-Inputs = Mapping[str, Any]
 
 _NO_BACKEND = "unable to find backend library for backend"
 
@@ -56,6 +52,8 @@ class Checked:
         Largest differences among floating-point outputs; None where nothing was compared.
     note : str
         The first difference, or why the model did not run.
+    responses : int or None
+        How many responses the requests to a decoupled model had here; None for other models.
     """
 
     name: str
@@ -64,6 +62,7 @@ class Checked:
     max_abs: float | None = None
     max_rel: float | None = None
     note: str = ""
+    responses: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +112,20 @@ class Verification:
 
     def _rows(self) -> list[tuple[Any, ...]]:
         return [
-            (m.name, m.verdict, m.requests or None, m.max_abs, m.max_rel, m.note.strip())
+            (
+                m.name,
+                m.verdict,
+                m.requests or None,
+                m.responses,
+                m.max_abs,
+                m.max_rel,
+                m.note.strip(),
+            )
             for m in self.models
         ]
 
 
-_COLUMNS = ("model", "verdict", "requests", "max_abs", "max_rel", "note")
+_COLUMNS = ("model", "verdict", "requests", "responses", "max_abs", "max_rel", "note")
 
 
 def verify_repository(
@@ -175,7 +182,10 @@ def verify_repository(
             found.server(copied, "--model-control-mode=explicit", python=python)
         )
         client = HttpClient(real.http_url)
-        judge = _Judge(server, client, copied, requests or {}, count, rtol, atol, stand_in=stand_in)
+        ask = Asking(server, client, real.grpc_url)
+        stack.callback(ask.close)
+        traffic = Traffic(server, requests or {}, count)
+        judge = _Judge(server, client, copied, ask, traffic, rtol, atol, stand_in=stand_in)
         return Verification(root, client.describe(), tuple(judge.check(name) for name in names))
 
 
@@ -186,8 +196,8 @@ class _Judge:
     server: Server
     client: HttpClient
     directory: Path
-    requests: Mapping[str, Sequence[Inputs]]
-    count: int
+    asking: Asking
+    traffic: Traffic
     rtol: float
     atol: float
     stand_in: bool
@@ -209,14 +219,13 @@ class _Judge:
                 return Checked(name, "not run", note=f"{lacking}; it accepts the configuration")
         if name in self.replaced:
             note = f"{lacking}; the file ran in its python backend"
-        if self.server.config(name).model_transaction_policy.decoupled:
-            return Checked(
-                name, "not run", note="it loads; decoupled models do not answer over plain HTTP"
-            )
         difference = _config_difference(self.server.config(name), self.client.config(name))
         if difference and not note:
             note = f"configurations differ: {difference}"
-        return self._compare(name, note)
+        try:
+            return self._compare(name, note)
+        except UnsupportedError as error:  # no grpcio
+            return Checked(name, "not run", note=f"it loads; {error.message}")
 
     def _backend(self, name: str) -> str:
         """Return what the file says, or what it leaves to be told from the model."""
@@ -256,95 +265,26 @@ class _Judge:
         return True
 
     def _compare(self, name: str, note: str) -> Checked:
-        worst_abs: float | None = None
-        worst_rel: float | None = None
-        equal, different, sent = True, "", 0
-        for inputs, options in self._traffic(name):
+        found = Difference(self.rtol, self.atol)
+        decoupled = self.server.is_decoupled(name)
+        sent = answered = 0
+        for inputs, options in self.traffic.of(name):
             sent += 1
-            ours, theirs = self._ask(name, inputs, options)
-            if isinstance(ours, str) or isinstance(theirs, str):
-                if ours != theirs and not different:
-                    different = f"request {sent}: nbtriton {_said(ours)}, reference {_said(theirs)}"
-                continue
-            if ours.keys() != theirs.keys() and not different:
-                different = f"request {sent}: outputs {sorted(ours)} and {sorted(theirs)}"
-                continue
-            for tensor, array in ours.items():
-                text, far, near = _differ(array, theirs[tensor], self.rtol, self.atol)
-                equal = equal and not text and not far
-                if far is not None:
-                    worst_abs = max(far, worst_abs or 0.0)
-                    worst_rel = max(near or 0.0, worst_rel or 0.0)
-                if text and not different:
-                    different = f"request {sent}: output '{tensor}' {text}"
-        verdict = "different" if different else "equal" if equal else "close"
+            if decoupled:
+                here, there = self.asking.streams(name, inputs, options)
+                answered += sum(1 for part in here if part.outputs or part.error)
+                found.compare_streams(f"request {sent}", here, there)
+            else:
+                found.compare(f"request {sent}", *self.asking.answers(name, inputs, options))
         return Checked(
-            name, verdict, sent, worst_abs, worst_rel, "; ".join(filter(None, (different, note)))
+            name,
+            found.verdict,
+            sent,
+            found.max_abs,
+            found.max_rel,
+            "; ".join(filter(None, (found.first, note))),
+            answered if decoupled else None,
         )
-
-    def _traffic(self, name: str) -> Iterator[tuple[Inputs, dict[str, Any]]]:
-        given = self.requests.get(name)
-        if given is not None:
-            for inputs in given:
-                yield inputs, {}
-            return
-        config = self.server.config(name)
-        largest = max(1, int(config.max_batch_size))
-        for index in range(self.count):
-            size = min(largest, (1, 2, 3, 1, 5, 8)[index % 6])
-            options: dict[str, Any] = {}
-            if config.HasField("sequence_batching"):
-                size = 1
-                options = {
-                    "correlation_id": 1 + index // 3,
-                    "sequence_start": index % 3 == 0,
-                    "sequence_end": index % 3 == 2 or index == self.count - 1,
-                }
-            yield sample_inputs(config, size=size, seed=index), options
-
-    def _ask(
-        self, name: str, inputs: Inputs, options: Mapping[str, Any]
-    ) -> tuple[dict[str, Any] | str, dict[str, Any] | str]:
-        ours: dict[str, Any] | str
-        theirs: dict[str, Any] | str
-        try:
-            result = self.server.infer(name, inputs, **options)
-            ours = {key: to_numpy(result.raw(key)) for key in result}
-        except TritonError as error:
-            ours = error.message
-        try:
-            sent = {"sequence_id": options["correlation_id"], **options} if options else {}
-            sent.pop("correlation_id", None)
-            theirs = dict(self.client.infer(name, inputs, parameters=sent).outputs)
-        except UnavailableError:
-            raise
-        except TritonError as error:
-            theirs = error.message
-        return ours, theirs
-
-
-def _said(answer: Mapping[str, Any] | str) -> str:
-    return f"says {answer!r}" if isinstance(answer, str) else "answers"
-
-
-def _differ(
-    ours: Any, theirs: Any, rtol: float, atol: float
-) -> tuple[str, float | None, float | None]:
-    """Return what is wrong, and for numbers the largest absolute and relative difference."""
-    if datatype_of(ours) != datatype_of(theirs) or shape_of(ours) != shape_of(theirs):
-        one = f"{datatype_of(ours)}{list(shape_of(ours))}"
-        return f"is {one} and {datatype_of(theirs)}{list(shape_of(theirs))}", None, None
-    if ours.dtype.kind != "f":
-        same = bool(np.array_equal(ours, theirs))
-        return ("" if same else "differs"), None, None
-    one, other = ours.astype(np.float64), theirs.astype(np.float64)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        gap = np.abs(one - other)
-        gap[(one == other) | (np.isnan(one) & np.isnan(other))] = 0.0
-        far = float(gap.max(initial=0.0))
-        near = float(np.nan_to_num(gap / np.abs(other), nan=0.0).max(initial=0.0))
-    close = bool(np.allclose(one, other, rtol=rtol, atol=atol, equal_nan=True))
-    return ("" if close else f"differs by up to {far:.3g}"), far, near
 
 
 # What every server decides for itself: where instances run, and paths.
