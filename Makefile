@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Jupyter refuses to run as root unless told; in a container one often is.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
+# As `python -m bench --list` has them.
+BENCHES := kernel ensemble bls large
 INPUTS := pyproject.toml constraints.txt scripts/environment.py
 
 export PYTHONUNBUFFERED := 1
@@ -14,15 +16,15 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test bench bench-kernel bench-http bench-grpc bench-scheduler fmt pin clean python
+.PHONY: help demo lab test bench $(BENCHES:%=bench-%) bench-http bench-grpc bench-history fmt pin clean python
 
 help:
 	@echo "make demo    run the quickstart notebook, print its table, leave build/01_quickstart.html"
 	@echo "make lab     open the notebooks in JupyterLab"
 	@echo "make test    style, types, layers and the whole test suite"
-	@echo "make bench   one model.py: nbtriton beside the real server, in the kernel, over HTTP"
-	@echo "             and gRPC, and the scheduler's cost (or one of bench-kernel, bench-http,"
-	@echo "             bench-grpc, bench-scheduler)"
+	@echo "make bench   what everything costs, beside the real server or a bare loop; one of them:"
+	@echo "             make$(foreach each,$(BENCHES), bench-$(each)) bench-http bench-grpc"
+	@echo "             (BENCH_FLAGS=\"--rounds 9 --short\"); make bench-history shows the past"
 	@echo "make fmt     format and fix what can be fixed"
 	@echo "make pin     resolve constraints.txt anew from pyproject.toml"
 	@echo "make clean   remove .venv/ and build/"
@@ -58,19 +60,19 @@ test: $(VENV)/.test $(VENV)/.browser
 	@$(BIN)/python -m nbtriton.repository.reference || echo "The tests against the real server will skip."
 	@NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" sh scripts/test.sh $(BIN) $(PYTEST_FLAGS)
 
-bench: bench-kernel bench-http bench-grpc bench-scheduler
+bench: $(BENCHES:%=bench-%) bench-http bench-grpc
 
-bench-kernel: $(VENV)/.test
-	@$(BIN)/python bench/first.py $(BENCH_FLAGS)
+$(BENCHES:%=bench-%): bench-%: $(VENV)/.test
+	@$(BIN)/python -m bench $* $(BENCH_FLAGS)
+
+bench-history: $(VENV)/.test
+	@$(BIN)/python -m bench --history
 
 bench-http: $(VENV)/.test
 	@$(BIN)/python bench/over_http.py
 
 bench-grpc: $(VENV)/.test
 	@$(BIN)/python bench/over_grpc.py
-
-bench-scheduler: $(VENV)/.test
-	@$(BIN)/python bench/scheduler_cost.py
 
 fmt: $(VENV)/.test
 	@$(BIN)/ruff format .

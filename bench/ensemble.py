@@ -1,0 +1,67 @@
+"""Ensembles in the kernel beside the same repository in tritonserver: throughput, and one more step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import numpy as np
+
+from bench.figures import Figure, Sides, ratio_at_least, value_at_most
+from bench.load import analyzer, in_process
+from bench.models import NOOP, chain
+from bench.session import Session
+
+__all__ = ["FIGURES"]
+
+IN_FLIGHT = 32
+FEW, MANY = 2, 8
+MODELS = (NOOP, *(chain(f"steps_{steps}", NOOP, steps) for steps in (FEW, MANY)))
+X = {"IN": np.ones((1, 16), np.float32)}
+
+
+def in_flight(steps: int) -> Callable[[Session], AbstractContextManager[Sides]]:
+    model = f"steps_{steps}"
+
+    @contextmanager
+    def sides(session: Session) -> Iterator[Sides]:
+        server, ms = session.ours(*MODELS), session.interval_ms
+        yield session.beside(
+            MODELS,
+            lambda: in_process(server, model, X, concurrency=IN_FLIGHT, interval_ms=ms).infer_per_s,
+            lambda real, url: (
+                analyzer(real, url, model, concurrency=IN_FLIGHT, interval_ms=ms).infer_per_s
+            ),
+        )
+
+    return sides
+
+
+@contextmanager
+def one_more(session: Session) -> Iterator[Sides]:
+    """The difference between eight steps and two, on an idle server, for each of the six."""
+    server, ms = session.ours(*MODELS), session.interval_ms
+
+    def per_step(p50_us: Callable[[str], float]) -> float:
+        return (p50_us(f"steps_{MANY}") - p50_us(f"steps_{FEW}")) / (MANY - FEW)
+
+    yield session.beside(
+        MODELS,
+        lambda: per_step(lambda model: in_process(server, model, X, interval_ms=ms).p50_us),
+        lambda real, url: per_step(lambda model: analyzer(real, url, model, interval_ms=ms).p50_us),
+    )
+
+
+FIGURES = (
+    *(
+        Figure(
+            f"ensemble.{name}", f"{name}-step ensemble, {IN_FLIGHT} in flight",
+            "infer/s", "higher", "tritonserver over gRPC", (ratio_at_least(10),), in_flight(steps),
+        )
+        for name, steps in (("two", FEW), ("eight", MANY))
+    ),
+    Figure(
+        "ensemble.step", "each further ensemble step on an idle server, p50",
+        "us", "lower", "tritonserver", (value_at_most(10),), one_more,
+    ),
+)  # fmt: skip

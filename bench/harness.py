@@ -1,0 +1,125 @@
+"""Runs benches: rounds in turn, a table, a JSON file, and a line in the history for each figure."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench import history
+from bench.figures import Figure, Missing, Result, alternate, spread
+from bench.machine import machine
+from bench.session import Session
+
+__all__ = ["RESULTS", "Options", "listed", "run", "summary", "table", "write"]
+
+RESULTS = Path(__file__).with_name("results")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run; the defaults are those of the command line."""
+
+    rounds: int = 5
+    interval_ms: int = 400
+    short: bool = False
+    only: str = ""
+    history: Path | None = history.HISTORY
+    results: Path = RESULTS
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def run(
+    figures: Sequence[Figure], options: Options, say: Callable[[str], None] = _say
+) -> list[Result]:
+    """Measure the figures one after the other; none keeps another from being measured."""
+    results = []
+    with ExitStack() as stack:
+        session = Session(stack, options.interval_ms, options.short)
+        for figure in figures:
+            if not re.search(options.only, figure.name):
+                continue
+            rounds = min(figure.rounds or options.rounds, options.rounds)
+            try:
+                with figure.sides(session) as sides:
+                    result = alternate(figure, sides, rounds, say)
+            except Missing as error:
+                result = Result(figure, note=str(error))
+            results.append(result)
+    return results
+
+
+def table(results: Sequence[Result]) -> str:
+    """Return the figures as a table: both medians, the ratio and its spread, and what was promised."""
+    load, cores = os.getloadavg()[0], os.cpu_count()
+    rows = [f"median (lowest to highest of the rounds); load average {load:.1f} on {cores} cores"]
+    for result in results:
+        figure = result.figure
+        rows.append(f"\n{figure.name}: {figure.title}")
+        if result.value is not None:
+            rows.append(f"  {figure.first:<34} {spread(result.ours)} {figure.unit}")
+        if result.other is not None:
+            rows.append(f"  {figure.against:<34} {spread(result.theirs)} {figure.unit}")
+            rows.append(f"  {'ratio':<34} {spread(result.ratios, 'x')}")
+        if result.note:
+            rows.append(f"  {result.note}")
+        for target in figure.targets:
+            kept = None if result.value is None else target.met(result.ratio, result.value)
+            kept = False if result.wrong else kept
+            verdict = {True: "met", False: "MISSED", None: "not measured"}[kept]
+            rows.append(f"  {'target ' + target.told(figure.unit):<34} {verdict}")
+    return "\n".join(rows)
+
+
+def write(bench: str, results: Sequence[Result], options: Options) -> Path:
+    """Keep the rounds as JSON and a line a figure in the history; gives the JSON's path."""
+    now = datetime.now(UTC)
+    where = machine()
+    date = now.isoformat(timespec="seconds")
+    lines = [history.entry(result, date, where, short=options.short) for result in results]
+    if options.history is not None:
+        history.append(options.history, lines)
+    options.results.mkdir(parents=True, exist_ok=True)
+    path = options.results / f"{bench}-{now:%Y%m%d-%H%M%S}.json"
+    figures = [
+        {
+            **line,
+            "title": result.figure.title,
+            "against": result.figure.against,
+            "targets": [target.told(result.figure.unit) for target in result.figure.targets],
+            "rounds_ours": result.ours,
+            "rounds_theirs": result.theirs,
+        }
+        for line, result in zip(lines, results, strict=True)
+    ]
+    told = {"bench": bench, "date": date, "machine": where, "interval_ms": options.interval_ms}
+    path.write_text(json.dumps({**told, "figures": figures}, indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
+def summary(results: Sequence[Result]) -> str:
+    """Return one line: how many figures kept their targets."""
+    met = sum(result.met is True for result in results)
+    missed = [result.figure.name for result in results if result.met is False]
+    other = len(results) - met - len(missed)
+    text = f"{met} of {len(results)} figures keep their targets"
+    if missed:
+        text += f"; missed: {', '.join(missed)}"
+    return text + (f"; {other} have none or could not be compared here" if other else "")
+
+
+def listed(figures: Sequence[Figure]) -> str:
+    """Return each figure's name, what is measured and what was promised."""
+    return "\n".join(
+        f"{f.name:<24} {', '.join(t.told(f.unit) for t in f.targets) or '-':<28} "
+        f"{f.title} (against {f.against})"
+        for f in figures
+    )

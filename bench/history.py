@@ -1,0 +1,103 @@
+"""The history of every figure: one line a figure and run, kept in the repository.
+
+python -m bench --history [PATTERN]
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.figures import Result, show
+
+__all__ = ["HISTORY", "append", "entry", "latest", "read", "table"]
+
+HISTORY = Path(__file__).with_name("history.jsonl")
+BARS = "▁▂▃▄▅▆▇█"
+# So many runs are drawn; all are kept.
+DRAWN = 24
+
+Entry = Mapping[str, Any]
+
+
+def entry(result: Result, date: str, machine: Mapping[str, object], *, short: bool) -> Entry:
+    """Return a figure's line of the history: medians, the spread of the ratio, and whether it is met."""
+    ratios = result.ratios
+    return {
+        "figure": result.figure.name,
+        "date": date,
+        "commit": machine["commit"],
+        "cpu": machine["cpu"],
+        "cores": machine["cores"],
+        "load": machine["load_average"],
+        "python": machine["python"],
+        "rounds": len(result.ours),
+        "short": short,
+        "unit": result.figure.unit,
+        "ours": _rounded(result.value),
+        "theirs": _rounded(result.other),
+        "ratio": _rounded(result.ratio),
+        "ratio_low": _rounded(min(ratios, default=None)),
+        "ratio_high": _rounded(max(ratios, default=None)),
+        "met": result.met,
+        "note": result.note,
+    }
+
+
+def append(path: Path, entries: Iterable[Entry]) -> None:
+    """Write lines at the end."""
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in entries)
+
+
+def read(path: Path) -> list[Entry]:
+    """Return all lines by date; branches that were joined may have left them in any order."""
+    if not path.exists():
+        return []
+    lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line)
+    return sorted(lines, key=lambda line: line["date"])
+
+
+def latest(entries: Sequence[Entry]) -> dict[str, Entry]:
+    """Return the newest line of each figure that measured something, full runs before short ones."""
+    found: dict[str, Entry] = {}
+    for line in entries:
+        measured = line.get("ours") is not None or "parts" in line
+        if measured and not (line["short"] and not found.get(line["figure"], line)["short"]):
+            found[line["figure"]] = line
+    return found
+
+
+def table(entries: Sequence[Entry], pattern: str = "") -> str:
+    """Return each figure's first, best and last ratio (or value), and their course."""
+    rows = [f"{'figure':<26}{'runs':>5}{'first':>10}{'last':>10}{'change':>9}  course"]
+    for name in dict.fromkeys(line["figure"] for line in entries):
+        if not re.search(pattern, name):
+            continue
+        course = [
+            line["ratio"] if line["ratio"] is not None else line["ours"]
+            for line in entries
+            if line["figure"] == name and line.get("ours") is not None
+        ]
+        if not course:
+            continue
+        sign = "x" if all(line["ratio"] for line in entries if line["figure"] == name) else ""
+        change = f"{course[-1] / course[0] - 1:+.0%}" if course[0] else ""
+        rows.append(
+            f"{name:<26}{len(course):>5}{show(course[0]) + sign:>10}{show(course[-1]) + sign:>10}"
+            f"{change:>9}  {_drawn(course[-DRAWN:])}"
+        )
+    return "\n".join(rows)
+
+
+def _drawn(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    width = (high - low) or 1.0
+    return "".join(BARS[round((value - low) / width * (len(BARS) - 1))] for value in values)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")

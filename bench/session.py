@@ -1,0 +1,77 @@
+"""What the figures of one bench share while it runs: options, servers, folders."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import nbtriton
+from bench.figures import Measure, Missing, Sides
+from bench.models import Model, load, write
+from nbtriton.errors import TritonError
+from nbtriton.repository.reference import Reference, ReferenceServer, ensure_reference
+
+__all__ = ["Session"]
+
+
+@dataclass
+class Session:
+    """The state of one run of a bench; a server is started when a figure first asks for it.
+
+    Parameters
+    ----------
+    stack : ExitStack
+        Ends with the bench, and what was started with it.
+    interval_ms : int
+        Nominal length of a measurement window.
+    short : bool
+        The short form of what takes minutes.
+    """
+
+    stack: ExitStack
+    interval_ms: int = 400
+    short: bool = False
+    _ours: dict[tuple[Model, ...], nbtriton.Server] = field(default_factory=dict)
+    _real: dict[tuple[Model, ...], ReferenceServer] = field(default_factory=dict)
+
+    @cached_property
+    def reference(self) -> Reference:
+        """The installed reference; raises `Missing` where it cannot be had."""
+        try:
+            return ensure_reference(on_progress=lambda line: print(f"reference server: {line}"))
+        except TritonError as error:
+            raise Missing(f"no tritonserver here: {error.message}") from error
+
+    def folder(self) -> Path:
+        """Return a folder that lives as long as the bench."""
+        return Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
+
+    def ours(self, *models: Model) -> nbtriton.Server:
+        """Return a server in this process with these models."""
+        if models not in self._ours:
+            server = self.stack.enter_context(nbtriton.Server())
+            load(server, models, self.folder())
+            self._ours[models] = server
+        return self._ours[models]
+
+    def real(self, *models: Model) -> ReferenceServer:
+        """Return a running tritonserver with these models; raises `Missing` where there is none."""
+        if models not in self._real:
+            folder = self.folder()
+            write(models, folder)
+            self._real[models] = self.stack.enter_context(self.reference.server(folder))
+        return self._real[models]
+
+    def beside(
+        self, models: Sequence[Model], ours: Measure, theirs: Callable[[Reference, str], float]
+    ) -> Sides:
+        """Put nbtriton beside tritonserver with these models; `theirs` gets its gRPC address."""
+        try:
+            reference, server = self.reference, self.real(*models)
+        except Missing as error:
+            return Sides(ours, None, str(error))
+        return Sides(ours, lambda: theirs(reference, server.grpc_url))
