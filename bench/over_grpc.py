@@ -59,7 +59,7 @@ def ours(repository: str) -> Iterator[str]:
     assert process.stderr is not None
     try:
         for line in process.stderr:
-            found = re.search(r"Started GRPCInferenceService at (\S+)", line)
+            found = re.search(r"Started GRPCInferenceService at ([^\s\"]+)", line)
             if found:
                 break
         else:

@@ -113,7 +113,7 @@ def test_explicit_control_and_an_id(repository: Path) -> None:
         assert not [line for line in lines if "| double" in line]
         urllib.request.urlopen(f"{url}/repository/models/double/load", b"{}").close()
         urllib.request.urlopen(f"{url}/models/double/ready").close()
-        assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ serve\]", lines[0])
+        assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ command\.py:\d+\] ", lines[0])
 
 
 def test_a_model_that_fails_ends_it_unless_told_otherwise(repository: Path) -> None:

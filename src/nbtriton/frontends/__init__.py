@@ -18,6 +18,7 @@ from nbtriton.engine.shield import shield
 from nbtriton.frontends.exchange import Exchange, Reply, error_body
 from nbtriton.frontends.handlers import Handlers
 from nbtriton.frontends.http import HttpEndpoint
+from nbtriton.frontends.logs import LogSettings
 from nbtriton.frontends.loop import LoopThread
 from nbtriton.frontends.metrics import Metrics
 from nbtriton.frontends.service import Control, Endpoint, Limits, NoControl, Service
@@ -38,9 +39,10 @@ class Endpoints:
         Where they listen; None for one that is not open.
     """
 
-    def __init__(self, service: Service, thread: LoopThread) -> None:
+    def __init__(self, service: Service, thread: LoopThread, *, own_log: bool) -> None:
         self.service = service
         self._thread = thread
+        self._own_log = own_log
         self._open: dict[str, Endpoint] = {}
         self._leaving: list[threading.Thread] = []
         self._closing = threading.Lock()
@@ -91,6 +93,8 @@ class Endpoints:
                 self._leaving.pop()
             self._thread.stop()
             self.service.shared_memory.close()
+            if self._own_log:
+                self.service.log.close()
 
     def __enter__(self) -> Self:
         return self
@@ -128,6 +132,7 @@ def serve(
     grpc_restricted: Mapping[str, tuple[str, str]] | None = None,
     grpc_options: Sequence[tuple[str, int | str]] = (),
     name: str = "triton",
+    log: LogSettings | None = None,
 ) -> Endpoints:
     """Open a server to clients, as Triton answers them.
 
@@ -160,6 +165,9 @@ def serve(
         gRPC's channel arguments, such as ``("grpc.keepalive_time_ms", 7200000)``.
     name : str
         In the server's metadata; Triton's ``--id``.
+    log : LogSettings, optional
+        By default clients find Triton's, and what they change applies to the loggers under
+        ``nbtriton`` until the endpoints close.
 
     Returns
     -------
@@ -195,6 +203,7 @@ def serve(
         server,
         NoControl(server) if control is None else control,
         trace=TraceSettings(trace_file),
+        log=log or LogSettings(),
         limits=limits or Limits(),
         strict_readiness=strict_readiness,
         restricted=restricted or {},
@@ -202,7 +211,7 @@ def serve(
         name=name,
     )
     thread = LoopThread("nbtriton-http")
-    endpoints = Endpoints(service, thread)
+    endpoints = Endpoints(service, thread, own_log=log is None)
     try:
         if http_port is not None:
             handle = Handlers(service).handle

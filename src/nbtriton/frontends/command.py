@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from nbtriton.frontends.flags import (
     restricted_apis,
     trace_file,
 )
+from nbtriton.frontends.logs import LogSettings
 
 if TYPE_CHECKING:
     from nbtriton.process import Server
@@ -57,13 +57,13 @@ def serve_command(
     directories = [*arguments.model_repository, *arguments.model_store]
     if not directories:
         raise InvalidArgumentError("--model-repository must be specified")
-    _start_log(arguments)
+    log = _start_log(arguments)
     ended = _on_signals()
     for name in WITHOUT_EFFECT:
         if getattr(arguments, name.replace("-", "_")) not in (None, []):
             _log.info("--%s has no effect here", name)
     size = cache_bytes(arguments)
-    options = _endpoint_options(arguments)
+    options = {**_endpoint_options(arguments), "log": log}
     server = make_server(
         cache_bytes=size,
         rate_limit=arguments.rate_limit,
@@ -102,6 +102,7 @@ def serve_command(
     finally:
         server.close(timeout_s=arguments.exit_timeout_secs)
         _log.info("server stopped")
+        log.close()
 
 
 def _serve(
@@ -112,16 +113,6 @@ def _serve(
         endpoints = server.serve(**options)
     for warning in told:
         _log.warning("%s", warning.message)
-    endpoints.service.log.update(
-        {
-            "log_file": arguments.log_file,
-            "log_info": arguments.log_info,
-            "log_warning": arguments.log_warning,
-            "log_error": arguments.log_error,
-            "log_verbose_level": arguments.log_verbose,
-            "log_format": arguments.log_format,
-        }
-    )
     for what, port, host in (
         ("GRPCInferenceService", endpoints.grpc_port, options["grpc_host"]),
         ("HTTPService", endpoints.http_port, options["host"]),
@@ -227,32 +218,7 @@ def _on_signals() -> threading.Event:
     return ended
 
 
-class _Lines(logging.Formatter):
-    """Triton's lines: level, time, process, where, text."""
-
-    def __init__(self, iso: bool) -> None:
-        super().__init__()
-        self._iso = iso
-
-    def format(self, record: logging.LogRecord) -> str:
-        local = time.localtime(record.created)
-        level = record.levelname[0]
-        micros = int(record.created % 1 * 1e6)
-        if self._iso:
-            utc = time.gmtime(record.created)
-            head = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', utc)} {level}"
-        else:
-            head = f"{level}{time.strftime('%m%d %H:%M:%S', local)}.{micros:06d}"
-        text = (
-            f"{head} {os.getpid()} {record.name.removeprefix('nbtriton.')}] {record.getMessage()}"
-        )
-        if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
-        return text
-
-
-def _start_log(arguments: argparse.Namespace) -> None:
-    log = logging.getLogger("nbtriton")
+def _start_log(arguments: argparse.Namespace) -> LogSettings:
     try:
         handler = (
             logging.FileHandler(arguments.log_file)
@@ -261,15 +227,12 @@ def _start_log(arguments: argparse.Namespace) -> None:
         )
     except OSError as error:
         raise InvalidArgumentError(f"--log-file {arguments.log_file}: {error.strerror}") from None
-    handler.setFormatter(_Lines(arguments.log_format == "ISO8601"))
-    told = {
-        "D": arguments.log_verbose > 0,
-        "I": arguments.log_info,
-        "W": arguments.log_warning,
-        "E": arguments.log_error,
-        "C": arguments.log_error,
-    }
-    handler.addFilter(lambda record: told.get(record.levelname[0], True))
-    log.addHandler(handler)
-    log.setLevel(logging.DEBUG if arguments.log_verbose else logging.INFO)
-    log.propagate = False
+    return LogSettings(
+        handler,
+        log_file=arguments.log_file,
+        log_info=arguments.log_info,
+        log_warning=arguments.log_warning,
+        log_error=arguments.log_error,
+        log_verbose_level=arguments.log_verbose,
+        log_format=arguments.log_format,
+    )

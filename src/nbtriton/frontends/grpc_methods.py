@@ -17,7 +17,8 @@ from nbtriton.errors import (
 )
 from nbtriton.frontends.grpc_codec import read_version
 from nbtriton.frontends.grpc_messages import HEALTH, SERVICE, health_response, messages
-from nbtriton.frontends.settings import LOG_FORMATS, parse_number
+from nbtriton.frontends.logs import LOG_FORMATS
+from nbtriton.frontends.settings import parse_number
 
 if TYPE_CHECKING:
     from nbtriton.frontends.service import Service

@@ -29,8 +29,9 @@ from nbtriton.frontends.jsontext import (
     member_as_string,
     parse,
 )
+from nbtriton.frontends.logs import LOG_FORMATS
 from nbtriton.frontends.routes import Route, find_route
-from nbtriton.frontends.settings import LOG_FORMATS, parse_number
+from nbtriton.frontends.settings import parse_number
 
 if TYPE_CHECKING:
     from nbtriton.frontends.service import Service

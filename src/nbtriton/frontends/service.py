@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nbtriton.config import is_ensemble
 from nbtriton.errors import TritonError, UnavailableError
-from nbtriton.frontends.settings import LogSettings, TraceSettings
+from nbtriton.frontends.logs import LogSettings
+from nbtriton.frontends.settings import TraceSettings
 from nbtriton.frontends.shared_memory import SharedMemory
 
 if TYPE_CHECKING:

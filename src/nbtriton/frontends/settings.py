@@ -1,4 +1,4 @@
-"""Trace and log settings that clients may read and change (protocol.md §8); every protocol's store."""
+"""Trace settings that clients may read and change (protocol.md §8); every protocol's store."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 
 from nbtriton.errors import InvalidArgumentError
 
-__all__ = ["LogSettings", "TraceSettings", "parse_number"]
+__all__ = ["TraceSettings", "parse_number"]
 
-LOG_FORMATS = ("default", "ISO8601")
 _NUMBER = re.compile(r"\s*([+-]?\d+)")
 _INT32 = range(-(1 << 31), 1 << 31)
 _RANGES = {
@@ -136,28 +135,3 @@ class TraceSettings:
             reason = "trace file name is not given"
         if reason:
             raise InvalidArgumentError(f"Attempting to set invalid trace setting :{reason}")
-
-
-class LogSettings:
-    """What is logged. Python's own ``logging`` decides where ``nbtriton``'s lines go."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._values: dict[str, bool | int | str] = {
-            "log_file": "",
-            "log_info": True,
-            "log_warning": True,
-            "log_error": True,
-            "log_verbose_level": 0,
-            "log_format": "default",
-        }
-
-    def get(self) -> dict[str, bool | int | str]:
-        """Return the settings in Triton's order."""
-        with self._lock:
-            return dict(self._values)
-
-    def update(self, changes: Mapping[str, bool | int | str]) -> None:
-        """Change settings whose kinds the protocol has checked."""
-        with self._lock:
-            self._values.update(changes)
