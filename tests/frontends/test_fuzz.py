@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from nbtriton.engine import Server
-from nbtriton.frontends.exchange import Exchange, Reply
+from nbtriton.frontends.exchange import Exchange, Head, Reply
 from nbtriton.frontends.handlers import Handlers
 from nbtriton.frontends.service import Limits, NoControl, Service
 from tests.frontends.cases import CASES, Case
@@ -143,10 +143,10 @@ def test_every_body_has_an_answer(handlers: Handlers) -> None:
     for number in range(INPUTS):
         case = dice.choice(cases)
         body, headers = mutated(case, dice)
-        exchange = Collected(case.method, case.path.partition("?")[0], headers, body)
+        exchange = Collected(Head(case.method, case.path.partition("?")[0], headers), body)
         exchange.replies = []
         exchange.ended = []
-        handlers.handle(exchange)
+        handlers.handle([exchange])
         waiting.append(exchange)
         if len(waiting) == 500 or number == INPUTS - 1:
             check(waiting)
@@ -160,16 +160,16 @@ def check(exchanges: list[Collected]) -> None:
             if exchange.ended:
                 break
             moment.wait(0.01)
-        assert exchange.ended, (exchange.path, exchange.body)
-        assert len(exchange.replies) == 1, (exchange.path, exchange.body)
+        assert exchange.ended, (exchange.head.path, exchange.body)
+        assert len(exchange.replies) == 1, (exchange.head.path, exchange.body)
         ((status, body),) = exchange.replies
         assert status in (200, 400, 404, 405, 500, 501, 503)
         if status == 500:
             error = json.loads(body)["error"]
             assert error.startswith(THEIR_500), (
-                exchange.path,
+                exchange.head.path,
                 exchange.body,
-                exchange.headers,
+                exchange.head.headers,
                 error,
             )
 

@@ -249,13 +249,14 @@ class _MetricsHandler:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
-    def __call__(self, exchange: Exchange) -> None:
-        if exchange.method != "GET":
-            exchange.respond(Reply(405, parts=(error_body("Method Not Allowed"),)))
-            return
-        known = exchange.path in ("/metrics", "/metrics/")
-        parts = (self._metrics.text(),) if known else ()
-        exchange.respond(Reply(200, b"text/plain; charset=utf-8", parts))
+    def __call__(self, exchanges: Sequence[Exchange]) -> None:
+        for exchange in exchanges:
+            if exchange.head.method != "GET":
+                exchange.respond(Reply(405, parts=(error_body("Method Not Allowed"),)))
+                continue
+            known = exchange.head.path in ("/metrics", "/metrics/")
+            parts = (self._metrics.text(),) if known else ()
+            exchange.respond(Reply(200, b"text/plain; charset=utf-8", parts))
 
 
 def _is_loopback(host: str) -> bool:

@@ -99,17 +99,18 @@ class Call:
 
 
 def decode_infer(
-    body: bytes | memoryview,
+    data: bytes | memoryview,
     header_length: int,
     interface: Interface,
     shared_memory: SharedMemory,
     plans: Plans | None = None,
+    start: int = 0,
 ) -> Call:
     """Read the body of an infer request.
 
     Parameters
     ----------
-    body : bytes-like
+    data : bytes-like
         Decompressed; the arrays of the result view it.
     header_length : int
         Length of the JSON text at its start; 0 for a raw request.
@@ -119,22 +120,26 @@ def decode_infer(
         Where regions are looked up.
     plans : Plans, optional
         What is known of texts that came before.
+    start : int
+        Where in `data` the body begins.
 
     Raises
     ------
     TritonError
         With Triton's text; nothing is held then.
     """
-    rest, request_id = b"", None
-    if plans is not None and 0 < header_length < len(body):
-        rest, request_id = plans.split(bytes(body[:header_length]))
-        plan = plans.find(rest, len(body) - header_length)
+    size = len(data) - start - header_length
+    text = b""
+    if plans is not None and header_length and size:
+        text = bytes(data[start : start + header_length])
+        plan, request_id = plans.find(text, size)
         if plan is not None:
             options = dict(plan.options)
             if request_id is not None:
                 options["request_id"] = request_id
-            arrays = plan.arrays(body, header_length)
+            arrays = plan.arrays(data, start + header_length)
             return Call(arrays, plan.outputs, plan.default, options, [])
+    body = memoryview(data)[start:] if start else data
     call = Call()
     if header_length == 0:
         call.default = OutputRequest("binary")
@@ -161,8 +166,8 @@ def decode_infer(
         raise
     if call.outputs:
         call.options["outputs"] = tuple(call.outputs)
-    if plans is not None and rest:
-        plans.learn(rest, request_id, inputs, len(body) - header_length, call)
+    if plans is not None and text:
+        plans.learn(text, inputs, size, call)
     return call
 
 
@@ -181,7 +186,9 @@ def _read_parameters(parameters: Any, call: Call) -> None:
             else:
                 call.default = OutputRequest()
         elif name == "sequence_id":
-            options["correlation_id"] = _sequence_id(value)
+            found = _sequence_id(value)
+            if found != "":
+                options["correlation_id"] = found
         elif name in ("sequence_start", "sequence_end"):
             options[name] = as_bool(value, f"Unable to parse '{name}': ")
         elif name == "priority":

@@ -11,19 +11,19 @@ import logging
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import httptools
 
-from nbtriton.frontends.exchange import JSON, Exchange, Reply, error_body
+from nbtriton.frontends.exchange import JSON, Exchange, Head, Reply, error_body
+from nbtriton.frontends.heads import head_of, padding_of
 
 if TYPE_CHECKING:
     from nbtriton.frontends.http import HttpEndpoint
 
-__all__ = ["Connection", "Heads"]
+__all__ = ["Connection"]
 
 _log = logging.getLogger("nbtriton.frontends")
 
@@ -35,24 +35,20 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _JOINED = 64 << 10
 # Requests of one client that wait behind the one in progress; then it is not read from.
 _PIPELINED = 16
-# Heads up to this size are remembered, and so many of them.
-_LONGEST_HEAD = 2048
-_MOST_HEADS = 256
 # How long what a refused client still sends is thrown away, so that it can read the refusal.
 _LINGER_S = 2.0
-# Tensors behind the JSON are read in place, which is fastest if they begin at such an address.
-_ALIGNMENT = 16
 
 
 class _HttpExchange(Exchange):
     """A request of one connection."""
 
-    __slots__ = ("chunked", "connection", "keep_alive", "old", "over")
+    __slots__ = ("connection", "keep_alive", "over")
 
-    connection: Connection
-    keep_alive: bool
-    old: bool  # HTTP/1.0, which knows no chunks
-    over: bool  # answered, or nobody waits any more
+    def __init__(self, connection: Connection, head: Head, data: bytes, start: int) -> None:
+        super().__init__(head, data, start)
+        self.connection = connection
+        self.keep_alive = head.keep_alive
+        self.over = False  # answered, or nobody waits any more
 
     def respond(self, reply: Reply) -> None:
         self.connection.run(self.connection.answer, self, reply)
@@ -71,55 +67,6 @@ class _HttpExchange(Exchange):
 
     def work(self, task: Callable[[], None]) -> None:
         self.connection.endpoint.thread.work(task)
-
-
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """What the parser made of a head."""
-
-    method: str
-    path: str
-    headers: Mapping[bytes, bytes]
-    fields: Sequence[tuple[bytes, bytes]]
-    body_size: int
-
-    def exchange(self, body: bytes) -> _HttpExchange:
-        """Return a request with this head."""
-        found = _HttpExchange(self.method, self.path, self.headers, body, self.fields)
-        found.keep_alive = True
-        found.old = False
-        return found
-
-
-class Heads:
-    """What the parser made of the heads that came last: most clients send few different ones."""
-
-    def __init__(self) -> None:
-        self._known: dict[bytes, _Head] = {}
-
-    def find(self, head: bytes) -> _Head | None:
-        """Return what is known of a head."""
-        return self._known.get(head)
-
-    def learn(self, head: bytes, exchange: _HttpExchange | None, size: int) -> None:
-        """Remember what the parser made of a head that was followed by its body and nothing else."""
-        if exchange is None or exchange.old or not exchange.keep_alive:
-            return
-        headers = exchange.headers
-        body_size = len(exchange.body)
-        if (
-            len(head) + body_size != size
-            or b"transfer-encoding" in headers
-            or b"expect" in headers
-            or b"upgrade" in headers
-            or (body_size and b"content-length" not in headers)
-        ):
-            return
-        if len(self._known) >= _MOST_HEADS:
-            self._known.clear()
-        self._known[head] = _Head(
-            exchange.method, exchange.path, headers, exchange.fields, body_size
-        )
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -202,10 +149,11 @@ class Connection(asyncio.BufferedProtocol):
         self._moved = self.endpoint.thread.loop.time()
         head = b""
         if not self._in_request:
-            head = _head_of(data)
-            known = self.endpoint.heads.find(head)
-            if known is not None and len(head) + known.body_size == len(data):
-                self._arrived(known.exchange(bytes(data[len(head) :])))
+            head = head_of(data)
+            known = self.endpoint.heads.find(head, len(data))
+            if known is not None:
+                start = len(head) - known.padding
+                self._arrived(_HttpExchange(self, known.head, bytes(data[start:]), known.padding))
                 return
         elif self._in_head:
             self._head_size += len(data)
@@ -278,24 +226,22 @@ class Connection(asyncio.BufferedProtocol):
     def on_message_complete(self) -> None:
         self._in_request = False
         parser = self._parser
-        exchange = _HttpExchange(
+        head = Head(
             parser.get_method().decode("ascii"),
             _path(self._url),
             self._headers,
-            _joined(self._body, self._headers),
             self._fields,
+            keep_alive=parser.should_keep_alive(),
+            old=parser.get_http_version() == "1.0",
         )
-        exchange.keep_alive = parser.should_keep_alive()
-        exchange.old = parser.get_http_version() == "1.0"
+        exchange = _HttpExchange(self, head, *_joined(self._body, self._headers))
         self._newest = exchange
         self._arrived(exchange)
 
     def _arrived(self, exchange: _HttpExchange) -> None:
-        exchange.connection = self
-        exchange.over = False
         if self._current is None:
             self._current = exchange
-            self.endpoint.thread.after_reading(self.endpoint.handle, exchange)
+            self.endpoint.arrived(exchange)
         else:
             self._pending.append(exchange)
             if len(self._pending) >= _PIPELINED and not self._paused:
@@ -324,7 +270,7 @@ class Connection(asyncio.BufferedProtocol):
             tuple(reply.headers),
             _connection_field(exchange),
         )
-        if exchange.method == "HEAD":
+        if exchange.head.method == "HEAD":
             self._transport.write(head)
         elif size <= _JOINED:
             self._transport.write(b"".join((head, *reply.parts)))
@@ -338,9 +284,9 @@ class Connection(asyncio.BufferedProtocol):
         """Start an answer of unknown length."""
         if exchange is not self._current:
             return
-        if exchange.old:  # its end is the end of the connection
+        if exchange.head.old:  # its end is the end of the connection
             exchange.keep_alive = False
-        framing = b"" if exchange.old else b"Transfer-Encoding: chunked\r\n"
+        framing = b"" if exchange.head.old else b"Transfer-Encoding: chunked\r\n"
         self._transport.write(
             b"%sContent-Type: %s\r\n%s%s\r\n"
             % (_STATUS_LINES[status], content_type, framing, _connection_field(exchange))
@@ -350,7 +296,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send the next part."""
         if exchange is not self._current or not data:
             return
-        self._transport.write(data if exchange.old else b"%x\r\n%s\r\n" % (len(data), data))
+        self._transport.write(data if exchange.head.old else b"%x\r\n%s\r\n" % (len(data), data))
         if self._transport.get_write_buffer_size() > self.endpoint.limits.unread_bytes:
             self.cut_off()
 
@@ -358,7 +304,7 @@ class Connection(asyncio.BufferedProtocol):
         """Finish an answer of unknown length."""
         if exchange is not self._current:
             return
-        if not exchange.old:
+        if not exchange.head.old:
             self._transport.write(b"0\r\n\r\n")
         self._finish(exchange)
 
@@ -373,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
         elif self._pending:
             self._current = self._pending.popleft()
-            self.endpoint.thread.after_reading(self.endpoint.handle, self._current)
+            self.endpoint.arrived(self._current)
             self._resume()
         elif self._deaf:
             self._linger()
@@ -452,16 +398,10 @@ def _answer_head(
     return b"".join(lines)
 
 
-def _head_of(data: memoryview) -> bytes:
-    """Return the head at the beginning of what was read; empty if it is long or not complete."""
-    text = bytes(data[:_LONGEST_HEAD])
-    return text[: text.find(b"\r\n\r\n") + 4] if b"\r\n\r\n" in text else b""
-
-
 def _connection_field(exchange: _HttpExchange) -> bytes:
     if not exchange.keep_alive:
         return b"Connection: close\r\n"
-    return b"Connection: keep-alive\r\n" if exchange.old else b""
+    return b"Connection: keep-alive\r\n" if exchange.head.old else b""
 
 
 def _path(url: bytes) -> str:
@@ -471,12 +411,9 @@ def _path(url: bytes) -> str:
     return url.partition(b"?")[0].partition(b"#")[0].decode("utf-8", "surrogateescape")
 
 
-def _joined(chunks: Sequence[bytes], headers: Mapping[bytes, bytes]) -> bytes | memoryview:
-    """Return the body in one piece, such that the tensors behind the JSON begin well aligned."""
-    if len(chunks) < 2:
-        return chunks[0] if chunks else b""
-    length = headers.get(b"inference-header-content-length", b"")
-    padding = -int(length) % _ALIGNMENT if length.isdigit() and len(length) < 19 else 0
-    if not padding:
-        return b"".join(chunks)
-    return memoryview(b"".join((bytes(padding), *chunks)))[padding:]
+def _joined(chunks: Sequence[bytes], headers: Mapping[bytes, bytes]) -> tuple[bytes, int]:
+    """Return the body in one piece behind some padding, and how much of that there is."""
+    padding = padding_of(headers) if chunks else 0
+    if len(chunks) == 1 and not padding:
+        return chunks[0], 0
+    return b"".join((bytes(padding), *chunks)), padding

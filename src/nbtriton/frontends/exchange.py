@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
-from nbtriton.errors import TritonError
+from nbtriton.errors import InternalError, TritonError
 from nbtriton.frontends.jsontext import dumps
 
-__all__ = ["JSON", "TEXT", "Exchange", "Reply", "error_body", "error_reply"]
+__all__ = ["JSON", "TEXT", "Exchange", "Head", "Reply", "error_body", "error_reply", "unforeseen"]
 
 JSON = b"application/json"
 TEXT = b"text/plain"
@@ -57,13 +58,15 @@ def error_reply(error: TritonError, content_type: bytes = JSON) -> Reply:
     return Reply(_STATUS[error.status], content_type, (error_body(error.message),))
 
 
-@dataclass(slots=True)
-class Exchange(ABC):
-    """A request that is there completely, and how to answer it, from any thread.
+def unforeseen(error: Exception, content_type: bytes = TEXT) -> Reply:
+    """Return the answer to a request that met an error of ours, or of a model's configuration."""
+    return error_reply(InternalError(f"{type(error).__name__}: {error}"), content_type)
 
-    Either `respond` is called once, or `begin`, any number of `chunk`, and `end`.
 
-    Attributes
+class Head:
+    """What comes before the body: one for all requests whose heads are the same bytes.
+
+    Parameters
     ----------
     method, path : str
         The path without query, as the client wrote it.
@@ -71,17 +74,69 @@ class Exchange(ABC):
         By lower-case name; of several of a name the last.
     fields : sequence of (name, value)
         As the client wrote them; only where header fields may be forwarded.
-    body : bytes-like
+    keep_alive : bool
+        Whether the connection stays open after the answer.
+    old : bool
+        HTTP/1.0, which knows no chunks.
+
+    Attributes
+    ----------
+    meaning : object
+        What a handler made of it, None until it has seen it.
+    """
+
+    __slots__ = ("fields", "headers", "keep_alive", "meaning", "method", "old", "path")
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[bytes, bytes],
+        fields: Sequence[tuple[bytes, bytes]] = (),
+        *,
+        keep_alive: bool = True,
+        old: bool = False,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.fields = fields
+        self.keep_alive = keep_alive
+        self.old = old
+        self.meaning: Any = None
+
+
+class Exchange(ABC):
+    """A request that is there completely, and how to answer it, from any thread.
+
+    Either `respond` is called once, or `begin`, any number of `chunk`, and `end`.
+
+    Parameters
+    ----------
+    head : Head
+    data : bytes
+        Ends with the body.
+    start : int
+        Where in `data` the body begins: such that the tensors in it begin well aligned.
+
+    Attributes
+    ----------
     on_gone : callable
         Called if the client leaves before the answer.
     """
 
-    method: str
-    path: str
-    headers: Mapping[bytes, bytes]
-    body: bytes | memoryview
-    fields: Sequence[tuple[bytes, bytes]] = ()
-    on_gone: Callable[[], object] | None = field(default=None, init=False)
+    __slots__ = ("data", "head", "on_gone", "start")
+
+    def __init__(self, head: Head, data: bytes = b"", start: int = 0) -> None:
+        self.head = head
+        self.data = data
+        self.start = start
+        self.on_gone: Callable[[], object] | None = None
+
+    @property
+    def body(self) -> bytes | memoryview:
+        """The body."""
+        return memoryview(self.data)[self.start :] if self.start else self.data
 
     @abstractmethod
     def respond(self, reply: Reply) -> None:

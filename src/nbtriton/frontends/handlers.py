@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.config import to_reported_dict
@@ -17,8 +17,17 @@ from nbtriton.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from nbtriton.frontends.exchange import JSON, TEXT, Exchange, Reply, error_body, error_reply
-from nbtriton.frontends.inference import Inference, read_version
+from nbtriton.frontends.exchange import (
+    JSON,
+    TEXT,
+    Exchange,
+    Head,
+    Reply,
+    error_body,
+    error_reply,
+    unforeseen,
+)
+from nbtriton.frontends.inference import Inference, Meaning, Waiting, read_version
 from nbtriton.frontends.jsontext import (
     as_bool,
     as_string,
@@ -40,8 +49,6 @@ __all__ = ["Handlers"]
 
 _log = logging.getLogger("nbtriton.frontends")
 
-# A client asks for few different paths; what it makes up is not remembered for ever.
-_REMEMBERED = 1024
 _CUDA_HANDLE = 64
 _LEVELS = ("TIMESTAMPS", "TENSORS")
 _NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/]")
@@ -58,51 +65,52 @@ class Handlers:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        inference = Inference(service)
-        self._infer = {
-            "infer": inference.infer,
-            "generate": inference.generate,
-            "generate_stream": inference.generate_stream,
+        self._inference = Inference(service)
+        self._infer: Mapping[str, Callable[..., Meaning]] = {
+            "infer": self._inference.infer,
+            "generate": self._inference.generate,
+            "generate_stream": self._inference.generate_stream,
         }
-        self._routes: dict[str, Route | None] = {}
         # Loading takes seconds, and the index may have to look at the disk.
         self._slow = {"repository_load", "repository_unload", "repository_index"}
 
-    def handle(self, exchange: Exchange) -> None:
-        """Answer a request, now or later; nothing is raised."""
-        try:
-            self._handle(exchange)
-        except Exception as error:
-            _log.exception("a request to %s failed", exchange.path)
-            exchange.respond(error_reply(InternalError(f"{type(error).__name__}: {error}"), TEXT))
+    def handle(self, exchanges: Sequence[Exchange]) -> None:
+        """Answer requests that came together, each now or later; nothing is raised."""
+        ready: list[Waiting] = []
+        for exchange in exchanges:
+            head = exchange.head
+            try:
+                meaning: Meaning | None = head.meaning
+                if meaning is None:
+                    meaning = head.meaning = self._meaning(head)
+                waiting = meaning(exchange)
+            except Exception as error:
+                _log.exception("a request to %s failed", head.path)
+                exchange.respond(unforeseen(error))
+            else:
+                if waiting is not None:
+                    ready.append(waiting)
+        if ready:
+            self._inference.submit(ready)
 
-    def _handle(self, exchange: Exchange) -> None:
-        path = exchange.path
-        try:
-            route = self._routes[path]
-        except KeyError:
-            if len(self._routes) >= _REMEMBERED:
-                self._routes.clear()
-            route = self._routes[path] = find_route(path)
+    def _meaning(self, head: Head) -> Meaning:
+        """Return what answers the requests that have this head."""
+        route = find_route(head.path)
         if route is None:
-            exchange.respond(Reply(404, TEXT, (error_body("Not Found"),)))
-            return
+            return _always(Reply(404, TEXT, (error_body("Not Found"),)))
         restricted = self._service.restricted.get(route.category)
         if restricted is not None:
             header, value = restricted
-            if exchange.headers.get(header.lower().encode()) != value.encode():
+            if head.headers.get(header.lower().encode()) != value.encode():
                 text = f"This API is restricted, expecting header '{header}'"
-                exchange.respond(Reply(403, TEXT, (error_body(text),)))
-                return
-        if exchange.method not in route.methods:
-            exchange.respond(Reply(405, TEXT, (error_body("Method Not Allowed"),)))
-            return
+                return _always(Reply(403, TEXT, (error_body(text),)))
+        if head.method not in route.methods:
+            return _always(Reply(405, TEXT, (error_body("Method Not Allowed"),)))
         if route.category == "inference":
-            self._infer[route.handler](exchange, **route.arguments)
-        elif route.handler in self._slow:
-            exchange.work(lambda: self._answer(exchange, route))
-        else:
-            self._answer(exchange, route)
+            return self._infer[route.handler](head, **route.arguments)
+        if route.handler in self._slow:
+            return lambda exchange: exchange.work(lambda: self._answer(exchange, route))
+        return lambda exchange: self._answer(exchange, route)
 
     def _answer(self, exchange: Exchange, route: Route) -> None:
         handler: Callable[..., Reply] = getattr(self, f"_{route.handler}")
@@ -111,8 +119,8 @@ class Handlers:
         except TritonError as error:
             reply = error_reply(error)
         except Exception as error:
-            _log.exception("a request to %s failed", exchange.path)
-            reply = error_reply(InternalError(f"{type(error).__name__}: {error}"))
+            _log.exception("a request to %s failed", exchange.head.path)
+            reply = unforeseen(error, JSON)
         exchange.respond(reply)
 
     # -- server and models -----------------------------------------------------------------------
@@ -232,14 +240,18 @@ class Handlers:
     def _trace(self, exchange: Exchange, name: str = "") -> Reply:
         if name and not self._service.server.is_ready(name):
             raise InvalidArgumentError(f"Request for unknown model : {name}")
-        if exchange.method == "POST":
+        if exchange.head.method == "POST":
             self._service.trace.update(name, _trace_changes(parse(exchange.body)))
         return _json(self._service.trace.get(name))
 
     def _logging(self, exchange: Exchange) -> Reply:
-        if exchange.method == "POST":
+        if exchange.head.method == "POST":
             self._service.log.update(_log_changes(parse(exchange.body)))
         return _json(self._service.log.get())
+
+
+def _always(reply: Reply) -> Meaning:
+    return lambda exchange: exchange.respond(reply)
 
 
 def _json(value: Any) -> Reply:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from nbtriton.errors import UnavailableError
-from nbtriton.frontends.connection import Connection, Heads
+from nbtriton.frontends.connection import Connection
 from nbtriton.frontends.exchange import Exchange
+from nbtriton.frontends.heads import Heads
 from nbtriton.frontends.loop import LoopThread
 from nbtriton.frontends.service import Limits
 
@@ -23,6 +24,8 @@ __all__ = ["HttpEndpoint"]
 _READ_SIZE = 256 << 10
 # Triton's backlog.
 _BACKLOG = 1024
+# As many requests as may wait for each other to be read; a batch is seldom larger.
+_TOGETHER = 32
 # How often stalled connections are looked for.
 _SWEEP_S = 1.0
 
@@ -33,7 +36,8 @@ class HttpEndpoint:
     Parameters
     ----------
     handle : callable
-        ``handle(exchange)`` answers one request, now or later; it must not raise.
+        ``handle(exchanges)`` answers requests that came together, each now or later; it must not
+        raise.
     host : str
     port : int
         0 for any that is free.
@@ -51,7 +55,7 @@ class HttpEndpoint:
 
     def __init__(
         self,
-        handle: Callable[[Exchange], None],
+        handle: Callable[[Sequence[Exchange]], None],
         host: str,
         port: int,
         limits: Limits,
@@ -69,6 +73,7 @@ class HttpEndpoint:
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
         self.heads = Heads()
+        self._read: list[Exchange] = []
         self._sweeping = False
         self._idle: asyncio.Event | None = None
         self._gone: asyncio.Event | None = None
@@ -95,6 +100,23 @@ class HttpEndpoint:
         if self.connections:  # their transports tell them soon
             self._gone = asyncio.Event()
             await self._gone.wait()
+
+    def arrived(self, exchange: Exchange) -> None:
+        """Answer a request once all that has arrived is read.
+
+        So requests that arrive together are submitted together, and one batch can hold them.
+        """
+        if not self._read:
+            self.thread.loop.call_soon(self._hand_over, 0)
+        self._read.append(exchange)
+
+    def _hand_over(self, seen: int) -> None:
+        found = len(self._read)
+        if seen < found < _TOGETHER:  # more has come: look once more
+            self.thread.loop.call_soon(self._hand_over, found)
+            return
+        read, self._read = self._read, []
+        self.handle(read)
 
     def answered(self) -> None:
         """A request is finished: perhaps it was the last one that `close` waits for."""

@@ -19,8 +19,6 @@ __all__ = ["LoopThread"]
 _T = TypeVar("_T")
 
 _WORKERS = 4
-# As many requests as may wait for each other to be read; a batch is seldom larger.
-_TOGETHER = 32
 
 
 class LoopThread:
@@ -36,7 +34,6 @@ class LoopThread:
         self.loop = _new_loop()
         self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._awake = False
-        self._later: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix=f"{name}-worker")
         self.ident = 0
@@ -67,24 +64,6 @@ class LoopThread:
         self._awake = False
         while self._posted:
             function, arguments = self._posted.popleft()
-            function(*arguments)
-
-    def after_reading(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Run a function once all that has arrived is read; on the loop only.
-
-        So requests that arrive together are submitted together, and one batch can hold them.
-        """
-        if not self._later:
-            self.loop.call_soon(self._do_later, 0)
-        self._later.append((function, arguments))
-
-    def _do_later(self, seen: int) -> None:
-        found = len(self._later)
-        if seen < found < _TOGETHER:  # more has come: look once more
-            self.loop.call_soon(self._do_later, found)
-            return
-        later, self._later = self._later, []
-        for function, arguments in later:
             function(*arguments)
 
     def call(self, coroutine: Coroutine[Any, Any, _T]) -> _T:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,23 +64,18 @@ class Plans:
     def __init__(self) -> None:
         self._plans: dict[bytes, Plan] = {}
 
-    @staticmethod
-    def split(text: bytes) -> tuple[bytes, str | None]:
-        """Return a text without the request id at its beginning, and the id if there is one."""
-        found = _ID.match(text)
-        if found is None:
-            return text, None
-        return text[found.end() :], found[1].decode("ascii")
+    def find(self, text: bytes, size: int) -> tuple[Plan | None, str | None]:
+        """Return the plan for a text followed by so many bytes, and the id if it is not in it."""
+        request_id = None
+        plan = self._plans.get(text)
+        if plan is None:
+            rest, request_id = _split(text)
+            plan = self._plans.get(rest)
+        return (plan if plan is not None and plan.size == size else None), request_id
 
-    def find(self, rest: bytes, size: int) -> Plan | None:
-        """Return the plan for a text that is followed by so many bytes."""
-        plan = self._plans.get(rest)
-        return plan if plan is not None and plan.size == size else None
-
-    def learn(
-        self, rest: bytes, request_id: str | None, inputs: list[WireInput], size: int, call: Call
-    ) -> None:
+    def learn(self, text: bytes, inputs: Sequence[WireInput], size: int, call: Call) -> None:
         """Remember what was read from a text, if it can be read the same way again."""
+        rest, request_id = _split(text)
         if (
             len(rest) > _LONGEST
             or call.leases
@@ -103,5 +98,17 @@ class Plans:
             return
         if len(self._plans) >= _MOST:
             self._plans.clear()
-        options = {key: value for key, value in call.options.items() if key != "request_id"}
+        options = dict(call.options)
+        if not request_id:  # most clients name none; the whole text is found with one look
+            self._plans[text] = Plan(tuple(described), size, call.outputs, call.default, options)
+            options = dict(options)
+        options.pop("request_id", None)
         self._plans[rest] = Plan(tuple(described), size, call.outputs, call.default, options)
+
+
+def _split(text: bytes) -> tuple[bytes, str | None]:
+    """Return a text without the request id at its beginning, and the id if there is one."""
+    found = _ID.match(text)
+    if found is None:
+        return text, None
+    return text[found.end() :], found[1].decode("ascii")
