@@ -20,6 +20,12 @@ BENCHES = {
     "ensemble": "ensemble",
     "bls": "bls",
     "large": "large",
+    "strings": "strings",
+    "torch": "pytorch",
+    "batching": "batching",
+    "scale": "scale",
+    "import": "imports",
+    "memory": "memory",
 }
 
 

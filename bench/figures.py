@@ -74,9 +74,9 @@ class Sides:
     """The two things, ready to be measured: each call is one round of one of them."""
 
     ours: Measure
-    # None where there is nothing to compare with here; `why` says it.
+    # None where there is nothing to compare with here; the note says why.
     theirs: Measure | None
-    why: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def alternate(figure: Figure, sides: Sides, rounds: int, say: Callable[[str], No
     """
     pairs: list[tuple[float, float]] = []
     alone: list[float] = []
-    note = sides.why
+    note = sides.note
     for number in range(rounds):
         found: dict[Measure, float] = {}
         turns = [side for side in (sides.ours, sides.theirs) if side is not None]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import nbtriton
 
-__all__ = ["commit", "cpu", "machine"]
+__all__ = ["ROOT", "commit", "cpu", "machine"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("numpy", "torch", "grpcio", "httptools", "uvloop", "ipython")

@@ -25,12 +25,14 @@ class Model:
     out_dims: str = SMALL
 
 
-def python_model(name: str, body: str, *, dims: str = SMALL, out_dims: str = SMALL) -> Model:
-    """Return a python model from IN to OUT; `body` is what makes the answer ``out`` from ``x``."""
+def python_model(
+    name: str, body: str, *, dims: str = SMALL, out_dims: str = SMALL, datatype: str = "FP32"
+) -> Model:
+    """Return a python model from IN, of that datatype, to OUT; `body` makes ``out`` from ``x``."""
     config = f"""
 backend: "python"
 max_batch_size: {BATCH}
-input {{ name: "IN" data_type: TYPE_FP32 dims: [ {dims} ] }}
+input {{ name: "IN" data_type: TYPE_{datatype} dims: [ {dims} ] }}
 output {{ name: "OUT" data_type: TYPE_FP32 dims: [ {out_dims} ] }}
 instance_group {{ count: 1 kind: KIND_CPU }}
 dynamic_batching {{ }}

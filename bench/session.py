@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -13,7 +15,12 @@ import nbtriton
 from bench.figures import Measure, Missing, Sides
 from bench.models import Model, load, write
 from nbtriton.errors import TritonError
-from nbtriton.repository.reference import Reference, ReferenceServer, ensure_reference
+from nbtriton.repository.reference import (
+    Reference,
+    ReferenceServer,
+    ensure_reference,
+    launch,
+)
 
 __all__ = ["Session"]
 
@@ -36,6 +43,7 @@ class Session:
     interval_ms: int = 400
     short: bool = False
     _ours: dict[tuple[Model, ...], nbtriton.Server] = field(default_factory=dict)
+    _served: dict[tuple[Model, ...], ReferenceServer] = field(default_factory=dict)
     _real: dict[tuple[Model, ...], ReferenceServer] = field(default_factory=dict)
 
     @cached_property
@@ -65,6 +73,16 @@ class Session:
             write(models, folder)
             self._real[models] = self.stack.enter_context(self.reference.server(folder))
         return self._real[models]
+
+    def served(self, *models: Model) -> ReferenceServer:
+        """Return a running `nbtriton serve` with these models, in a process of its own."""
+        if models not in self._served:
+            folder = self.folder()
+            write(models, folder)
+            command = [sys.executable, "-m", "nbtriton", "serve"]
+            running = launch(command, folder, os.environ)
+            self._served[models] = self.stack.enter_context(running)
+        return self._served[models]
 
     def beside(
         self, models: Sequence[Model], ours: Measure, theirs: Callable[[Reference, str], float]

@@ -1,0 +1,68 @@
+"""How long `import nbtriton` and `%load_ext nbtriton` take in a fresh interpreter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from bench.figures import Figure, Missing, Sides, Wrong, value_at_most
+from bench.session import Session
+
+__all__ = ["FIGURES"]
+
+# What must load on first use and no sooner.
+HEAVY = ("torch", "cupy", "grpc")
+CODE = """
+import json, sys, time
+begin = time.perf_counter()
+{statement}
+took = time.perf_counter() - begin
+print(json.dumps([took * 1000, [m for m in {heavy!r} if m in sys.modules]]))
+"""
+LOAD = 'get_ipython().run_line_magic("load_ext", "{}")'
+# Starts with IPython itself, so that only the extension's own imports are timed.
+IPYTHON = ("-m", "IPython", "--no-banner", "--quick", "-c")
+
+
+def took_ms(statement: str, how: Sequence[str] = ("-c",), *, ours: bool = True) -> float:
+    """Run a statement in a fresh interpreter; gives how long it took."""
+    code = CODE.format(statement=statement, heavy=HEAVY)
+    done = subprocess.run([sys.executable, *how, code], capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    if done.returncode or not lines:
+        raise Missing(f"`{statement}` failed: {done.stderr.strip()[-200:]}")
+    milliseconds, heavy = json.loads(lines[-1])
+    if ours and heavy:
+        raise Wrong(f"`{statement}` imports {', '.join(heavy)}")
+    return float(milliseconds)
+
+
+@contextmanager
+def plain(_session: Session) -> Iterator[Sides]:
+    yield Sides(
+        lambda: took_ms("import nbtriton; nbtriton.Server"),
+        lambda: took_ms("import numpy", ours=False),
+    )
+
+
+@contextmanager
+def extension(_session: Session) -> Iterator[Sides]:
+    yield Sides(
+        lambda: took_ms(LOAD.format("nbtriton"), IPYTHON),
+        lambda: took_ms(LOAD.format("autoreload"), IPYTHON, ours=False),
+    )
+
+
+FIGURES = (
+    Figure(
+        "import.package", "import nbtriton and its Server, nothing heavy with it",
+        "ms", "lower", "import numpy", (value_at_most(300),), plain,
+    ),
+    Figure(
+        "import.extension", "%load_ext nbtriton in IPython, nothing heavy with it",
+        "ms", "lower", "%load_ext autoreload", (value_at_most(500),), extension,
+    ),
+)  # fmt: skip

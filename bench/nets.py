@@ -1,0 +1,104 @@
+"""The torch models of the benches: an MLP, a small CNN and a transformer of six layers, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from statistics import median
+from time import perf_counter_ns
+
+import torch
+from torch import nn
+
+__all__ = ["NETS", "Net", "bare_rows_per_s", "prepared", "rows_per_s"]
+
+LARGEST_BATCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """A module and the shape of one row of its input."""
+
+    name: str
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    outputs: int
+
+    def rows(self, count: int) -> torch.Tensor:
+        """Return so many rows of input."""
+        return torch.rand(count, *self.shape)
+
+    def config(self, max_batch_size: int) -> str:
+        """Return its configuration, with dynamic batching."""
+        return f"""
+        backend: "pytorch"
+        max_batch_size: {max_batch_size}
+        input {{ name: "INPUT__0" data_type: TYPE_FP32 dims: {list(self.shape)} }}
+        output {{ name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ {self.outputs} ] }}
+        instance_group {{ count: 1 kind: KIND_CPU }}
+        dynamic_batching {{ preferred_batch_size: [ {max_batch_size} ] }}
+        """
+
+
+class Mean(nn.Module):
+    """The mean over the tokens of a sequence."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean(1)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)
+    )
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+def transformer() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(128, 4, 512, batch_first=True)
+    return nn.Sequential(nn.TransformerEncoder(layer, 6), Mean())
+
+
+NETS = (
+    Net("mlp", mlp, (784,), 10),
+    Net("cnn", cnn, (3, 64, 64), 10),
+    Net("transformer", transformer, (32, 128), 128),
+)
+
+
+def rows_per_s(call: Callable[[], object], rows: int, seconds: float) -> float:
+    """Return the throughput of calls in a row, by their median time.
+
+    What the machine does beside them makes single calls very long; the median does not follow.
+    """
+    took: list[int] = []
+    end = perf_counter_ns() + round(seconds * 1e9)
+    while (begin := perf_counter_ns()) < end:
+        call()
+        took.append(perf_counter_ns() - begin)
+    return rows / median(took) * 1e9
+
+
+def bare_rows_per_s(module: nn.Module, x: torch.Tensor, seconds: float) -> float:
+    """Return the throughput of a loop that does nothing but call the module."""
+    with torch.inference_mode():
+        return rows_per_s(lambda: module(x), len(x), seconds)
+
+
+@cache
+def prepared(net: Net) -> tuple[nn.Module, int]:
+    """Return the module, and the batch size with which a bare loop is fastest."""
+    torch.manual_seed(0)
+    module = net.make().eval()
+    sizes = [2**at for at in range(LARGEST_BATCH.bit_length())]
+    rates = {size: bare_rows_per_s(module, net.rows(size), 0.2) for size in sizes}
+    return module, max(sizes, key=lambda size: rates[size])

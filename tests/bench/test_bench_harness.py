@@ -1,0 +1,210 @@
+"""The benches' harness on figures that cost nothing: turns, medians, targets, JSON, history."""
+
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import history
+from bench.__main__ import BENCHES, figures, main
+from bench.figures import (
+    Figure,
+    Missing,
+    Result,
+    Sides,
+    Wrong,
+    alternate,
+    ratio_at_least,
+    ratio_at_most,
+    value_at_most,
+)
+from bench.harness import Options, run, summary, table, write
+
+ROOT = Path(__file__).parents[2]
+
+
+def of(ours, theirs, *, better="lower", targets=(), note=""):
+    """A figure whose sides give these values in turn, and the order in which they are asked."""
+    asked = []
+
+    def side(name, values):
+        values = itertools.cycle(values)
+
+        def measure():
+            asked.append(name)
+            value = next(values)
+            if isinstance(value, Exception):
+                raise value
+            return value
+
+        return measure
+
+    @contextlib.contextmanager
+    def sides(_session):
+        yield Sides(side("ours", ours), None if theirs is None else side("theirs", theirs), note)
+
+    return Figure("test.figure", "a title", "us", better, "the other", tuple(targets), sides), asked
+
+
+def measured(figure, rounds=4):
+    (result,) = run([figure], Options(rounds=rounds), say=lambda _: None)
+    return result
+
+
+def test_sides_take_turns_and_begin_in_turn():
+    figure, asked = of([1.0], [2.0])
+    measured(figure)
+    assert asked == ["ours", "theirs", "theirs", "ours"] * 2
+
+
+def test_the_ratio_is_the_median_of_the_rounds_not_of_the_sides():
+    figure, _ = of([1.0, 2.0, 4.0], [10.0, 10.0, 10.0])
+    result = measured(figure, rounds=3)
+    assert result.ratios == (10.0, 5.0, 2.5)
+    assert (result.value, result.other, result.ratio) == (2.0, 10.0, 5.0)
+
+
+@pytest.mark.parametrize(("better", "ratio"), [("lower", 4.0), ("higher", 0.25), ("flat", 0.25)])
+def test_the_ratio_says_how_many_times_better(better, ratio):
+    figure, _ = of([2.0], [8.0], better=better)
+    assert measured(figure).ratio == ratio
+
+
+@pytest.mark.parametrize(
+    ("targets", "met"),
+    [
+        ([ratio_at_least(4)], True),
+        ([ratio_at_least(4.1)], False),
+        ([ratio_at_most(4), value_at_most(2)], True),
+        ([ratio_at_least(4), value_at_most(1.9)], False),
+        ([ratio_at_least(4), value_at_most(1.9, aim=True)], True),
+    ],
+)
+def test_targets_are_kept_or_missed(targets, met):
+    figure, _ = of([2.0], [8.0], targets=targets)
+    result = measured(figure)
+    assert result.met is met
+    assert ("MISSED" in table([result])) is any(
+        t.met(result.ratio, result.value) is False for t in targets
+    )
+
+
+def test_without_the_other_side_the_first_is_measured_and_its_own_targets_judged():
+    figure, asked = of([2.0], None, targets=[value_at_most(3)], note="no tritonserver here")
+    result = measured(figure)
+    assert (asked, result.ours, result.ratio) == (["ours"] * 4, (2.0,) * 4, None)
+    assert result.met is True
+    assert "no tritonserver here" in table([result])
+    unjudged, _ = of([2.0], None, targets=[ratio_at_least(3)])
+    assert measured(unjudged).met is None
+
+
+def test_a_round_that_the_other_side_did_not_live_through_does_not_count():
+    figure, _ = of([1.0, 2.0, 3.0, 4.0], [10.0, Missing("it died"), 30.0, 40.0])
+    result = measured(figure)
+    assert (result.ours, result.theirs) == ((1.0, 3.0, 4.0), (10.0, 30.0, 40.0))
+    assert result.note == "it died"
+
+
+def test_what_does_wrong_misses_its_target_and_says_how():
+    figure, _ = of([1.0, Wrong("it copied")], [10.0], targets=[ratio_at_least(1)])
+    result = measured(figure)
+    assert result.met is False
+    assert "it copied" in table([result])
+
+
+def test_what_cannot_be_had_at_all_keeps_nothing_else_from_running():
+    @contextlib.contextmanager
+    def absent(_session):
+        raise Missing("not here")
+        yield
+
+    missing = Figure("test.absent", "", "us", "lower", "", (value_at_most(1),), absent)
+    fine, _ = of([1.0], [2.0])
+    first, second = run([missing, fine], Options(rounds=2), say=lambda _: None)
+    assert (first.met, first.note) == (None, "not here")
+    assert second.ratio == 2.0
+    assert summary([first, second]).startswith("1 of 2")
+
+
+def test_a_difference_below_nothing_has_no_ratio():
+    figure, _ = of([1.0, 1.0, 1.0], [-5.0, 3.0, 5.0])
+    result = measured(figure, rounds=3)
+    assert result.ratios == (3.0, 5.0)
+    assert result.other == 3.0
+
+
+def test_a_run_leaves_its_rounds_as_json_and_a_line_in_the_history(tmp_path):
+    options = Options(rounds=3, history=tmp_path / "history.jsonl", results=tmp_path / "results")
+    fast, _ = of([1.0, 2.0, 3.0], [10.0], targets=[ratio_at_least(4)])
+    results = run([fast], options, say=lambda _: None)
+    path = write("test", results, options)
+    told = json.loads(path.read_text())
+    assert told["figures"][0]["rounds_ours"] == [1.0, 2.0, 3.0]
+    assert {"cpu", "cores", "python", "nbtriton", "commit", "numpy"} <= told["machine"].keys()
+    write("test", run([of([1.0], [10.0])[0]], options, say=lambda _: None), options)
+    first, second = history.read(options.history)
+    assert (first["figure"], first["ours"], first["theirs"]) == ("test.figure", 2.0, 10.0)
+    assert (first["ratio"], first["met"], first["rounds"]) == (5.0, True, 3)
+    shown = history.table([first, second])
+    assert "5.00x" in shown
+    assert "10.0x" in shown
+    assert "+100%" in shown
+    assert history.table([first, second], "nothing").count("\n") == 0
+
+
+def test_the_newest_full_run_is_the_latest():
+    def line(date, *, short, ours=1.0):
+        return {"figure": "a", "date": date, "short": short, "ours": ours}
+
+    full, later, empty = (
+        line("1", short=False), line("2", short=True), line("3", short=False, ours=None),
+    )  # fmt: skip
+    assert history.latest([full, later, empty]) == {"a": full}
+    assert history.latest([later, full]) == {"a": full}
+    assert history.latest([later]) == {"a": later}
+
+
+def test_the_list_knows_every_figure_and_makes_targets_know_every_bench(capsys):
+    assert main(["--list"]) == 0
+    told = capsys.readouterr().out
+    names = [figure.name for bench in BENCHES for figure in figures(bench)]
+    assert len(names) == len(set(names))
+    assert [line.split()[0] for line in told.splitlines()] == names
+    (line,) = (
+        line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("BENCHES")
+    )
+    assert line.partition(":=")[2].split() == list(BENCHES)
+
+
+def test_the_command_measures_and_leaves_the_history_alone_when_told_to(tmp_path):
+    before = history.HISTORY.read_bytes()
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "scale", "--only", r"submit\.1000$", "--rounds", "2",
+         "--no-history", "--results", tmp_path],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "round 2/2" in done.stdout
+    (path,) = tmp_path.glob("scale-*.json")
+    (figure,) = json.loads(path.read_text())["figures"]
+    pairs = zip(figure["rounds_ours"], figure["rounds_theirs"], strict=True)
+    assert figure["ratio"] == pytest.approx(sum(a / b for a, b in pairs) / 2, rel=1e-4)
+    assert history.HISTORY.read_bytes() == before
+
+
+def test_a_result_without_rounds_shows_as_not_measured():
+    figure, _ = of([1.0], None, targets=[value_at_most(1)])
+    assert "not measured" in table([Result(figure, note="why")])
+
+
+def test_alternate_says_each_round():
+    figure, _ = of([1.0], [2.0])
+    said = []
+    with figure.sides(None) as sides:
+        alternate(figure, sides, 2, said.append)
+    assert [line.split("  ")[-1] for line in said] == ["the other 2.00 us"] * 2
