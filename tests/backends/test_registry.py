@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from nbtriton.backends import backend_for, find_backend
+from nbtriton.backends.onnxruntime import OnnxRuntimeBackend
 from nbtriton.backends.python import PythonBackend
 from nbtriton.backends.pytorch import PyTorchBackend
 from nbtriton.errors import InvalidArgumentError
@@ -38,6 +39,9 @@ def function(x):
 def test_the_built_in_backends_are_found():
     assert find_backend("python") is PythonBackend
     assert find_backend("pytorch") is PyTorchBackend
+    assert find_backend("onnxruntime") is OnnxRuntimeBackend
+    for name in ("identity", "repeat", "square"):
+        assert find_backend(name).name == name
 
 
 def test_V36_an_unknown_backend_is_an_error_with_the_nearest_name():
@@ -61,13 +65,15 @@ def test_V36_an_unknown_backend_is_an_error_with_the_nearest_name():
         (Net(), PyTorchBackend),
         (Path("m/1/model.pt"), PyTorchBackend),
         (Path("m/1/model.pt2"), PyTorchBackend),
+        (Path("m/1/model.onnx"), OnnxRuntimeBackend),
+        (b"a serialized model", OnnxRuntimeBackend),
     ],
 )
 def test_sources_find_their_backend(source, backend):
     assert backend_for(source) is backend
 
 
-@pytest.mark.parametrize("source", [3, object, Path("model.onnx"), HasExecute()])
+@pytest.mark.parametrize("source", [3, object, Path("model.plan"), HasExecute()])
 def test_other_sources_are_refused(source):
     with pytest.raises(InvalidArgumentError, match="no backend runs"):
         backend_for(source)
@@ -94,11 +100,13 @@ def test_backends_outside_the_package_come_by_entry_point(tmp_path):
     subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": path})
 
 
-def test_finding_backends_does_not_import_torch():
+def test_finding_backends_does_not_import_frameworks():
     program = (
         "import sys\n"
         "from nbtriton.backends import backend_for, find_backend\n"
-        "find_backend('pytorch')(); find_backend('python')(); backend_for(lambda x: x)\n"
-        "assert 'torch' not in sys.modules\n"
+        "for name in ('pytorch', 'python', 'onnxruntime', 'identity'):\n"
+        "    find_backend(name)()\n"
+        "backend_for(lambda x: x); backend_for(b'')\n"
+        "assert not {'torch', 'onnxruntime', 'onnx'} & sys.modules.keys()\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": str(SOURCE)})

@@ -202,3 +202,14 @@ def test_every_reason_is_a_sentence_about_this_place():
     for reason in (*_NEVER.values(), *_PARAMETERS.values()):
         assert reason[0].islower() or reason[:2] in ("C ", "CU"), reason
         assert not reason.endswith("."), reason
+
+
+def test_what_onnx_runtime_acts_on_is_not_reported_for_it():
+    text = (
+        "model_operations { op_library_filename: 'a.so' } optimization { graph { level: 1 } "
+        "execution_accelerators { cpu_execution_accelerator { name: 'openvino' } } }"
+    )
+    assert paths(f"backend: 'onnxruntime' {text}") == []
+    assert sorted(paths(f"backend: 'pytorch' {text}")) == [
+        "model_operations", "optimization.execution_accelerators", "optimization.graph",
+    ]  # fmt: skip

@@ -159,6 +159,7 @@ def test_N11_names_and_counts() -> None:
     )
     assert [(one["name"], one["count"]) for one in found] == [("m_0", 1), ("x", 1), ("m_2", 3)]
     assert groups("backend: 'onnxruntime' instance_group { }")[0]["count"] == 2
+    assert groups("backend: 'onnxruntime'")[0] == {"name": "m", "kind": "KIND_CPU", "count": 2}
     assert groups("backend: 'onnxruntime' instance_group { }", gpus=(0,))[0]["count"] == 1
 
 

@@ -36,8 +36,8 @@ output {{ name: "{out}" data_type: TYPE_FP32 dims: 4 }}
 ensemble_scheduling {{ step [ {{ model_name: "{member}" model_version: {version}
   input_map {{ key: "IN" value: "{into}" }} output_map {{ key: "OUT" value: "{out}" }} }} ] }}
 """
-ONNX = """
-backend: "onnxruntime"
+UNKNOWN = """
+backend: "tensorrt"
 input { name: "IN" data_type: TYPE_FP32 dims: 4 }
 output { name: "OUT" data_type: TYPE_FP32 dims: 4 }
 """

@@ -20,7 +20,7 @@ from nbtriton.errors import (
     TritonError,
     UnavailableError,
 )
-from tests.repository.models import BROKEN, MODEL, ONNX, add, ensemble, times
+from tests.repository.models import BROKEN, MODEL, UNKNOWN, add, ensemble, times
 
 ECHO = """max_batch_size: 4
 input { name: "IN" data_type: TYPE_FP32 dims: 4 } output { name: "OUT" data_type: TYPE_FP32 dims: 4 }
@@ -185,19 +185,19 @@ def test_L4_one_bad_model_keeps_no_other_out(server, root):
     add(root, "good")
     add(root, "bad", source=BROKEN)
     add(root, "syntax", config="max_batch_sise: 8")
-    add(root, "onnx", config=ONNX, source=None)
+    add(root, "plan", config=UNKNOWN, source=None)
     add(root, "on_bad", config=ensemble("bad"), source=None)
     control = server.load_repository(root)
     assert answer(server, "good") == 1.0
     found = states(control)
     assert found["good:1"] == "READY"
     assert found["bad:1"].startswith("UNAVAILABLE Internal: ValueError: no luck\n")
-    assert found["onnx:1"] == (
-        "UNAVAILABLE Invalid argument: unable to find backend library for backend 'onnxruntime', "
+    assert found["plan:1"] == (
+        "UNAVAILABLE Invalid argument: unable to find backend library for backend 'tensorrt', "
         "try specifying runtime on the model configuration."
     )
     assert found["syntax"] == found["on_bad"] == ""
-    assert set(control.errors) == {"bad", "syntax", "onnx", "on_bad"}
+    assert set(control.errors) == {"bad", "syntax", "plan", "on_bad"}
     assert not control.is_server_ready()
     assert "max_batch_sise" in control.errors["syntax"].hint
 
@@ -392,10 +392,10 @@ def test_L10_a_model_that_is_not_there_and_no_path_leaves_the_repository(explici
 
 def test_L9_errors_of_the_model_have_their_version_and_code(explicit, root):
     add(root, "dims", config='backend: "python" input { name: "IN" data_type: TYPE_FP32 dims: 0 }')
-    add(root, "onnx", config=ONNX, source=None)
-    assert refused(explicit, "onnx").message == (
-        "load failed for model 'onnx': version 1 is at UNAVAILABLE state: Invalid argument: unable "
-        "to find backend library for backend 'onnxruntime', try specifying runtime on the model "
+    add(root, "plan", config=UNKNOWN, source=None)
+    assert refused(explicit, "plan").message == (
+        "load failed for model 'plan': version 1 is at UNAVAILABLE state: Invalid argument: unable "
+        "to find backend library for backend 'tensorrt', try specifying runtime on the model "
         "configuration.;\n"
     )
     error = refused(explicit, "dims")

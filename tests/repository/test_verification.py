@@ -384,7 +384,7 @@ def _index(control, theirs, ours) -> list[dict[str, str]]:
 
 _ODD = (
     "bad", "e_bad", "e_e_bad", "syntax", "e_syntax", "e_gone", "e_v", "nothing", "negative",
-    "spec", "half", "multi", "circle1", "onnx", "missing", "e_good", "good",
+    "spec", "half", "multi", "circle1", "plan", "missing", "e_good", "good",
 )  # fmt: skip
 
 
@@ -404,7 +404,7 @@ def _write_odd_repository(root) -> None:
         ("circle1", "circle2", -1), ("circle2", "circle1", -1),
     ):  # fmt: skip
         add(root, name, config=ensemble(member, version=version), source=None)
-    add(root, "onnx", config='backend: "onnxruntime"', source=None)
+    add(root, "plan", config='backend: "tensorrt"', source=None)
 
 
 def _base64(text: str) -> str:

@@ -246,6 +246,8 @@ class Backend(ABC):
     name: ClassVar[str]
     # What Triton calls the same thing in ``platform`` and in metadata.
     platform: ClassVar[str] = ""
+    # False for a backend whose models are their configuration alone.
+    needs_source: ClassVar[bool] = True
 
     @classmethod
     @abstractmethod
@@ -255,6 +257,19 @@ class Backend(ABC):
     def complete_config(self, context: ModelContext) -> ModelConfig:
         """Return the configuration with what the model itself knows filled in."""
         return context.config
+
+    def check(self, context: ModelContext) -> None:
+        """Compare the completed configuration with the model; asked before anything is created.
+
+        Raises
+        ------
+        TritonError
+            They do not fit, with Triton's text.
+        """
+
+    def prefers_gpu(self) -> bool:
+        """Return whether a model without ``instance_group`` gets KIND_GPU where there is a GPU."""
+        return True
 
     def batching(self, context: ModelContext) -> object:
         """Return what may define the five functions of custom batching; asked after completion."""

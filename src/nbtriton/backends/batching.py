@@ -26,14 +26,18 @@ __all__ = ["gather_inputs", "name_outputs", "scatter_outputs"]
 
 
 def gather_inputs(
-    requests: Sequence[BackendRequest], names: Sequence[str], layout: Layout = PLAIN
+    requests: Sequence[BackendRequest],
+    names: Sequence[str],
+    layout: Layout = PLAIN,
+    *,
+    writable: bool = True,
 ) -> dict[str, Array]:
     """Return the inputs of a batch, joined along axis 0, for those of the names that it has.
 
     Ragged inputs are joined flat; the batch inputs of the layout are added.
 
-    A single request's arrays pass through uncopied, unless they are read-only: the model may work
-    in place.
+    A single request's arrays pass through uncopied, unless they are read-only and the model may
+    work in place (`writable`).
 
     Raises
     ------
@@ -58,7 +62,7 @@ def gather_inputs(
             raise InvalidArgumentError(
                 f"input '{name}': {error.message}", hint=error.hint
             ) from None
-        if type(array) is np.ndarray and not array.flags.writeable:
+        if writable and type(array) is np.ndarray and not array.flags.writeable:
             array = array.copy()
         joined[name] = array
     for made in layout.batch_inputs:

@@ -21,6 +21,10 @@ _GROUP = "nbtriton.backends"
 _BUILT_IN = {
     "pytorch": "nbtriton.backends.pytorch:PyTorchBackend",
     "python": "nbtriton.backends.python:PythonBackend",
+    "onnxruntime": "nbtriton.backends.onnxruntime:OnnxRuntimeBackend",
+    "identity": "nbtriton.backends.demonstration:IdentityBackend",
+    "repeat": "nbtriton.backends.demonstration:RepeatBackend",
+    "square": "nbtriton.backends.demonstration:SquareBackend",
 }
 
 
@@ -30,8 +34,8 @@ def find_backend(name: str) -> type[Backend]:
     Parameters
     ----------
     name : str
-        As in ``backend`` of a configuration: ``"python"``, ``"pytorch"``, or the name of an entry
-        point in the group ``nbtriton.backends``.
+        As in ``backend`` of a configuration: ``"python"``, ``"pytorch"``, ``"onnxruntime"``, or
+        the name of an entry point in the group ``nbtriton.backends``.
 
     Raises
     ------
@@ -74,7 +78,7 @@ def backend_for(source: object) -> type[Backend]:
     raise InvalidArgumentError(
         f"no backend runs {source!r}" if len(repr(source)) < 80 else f"no backend runs a {what}",
         hint="give a class with an execute method, a torch.nn.Module, a function with annotated "
-        "tensors, or a path to model.py or model.pt",
+        "tensors, or a path to model.py, model.pt or model.onnx",
     )
 
 

@@ -33,7 +33,7 @@ _NEVER: Final = {
         "here the same code runs on every device"
     ),
     "model_metrics": "the metrics endpoint has no histograms whose buckets could be chosen",
-    "model_operations": "it loads TensorFlow's operator libraries, and there is no such backend",
+    "model_operations": "it loads operator libraries of TensorFlow or ONNX Runtime, and this backend is neither",
     "model_repository_agents": "no agents run here: the model is loaded as it lies there",
     "instance_group.host_policy": (
         "no policy of that name can be defined: this server has no option host-policy"
@@ -63,6 +63,8 @@ _PYTHON = {
         "the output of a plain function would be split by it"
     ),
 }
+# What that backend acts on and no other.
+_ONNXRUNTIME = ("model_operations", "optimization.graph", "optimization.execution_accelerators")
 _PARAMETERS: Final = {
     STRATEGY_PATH: (
         "C libraries cannot be loaded here; give the five functions in Python: "
@@ -94,6 +96,8 @@ def ignored_fields(config: ModelConfig) -> list[tuple[str, str]]:
     'optimization.cuda'
     """
     table = {**_NEVER, **(_PYTHON if config.backend == "python" else {})}
+    for path in _ONNXRUNTIME if config.backend == "onnxruntime" else ():
+        del table[path]
     found = list(_never(config, table))
     for key, reason in _PARAMETERS.items():
         if key in config.parameters:

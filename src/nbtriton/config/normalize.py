@@ -166,7 +166,7 @@ def normalize_instance_groups(
     present = sorted(gpus or ())
     if not done.instance_group:
         kind = default_kind if present or default_kind != "KIND_GPU" else "KIND_CPU"
-        done.instance_group.add(name=done.name, kind=KINDS[kind], count=1)
+        done.instance_group.add(name=done.name, kind=KINDS[kind])
     for index, group in enumerate(done.instance_group):
         if not group.name:
             group.name = f"{done.name}_{index}"

@@ -82,12 +82,15 @@ def complete_model(
         validate(config)
     validate_io(config)
     config = normalize_instance_groups(
-        config, gpus=gpus, default_kind="KIND_GPU" if gpus else "KIND_CPU"
+        config,
+        gpus=gpus,
+        default_kind="KIND_GPU" if gpus and backend.prefers_gpu() else "KIND_CPU",
     )
     validate_instance_groups(config, gpus=gpus)
     validate_load(config)
     try:
         check_library(config)
+        backend.check(ModelContext(config.name, version, config, source, _model_directory(source)))
     except TritonError as error:
         raise _load_error(config.name, version, error) from error
     return backend, config
@@ -179,9 +182,9 @@ def _backend(config: ModelConfig, source: object) -> Backend:
         )
     if config.backend:
         return find_backend(config.backend)()
-    if config.platform == "pytorch_libtorch":
-        return find_backend("pytorch")()
-    return backend_for(source)()
+    # What the platform tells where no backend is named (N2).
+    config = normalize(config, name=config.name)
+    return (find_backend(config.backend) if config.backend else backend_for(source))()
 
 
 def _named(config: ModelConfig, backend: Backend) -> ModelConfig:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from nbtriton.backends import find_backend
 from nbtriton.backends.base import Response
 from nbtriton.config import ModelConfig, as_config, is_ensemble
 from nbtriton.engine.bls import ModelRepository, ModelServer
@@ -130,8 +131,9 @@ class Server(Versions):
             ``config.pbtxt`` text, JSON, a dict or the message itself.
         model : object, optional
             A class with ``execute``, a `torch.nn.Module` (class or instance), an annotated
-            function, or the path of a ``model.py`` or ``model.pt``. None for an ensemble, or to
-            keep the code of a model that is loaded.
+            function, the path of a ``model.py``, ``model.pt`` or ``model.onnx``, or an
+            ``onnx.ModelProto``. None for an ensemble and for a backend without code (`identity`),
+            or to keep the code of a model that is loaded.
         name : str, optional
             Needed where the configuration has none.
         version : int, optional
@@ -203,7 +205,7 @@ class Server(Versions):
             example = current.example if example is None else example
             if batching is None and config.HasField("dynamic_batching"):
                 batching = current.batching
-        if model is None:
+        if model is None and (not config.backend or find_backend(config.backend).needs_source):
             raise InvalidArgumentError(
                 f"no code for model '{config.name}'",
                 hint="give model=…: a class, a torch module, a function or the path of a file; "

@@ -69,7 +69,8 @@ class Versions(Inspection, ABC):
     ) -> Runtime:
         """Make one version that no request finds yet: for `install`, or to be retired.
 
-        Several threads may build at once. An ensemble has no source.
+        Several threads may build at once. An ensemble has no source, nor has a model of a backend
+        that needs none.
 
         Raises
         ------
@@ -77,7 +78,7 @@ class Versions(Inspection, ABC):
             As `load`.
         """
         runtime: Runtime
-        if source is None:
+        if source is None and not config.backend:
             runtime = build_ensemble(
                 config, version, self._registry.configs(), self._registry.resolve
             )

@@ -53,7 +53,8 @@ class ExportedModel:
     Attributes
     ----------
     kind : str
-        ``"class"``, ``"function"``, ``"TorchScript"``, ``"files"`` or ``"ensemble"``.
+        ``"class"``, ``"function"``, ``"TorchScript"``, ``"ONNX"``, ``"files"``, ``"configuration"``
+        (a backend that runs no code) or ``"ensemble"``.
     carried, missing : mapping of str to str
         Notebook variables that the files have, and those that they use and do not have.
     notes : tuple of str
@@ -285,6 +286,13 @@ def _write_version(
     if isinstance(source, Path):
         _copy_files(source, place, config)
         return "files", ModelFile()
+    if source is None:
+        (place / ".keep").touch()
+        return "configuration", ModelFile()
+    if isinstance(source, bytes):
+        (place / "model.onnx").write_bytes(source)
+        config.ClearField("default_model_filename")
+        return "ONNX", ModelFile()
     if isinstance(source, FunctionType | type):
         if isinstance(source, type):
             file = class_file(source, carry=carry)

@@ -16,7 +16,7 @@ from nbtriton.backends.python.running import current
 if TYPE_CHECKING:
     from nbtriton.backends.base import ServerHandle
 
-__all__ = ["Family", "Metric", "MetricFamily", "MetricKind", "Sample", "families_of"]
+__all__ = ["Family", "Metric", "MetricFamily", "MetricKind", "Sample", "families_of", "family_of"]
 
 
 class MetricKind(IntEnum):
@@ -68,6 +68,16 @@ def families_of(server: ServerHandle | None) -> list[Family]:
         return sorted(_registry(server).families.values(), key=lambda family: family.name)
 
 
+def family_of(server: ServerHandle | None, name: str, description: str, kind: MetricKind) -> Family:
+    """Return the family of this name on a server: a new one, or the one that a model holds."""
+    with _lock:
+        registry = _registry(server)
+        family = registry.families.get(name)
+        if family is None:
+            family = registry.families[name] = Family(name, description, kind)
+        return family
+
+
 class MetricFamily:
     """Metrics of one name, told apart by labels.
 
@@ -84,12 +94,8 @@ class MetricFamily:
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
         running = current()
-        with _lock:
-            registry = _registry(running.server if running is not None else None)
-            family = registry.families.get(name)
-            if family is None:
-                family = Family(name, description, MetricKind(kind))
-                registry.families[name] = family
+        server = running.server if running is not None else None
+        family = family_of(server, name, description, MetricKind(kind))
         if family.kind != kind:
             raise TritonModelException(
                 "Error when creating MetricFamily: "

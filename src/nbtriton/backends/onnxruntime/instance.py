@@ -1,0 +1,174 @@
+"""One instance of an ONNX model: gather, run, scatter."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
+from nbtriton.backends.batching import gather_inputs, scatter_outputs
+from nbtriton.backends.onnxruntime.check import Model
+from nbtriton.backends.onnxruntime.runtime import import_onnxruntime, runtime_error
+from nbtriton.backends.ragged import batch_input_names, layout
+from nbtriton.config import ModelConfig, output_specs
+from nbtriton.errors import InternalError
+from nbtriton.tensors import Array, as_bytes_array, kind_of, to_numpy
+
+__all__ = ["OnnxInstance"]
+
+_BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
+
+
+class OnnxInstance(BackendInstance):
+    """Runs a session, which other instances may share.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    session : onnxruntime.InferenceSession
+    model : Model
+        What the session says of itself.
+    run_options : onnxruntime.RunOptions or None
+    """
+
+    def __init__(self, config: ModelConfig, session: Any, model: Model, run_options: Any) -> None:
+        self._name = config.name
+        self._session = session
+        self._options = run_options
+        self._batches = config.max_batch_size > 0
+        self._layout = layout(config)
+        self._infos = {**model.inputs, **model.initializers}
+        made = batch_input_names(config)
+        self._inputs = [name for name in self._infos if name not in made]
+        self._outputs = model.outputs
+        # What the model gives without any dimension gets those of the configuration.
+        self._scalars = {
+            name: spec.dims if spec.reshape is None else spec.reshape
+            for name, spec in output_specs(config).items()
+            if not model.outputs[name].dims
+        }
+        self._wanted: dict[frozenset[str], list[str]] = {}
+        self._values = import_onnxruntime().OrtValue
+
+    def execute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> list[Response]:
+        """Run one batch; see `BackendInstance.execute`."""
+        if not self._batches and len(requests) > 1:
+            return [self._run([request], timer)[0] for request in requests]
+        return self._run(requests, timer)
+
+    def finalize(self) -> None:
+        """Let go of the session."""
+        self._session = None
+
+    def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> list[Response]:
+        # ONNX Runtime never writes into its inputs: what is read-only passes uncopied.
+        gathered = gather_inputs(requests, self._inputs, self._layout, writable=False)
+        feeds = {name: self._feed(name, array) for name, array in gathered.items()}
+        timer.inputs_ready()
+        names = self._names(requests)
+        try:
+            found = self._call(names, feeds)
+        except UnicodeDecodeError as error:
+            raise InternalError(
+                f"model '{self._name}' gave strings that are not UTF-8, which ONNX Runtime's Python "
+                f"interface cannot return: {error}"
+            ) from None
+        except Exception as error:
+            raise runtime_error(error) from error
+        timer.infer_done()
+        outputs = {
+            name: self._output(name, value) for name, value in zip(names, found, strict=True)
+        }
+        return scatter_outputs(
+            requests, outputs, batches=self._batches, model=self._name, layout=self._layout
+        )
+
+    def _names(self, requests: Sequence[BackendRequest]) -> list[str]:
+        """Return the outputs that any of the requests wants, in the model's order."""
+        wanted = requests[0].requested_outputs
+        if len(requests) > 1:
+            wanted = wanted.union(*(request.requested_outputs for request in requests))
+        names = self._wanted.get(wanted)
+        if names is None:
+            names = self._wanted[wanted] = [name for name in self._outputs if name in wanted]
+        return names
+
+    def _call(self, names: list[str], feeds: Mapping[str, Any]) -> list[Any]:
+        if not any(self._outputs[name].datatype == "BF16" for name in names):
+            return list(self._session.run(names, feeds, self._options))
+        values = {
+            name: self._values.ortvalue_from_numpy(feed) if isinstance(feed, np.ndarray) else feed
+            for name, feed in feeds.items()
+        }
+        return list(self._session.run_with_ort_values(names, values, self._options))
+
+    def _feed(self, name: str, array: Array) -> Any:
+        info = self._infos.get(name)
+        if info is not None and info.datatype == "BF16":
+            bits = self._values.ortvalue_from_numpy_with_onnx_type
+            return bits(_bits(array).reshape(_model_shape(array, info.dims)), _BFLOAT16)
+        host = to_numpy(array)
+        if host.dtype.kind in "OS":
+            host = _to_text(host)
+        return host if info is None or info.dims else host.reshape(_model_shape(host, ()))
+
+    def _output(self, name: str, value: Any) -> Array:
+        datatype = self._outputs[name].datatype
+        array = value
+        if datatype == "BYTES":
+            array = as_bytes_array(np.asarray(value, dtype=object))
+        elif datatype == "BF16":
+            array = _to_torch(value)
+        elif not isinstance(value, np.ndarray):
+            array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+        if not array.shape and name in self._scalars:
+            array = array.reshape(self._scalars[name])
+        return array
+
+
+def _model_shape(array: Array, dims: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that the model wants: none for one element where it takes a scalar."""
+    shape = tuple(array.shape)
+    return () if not dims and math.prod(shape) == 1 else shape
+
+
+def _bits(array: Array) -> np.ndarray[Any, Any]:
+    """Return a BF16 tensor's elements as integers: numpy itself has no such dtype."""
+    if kind_of(array) == "torch":
+        import torch
+
+        bits: np.ndarray[Any, Any] = array.detach().cpu().contiguous().view(torch.int16).numpy()
+        return bits.view(np.uint16)
+    return np.ascontiguousarray(to_numpy(array)).view(np.uint16)
+
+
+def _to_torch(value: Any) -> Array:
+    """Return a BF16 tensor of ONNX Runtime, copied: its own memory goes with it."""
+    import torch
+
+    shape = value.shape()
+    count = math.prod(shape)
+    memory = bytearray(ctypes.string_at(value.data_ptr(), 2 * count)) if count else bytearray()
+    bits = np.frombuffer(memory, np.int16).reshape(shape)
+    return torch.from_numpy(bits).view(torch.bfloat16)
+
+
+def _to_text(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return strings as ONNX Runtime's Python interface takes them.
+
+    Bytes that are no UTF-8 go by another way, which ends each string at its first zero byte, as
+    Triton's does for every string.
+    """
+    strings = as_bytes_array(array)
+    text = np.empty(strings.shape, dtype=object)
+    try:
+        text.reshape(-1)[:] = [item.decode() for item in strings.reshape(-1).tolist()]
+    except UnicodeDecodeError:
+        # One byte more than the longest: ONNX Runtime reads each one up to a zero byte.
+        longest = max(map(len, strings.reshape(-1).tolist()))
+        return strings.astype(f"S{longest + 1}")
+    return text

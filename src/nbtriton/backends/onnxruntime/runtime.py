@@ -1,0 +1,111 @@
+"""The package onnxruntime: found on first use, its errors and tensors in Triton's words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from nbtriton.errors import InternalError, TritonError, UnsupportedError
+
+__all__ = ["TensorInfo", "has_provider", "import_onnxruntime", "runtime_error", "tensor_infos"]
+
+# ONNX Runtime's name of an element type: the protocol's, and that of Triton's messages.
+_TYPES = {
+    "bool": ("BOOL", "BOOL"),
+    "uint8": ("UINT8", "UINT8"),
+    "uint16": ("UINT16", "UINT16"),
+    "uint32": ("UINT32", "UINT32"),
+    "uint64": ("UINT64", "UINT64"),
+    "int8": ("INT8", "INT8"),
+    "int16": ("INT16", "INT16"),
+    "int32": ("INT32", "INT32"),
+    "int64": ("INT64", "INT64"),
+    "float16": ("FP16", "FLOAT16"),
+    "float": ("FP32", "FLOAT"),
+    "double": ("FP64", "DOUBLE"),
+    "string": ("BYTES", "STRING"),
+    "bfloat16": ("BF16", "BFLOAT16"),
+}
+_KINDS = {"seq": "SEQUENCE", "map": "MAP", "sparse_tensor": "SPARSETENSOR"}
+# "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got invalid dimensions …"
+_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
+_INVALID_ARGUMENT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One input or output as the model has it.
+
+    Parameters
+    ----------
+    datatype : str
+        The protocol's name; empty for an element type that Triton does not have.
+    onnx_type : str
+        As in Triton's messages: ``"FLOAT"``.
+    dims : tuple of int
+        With the batch dimension; -1 for every one that varies. Empty for a scalar, and for a
+        tensor whose rank the model does not say.
+    """
+
+    datatype: str
+    onnx_type: str
+    dims: tuple[int, ...]
+
+
+def import_onnxruntime() -> Any:
+    """Return the module.
+
+    Raises
+    ------
+    UnsupportedError
+        It is not installed, or does not start.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise UnsupportedError(
+            f"backend 'onnxruntime' needs the package onnxruntime: {error}",
+            hint="pip install 'nbtriton[onnx]' (or onnxruntime-gpu instead, for KIND_GPU)",
+        ) from None
+    return onnxruntime
+
+
+def has_provider(name: str) -> bool:
+    """Return whether the installed onnxruntime has an execution provider; False without one."""
+    try:
+        import onnxruntime
+    except ImportError:
+        return False
+    return name in onnxruntime.get_available_providers()
+
+
+def tensor_infos(nodes: Iterable[Any]) -> dict[str, TensorInfo]:
+    """Return what a session says of its inputs or outputs, by name, in the model's order.
+
+    Raises
+    ------
+    UnsupportedError
+        One is a sequence, a map or another thing that is no tensor.
+    """
+    infos = {}
+    for node in nodes:
+        kind, _, element = str(node.type).removesuffix(")").partition("(")
+        if kind != "tensor":
+            raise UnsupportedError(
+                f"Unsupported ONNX Type 'ONNX_TYPE_{_KINDS.get(kind, 'UNKNOWN')}' for I/O "
+                f"'{node.name}', expected 'ONNX_TYPE_TENSOR'.",
+                hint=f"it is a {node.type}",
+            )
+        datatype, onnx_type = _TYPES.get(element, ("", "UNDEFINED"))
+        dims = tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape)
+        infos[str(node.name)] = TensorInfo(datatype, onnx_type, dims)
+    return infos
+
+
+def runtime_error(error: Exception) -> TritonError:
+    """Return an exception of ONNX Runtime as Triton's backend reports it."""
+    match = _ERROR.fullmatch(str(error))
+    code, text = match.groups() if match is not None else (_INVALID_ARGUMENT, str(error))
+    return InternalError(f"onnx runtime error {code}: {text.strip()}")

@@ -1,0 +1,89 @@
+"""One model version's sessions: read once a device, shared by all instances there.
+
+Triton makes a session an instance. Sessions may be run by several threads at once, with the same
+results, so one copy of the weights and one pool of threads do.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from nbtriton.backends.onnxruntime.options import providers, session_options
+from nbtriton.backends.onnxruntime.runtime import import_onnxruntime, runtime_error
+from nbtriton.config import ModelConfig
+from nbtriton.errors import UnavailableError
+
+__all__ = ["Sessions", "model_bytes"]
+
+
+class Sessions:
+    """The sessions of one version.
+
+    Parameters
+    ----------
+    source : Path, bytes or onnx.ModelProto
+        A file, a directory with a ``model.onnx`` (and files of weights) in it, or the model itself.
+    """
+
+    def __init__(self, source: object) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._by_device: dict[int | None, Any] = {}
+
+    def on(self, config: ModelConfig, device_id: int | None) -> Any:
+        """Return the ``InferenceSession`` on a GPU; on the host for None.
+
+        Raises
+        ------
+        UnavailableError
+            There is no such file.
+        InternalError
+            ONNX Runtime cannot load the model, with its own text.
+        InvalidArgumentError, UnsupportedError
+            The configuration asks for what cannot be done.
+        """
+        with self._lock:
+            if device_id not in self._by_device:
+                self._by_device[device_id] = self._load(config, device_id)
+            return self._by_device[device_id]
+
+    def drop(self, device_id: int | None) -> None:
+        """Let go of one session."""
+        with self._lock:
+            self._by_device.pop(device_id, None)
+
+    def close(self) -> None:
+        """Let go of all sessions."""
+        with self._lock:
+            self._by_device.clear()
+
+    def _load(self, config: ModelConfig, device_id: int | None) -> Any:
+        ort = import_onnxruntime()
+        options = session_options(ort, config)
+        chosen = providers(config, device_id)
+        model: str | bytes
+        if isinstance(self._source, Path):
+            model = str(_file(self._source, config.name))
+        else:
+            model = model_bytes(self._source)
+        try:
+            return ort.InferenceSession(model, options, providers=chosen)
+        except Exception as error:
+            raise runtime_error(error) from error
+
+
+def model_bytes(source: Any) -> bytes:
+    """Return a model that is no file, serialized."""
+    return bytes(source if isinstance(source, bytes | bytearray) else source.SerializeToString())
+
+
+def _file(source: Path, model: str) -> Path:
+    path = source / "model.onnx" if source.is_dir() else source
+    if not path.is_file():
+        raise UnavailableError(
+            f"unable to find '{path}' for model instance '{model}'",
+            hint="the file is model.onnx in the version's directory, or default_model_filename",
+        )
+    return path

@@ -1,0 +1,50 @@
+"""Values of a configuration's ``parameters``, read as Triton's C++ backends read them."""
+
+from __future__ import annotations
+
+import re
+
+from nbtriton.config import ModelConfig
+from nbtriton.errors import InvalidArgumentError
+
+__all__ = ["boolean_parameter", "integer_parameter"]
+
+_TRUE, _FALSE = ("true", "on", "1"), ("false", "off", "0")
+
+
+def integer_parameter(config: ModelConfig, key: str, default: int = 0) -> int:
+    """Return a parameter as C++'s ``stoi`` reads it: what follows the digits does not count.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is there and no number of 32 bits.
+    """
+    if key not in config.parameters:
+        return default
+    text = config.parameters[key].string_value
+    match = re.match(r"\s*[+-]?\d+", text, re.ASCII)
+    if match is None or not -(2**31) <= int(match[0]) < 2**31:
+        raise InvalidArgumentError(
+            f"failed to convert '{text}' to integral number", hint=f"it is parameter {key}"
+        )
+    return int(match[0])
+
+
+def boolean_parameter(config: ModelConfig, key: str, default: bool) -> bool:
+    """Return a parameter that says yes or no.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is there and says neither.
+    """
+    if key not in config.parameters:
+        return default
+    text = config.parameters[key].string_value
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise InvalidArgumentError(
+            f"failed to convert '{text}' to boolean",
+            hint=f"it is parameter {key}: true or false, on or off, 1 or 0",
+        )
+    return text.lower() in _TRUE
