@@ -162,6 +162,104 @@ def test_L16_versions_whose_files_are_as_they_were_go_on(server, explicit, root)
     assert counts(server) == {"3": 0}
 
 
+def group(count: int, rest: str = "") -> str:
+    return f"instance_group {{ count: {count} kind: KIND_CPU {rest} }}"
+
+
+def grouped(count: int, **more: object) -> dict[str, str]:
+    """The parameters of a load by which nothing but the instances differ."""
+    config = {"backend": "python", "instance_group": [{"count": count, "kind": "KIND_CPU"}]}
+    return {"config": json.dumps(config | more)}
+
+
+def number_of_instances(server) -> dict[int, int]:
+    return {model.version: len(model.instances) for model in server.models()}
+
+
+def test_L16_instances_of_an_override_are_added_and_removed(server, explicit, root):
+    add(root, "m")
+    explicit.load("m", grouped(1))
+    answer(server, "m")
+    for count in (3, 1, 2):
+        explicit.load("m", grouped(count))
+        assert number_of_instances(server) == {1: count}
+    assert counts(server) == {"1": 1}
+    explicit.load("m", grouped(2, max_batch_size=8))
+    assert counts(server) == {"1": 0}
+
+
+def test_L16_every_version_follows_its_configuration(server, explicit, root):
+    all_of_them = "version_policy { all {} }"
+    folder = add(root, "m", config=group(1) + all_of_them, versions=("1", "2"))
+    explicit.load("m")
+    for version in (1, 1, 2):
+        answer(server, "m", version)
+    touch(add(root, "m", source=times(5), versions=("2",)) / "2" / "model.py", 10)
+    (folder / "config.pbtxt").write_text(group(3) + all_of_them)
+    touch(folder / "config.pbtxt", 20)
+    explicit.load("m")
+    assert number_of_instances(server) == {1: 3, 2: 3}
+    assert counts(server) == {"1": 2, "2": 0}
+    assert answer(server, "m", 2) == 10.0
+
+
+def test_L16_polling(server, root):
+    folder = add(root, "m", config=group(1))
+    control = server.load_repository(root, control_mode="poll", poll_s=3600)
+    answer(server, "m")
+    (folder / "config.pbtxt").write_text(group(4))
+    touch(folder / "config.pbtxt", 10)
+    control.poll_now()
+    assert (number_of_instances(server), counts(server)) == ({1: 4}, {"1": 1})
+
+
+def test_L16_an_update_that_fails_leaves_every_version_as_it_was(server, explicit, root):
+    source = MODEL.replace(
+        "def initialize(self, args):",
+        "def initialize(self, args):\n"
+        "        if args['model_instance_name'] == 'm_0_1' and args['model_version'] == '2':\n"
+        "            raise ValueError('no room')",
+    )
+    assert source != MODEL
+    add(root, "m", source=source, versions=("1", "2"))
+    both = {"version_policy": {"all": {}}}
+    explicit.load("m", grouped(1, **both))
+    for version in (1, 2):
+        answer(server, "m", version)
+    error = refused(explicit, "m", grouped(2, **both))
+    reason = states(explicit)["m:2"].removeprefix("READY ")
+    assert error.message == (f"load failed for model 'm': version 2 is at READY state: {reason};\n")
+    assert reason.startswith("Internal: ValueError: no room\n\nAt:\n  ")
+    assert states(explicit)["m:1"] == "READY"
+    assert (number_of_instances(server), counts(server)) == ({1: 1, 2: 1}, {"1": 1, "2": 1})
+    assert explicit.is_server_ready()
+    explicit.load("m", grouped(1, **both))
+    assert states(explicit) == {"m:1": "READY", "m:2": "READY"}
+    assert counts(server) == {"1": 1, "2": 1}
+
+
+def test_L16_a_reason_goes_with_what_it_was_about(server, explicit, root):
+    add(root, "m")
+    explicit.load("m", grouped(1))
+    gpu = {"instance_group": [{"kind": "KIND_GPU"}]}
+    error = refused(explicit, "m", grouped(1, **gpu))
+    assert error.message == (
+        "load failed for model 'm': version 1 is at READY state: Invalid argument: instance group "
+        "m_0 of model m has kind KIND_GPU but no GPUs are available;\n"
+    )
+    server.unload("m", timeout_s=30)
+    assert states(explicit) == {"m:1": "UNAVAILABLE unloaded"}
+
+
+def test_L16_what_the_notebook_replaced_is_loaded_anew(server, explicit, root):
+    add(root, "m")
+    explicit.load("m", grouped(1))
+    server.load("max_batch_size: 2", name="m")
+    answer(server, "m")
+    explicit.load("m", grouped(2))
+    assert (number_of_instances(server), counts(server)) == ({1: 2}, {"1": 0})
+
+
 def counts(server) -> dict[str, int]:
     return {m["version"]: m["inference_count"] for m in server.statistics("m")["model_stats"]}
 

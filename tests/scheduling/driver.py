@@ -5,7 +5,16 @@ from __future__ import annotations
 from random import Random
 
 from nbtriton.errors import InternalError
-from nbtriton.scheduling import REASONS, Batcher, BatcherSettings, Drop, QueuePolicy, Ticket, Where
+from nbtriton.scheduling import (
+    REASONS,
+    Batcher,
+    BatcherSettings,
+    Drop,
+    Leave,
+    QueuePolicy,
+    Ticket,
+    Where,
+)
 from tests.scheduling.reference import FAILS, Reference
 from tests.scheduling.simulator import delay, reject
 
@@ -46,7 +55,9 @@ class Pair:
         self.volume = None if volume is None else Volume(volume)
         self.batcher = Batcher(config, instances, self.volume)
         self.oracle = Reference(config, instances, volume)
-        self.instances = instances
+        self.instances = set(range(instances))  # without those that leave
+        self.leaving: set[int] = set()
+        self.added = instances
         self.now = 1_000
         self.tickets: list[Ticket] = []
         self.number: dict[Ticket, int] = {}
@@ -72,7 +83,25 @@ class Pair:
 
     def finish(self, instance: int) -> None:
         self.answered.update(self.busy.pop(instance))
-        self._compare(self.batcher.finish(self.now, instance), self.oracle.finish(self.now))
+        self._compare(
+            self.batcher.finish(self.now, instance), self.oracle.finish(self.now, instance)
+        )
+
+    def add_instance(self) -> None:
+        number = self.added
+        self.added += 1
+        self.instances.add(number)
+        self._compare(
+            self.batcher.add_instance(self.now, number), self.oracle.add_instance(self.now)
+        )
+
+    def remove_instance(self, number: int) -> None:
+        self.instances.remove(number)
+        self.leaving.add(number)
+        self._compare(
+            self.batcher.remove_instance(self.now, number),
+            self.oracle.remove_instance(self.now, number, number in self.busy),
+        )
 
     def cancel(self, number: int) -> None:
         before = self.tickets[number].where
@@ -91,6 +120,8 @@ class Pair:
 
     def drain(self) -> None:
         """Let everything end: each request is answered exactly once."""
+        if not self.instances:
+            self.add_instance()
         for _ in range(4 * len(self.tickets) + 10):
             wake = self.batcher.wake_at()
             if self.busy:
@@ -102,6 +133,7 @@ class Pair:
                 break
         assert not self.waiting
         assert not self.busy
+        assert not self.leaving
         assert len(self.answered) == len(self.tickets)
         assert self.volume is None or not self.volume.open
 
@@ -120,9 +152,14 @@ class Pair:
                 self.answered.add(number)
                 seen.append(("drop", number, decision.reason))
                 continue
+            if isinstance(decision, Leave):
+                assert decision.instance not in self.busy
+                self.leaving.remove(decision.instance)
+                seen.append(("leave", decision.instance))
+                continue
             numbers = tuple(self.number[ticket] for ticket in decision.tickets)
             assert decision.instance not in self.busy, "two batches on one instance"
-            assert 0 <= decision.instance < self.instances
+            assert decision.instance in self.instances
             assert decision.size == sum(ticket.size for ticket in decision.tickets)
             assert decision.size <= max(1, self.config.max_batch_size)
             assert len({ticket.shape_key for ticket in decision.tickets}) == 1 or (
@@ -142,7 +179,7 @@ class Pair:
         assert self.batcher.waiting == len(self.waiting) == self.oracle.waiting
         wake = self.batcher.wake_at()
         assert wake == self.oracle.wake_at()
-        if self.waiting and len(self.busy) < self.instances:
+        if self.waiting and self.instances - self.busy.keys():
             # Nothing starves: with an idle instance, what waits does so for a time that is set.
             assert wake is not None
             assert self.config.max_queue_delay_ns > 0

@@ -12,7 +12,7 @@ from nbtriton.scheduling import BatcherSettings, TimeoutAction
 
 FAILS = 13
 
-# ("run", request numbers) or ("drop", request number, reason)
+# ("run", request numbers), ("drop", request number, reason) or ("leave", instance)
 Outcome = tuple
 
 
@@ -62,6 +62,7 @@ class Reference:
         self.limit = volume
         self.instances = instances
         self.idle = instances
+        self.leaving: set[int] = set()
         self.queue: list[Waiting] = []
         self.payloads: list[Payload] = []
         self.open: Payload | None = None
@@ -104,9 +105,25 @@ class Reference:
             )
         return self.advance(now, out)
 
-    def finish(self, now):
+    def finish(self, now, instance):
+        if instance in self.leaving:
+            self.leaving.remove(instance)
+            return [("leave", instance), *self.tick(now)]
         self.idle += 1
         return self.tick(now)
+
+    def add_instance(self, now):
+        self.instances += 1
+        self.idle += 1
+        return self.tick(now)
+
+    def remove_instance(self, now, instance, busy):
+        self.instances -= 1
+        if busy:
+            self.leaving.add(instance)
+            return self.tick(now)
+        self.idle -= 1
+        return [("leave", instance), *self.tick(now)]
 
     def tick(self, now):
         out = []

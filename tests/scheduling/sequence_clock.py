@@ -18,6 +18,7 @@ from nbtriton.scheduling import (
     BatcherSettings,
     Decision,
     Drop,
+    Leave,
     SequenceBatcher,
     SequenceSettings,
     Ticket,
@@ -73,6 +74,7 @@ class SequenceClock:
         self.reasons: list[str] = []
         self.queued_ms: dict[str, float] = {}
         self.dropped: list[tuple[float, str, str, str]] = []  # when, name, status, message
+        self.left: list[tuple[float, int]] = []  # when, which instance
         self._service_ms = service_ms
         self._passes: dict[Ticket, int] = {}
         self._names: dict[Ticket, str] = {}
@@ -111,6 +113,12 @@ class SequenceClock:
     def cancel(self, at_ms: float, name: str) -> None:
         self.at(at_ms, lambda now: self.batcher.cancel(now, self.tickets[name]))
 
+    def add_instance(self, at_ms: float, number: int) -> None:
+        self.at(at_ms, lambda now: self.batcher.add_instance(now, number))
+
+    def remove_instance(self, at_ms: float, number: int) -> None:
+        self.at(at_ms, lambda now: self.batcher.remove_instance(now, number))
+
     # -- running ---------------------------------------------------------------------------------
 
     def run(self, until_ms: float = float("inf")) -> SequenceClock:
@@ -136,6 +144,9 @@ class SequenceClock:
         if isinstance(decision, Drop):
             name = self._names[decision.ticket]
             self.dropped.append((self.now_ms, name, decision.status, decision.message))
+            return
+        if isinstance(decision, Leave):
+            self.left.append((self.now_ms, decision.instance))
             return
         assert decision.instance not in self._busy, "two batches on one instance"
         self._busy.add(decision.instance)

@@ -17,6 +17,7 @@ from nbtriton.scheduling import (
     SEQUENCE_START,
     BatcherSettings,
     Drop,
+    Leave,
     SequenceBatcher,
     SequenceSettings,
     Ticket,
@@ -46,7 +47,9 @@ class SequencePair:
 
     def __init__(self, settings: SequenceSettings, instances: int) -> None:
         self.settings = settings
-        self.instances = instances
+        self.instances = list(range(instances))
+        self.leaving: set[int] = set()  # those that have been removed and are not gone
+        self.added = instances
         self.batcher = SequenceBatcher(settings, instances)
         self.now = 77_000
         self.tickets: list[Ticket] = []
@@ -151,6 +154,22 @@ class SequencePair:
             self.again.add(number)
         self._compare(self.batcher.cancel(self.now, ticket), acted=acted)
 
+    def add_instance(self) -> None:
+        number = self.added
+        self.added += 1
+        self.instances.append(number)
+        self._settle()
+        self._compare(self.batcher.add_instance(self.now, number))
+
+    def remove_instance(self, number: int) -> None:
+        self.leaving.add(number)
+        self._settle()
+        self._compare(self.batcher.remove_instance(self.now, number))
+
+    @property
+    def staying(self) -> list[int]:
+        return [k for k in self.instances if k not in self.leaving]
+
     def tick(self) -> None:
         self._settle()
         self._compare(self.batcher.tick(self.now))
@@ -173,6 +192,8 @@ class SequencePair:
 
     def drain(self) -> None:
         """Let everything end by itself: each request is answered exactly once, no slot is lost."""
+        if not self.staying:
+            self.add_instance()
         for _ in range(20 * len(self.tickets) + 1000):
             wake = self.batcher.wake_at()
             if self.busy:
@@ -185,13 +206,14 @@ class SequencePair:
         assert not self.open
         assert not self.busy
         assert not self.live
+        assert not self.leaving
         assert self.batcher.waiting == 0
         assert not any(any(row) for row in self.batcher.slots())
 
     # -- the rules -------------------------------------------------------------------------------
 
     def _free(self) -> list[tuple[int, int]]:
-        places = [(k, slot) for slot in range(self.settings.slots) for k in range(self.instances)]
+        places = [(k, slot) for slot in range(self.settings.slots) for k in self.staying]
         return [place for place in places if place not in self.rows]
 
     def _forget(self, life: Life) -> None:
@@ -277,7 +299,7 @@ class SequencePair:
     def _compare(self, decisions, *, acted: bool = True) -> None:
         self.facts += 1
         oldest = self.settings.oldest is not None
-        drops = set()
+        drops, left = set(), []
         for decision in decisions:
             assert decision.reason in REASONS
             self.reasons.add(decision.reason)
@@ -287,10 +309,12 @@ class SequencePair:
                 assert (number, decision.reason) not in drops, "answered twice"
                 drops.add((number, decision.reason))
                 self.open.discard(number)
+            elif isinstance(decision, Leave):
+                left.append(decision.instance)
         assert drops == self.expected
         self.expected = set()
-        runs = [decision for decision in decisions if not isinstance(decision, Drop)]
-        idle = [k for k in range(self.instances) if k not in self.busy]
+        runs = [decision for decision in decisions if not isinstance(decision, Drop | Leave)]
+        idle = [k for k in self.instances if k not in self.busy]
         predicted = {}
         if acted and not oldest:
             predicted = {k: batch for k in idle if (batch := self._direct(k))}
@@ -323,13 +347,17 @@ class SequencePair:
                     order.append(number)
             self.busy[run.instance] = numbers
         assert not predicted, "a batch that should have started"
-        self._compare_state(idle)
+        busy = {*self.busy, *(k for k, _ in self.rows), *(k for k, _ in self.away)}
+        assert left == sorted(self.leaving - busy)
+        self.leaving -= {*left}
+        self.instances = [k for k in self.instances if k not in left]
+        self._compare_state([k for k in idle if k not in left])
 
     def _compare_state(self, idle: list[int]) -> None:
-        rows = [[None] * self.settings.slots for _ in range(self.instances)]
+        rows = {k: [None] * self.settings.slots for k in self.instances}
         for (instance, slot), life in self.rows.items():
             rows[instance][slot] = life.id
-        assert self.batcher.slots() == rows
+        assert self.batcher.slots() == list(rows.values())
         running = sum(len(numbers) for numbers in self.busy.values())
         assert self.batcher.waiting == len(self.open) - running
         assert not (self.backlog and self._free()), "a free slot while sequences wait for one"

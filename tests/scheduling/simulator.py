@@ -17,6 +17,7 @@ from nbtriton.scheduling import (
     BatcherSettings,
     Decision,
     Drop,
+    Leave,
     QueuePolicy,
     Run,
     Ticket,
@@ -92,6 +93,7 @@ class Simulator:
         self.instances = instances
         self.executed: list[Execution] = []
         self.dropped: list[tuple[float, Drop]] = []
+        self.left: list[tuple[float, int, str]] = []  # when, which instance, why
         self._service = service_ms if callable(service_ms) else lambda _: service_ms
         self._facts: list[tuple[int, int, Callable[[int], list[Decision]]]] = []
         self._number = count()
@@ -121,6 +123,14 @@ class Simulator:
     def cancel(self, at_ms: float, ticket: Ticket) -> None:
         """Let a caller give up."""
         self.at(at_ms, lambda now: self.batcher.cancel(now, ticket))
+
+    def add_instance(self, at_ms: float, number: int) -> None:
+        """Let there be one more instance."""
+        self.at(at_ms, lambda now: self.batcher.add_instance(now, number))
+
+    def remove_instance(self, at_ms: float, number: int) -> None:
+        """Let an instance go."""
+        self.at(at_ms, lambda now: self.batcher.remove_instance(now, number))
 
     def occupy(self, *for_ms: float) -> None:
         """Keep one instance per given time busy from the start, with a full batch each."""
@@ -154,6 +164,9 @@ class Simulator:
         assert decision.reason in REASONS
         if isinstance(decision, Drop):
             self.dropped.append((at_ms, decision))
+            return
+        if isinstance(decision, Leave):
+            self.left.append((at_ms, decision.instance, decision.reason))
             return
         assert decision.instance not in self._busy, "two batches on one instance"
         assert decision.size == sum(ticket.size for ticket in decision.tickets)

@@ -432,6 +432,12 @@ def one_idle(config):
     return sim.run()
 
 
+def removed():
+    sim = Simulator(settings(8))
+    sim.remove_instance(0, 0)
+    return sim.run()
+
+
 def shapes():
     sim = Simulator(settings(8))
     sim.occupy(10)
@@ -455,6 +461,7 @@ SCENARIOS = {
     "queue_full": lambda: busy(settings(8, policy=delay(size=1)), [1, 1]),
     "cancelled": cancelled,
     "stopped": stopped,
+    "removed": removed,
 }
 OF_SEQUENCES = {"sequence_ready", "minimum_slot_utilization", "sequence_rule"}
 # In test_custom_batching.py.
@@ -464,7 +471,8 @@ OF_STRATEGIES = {"custom_batching", "custom_batching_refused", "custom_batching_
 @pytest.mark.parametrize("reason", SCENARIOS)
 def test_reasons_each_is_reached_by_a_scenario_of_its_name(reason):
     sim = SCENARIOS[reason]()
-    assert reason in {*sim.reasons, *(drop.reason for _, drop in sim.dropped)}
+    told = {*sim.reasons, *(drop.reason for _, drop in sim.dropped)}
+    assert reason in told | {why for _, _, why in sim.left}
 
 
 def test_reasons_none_is_without_a_scenario():

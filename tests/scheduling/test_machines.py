@@ -58,6 +58,7 @@ EXPECTED = {
         "preferred_batch_size",
         "preferred_exceeded",
         "queue_full",
+        "removed",
         "shape",
         "stopped",
         "timeout",
@@ -68,7 +69,7 @@ EXPECTED = {
 
 
 class BatcherMachine(RuleBasedStateMachine):
-    """Requests come, instances finish, callers give up, timers are late."""
+    """Requests come, instances finish, come and go, callers give up, timers are late."""
 
     @initialize(random=randoms, instances=st.integers(1, 3), volume=st.sampled_from([None, 4, 12]))
     def configure(self, random, instances, volume):
@@ -92,6 +93,17 @@ class BatcherMachine(RuleBasedStateMachine):
     def finish(self, which):
         busy = sorted(self.pair.busy)
         self.pair.finish(busy[which % len(busy)])
+
+    @precondition(lambda self: len(self.pair.instances) < 4)
+    @rule()
+    def add_instance(self):
+        self.pair.add_instance()
+
+    @precondition(lambda self: self.pair.instances)
+    @rule(which=st.integers(0, 3))
+    def remove_instance(self, which):
+        instances = sorted(self.pair.instances)
+        self.pair.remove_instance(instances[which % len(instances)])
 
     @precondition(lambda self: self.pair.tickets)
     @rule(back=st.integers(1, 12))

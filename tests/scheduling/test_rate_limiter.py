@@ -257,6 +257,7 @@ class Books:
         self.executions: Counter[int] = Counter()
         self.staged: list[tuple[int, int, int]] = []  # order, when staged, who
         self.running: set[int] = set()
+        self.leaving: set[int] = set()  # removed while they held their resources
         self.count = 0
         self.facts = 0
         self.waits: Counter[int] = Counter()
@@ -286,18 +287,25 @@ class Books:
     def release(self, key: int, more: bool) -> None:
         self.running.remove(key)
         self.executions[key] += 1
-        if more:
+        if key in self.leaving:
+            self.leaving.remove(key)
+            del self.members[key]
+        elif more:
             self._stage(key)
         self._compare(self.limiter.release(key, more=more))
 
     def remove(self, key: int) -> None:
-        del self.members[key]
+        if key in self.running:
+            self.leaving.add(key)
+        else:
+            del self.members[key]
         self.staged = [entry for entry in self.staged if entry[2] != key]
         self._compare(self.limiter.remove(key))
 
     def drain(self) -> None:
         while self.running:
             self.release(min(self.running), False)
+        assert not self.leaving
         assert not self.staged, "somebody waits though everything is free"
         assert all(used == 0 for used, _ in self.limiter.pools().values())
 
@@ -360,8 +368,8 @@ def episode(random: Random) -> int:
         idle = [key for key in books.members if key not in books.running]
         if chance < 0.03:
             add()
-        elif chance < 0.05 and idle:
-            books.remove(random.choice(idle))
+        elif chance < 0.06 and books.members:
+            books.remove(random.choice(list(books.members)))
         elif chance < 0.5 and idle:
             books.stage(random.choice(idle))
         elif books.running:
@@ -424,9 +432,9 @@ class LimiterMachine(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 20))
     def remove(self, pick):
-        idle = [key for key in self.books.members if key not in self.books.running]
-        if idle:
-            self.books.remove(idle[pick % len(idle)])
+        members = list(self.books.members)
+        if members:
+            self.books.remove(members[pick % len(members)])
 
     def teardown(self):
         if hasattr(self, "books"):

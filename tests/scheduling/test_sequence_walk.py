@@ -42,6 +42,10 @@ def episode(random: Random) -> tuple[int, set[str]]:
             pair.cancel(random.randrange(max(0, len(pair.tickets) - 20), len(pair.tickets)))
         elif chance < load + 0.162:
             pair.clear()
+        elif chance < load + 0.17 and len(pair.staying) < 4:
+            pair.add_instance()
+        elif chance < load + 0.18 and pair.staying:  # the last one too
+            pair.remove_instance(random.choice(pair.staying))
         elif wake is not None and random.random() < 0.5:
             pair.now = max(pair.now, wake)
             pair.tick()
@@ -67,7 +71,7 @@ def test_a_random_walk_keeps_every_rule():
         seed += 1
     assert met >= {
         "sequence_ready", "minimum_slot_utilization", "max_queue_delay", "preferred_batch_size",
-        "max_batch_size", "sequence_rule", "timeout", "cancelled", "stopped",
+        "max_batch_size", "sequence_rule", "timeout", "cancelled", "stopped", "removed",
     }  # fmt: skip
 
 
@@ -119,6 +123,17 @@ class SequenceMachine(RuleBasedStateMachine):
         if wake is not None:
             self.pair.now = max(self.pair.now, wake)
         self.pair.tick()
+
+    @precondition(lambda self: len(self.pair.staying) < 4)
+    @rule()
+    def add_instance(self):
+        self.pair.add_instance()
+
+    @precondition(lambda self: self.pair.staying)
+    @rule(pick=st.integers(0, 3))
+    def remove_instance(self, pick):
+        staying = self.pair.staying
+        self.pair.remove_instance(staying[pick % len(staying)])
 
     @rule()
     def clear(self):

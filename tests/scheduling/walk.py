@@ -35,6 +35,10 @@ def batcher_episode(random: Random) -> tuple[int, set[str]]:
             pair.cancel(random.randrange(max(0, len(pair.tickets) - 20), len(pair.tickets)))
         elif chance < load + 0.132:
             pair.clear()
+        elif chance < load + 0.14 and len(pair.instances) < 5:
+            pair.add_instance()
+        elif chance < load + 0.15 and pair.instances:  # the last one too
+            pair.remove_instance(random.choice(sorted(pair.instances)))
         elif wake is not None and random.random() < 0.6:
             pair.now = max(pair.now, wake)
             pair.tick()

@@ -20,6 +20,7 @@ from nbtriton.config.dataflow import parse_dataflow
 from nbtriton.config.ignored import ignored_fields
 from nbtriton.config.normalize import (
     InstancePlan,
+    equal_but_for_instances,
     is_ensemble,
     normalize,
     normalize_instance_groups,
@@ -49,6 +50,7 @@ __all__ = [
     "as_config",
     "complete_from",
     "enum_name",
+    "equal_but_for_instances",
     "format_pbtxt",
     "from_dict",
     "ignored_fields",

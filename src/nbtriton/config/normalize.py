@@ -16,8 +16,11 @@ from nbtriton.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Collection, MutableSequence, Sequence
 
+    from google.protobuf.message import Message
+
 __all__ = [
     "InstancePlan",
+    "equal_but_for_instances",
     "is_ensemble",
     "normalize",
     "normalize_instance_groups",
@@ -71,6 +74,9 @@ class InstancePlan:
         True if the scheduler must not send it requests.
     group : int
         Index of its instance group in the configuration.
+    settings : bytes
+        The group without its name and count: an instance can stay where one of the same settings
+        and device is asked for (L16).
     """
 
     name: str
@@ -79,6 +85,7 @@ class InstancePlan:
     host_policy: str
     passive: bool
     group: int = 0
+    settings: bytes = b""
 
 
 def is_ensemble(config: ModelConfig) -> bool:
@@ -201,6 +208,7 @@ def plan_instances(config: ModelConfig, *, gpus: Sequence[int] | None) -> tuple[
     for number, group in enumerate(groups):
         kind = enum_name(group, "kind")
         devices = group.gpus if kind == "KIND_GPU" else (0,)
+        settings = _settings(group)
         for index in range(group.count):
             plans.extend(
                 InstancePlan(
@@ -210,10 +218,31 @@ def plan_instances(config: ModelConfig, *, gpus: Sequence[int] | None) -> tuple[
                     host_policy=group.host_policy or _host_policy(kind, device),
                     passive=group.passive,
                     group=number,
+                    settings=settings,
                 )
                 for device in devices
             )
     return tuple(plans)
+
+
+def equal_but_for_instances(one: ModelConfig, other: ModelConfig) -> bool:
+    """Tell whether two configurations differ in instance_group and version_policy at most (L16)."""
+    bare = []
+    for config in (one, other):
+        copy = ModelConfig()
+        copy.CopyFrom(config)
+        copy.ClearField("instance_group")
+        copy.ClearField("version_policy")
+        bare.append(copy)
+    return bare[0] == bare[1]
+
+
+def _settings(group: Message) -> bytes:
+    copy = type(group)()
+    copy.CopyFrom(group)
+    copy.ClearField("name")
+    copy.ClearField("count")
+    return copy.SerializeToString(deterministic=True)
 
 
 def _host_policy(kind: str, device: int) -> str:

@@ -9,6 +9,7 @@ from nbtriton.backends import backend_for, find_backend
 from nbtriton.backends.base import Backend, ModelContext, ServerHandle
 from nbtriton.config import (
     ModelConfig,
+    equal_but_for_instances,
     is_ensemble,
     normalize,
     normalize_instance_groups,
@@ -24,9 +25,20 @@ from nbtriton.engine.custom_batching import check_library, find_strategy
 from nbtriton.engine.ensemble import EnsembleRuntime, Resolve
 from nbtriton.engine.limiter import Limiter
 from nbtriton.engine.model import ModelRuntime
+from nbtriton.engine.stamps import stamp_ns
+from nbtriton.engine.update import InstanceUpdate
 from nbtriton.errors import ConfigError, LoadError, TritonError
 
-__all__ = ["CODE_TEXTS", "build_ensemble", "build_model", "check_ensemble", "complete_model"]
+__all__ = [
+    "CODE_TEXTS",
+    "build_ensemble",
+    "build_model",
+    "check_ensemble",
+    "complete_model",
+    "is_light",
+    "update_model",
+    "updated_config",
+]
 
 # What Triton writes for a status in front of a message.
 CODE_TEXTS = {
@@ -81,12 +93,7 @@ def complete_model(
             raise _load_error(config.name, version, error) from error
         validate(config)
     validate_io(config)
-    config = normalize_instance_groups(
-        config,
-        gpus=gpus,
-        default_kind="KIND_GPU" if gpus and backend.prefers_gpu() else "KIND_CPU",
-    )
-    validate_instance_groups(config, gpus=gpus)
+    config = _with_instances(config, backend, gpus)
     validate_load(config)
     try:
         check_library(config)
@@ -120,6 +127,7 @@ def build_model(
     LoadError
         The model's own code failed, with Triton's text and the model's traceback.
     """
+    stamp = stamp_ns(source)
     backend, completed = complete_model(
         config, source, version, example=example, gpus=gpus, auto_complete=auto_complete
     )
@@ -133,16 +141,73 @@ def build_model(
             context, backend, plan_instances(completed, gpus=gpus), clock, limiter, strategy
         )
         runtime.batching = batching
+        runtime.given.CopyFrom(config)
+        runtime.stamp_ns = stamp
         if strategy is not None:
             strategy.open(context)
         runtime.start()
-    except TritonError as error:
-        raise _load_error(config.name, version, error) from error
     except Exception as error:
-        raise LoadError(
-            _load_text(config.name, version, "Internal", f"{type(error).__name__}: {error}")
-        ) from error
+        raise _load_error(config.name, version, error) from error
     return runtime
+
+
+def is_light(runtime: ModelRuntime, config: ModelConfig) -> bool:
+    """Tell whether a configuration asks for nothing but other instances or versions (L16).
+
+    It may be as the user wrote it, or as `nbtriton.Server.config` returns it.
+    """
+    wanted = normalize(config, name=runtime.name)
+    known = (runtime.config, normalize(runtime.given, name=runtime.name))
+    return any(equal_but_for_instances(wanted, one) for one in known)
+
+
+def updated_config(
+    runtime: ModelRuntime, config: ModelConfig, *, gpus: Sequence[int]
+) -> ModelConfig:
+    """Return a version's configuration with the instances and version policy of another one.
+
+    Raises
+    ------
+    ConfigError
+        An instance group is wrong.
+    """
+    wanted = normalize(config, name=runtime.name)
+    changed = ModelConfig()
+    changed.CopyFrom(runtime.config)
+    changed.ClearField("instance_group")
+    changed.instance_group.extend(wanted.instance_group)
+    changed.version_policy.CopyFrom(wanted.version_policy)
+    validate(changed)
+    return _with_instances(changed, runtime.backend, gpus)
+
+
+def update_model(
+    runtime: ModelRuntime, config: ModelConfig, *, gpus: Sequence[int]
+) -> InstanceUpdate:
+    """Prepare the instances of another configuration, one that `is_light`.
+
+    Raises
+    ------
+    ConfigError
+        An instance group is wrong.
+    LoadError
+        A new instance failed, with Triton's text; the version serves as before.
+    """
+    changed = updated_config(runtime, config, gpus=gpus)
+    try:
+        return runtime.prepare_update(changed, plan_instances(changed, gpus=gpus))
+    except Exception as error:
+        raise _load_error(runtime.name, runtime.version, error, state="READY") from error
+
+
+def _with_instances(config: ModelConfig, backend: Backend, gpus: Sequence[int]) -> ModelConfig:
+    config = normalize_instance_groups(
+        config,
+        gpus=gpus,
+        default_kind="KIND_GPU" if gpus and backend.prefers_gpu() else "KIND_CPU",
+    )
+    validate_instance_groups(config, gpus=gpus)
+    return config
 
 
 def build_ensemble(
@@ -201,13 +266,15 @@ def _model_directory(source: object) -> Path | None:
     return source.parent if isinstance(source, Path) else None
 
 
-def _load_error(name: str, version: int, error: TritonError) -> LoadError:
+def _load_error(
+    name: str, version: int, error: Exception, *, state: str = "UNAVAILABLE"
+) -> LoadError:
+    if isinstance(error, TritonError):
+        code, text, hint = CODE_TEXTS[error.status], error.message, error.hint
+    else:
+        code, text, hint = "Internal", f"{type(error).__name__}: {error}", ""
     return LoadError(
-        _load_text(name, version, CODE_TEXTS[error.status], error.message),
-        hint=error.hint,
+        f"load failed for model '{name}': version {version} is at {state} state: {code}: {text};",
+        hint=hint,
         user_traceback=getattr(error, "user_traceback", ""),
     )
-
-
-def _load_text(name: str, version: int, code: str, text: str) -> str:
-    return f"load failed for model '{name}': version {version} is at UNAVAILABLE state: {code}: {text};"

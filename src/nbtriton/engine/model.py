@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.base import Backend, InstanceContext, ModelContext, Response
-from nbtriton.config import InstancePlan
+from nbtriton.config import InstancePlan, ModelConfig
 from nbtriton.engine.clock import SchedulerThread
 from nbtriton.engine.custom_batching import CustomBatching
 from nbtriton.engine.instance import Instance
@@ -20,12 +21,14 @@ from nbtriton.engine.sequences import SequenceTensors
 from nbtriton.engine.settings import batcher_settings, sequence_settings
 from nbtriton.engine.shield import shield, wait_in_slices
 from nbtriton.engine.snapshot import BatchRecord, ModelSnapshot
+from nbtriton.engine.update import InstanceUpdate, match_instances
 from nbtriton.engine.waits import waits
 from nbtriton.errors import EngineStoppedError, TritonError, error_from_status
 from nbtriton.scheduling import (
     Batcher,
     Decision,
     Drop,
+    Leave,
     ResponseOrder,
     Run,
     SequenceBatcher,
@@ -76,34 +79,31 @@ class ModelRuntime(Runtime):
         self.source = context.source
         self.example = context.example
         self.context = context
-        self._backend = backend
+        self.backend = backend
         self._clock = clock
         self._limiter = limiter
         self._strategy = strategy
         # What the caller of `Server.load` gave; kept when only the configuration is replaced.
         self.batching: object = None
-        active = self._plans = [plan for plan in plans if not plan.passive]
-        self._instances = [
-            Instance(
-                self, backend, InstanceContext(context, plan.name, plan.kind, plan.device_id), index
-            )
-            for index, plan in enumerate(active)
-        ]
+        # Set by whoever made this version: the configuration before its completion, and how old
+        # the source was then.
+        self.given = ModelConfig()
+        self.stamp_ns = 0
+        # By number: those that run batches first, as the batcher numbers them from 0.
+        self._numbers = itertools.count()
+        self._plans = self._numbered(sorted(plans, key=lambda plan: plan.passive))
+        self._instances = self._new_instances(self._plans, passive=False)
         # Loaded, never scheduled (P7).
-        self._passive = [
-            Instance(
-                self, backend, InstanceContext(context, plan.name, plan.kind, plan.device_id), -1
-            )
-            for plan in plans
-            if plan.passive
-        ]
+        self._passive = self._new_instances(self._plans, passive=True)
+        self._gone: list[Instance] = []  # removed ones whose threads may still run
+        active = len(self._instances)
         self._sequences: SequenceTensors | None = None
         self._batcher: Batcher | SequenceBatcher
         if context.config.HasField("sequence_batching"):
             self._sequences = SequenceTensors(context.config, context.model_directory)
-            self._batcher = SequenceBatcher(sequence_settings(context.config), len(active))
+            self._batcher = SequenceBatcher(sequence_settings(context.config), active)
         else:
-            self._batcher = Batcher(batcher_settings(context.config), len(active), strategy)
+            self._batcher = Batcher(batcher_settings(context.config), active, strategy)
         self._inbox: deque[tuple[Callable[..., list[Any]], Any]] = deque()
         self._owner = threading.Lock()
         self._woken_at: int | None = None
@@ -136,25 +136,105 @@ class ModelRuntime(Runtime):
             What the first failing instance raised, or KeyboardInterrupt.
         """
         try:
-            with shield:  # a thread that is half started could not be ended
-                for instance in self._everyone():
-                    instance.start()
-            errors = [instance.wait_created() for instance in self._everyone()]
+            first = self._bring_up(self.config, self._plans, self._everyone())
         except BaseException:
             self.retire()
             raise
-        first = next((error for error in errors if error is not None), None)
-        if first is None and self._limiter is not None:
-            try:
-                self._limiter.add(self.config, self._plans, self._instances)
-            except TritonError as error:
-                first = error
         if first is not None:
             self._end()
             raise first
 
-    def _everyone(self) -> list[Instance]:
-        return [*self._instances, *self._passive]
+    def _numbered(self, plans: Iterable[InstancePlan]) -> dict[int, InstancePlan]:
+        return {next(self._numbers): plan for plan in plans}
+
+    def _new_instances(
+        self, plans: Mapping[int, InstancePlan], *, passive: bool
+    ) -> dict[int, Instance]:
+        return {
+            number: Instance(
+                self,
+                self.backend,
+                InstanceContext(self.context, plan.name, plan.kind, plan.device_id),
+                number,
+            )
+            for number, plan in plans.items()
+            if plan.passive is passive
+        }
+
+    def _bring_up(
+        self,
+        config: ModelConfig,
+        plans: Mapping[int, InstancePlan],
+        instances: Mapping[int, Instance],
+    ) -> BaseException | None:
+        """Create instances, side by side; return what was wrong first."""
+        with shield:  # a thread that is half started could not be ended
+            for instance in instances.values():
+                instance.start()
+        errors = [instance.wait_created() for instance in instances.values()]
+        first = next((error for error in errors if error is not None), None)
+        if first is None and self._limiter is not None:
+            active = [number for number, plan in plans.items() if not plan.passive]
+            try:
+                self._limiter.add(
+                    config, [plans[n] for n in active], [instances[n] for n in active]
+                )
+            except TritonError as error:
+                return error
+        return first
+
+    def _everyone(self) -> dict[int, Instance]:
+        return {**self._instances, **self._passive}
+
+    def prepare_update(self, config: ModelConfig, plans: Sequence[InstancePlan]) -> InstanceUpdate:
+        """Create the instances that a configuration asks for beside those that can stay (L16).
+
+        Nothing that serves changes before `apply_update`. Whoever prepares applies or discards.
+
+        Raises
+        ------
+        BaseException
+            What the first failing instance raised, or KeyboardInterrupt; nothing is left of any.
+        """
+        before = self._plans
+        wanted, removed = match_instances(before, plans)
+        fresh = self._numbered(wanted)
+        added = self._new_instances(fresh, passive=False) | self._new_instances(fresh, passive=True)
+        update = InstanceUpdate(self, before, config, added, fresh, removed)
+        try:
+            first = self._bring_up(config, fresh, added)
+        except BaseException:
+            self.discard_update(update)
+            raise
+        if first is not None:
+            self.discard_update(update)
+            for instance in added.values():
+                instance.join()
+            raise first
+        return update
+
+    def is_current(self, update: InstanceUpdate) -> bool:
+        """Return True if nothing has come between the update's preparation and now."""
+        return update.before is self._plans and not self._shut
+
+    def apply_update(self, update: InstanceUpdate) -> None:
+        """Put a current update in force; instances that are removed finish what they have."""
+        self.config = update.config
+        removed = set(update.removed)
+        kept = {number: plan for number, plan in update.before.items() if number not in removed}
+        self._plans = {**kept, **update.plans}
+        self._post(self._on_update, update)
+
+    def discard_update(self, update: InstanceUpdate) -> None:
+        """End the instances that were made for an update."""
+        self._let_go(update.added.values())
+
+    def _let_go(self, instances: Collection[Instance]) -> None:
+        for instance in instances:
+            instance.stop()
+        if self._limiter is not None:
+            self._limiter.remove([*instances])
+        self._gone = [one for one in self._gone if not one.join(0)] + [*instances]
 
     def retire(self) -> None:
         """Take no more requests; finish the accepted ones, then finalize on a thread of its own."""
@@ -175,22 +255,23 @@ class ModelRuntime(Runtime):
 
     def served(self) -> object:
         """Return what the instances run; see `Backend.served`."""
-        return self._backend.served(self.context)
+        return self.backend.served(self.context)
 
     def abandon(self, reason: str) -> None:
         """Answer everything that waits with UNAVAILABLE."""
         self._post(self._on_abandon, reason)
 
     def _end(self) -> None:
-        for instance in self._everyone():
+        everyone = [*self._everyone().values(), *self._gone]
+        for instance in everyone:
             instance.stop()
-        for instance in self._everyone():
+        for instance in everyone:
             instance.join()
         if self._limiter is not None:
-            self._limiter.remove(self._instances)
+            self._limiter.remove(everyone)
         if self._strategy is not None:
             self._strategy.close()
-        self._backend.close()
+        self.backend.close()
         self._retired.set()
 
     # -- facts -----------------------------------------------------------------------------------
@@ -212,9 +293,10 @@ class ModelRuntime(Runtime):
 
     def blockers(self, request: InferenceRequest) -> tuple[Instance, ...]:
         """Return the instance that runs a request, or all of which one must take it."""
+        instances = tuple(self._instances.values())
         if request.where is not Where.RUNNING:
-            return tuple(self._instances)
-        return tuple(i for i in self._instances if request in i.running)
+            return instances
+        return tuple(i for i in instances if request in i.running)
 
     def cancel(self, request: InferenceRequest) -> None:
         """The caller gave the request up."""
@@ -222,9 +304,10 @@ class ModelRuntime(Runtime):
 
     def finished(self, instance: int, requests: Sequence[InferenceRequest]) -> None:
         """An instance is idle again."""
+        idle = self._instances[instance]  # it may leave with this
         self._post(self._on_finish, (instance, requests))
         if self._limiter is not None:
-            self._limiter.finished(self._instances[instance])
+            self._limiter.finished(idle)
 
     def batch(self, run: Run) -> Sequence[InferenceRequest]:
         """Return the requests to execute: those of the run, among padding if rows are to be kept."""
@@ -321,13 +404,29 @@ class ModelRuntime(Runtime):
         self._woken_at = None
         return self._batcher.tick(monotonic_ns())
 
+    def _on_update(self, update: InstanceUpdate) -> list[Decision]:
+        now = monotonic_ns()
+        decisions: list[Decision] = []
+        for number, instance in update.added.items():
+            if update.plans[number].passive:
+                self._passive[number] = instance
+            else:
+                self._instances[number] = instance
+                decisions += self._batcher.add_instance(now, number)
+        for number in update.removed:
+            if number in self._passive:
+                self._let_go([self._passive.pop(number)])
+            else:
+                decisions += self._batcher.remove_instance(now, number)
+        return decisions
+
     def _on_retire(self, _: None) -> list[Decision]:
         self._retiring = True
         self._maybe_end()
         return []
 
-    def _on_abandon(self, reason: str) -> list[Drop]:
-        return self._batcher.clear("UNAVAILABLE", reason)
+    def _on_abandon(self, reason: str) -> list[Decision]:
+        return [*self._batcher.clear("UNAVAILABLE", reason)]
 
     def _wake(self) -> None:
         self._post(self._on_wake, None)
@@ -343,8 +442,11 @@ class ModelRuntime(Runtime):
     # -- decisions -------------------------------------------------------------------------------
 
     def _carry_out(self, decision: Decision) -> None:
-        if isinstance(decision, Drop):
-            self._drop(decision)
+        if not isinstance(decision, Run):
+            if isinstance(decision, Leave):
+                self._let_go([self._instances.pop(decision.instance)])
+            else:
+                self._drop(decision)
             return
         instance = self._instances[decision.instance]
         if self._limiter is not None:
@@ -414,10 +516,10 @@ class ModelRuntime(Runtime):
     def snapshot(self, state: str, reason: str) -> ModelSnapshot:
         """Return what can be seen of this version now."""
         books = self.statistics
-        instances = tuple(instance.snapshot() for instance in self._everyone())
+        instances = tuple(instance.snapshot() for instance in self._everyone().values())
         waiting = self._batcher.waiting
         return ModelSnapshot(
-            self.name, self.version, state, reason, self._backend.platform or self._backend.name,
+            self.name, self.version, state, reason, self.backend.platform or self.backend.name,
             self.interface.max_batch_size, waiting, max(0, self._accepted - waiting), instances,
             books.inference_count, books.execution_count, books.counts["success"],
             books.counts["fail"], books.ns["success"], books.ns["queue"],

@@ -16,11 +16,13 @@ from nbtriton.engine.cache import ResponseCache
 from nbtriton.engine.future import InferenceFuture
 from nbtriton.engine.handle import ModelHandle
 from nbtriton.engine.limiter import Limiter, parse_resources
+from nbtriton.engine.loading import is_light, updated_config
 from nbtriton.engine.model import ModelRuntime
 from nbtriton.engine.request import BARE_FINAL, InferenceRequest
 from nbtriton.engine.result import InferenceResult
 from nbtriton.engine.runtime import Runtime, inline_runs
 from nbtriton.engine.shield import shield, wait_in_slices
+from nbtriton.engine.stamps import stamp_ns
 from nbtriton.engine.versions import Versions
 from nbtriton.errors import (
     ConfigError,
@@ -123,7 +125,9 @@ class Server(Versions):
         """Load a model or an ensemble, or replace one that is loaded.
 
         A version that is loaded already goes on serving until its successor is ready; the requests
-        it accepted are finished, and none is lost.
+        it accepted are finished, and none is lost. Where nothing but ``instance_group`` and
+        ``version_policy`` differ, there is no successor: instances are added and removed, and the
+        others keep what they hold and what they have counted.
 
         Parameters
         ----------
@@ -166,9 +170,17 @@ class Server(Versions):
             user_config = ModelConfig()
             user_config.CopyFrom(wanted)
             number = version or (max(entry.slots) if entry is not None else 1)
-            runtime = self._build(wanted, model, number, example, current, batching)
+            serving = entry.slots.get(number) if entry is not None else None
+            runtime = serving.runtime if serving is not None else None
+            update = None
+            if runtime is not None and self._goes_on(
+                runtime, wanted, model, current, example, batching
+            ):
+                update = self.prepare_update(name, number, wanted)
+            else:
+                runtime = self._build(wanted, model, number, example, current, batching)
             with shield:  # all of it or nothing
-                self._put(name, user_config, runtime)
+                self._put(name, user_config, runtime, update)
         return ModelHandle(self, name)
 
     def _name(self, config: ModelConfig, name: str | None) -> str:
@@ -182,6 +194,35 @@ class Server(Versions):
         if not found:
             raise ConfigError("model configuration must specify 'name'", field="name")
         return found
+
+    def _goes_on(
+        self,
+        runtime: Runtime,
+        config: ModelConfig,
+        model: object,
+        current: Runtime | None,
+        example: object,
+        batching: object,
+    ) -> bool:
+        """Tell whether a version can stay, with other instances perhaps (L16)."""
+        if not isinstance(runtime, ModelRuntime) or not is_light(runtime, config):
+            return False
+        source = runtime.source
+        if model is None:  # then the code is that of the latest version
+            same = isinstance(current, ModelRuntime) and current.source is source
+        else:
+            # The same code with the same configuration is a fresh start.
+            given = Path(model) if isinstance(model, str) else model
+            same = given is source or (isinstance(given, Path) and given == source)
+            if same:
+                changed = updated_config(runtime, config, gpus=self._usable_gpus())
+                same = changed != runtime.config
+        return (
+            same
+            and stamp_ns(source) == runtime.stamp_ns
+            and (example is None or example is runtime.example)
+            and (batching is None or batching is runtime.batching)
+        )
 
     def _build(
         self,

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 
 from nbtriton.backends.base import ServerHandle
-from nbtriton.config import ModelConfig, normalize, validate_ensemble
+from nbtriton.config import ModelConfig, validate_ensemble
 from nbtriton.engine.cache import ResponseCache
 from nbtriton.engine.clock import SchedulerThread
 from nbtriton.engine.devices import visible_gpus
 from nbtriton.engine.ensemble import EnsembleRuntime
 from nbtriton.engine.inspection import Inspection
 from nbtriton.engine.limiter import Limiter
-from nbtriton.engine.loading import build_ensemble, build_model
+from nbtriton.engine.loading import build_ensemble, build_model, is_light, update_model
+from nbtriton.engine.model import ModelRuntime
 from nbtriton.engine.registry import Entry, Registry, Slot, versions_to_keep
 from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.shield import shield
-from nbtriton.errors import ConfigError, EngineStoppedError
+from nbtriton.engine.update import InstanceUpdate
+from nbtriton.errors import ConfigError, EngineStoppedError, LoadError, TritonError
 
 __all__ = ["Versions"]
 
@@ -88,7 +90,7 @@ class Versions(Inspection, ABC):
                 source,
                 version,
                 example=example,
-                gpus=visible_gpus() if self._gpus is None else self._gpus,
+                gpus=self._usable_gpus(),
                 server=self.models_view,
                 clock=self._clock,
                 limiter=self.limiter,
@@ -99,34 +101,64 @@ class Versions(Inspection, ABC):
             runtime.cache = self.cache
         return runtime
 
+    def _usable_gpus(self) -> tuple[int, ...]:
+        return visible_gpus() if self._gpus is None else self._gpus
+
+    def prepare_update(self, name: str, version: int, config: ModelConfig) -> InstanceUpdate:
+        """Make the instances by which a version that goes on must grow: for `install` (L16).
+
+        Raises
+        ------
+        NotFoundError, UnavailableError
+            The version does not serve any more.
+        ConfigError, LoadError
+            As `load`; the version serves as before.
+        """
+        runtime = self._registry.resolve(name, version)
+        assert isinstance(runtime, ModelRuntime), "an ensemble has no instances"
+        return update_model(runtime, config, gpus=self._usable_gpus())
+
+    def can_update(self, name: str, version: int, config: ModelConfig) -> bool:
+        """Return True if a version serves, and a configuration asks of it for no more than L16."""
+        try:
+            runtime = self._registry.resolve(name, version)
+        except TritonError:
+            return False
+        return isinstance(runtime, ModelRuntime) and is_light(runtime, config)
+
     def install(
         self,
         name: str,
         user_config: ModelConfig,
         runtimes: Sequence[Runtime],
         *,
-        keep: Collection[int] = (),
+        updates: Sequence[InstanceUpdate] = (),
     ) -> None:
         """Let exactly these versions serve a model; those that did so before leave (L17).
 
-        Versions to `keep` stay as they are, with what they counted and what their code holds (L16).
+        Versions that are updated go on, with what they counted and what their code holds (L16).
 
         Raises
         ------
         EngineStoppedError
-            The server is closed; the versions are retired.
+            The server is closed; what was made is given back.
+        LoadError
+            One of the updated versions was replaced or unloaded meanwhile; likewise.
         """
         with self._changing, shield:
-            if self._closed:
-                for runtime in runtimes:
-                    runtime.retire()
-            self._check_open()
             old = self._registry.entries.get(name)
             before = old.slots if old is not None else {}
-            kept = {version: before[version] for version in keep}
-            for slot in kept.values():
-                policy = normalize(user_config, name=name).version_policy
-                slot.runtime.config.version_policy.CopyFrom(policy)
+            try:
+                self._check_open()
+                kept = {update.runtime.version: _updated(before, update) for update in updates}
+            except TritonError:
+                for runtime in runtimes:
+                    runtime.retire()
+                for update in updates:
+                    update.runtime.discard_update(update)
+                raise
+            for update in updates:
+                update.runtime.apply_update(update)
             self._registry.entries[name] = Entry(
                 kept | {runtime.version: Slot(runtime) for runtime in runtimes}, user_config
             )
@@ -139,20 +171,32 @@ class Versions(Inspection, ABC):
         """Return name and version of what is unloaded and not yet finished."""
         return {(old.name, old.version) for old in self._leaving if not old.wait_retired(0)}
 
-    def _put(self, name: str, user_config: ModelConfig, runtime: Runtime) -> None:
+    def _put(
+        self,
+        name: str,
+        user_config: ModelConfig,
+        runtime: Runtime,
+        update: InstanceUpdate | None = None,
+    ) -> None:
+        """Let a version serve, or go on with other instances, as its version policy allows."""
         old = self._registry.entries.get(name)
         slots = dict(old.slots) if old is not None else {}
         replaced = slots.get(runtime.version)
         slots[runtime.version] = Slot(runtime)
-        kept = versions_to_keep(runtime.config, slots)
+        kept = versions_to_keep(runtime.config if update is None else update.config, slots)
         if not kept:
-            self._retire(runtime)
+            if update is None:
+                self._retire(runtime)
+            else:
+                update.runtime.discard_update(update)
             raise ConfigError(
                 f"at least one version must be available under the version policy of model '{name}'",
                 field="version_policy",
             )
         gone = [slot for number, slot in slots.items() if number not in kept]
-        if replaced is not None:
+        if update is not None:
+            update.runtime.apply_update(update)
+        elif replaced is not None:
             gone.append(replaced)
         self._registry.entries[name] = Entry(
             {number: slot for number, slot in slots.items() if number in kept}, user_config
@@ -258,3 +302,16 @@ class Versions(Inspection, ABC):
     def _check_open(self) -> None:
         if self._closed:
             raise EngineStoppedError("the server is closed", hint="make a new nbtriton.Server()")
+
+
+def _updated(slots: Mapping[int, Slot], update: InstanceUpdate) -> Slot:
+    """Return the slot of an updated version, if that serves as it did when it was prepared."""
+    runtime = update.runtime
+    slot = slots.get(runtime.version)
+    if slot is None or slot.runtime is not runtime or not runtime.is_current(update):
+        raise LoadError(
+            f"load failed for model '{runtime.name}': Newer operation has been applied to the model "
+            "lifecycle, current load operation is out-dated.",
+            hint="somebody else loaded or unloaded the model meanwhile",
+        )
+    return slot

@@ -10,6 +10,7 @@ from contextlib import suppress
 from nbtriton.config import is_ensemble
 from nbtriton.engine import Server
 from nbtriton.engine.runtime import Runtime
+from nbtriton.engine.update import InstanceUpdate
 from nbtriton.errors import ConfigError, LoadError, TritonError
 from nbtriton.repository.known import UNLOADED, Known, load_error, load_reason
 from nbtriton.repository.polling import Polled
@@ -73,8 +74,8 @@ def _check_member(
 
 def build_versions(
     server: Server, known: Known, found: Polled, *, keep: Collection[int], auto_complete: bool
-) -> list[Runtime]:
-    """Make all versions but those to `keep`, or none and say why (L3).
+) -> tuple[list[Runtime], list[InstanceUpdate]]:
+    """Make all versions, and the new instances of those to `keep`; or nothing and say why (L3).
 
     Raises
     ------
@@ -87,12 +88,14 @@ def build_versions(
     before = known.states
     known.states = before | dict.fromkeys(fresh, ("LOADING", ""))
     runtimes: list[Runtime] = []
+    updates: list[InstanceUpdate] = []
     failed: dict[int, TritonError] = {}
     try:
         for version in found.versions:
-            if version in keep:
-                continue
             try:
+                if version in keep:
+                    updates.append(server.prepare_update(name, version, found.config))
+                    continue
                 runtimes.append(
                     server.build(
                         found.config,
@@ -105,32 +108,41 @@ def build_versions(
                 failed[version] = error
     except BaseException:
         known.states = before
-        for runtime in runtimes:
-            runtime.retire()
+        _give_back(runtimes, updates)
         raise
     if not failed:
         known.states = {v: s for v, s in known.states.items() if v not in found.versions}
-        return runtimes
-    for runtime in runtimes:
-        runtime.retire()
+        return runtimes, updates
+    _give_back(runtimes, updates)
     first = next(iter(failed.values()))
     if is_ensemble(found.config):
         known.states = before  # it never came so far as to have a version
         raise load_error(name, first)
-    reasons = {version: load_reason(name, version, error) for version, error in failed.items()}
+    # What could not be updated serves on, and its entry in the index says why it was not.
+    reasons = {
+        version: ("READY" if version in keep else "UNAVAILABLE", load_reason(name, version, error))
+        for version, error in failed.items()
+    }
     dropped = dict.fromkeys(fresh, ("UNAVAILABLE", UNLOADED))
-    states = {v: ("UNAVAILABLE", reason) for v, reason in reasons.items() if v not in serving}
+    states = {v: told for v, told in reasons.items() if v in keep or v not in serving}
     known.states = before | dropped | states
     raise LoadError(
         f"load failed for model '{name}': "
         + "".join(
-            f"version {version} is at UNAVAILABLE state: {reason};"
-            for version, reason in reasons.items()
+            f"version {version} is at {state} state: {reason};"
+            for version, (state, reason) in reasons.items()
         )
         + "\n",
         hint=first.hint,
         user_traceback=getattr(first, "user_traceback", ""),
     )
+
+
+def _give_back(runtimes: Sequence[Runtime], updates: Sequence[InstanceUpdate]) -> None:
+    for runtime in runtimes:
+        runtime.retire()
+    for update in updates:
+        update.runtime.discard_update(update)
 
 
 def in_parallel(work: Callable[[Polled], None], items: Sequence[Polled]) -> None:

@@ -21,6 +21,7 @@ from nbtriton.config import is_ensemble
 from nbtriton.drawing import table_html, table_text
 from nbtriton.engine import Server
 from nbtriton.errors import (
+    EngineStoppedError,
     InternalError,
     InvalidArgumentError,
     TritonError,
@@ -388,14 +389,16 @@ class ModelControl:
             try:
                 check(self.server, self._known, found)
                 keep = self._kept(known, found)
-                runtimes = build_versions(
+                runtimes, updates = build_versions(
                     self.server, known, found, keep=keep, auto_complete=self._auto_complete
                 )
+                self.server.install(found.name, found.given, runtimes, updates=updates)
+            except EngineStoppedError:
+                raise
             except TritonError as error:
                 known.error = errors[found.name] = error
                 known.waiting = found if is_ensemble(found.config) else None
                 return
-            self.server.install(found.name, found.given, runtimes, keep=keep)
             before, known.loaded, known.error = known.loaded, found, None
             known.waiting = None
             kept = set(found.versions)
@@ -408,12 +411,12 @@ class ModelControl:
         """Return the versions that go on as they are."""
         if known.loaded is None:
             return set()
-        serving = {
+        # The notebook may have replaced what we had loaded.
+        return {
             version
-            for version, (state, _) in self._serving().get(found.name, {}).items()
-            if state == "READY"
+            for version in found.unchanged_since(known.loaded)
+            if self.server.can_update(found.name, version, found.config)
         }
-        return found.unchanged_since(known.loaded) & serving
 
     def _is_current(self, known: Known, found: Polled) -> bool:
         return (
@@ -480,7 +483,8 @@ class ModelControl:
         leaving: set[tuple[str, int]],
     ) -> dict[int, tuple[str, str]]:
         known = self._known.get(name)
-        states = dict(known.states) if known is not None else {}
+        told = known.states if known is not None else {}
+        states = {version: state for version, state in told.items() if state[0] != "READY"}
         if known is not None and known.loaded is not None:
             # Unloaded past us, by `Server.unload`.
             for version in known.loaded.versions:
@@ -488,7 +492,10 @@ class ModelControl:
         for version, (_, reason) in states.items():
             if reason == UNLOADED and (name, version) in leaving:
                 states[version] = ("UNLOADING", "")
-        return states | dict(serving.get(name, {}))
+        for version, state in serving.get(name, {}).items():
+            failed = told.get(version, state)  # READY with the reason of an update that failed
+            states[version] = failed if failed[0] == state[0] == "READY" else state
+        return states
 
     # -- how it looks ----------------------------------------------------------------------------
 

@@ -24,7 +24,8 @@ class Known:
     explicit: bool = False
     loaded: Polled | None = None  # what serves, or served before an unload
     waiting: Polled | None = None  # an ensemble that failed, until its composing models come
-    states: dict[int, tuple[str, str]] = field(default_factory=dict)  # of what does not serve
+    # Of what does not serve; and READY with a reason, of what serves as before a failed update.
+    states: dict[int, tuple[str, str]] = field(default_factory=dict)
     error: TritonError | None = None  # why the last load failed
     polled_error: str = ""  # logged already
     busy: threading.RLock = field(default_factory=threading.RLock)
@@ -32,9 +33,10 @@ class Known:
 
 def load_reason(name: str, version: int, error: TritonError) -> str:
     """Return ``Internal: what was wrong`` of a version that failed."""
-    prefix = f"load failed for model '{name}': version {version} is at UNAVAILABLE state: "
-    if error.message.startswith(prefix):
-        return error.message.removeprefix(prefix).removesuffix(";")
+    for state in ("UNAVAILABLE", "READY"):
+        prefix = f"load failed for model '{name}': version {version} is at {state} state: "
+        if error.message.startswith(prefix):
+            return error.message.removeprefix(prefix).removesuffix(";")
     return f"{CODE_TEXTS[error.status]}: {error.message}"
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 import re
 import tempfile
 import time
@@ -17,8 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nbtriton.config import ModelConfig, as_config, is_ensemble, validate, validate_io
+from nbtriton.config import (
+    ModelConfig,
+    as_config,
+    equal_but_for_instances,
+    is_ensemble,
+    validate,
+    validate_io,
+)
 from nbtriton.engine.registry import versions_to_keep
+from nbtriton.engine.stamps import newest
 from nbtriton.errors import (
     ConfigError,
     InternalError,
@@ -28,7 +35,7 @@ from nbtriton.errors import (
 )
 from nbtriton.repository.reader import normalize_for, parse_config, read_model
 
-__all__ = ["DUPLICATE", "Override", "Polled", "directories_of", "newest", "poll_model"]
+__all__ = ["DUPLICATE", "Override", "Polled", "directories_of", "poll_model"]
 
 DUPLICATE = "model appears in two or more repositories"
 
@@ -117,16 +124,11 @@ class Polled:
         """Return the versions that need not be loaded again (L16).
 
         Their files are as old as they were, and the configuration differs in nothing but its
-        version policy. (Triton also keeps those of which only instances were added or removed.)
+        version policy and its instance groups.
         """
         if is_ensemble(self.config) or self.directory != before.directory:
             return set()
-        one, other = ModelConfig(), ModelConfig()
-        one.CopyFrom(self.config)
-        other.CopyFrom(before.config)
-        one.ClearField("version_policy")
-        other.ClearField("version_policy")
-        if one != other:
+        if not equal_but_for_instances(self.config, before.config):
             return set()
         stamps = before.version_stamps_ns
         return {v for v, stamp in self.version_stamps_ns.items() if stamp <= stamps.get(v, -1)}
@@ -217,18 +219,6 @@ def poll_model(
         is_override=override is not None and bool(override.files),
         version_stamps_ns={v: newest(model.version_directory(v)) for v in kept},
     )  # fmt: skip
-
-
-def newest(directory: Path) -> int:
-    """Return the newest modification time in a directory and all below it, in nanoseconds (L8)."""
-    stamp = directory.stat().st_mtime_ns
-    for folder, folders, files in os.walk(directory):
-        for child in (*folders, *files):
-            try:
-                stamp = max(stamp, os.stat(os.path.join(folder, child)).st_mtime_ns)  # noqa: PTH116, PTH118 - a walk of thousands of files
-            except OSError:  # removed while we walked
-                continue
-    return stamp
 
 
 def _find(roots: Iterable[Path], name: str) -> Path:

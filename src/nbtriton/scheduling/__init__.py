@@ -17,7 +17,7 @@ from nbtriton.scheduling.sequence import (
     SequenceBatcher,
     SequenceSettings,
 )
-from nbtriton.scheduling.tickets import REASONS, Decision, Drop, Run, Ticket, Where
+from nbtriton.scheduling.tickets import REASONS, Decision, Drop, Leave, Run, Ticket, Where
 
 __all__ = [
     "REASONS",
@@ -31,6 +31,7 @@ __all__ = [
     "Drop",
     "EnsemblePlan",
     "EnsembleRun",
+    "Leave",
     "QueuePolicy",
     "RateLimiter",
     "ResourceNeed",

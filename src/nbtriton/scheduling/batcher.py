@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from nbtriton.errors import TritonError
 from nbtriton.scheduling.custom import BatchStrategy
 from nbtriton.scheduling.queueing import PriorityQueue, QueuePolicy, TimeoutAction
-from nbtriton.scheduling.tickets import Decision, Drop, Run, Ticket, Where
+from nbtriton.scheduling.tickets import Decision, Drop, Leave, Run, Ticket, Where
 
 __all__ = ["Batcher", "BatcherSettings"]
 
@@ -68,7 +68,7 @@ class Batcher:
     ----------
     settings : BatcherSettings
     instances : int
-        How many instances there are, numbered from 0; all idle at first.
+        How many instances there are at first, numbered from 0; all idle.
     strategy : BatchStrategy, optional
         Custom rules on which requests share a batch (D4), besides those of the settings.
     """
@@ -82,6 +82,7 @@ class Batcher:
         self._largest_preferred = max(settings.preferred, default=0)
         self._delay = settings.max_queue_delay_ns
         self._prefetch = settings.priority_levels == 0 and settings.default_policy.is_default
+        self._instances = set(range(instances))
         self._slots = 2 * instances  # P2
         # Without priority levels there is level 0 alone, and it has the default policy (Q1, Q10).
         self._queue = PriorityQueue(
@@ -89,6 +90,7 @@ class Batcher:
         )
         # A stack: of several idle instances the one that ran last is still warm (S4 leaves it open).
         self._idle = list(reversed(range(instances)))
+        self._leaving: set[int] = set()  # removed while they were busy
         self._ready: deque[_Payload] = deque()
         self._open: _Payload | None = None  # the payload that may still grow
         self._pending: deque[Ticket] = deque()
@@ -125,6 +127,9 @@ class Batcher:
 
     def finish(self, now: int, instance: int) -> list[Decision]:
         """An instance finished its batch and is idle again."""
+        if instance in self._leaving:
+            self._leaving.remove(instance)
+            return [Leave(instance), *self.tick(now)]
         self._idle.append(instance)
         if not self._ready and not self._queue.count:
             return []
@@ -139,6 +144,26 @@ class Batcher:
         out: list[Decision] = [self._queue.drop(ticket, "CANCELLED", "", "cancelled")]
         self._expire(now, out)
         return self._advance(now, out)
+
+    def add_instance(self, now: int, instance: int) -> list[Decision]:
+        """One more instance, idle; its number was never used before."""
+        self._instances.add(instance)
+        self._slots = 2 * len(self._instances)
+        self._idle.append(instance)
+        return self.tick(now)
+
+    def remove_instance(self, now: int, instance: int) -> list[Decision]:
+        """An instance gets nothing more, and leaves: now, or with the batch that it runs (L16).
+
+        What waits is for the other instances; where none is left, until one is added.
+        """
+        self._instances.remove(instance)
+        self._slots = 2 * len(self._instances)
+        if instance not in self._idle:
+            self._leaving.add(instance)
+            return self.tick(now)
+        self._idle.remove(instance)
+        return [Leave(instance), *self.tick(now)]
 
     def tick(self, now: int) -> list[Decision]:
         """`wake_at` has come."""

@@ -30,7 +30,7 @@ class ResourceShortage(Exception):  # noqa: N818 - a finding, told to the user b
 
 
 class _Member:
-    __slots__ = ("executions", "needs", "staged", "weight")
+    __slots__ = ("executions", "leaving", "needs", "running", "staged", "weight")
 
     def __init__(self, needs: Sequence[ResourceNeed], device: int, priority: int) -> None:
         # As in Triton, the last entry of a name counts.
@@ -40,6 +40,8 @@ class _Member:
         self.weight = max(1, priority)
         self.executions = 0
         self.staged = False
+        self.running = False  # holds its resources
+        self.leaving = False  # removed while it did
 
 
 class RateLimiter:
@@ -89,10 +91,17 @@ class RateLimiter:
         return self._grant()
 
     def remove(self, key: Hashable) -> list[Hashable]:
-        """Forget an instance that holds nothing; returns who is granted because of it."""
-        member = self._members.pop(key, None)
+        """Forget an instance; returns who is granted because of it.
+
+        One that holds its resources goes with their `release`: until then its needs count.
+        """
+        member = self._members.get(key)
         if member is not None:
             member.staged = False
+            if member.running:
+                member.leaving = True
+                return self._grant()
+            del self._members[key]
         self._resize()
         return self._grant()
 
@@ -111,6 +120,9 @@ class RateLimiter:
         for pool, need in member.needs.items():
             self._used[pool] -= need.count
         member.executions += 1
+        member.running = False
+        if member.leaving:
+            return self.remove(key)
         if more:
             self._stage(key)
         return self._grant()
@@ -139,6 +151,7 @@ class RateLimiter:
             for pool, need in member.needs.items():
                 self._used[pool] = self._used.get(pool, 0) + need.count
             member.staged = False
+            member.running = True
             granted.append(key)
         return granted
 

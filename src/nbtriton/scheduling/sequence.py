@@ -18,7 +18,7 @@ from struct import pack, unpack
 
 from nbtriton.scheduling.agenda import Agenda
 from nbtriton.scheduling.batcher import Batcher, BatcherSettings
-from nbtriton.scheduling.tickets import Decision, Drop, Run, Ticket, Where
+from nbtriton.scheduling.tickets import Decision, Drop, Leave, Run, Ticket, Where
 
 __all__ = ["SEQUENCE_END", "SEQUENCE_START", "SequenceBatcher", "SequenceSettings"]
 
@@ -95,17 +95,13 @@ class SequenceBatcher:
         self._settings = settings
         self._enough = settings.enough_slots
         self._live: dict[Hashable, _Sequence] = {}  # by id: the sequence that new requests join
-        self._rows: list[list[_Sequence | None]] = [
-            [None] * settings.slots for _ in range(instances)
-        ]
+        self._rows: dict[int, list[_Sequence | None]] = {}
         # The lowest slot number over all instances comes first (Q-4).
-        self._free = [(slot, k) for slot in range(settings.slots) for k in range(instances)]
-        heapify(self._free)
+        self._free: list[tuple[int, int]] = []
         self._backlog: deque[_Sequence] = deque()
-        self._idle = set(range(instances))
-        self._batchers: list[Batcher] = []
-        if settings.oldest is not None:
-            self._batchers = [Batcher(settings.oldest, 1) for _ in range(instances)]
+        self._idle: set[int] = set()  # direct: instances that run nothing
+        self._leaving: set[int] = set()  # removed instances that still have sequences
+        self._batchers: dict[int, Batcher] = {}  # oldest: one an instance
         self._flying: set[tuple[int, int]] = set()  # oldest: slots whose request is not back yet
         self._owner: dict[Ticket, _Sequence] = {}  # of every ticket that waits or runs
         self._next_id = 0  # iterative: ids for requests that bring none (IT-1)
@@ -114,6 +110,8 @@ class SequenceBatcher:
         self._timeouts: Agenda[_Sequence] = Agenda(_may_time_out)
         self._waits: dict[int, int] = {}  # direct: until when an instance waits for more rows
         self._waiting = 0
+        for instance in range(instances):
+            self._set_up(instance)
 
     # -- what happened ---------------------------------------------------------------------------
 
@@ -183,7 +181,7 @@ class SequenceBatcher:
                 self._forget(sequence)
             self._given_up.discard(ticket)
             self._leave_if_done(sequence)
-        if self._batchers:
+        if self._settings.oldest is not None:
             # What follows is issued first, so that it can share the batch that starts now.
             for place in places:
                 assert place is not None
@@ -220,43 +218,85 @@ class SequenceBatcher:
             self._issue(now, sequence.place, out)
         return self._advance(now, out)
 
+    def add_instance(self, now: int, instance: int) -> list[Decision]:
+        """One more instance, idle; its number was never used before."""
+        self._set_up(instance)
+        return self._advance(now, [])
+
+    def remove_instance(self, now: int, instance: int) -> list[Decision]:
+        """An instance gets no new sequence, and leaves when those that it has are over (L16)."""
+        self._leaving.add(instance)
+        self._free = [place for place in self._free if place[1] != instance]
+        heapify(self._free)
+        return self._advance(now, [])
+
     def tick(self, now: int) -> list[Decision]:
         """`wake_at` has come."""
         out: list[Decision] = []
-        for instance, batcher in enumerate(self._batchers):
+        for instance, batcher in self._batchers.items():
             out += self._translate(instance, batcher.tick(now))
         return self._advance(now, out)
 
-    def clear(self, status: str, message: str) -> list[Drop]:
+    def clear(self, status: str, message: str) -> list[Decision]:
         """Drop everything that does not run yet: the server is stopping."""
-        drops = [drop for batcher in self._batchers for drop in batcher.clear(status, message)]
+        drops = [
+            drop for batcher in self._batchers.values() for drop in batcher.clear(status, message)
+        ]
         for drop in drops:
             self._land(drop.ticket)
-        placed = [sequence for row in self._rows for sequence in row if sequence is not None]
+        rows = self._rows.values()
+        placed = [sequence for row in rows for sequence in row if sequence is not None]
         for sequence in (*placed, *self._backlog):
             drops += self._drop_all(sequence, status, message, "stopped")
             self._forget(sequence)
             self._leave_if_done(sequence)
         self._backlog.clear()
         self._waits.clear()
-        return drops
+        return [*drops, *self._departures()]
 
     # -- what to ask -----------------------------------------------------------------------------
 
     def wake_at(self) -> int | None:
         """When `tick` must be called even if nothing happens; None for never."""
         times = [self._idleness.next(), self._timeouts.next(), *self._waits.values()]
-        times += [batcher.wake_at() for batcher in self._batchers]
+        times += [batcher.wake_at() for batcher in self._batchers.values()]
         return min((when for when in times if when is not None), default=None)
 
     @property
     def waiting(self) -> int:
         """Requests that are accepted and not yet on an instance."""
-        return self._waiting + sum(batcher.waiting for batcher in self._batchers)
+        return self._waiting + sum(batcher.waiting for batcher in self._batchers.values())
 
     def slots(self) -> list[list[Hashable | None]]:
         """Who lives where: a row per instance, an entry per slot, None for a free one."""
-        return [[None if s is None else s.id for s in row] for row in self._rows]
+        return [[None if s is None else s.id for s in row] for row in self._rows.values()]
+
+    # -- instances -------------------------------------------------------------------------------
+
+    def _set_up(self, instance: int) -> None:
+        self._rows[instance] = [None] * self._settings.slots
+        for slot in range(self._settings.slots):
+            heappush(self._free, (slot, instance))
+        if self._settings.oldest is not None:
+            self._batchers[instance] = Batcher(self._settings.oldest, 1)
+        else:
+            self._idle.add(instance)
+
+    def _departures(self) -> list[Leave]:
+        """Let removed instances go that have no sequence and run nothing."""
+        gone = [k for k in sorted(self._leaving) if not any(self._rows[k]) and not self._runs(k)]
+        for instance in gone:
+            self._leaving.remove(instance)
+            self._idle.discard(instance)
+            self._batchers.pop(instance, None)
+            del self._rows[instance]
+        return [Leave(instance) for instance in gone]
+
+    def _runs(self, instance: int) -> bool:
+        """Tell whether a request is with the instance, or with its batcher (OL-4)."""
+        if self._settings.oldest is None:
+            return instance not in self._idle
+        return any(k == instance for _, k in self._flying)
 
     # -- where a sequence lives ------------------------------------------------------------------
 
@@ -293,7 +333,8 @@ class SequenceBatcher:
         slot, instance = sequence.place
         if self._rows[instance][slot] is sequence:
             self._rows[instance][slot] = None
-            heappush(self._free, (slot, instance))
+            if instance not in self._leaving:
+                heappush(self._free, (slot, instance))
 
     def _leave_if_done(self, sequence: _Sequence) -> None:
         if sequence.place and sequence.ended and not sequence.waiting and not sequence.flying:
@@ -387,17 +428,20 @@ class SequenceBatcher:
         self._reap_idle(now)
         self._expire_backlog(now, out)
         self._fill(now, out)
-        if not self._batchers:
+        if self._settings.oldest is None:
             for instance in sorted(self._idle):
                 self._run_direct(now, instance, out)
             self._fill(now, out)
+        if self._leaving:
+            out += self._departures()
         return out
 
     def _issue(self, now: int, place: tuple[int, int], out: list[Decision]) -> None:
         """Oldest: hand the slot's next request to the instance's batcher (OL-1)."""
         slot, instance = place
         sequence = self._rows[instance][slot]
-        if not self._batchers or sequence is None or not sequence.waiting or place in self._flying:
+        oldest = self._settings.oldest is not None
+        if not oldest or sequence is None or not sequence.waiting or place in self._flying:
             return
         ticket = self._take(sequence)
         self._flying.add(place)

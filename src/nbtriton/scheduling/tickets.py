@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-__all__ = ["REASONS", "Decision", "Drop", "Run", "Ticket", "Where"]
+__all__ = ["REASONS", "Decision", "Drop", "Leave", "Run", "Ticket", "Where"]
 
 
 class Where(IntEnum):
@@ -88,6 +88,7 @@ REASONS: Final = {
     "sequence_ready": "a request of a sequence was there; no delay is configured to wait for more",
     "minimum_slot_utilization": "enough slots of the instance had a request",
     "sequence_rule": "the request breaks a rule of its sequence",
+    "removed": "the model has fewer instances now, and this one has nothing left to do",
 }
 """Every reason a decision can carry, as a sentence."""
 
@@ -120,4 +121,12 @@ class Drop:
     reason: str
 
 
-Decision = Run | Drop
+@dataclass(slots=True, frozen=True)
+class Leave:
+    """A removed instance has finished and gets nothing more. ``reason`` is a key of `REASONS`."""
+
+    instance: int
+    reason: str = "removed"
+
+
+Decision = Run | Drop | Leave

@@ -1,0 +1,466 @@
+"""Other instances for a model that goes on serving: the light update (L16, T6, W6)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nbtriton.config import InstancePlan
+from nbtriton.engine import Server
+from nbtriton.engine.update import match_instances
+from nbtriton.errors import ConfigError, LoadError
+from tests.engine.sequence_models import accumulator
+from tests.engine.sequence_models import config as sequences
+from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, fields, ones, row
+
+ONE = np.ones((1, 1), np.float32)
+
+
+def count(number: int, rest: str = "") -> str:
+    return echo(f"instance_group {{ count: {number} kind: KIND_CPU {rest} }}")
+
+
+class Told:
+    """What the instances of a model tell: who begins, who executes what, who ends."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.may_begin = True
+        self._news = threading.Condition()
+
+    def tell(self, line: str) -> None:
+        with self._news:
+            self.lines.append(line)
+            self._news.notify_all()
+
+    def of(self, what: str) -> list[str]:
+        return [line.split()[1] for line in self.lines if line.startswith(what)]
+
+    def wait_for_ends(self, number: int) -> list[str]:
+        with self._news:
+            assert self._news.wait_for(lambda: len(self.of("end")) >= number, WAIT_S)
+        return sorted(self.of("end"))
+
+    def model(self, gate: Gate | None = None) -> type:
+        told = self
+
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.name = args["model_instance_name"]
+                if not told.may_begin:
+                    raise ValueError("not now")
+                self.executed = 0
+                told.tell(f"begin {self.name}")
+
+            def execute(self, requests):
+                import triton_python_backend_utils as pb_utils
+
+                if gate is not None:
+                    gate.stand([request.request_id() for request in requests])
+                self.executed += 1
+                told.tell(f"execute {self.name}")
+                rows = [r.inputs()[0].as_numpy() for r in requests]
+                return [
+                    pb_utils.InferenceResponse(
+                        [pb_utils.Tensor("OUT", np.full_like(value, self.executed))]
+                    )
+                    for value in rows
+                ]
+
+            def finalize(self):
+                told.tell(f"end {self.name}")
+
+        return TritonPythonModel
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+def executed(server: Server) -> float:
+    """Send one request; how many the instance that takes it has executed by then."""
+    return float(server.infer("m", {"IN": ones()})["OUT"][0, 0])
+
+
+def instances(server: Server, name: str = "m") -> list[str]:
+    (model,) = (model for model in server.models() if model.name == name)
+    return sorted(instance.name for instance in model.instances)
+
+
+# -- what stays, what comes, what goes -----------------------------------------------------------
+
+
+def test_L16_only_the_missing_instances_are_made(server: Server, told: Told):
+    server.load(count(1), told.model(), name="m")
+    assert [executed(server) for _ in range(3)] == [1, 2, 3]
+    server.load(count(3), name="m")
+    assert sorted(told.of("begin")) == ["m_0_0", "m_0_1", "m_0_2"]
+    assert told.of("end") == []
+    assert instances(server) == ["m_0_0", "m_0_1", "m_0_2"]
+    assert server.config("m").instance_group[0].count == 3
+    executed(server)
+    assert fields(server.statistics(), "m")["success"] == 4
+
+
+def test_L16_surplus_instances_go_and_the_last_one_stays_as_it_is(server: Server, told: Told):
+    server.load(count(3), told.model(), name="m")
+    server.load(count(1), name="m")
+    assert told.wait_for_ends(2) == ["m_0_0", "m_0_1"]
+    assert instances(server) == ["m_0_2"]
+    assert [executed(server) for _ in range(2)] == [1, 2]
+    server.load(count(2), name="m")
+    server.load(count(1), name="m")
+    assert len(told.of("begin")) == 4
+    assert told.wait_for_ends(3) == ["m_0_0", "m_0_1", "m_0_2"]
+    assert instances(server) == ["m_0_1"]
+
+
+def test_L16_requests_under_way_are_answered_where_they_are(server: Server, told: Told, gate: Gate):
+    server.load(count(3), told.model(gate), name="m")
+    flying = [server.submit("m", {"IN": ones()}) for _ in range(3)]
+    gate.wait_entered(3)
+    waiting = [server.submit("m", {"IN": ones()}) for _ in range(3)]
+    server.load(count(1), name="m")
+    assert told.of("end") == []  # nobody waits for them, and they for nobody
+    gate.open()
+    for future in (*flying, *waiting):
+        future.result(WAIT_S)
+    assert told.wait_for_ends(2) == ["m_0_0", "m_0_1"]
+    assert told.of("execute").count("m_0_2") == 4
+    assert fields(server.statistics(), "m")["success"] == 6
+
+
+def test_L16_whose_group_has_other_settings_is_made_anew(server: Server, told: Told):
+    server.load(count(2), told.model(), name="m")
+    server.load(count(2, 'name: "other"'), name="m")  # a name is no setting
+    assert instances(server) == ["m_0_0", "m_0_1"]
+    server.load(count(2, 'host_policy: "fast"'), name="m")
+    assert told.wait_for_ends(2) == ["m_0_0", "m_0_1"]
+    assert len(told.of("begin")) == 4
+    assert [executed(server) for _ in range(2)] == [1, 2]
+
+
+def test_L16_P7_passive_instances_come_and_go(server: Server, told: Told):
+    server.load(count(1), told.model(), name="m")
+    passive = 'instance_group { count: 2 name: "p" kind: KIND_CPU passive: true }'
+    server.load(count(1) + passive, name="m")
+    assert told.of("begin") == ["m_0_0", *sorted(told.of("begin")[1:])] == ["m_0_0", "p_0", "p_1"]
+    assert [executed(server) for _ in range(4)] == [1, 2, 3, 4]
+    server.load(count(1), name="m")
+    assert told.wait_for_ends(2) == ["p_0", "p_1"]
+    assert executed(server) == 5
+
+
+def test_W6_only_new_instances_warm_up(server: Server, told: Told):
+    warmup = (
+        'model_warmup { name: "w" batch_size: 2 inputs { key: "IN" '
+        "value { data_type: TYPE_FP32 dims: 4 zero_data: true } } }"
+    )
+    server.load(count(1) + warmup, told.model(), name="m")
+    server.load(count(3) + warmup, name="m")
+    assert sorted(told.of("execute")) == ["m_0_0", "m_0_1", "m_0_2"]
+    assert fields(server.statistics(), "m")["inference_count"] == 6
+
+
+def test_instances_have_names_of_their_own():
+    """Triton would call two of them m_0_2."""
+
+    def plan(name: str, settings: bytes = b"", device: int = 0) -> InstancePlan:
+        return InstancePlan(name, "KIND_CPU", device, "cpu", False, settings=settings)
+
+    three = [plan(f"m_0_{number}") for number in range(3)]
+    added, removed = match_instances({5: plan("m_0_2")}, three)
+    assert ([p.name for p in added], removed) == (["m_0_1", "m_0_0"], [])
+    # A name is for a device; whoever goes gives it back.
+    added, removed = match_instances(
+        {1: plan("m_0_0", b"old")}, [plan("m_0_0", b"new"), plan("m_0_0", b"new", device=1)]
+    )
+    assert ([(p.name, p.device_id) for p in added], removed) == (
+        [("m_0_0", 0), ("m_0_0", 1)],
+        [1],
+    )
+
+
+# -- what is no light update ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        count(2) + "dynamic_batching { }",
+        count(2).replace("max_batch_size: 8", "max_batch_size: 4"),
+        count(2) + 'parameters { key: "a" value { string_value: "b" } }',
+    ],
+)
+def test_L15_another_field_makes_it_a_reload(server: Server, told: Told, other: str):
+    server.load(count(1), told.model(), name="m")
+    executed(server)
+    server.load(other, name="m")
+    assert told.wait_for_ends(1) == ["m_0_0"]
+    assert len(told.of("begin")) == 3
+    assert fields(server.statistics(), "m")["success"] == 0
+
+
+def test_the_configuration_that_the_server_tells_will_do(server: Server, told: Told):
+    """It is complete: more than the user wrote, and the same model."""
+
+    def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:  # noqa: F821, N803, UP037
+        return {"OUT": IN * 2}
+
+    server.load("max_batch_size: 8", double, name="f")
+    server.infer("f", {"IN": ones()})
+    config = server.config("f")
+    config.instance_group[0].count = 3
+    server.load(config, name="f")
+    assert len(instances(server, "f")) == 3
+    assert fields(server.statistics(), "f")["success"] == 1
+    server.load("max_batch_size: 8", name="f")
+    assert len(instances(server, "f")) == 1
+    assert fields(server.statistics(), "f")["success"] == 1
+
+
+def test_the_same_object_goes_on_another_one_does_not(server: Server, told: Told):
+    model = told.model()
+    server.load(count(1), model, name="m")
+    executed(server)
+    server.load(count(2), model, name="m")
+    assert fields(server.statistics(), "m")["success"] == 1
+    server.load(count(2), model, name="m")  # nothing is different: who says so wants it anew
+    assert fields(server.statistics(), "m")["success"] == 0
+    executed(server)
+    server.load(count(1), told.model(), name="m")
+    assert fields(server.statistics(), "m")["success"] == 0
+
+
+def test_a_file_that_was_written_to_is_read_again(server: Server, tmp_path: Path):
+    source = (
+        "import triton_python_backend_utils as pb_utils\n"
+        "class TritonPythonModel:\n"
+        "    def execute(self, requests):\n"
+        "        return [pb_utils.InferenceResponse([pb_utils.Tensor("
+        "'OUT', r.inputs()[0].as_numpy() + 1)]) for r in requests]\n"
+    )
+    path = tmp_path / "model.py"
+    path.write_text(source)
+    server.load(count(1), path, name="m")
+    assert executed(server) == 2
+    server.load(count(2), name="m")
+    assert fields(server.statistics(), "m")["success"] == 1
+    path.write_text(source.replace("+ 1", "+ 7"))
+    stamp = path.stat().st_mtime_ns + 1_000_000_000
+    os.utime(path, ns=(stamp, stamp))
+    server.load(count(3), name="m")
+    assert executed(server) == 8
+    assert fields(server.statistics(), "m")["success"] == 1
+
+
+# -- failures --------------------------------------------------------------------------------------
+
+
+def test_L16_a_new_instance_that_fails_changes_nothing(server: Server, told: Told):
+    server.load(count(1), told.model(), name="m")
+    executed(server)
+    told.may_begin = False
+    with pytest.raises(LoadError) as caught:
+        server.load(count(3), name="m")
+    assert caught.value.message.startswith(
+        "load failed for model 'm': version 1 is at READY state: Internal: ValueError: not now\n\n"
+        "At:\n  "
+    )
+    assert (instances(server), server.config("m").instance_group[0].count) == (["m_0_0"], 1)
+    with pytest.raises(LoadError):
+        server.load(count(1, 'host_policy: "fast"'), name="m")
+    assert executed(server) == 2
+    assert told.of("end") == []
+    told.may_begin = True
+    server.load(count(2), name="m")
+    assert instances(server) == ["m_0_0", "m_0_1"]
+
+
+def test_L16_of_several_new_instances_all_go_if_one_fails(server: Server):
+    lines: list[str] = []
+    first = threading.Barrier(2, timeout=WAIT_S)
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.name = args["model_instance_name"]
+            if self.name != "m_0_0":
+                first.wait()
+            if self.name == "m_0_2":
+                raise ValueError("the third one fails")
+            lines.append(f"begin {self.name}")
+
+        def execute(self, requests):
+            return []
+
+        def finalize(self):
+            lines.append(f"end {self.name}")
+
+    server.load(count(1), TritonPythonModel, name="m")
+    with pytest.raises(LoadError, match="the third one fails"):
+        server.load(count(3), name="m")
+    assert lines == ["begin m_0_0", "begin m_0_1", "end m_0_1"]
+
+
+def test_a_group_that_cannot_be_changes_nothing(server: Server, told: Told):
+    server.load(count(1), told.model(), name="m")
+    with pytest.raises(ConfigError, match="has kind KIND_GPU but no GPUs are available") as caught:
+        server.load(echo("instance_group { kind: KIND_GPU }"), name="m")
+    assert caught.value.field == "instance_group[0].kind"
+    assert executed(server) == 1
+
+
+def test_L2_a_policy_that_leaves_no_version_changes_nothing(server: Server, told: Told):
+    server.load(count(1), told.model(), name="m")
+    with pytest.raises(ConfigError, match="at least one version must be available"):
+        server.load(count(3) + "version_policy { specific { versions: 7 } }", name="m")
+    assert (instances(server), told.wait_for_ends(2)) == (["m_0_0"], ["m_0_1", "m_0_2"])
+    assert executed(server) == 1
+
+
+# -- with the rest of the engine -----------------------------------------------------------------
+
+
+def test_L16_L17_a_new_version_policy_is_light_too(server: Server, told: Told):
+    all_of_them = "version_policy { all { } }"
+    for version in (1, 2):
+        server.load(count(1) + all_of_them, told.model(), name="m", version=version)
+    executed(server)
+    server.load(count(1) + "version_policy { latest { num_versions: 1 } }", name="m")
+    assert [model.version for model in server.models()] == [2]
+    assert fields(server.statistics(), "m", 2)["success"] == 1
+    assert server.config("m").version_policy.latest.num_versions == 1
+    assert executed(server) == 2
+
+
+def test_L16_the_limiter_knows_who_comes_and_who_goes(told: Told):
+    need = "rate_limiter { resources { name: 'R' count: 3 } }"
+    with Server(gpus=(), rate_limit="execution_count") as server:
+        gate = Gate()
+        server.load(count(2, need), told.model(gate), name="m")
+        flying = [server.submit("m", {"IN": ones(8)}) for _ in range(4)]
+        gate.wait_entered()
+        assert server.limiter.resources() == {("r", 0): (3, 3)}
+        server.load(count(2, need.replace("3", "6")), name="m")  # two others, of a larger pool
+        assert server.limiter.resources() == {("r", 0): (6, 6)}  # room for both of the old
+        gate.open()
+        for future in flying:
+            future.result(WAIT_S)
+        assert told.wait_for_ends(2) == ["m_0_0", "m_0_1"]
+        server.infer("m", {"IN": ones()})
+        server.load(count(1), name="m")
+        told.wait_for_ends(4)
+        server.infer("m", {"IN": ones()})
+        assert server.limiter.resources() == {}
+
+
+def test_R4_a_limit_that_is_too_small_refuses_the_update(told: Told):
+    need = "rate_limiter { resources { name: 'R' count: 2 } }"
+    with Server(gpus=(), rate_limit="execution_count", rate_limit_resources=["R:2"]) as server:
+        server.load(count(1, need), told.model(), name="m")
+        with pytest.raises(LoadError, match='Resource count for "R" is limited to 2'):
+            server.load(count(2, need.replace("2", "3")), name="m")
+        assert told.wait_for_ends(2) == ["m_0_0", "m_0_1"]
+        assert [executed(server) for _ in range(2)] == [1, 2]
+        assert server.limiter.resources() == {("r", 0): (0, 2)}
+
+
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 1 }"])
+def test_L16_sequences_stay_with_their_instance_and_state(server: Server, strategy: str):
+    states = (
+        strategy
+        + 'state { input_name: "SUM_IN" output_name: "SUM_OUT" data_type: TYPE_FP32 dims: 1 }'
+    )
+
+    def loaded(number: int) -> str:
+        group = f"instance_group {{ count: {number} kind: KIND_CPU }}"
+        return sequences(states, max_batch_size=1, rest=group)
+
+    def send(name: int, start: bool = False, end: bool = False):
+        return server.submit(
+            "s", {"IN": ONE}, correlation_id=name, sequence_start=start, sequence_end=end
+        )
+
+    def total(future) -> float:
+        return float(future.result(WAIT_S)["OUT"][0, 0])
+
+    server.load(loaded(2), accumulator(), name="s")
+    assert [total(send(name, start=True)) for name in (1, 2)] == [1, 1]
+    server.load(loaded(1), name="s")
+    assert [total(send(name)) for name in (1, 2)] == [2, 2]
+    third = send(3, start=True)  # there is a slot for it only on the instance that stays
+    assert [total(send(name, end=True)) for name in (1, 2)] == [3, 3]
+    assert total(third) == 1
+    server.load(loaded(3), name="s")
+    assert [total(send(name, start=True)) for name in (4, 5)] == [1, 1]
+    assert total(send(3, end=True)) == 2
+    assert fields(server.statistics(), "s")["success"] == 10
+
+
+def test_an_ensemble_goes_on_over_a_model_that_is_updated(server: Server, told: Told):
+    server.load(count(1), told.model(), name="m")
+    server.load(
+        ensemble_text(
+            ("m", {"IN": "X"}, {"OUT": "Y"}), inputs={"X": "FP32[4]"}, outputs={"Y": "FP32[4]"}
+        ),
+        name="e",
+    )
+    assert server.infer("e", {"X": ones()})["Y"][0, 0] == 1
+    server.load(count(2), name="m")
+    server.load(count(1), name="m")
+    server.infer("e", {"X": ones()})
+    assert fields(server.statistics(), "e")["success"] == 2
+
+
+def test_unload_and_close_wait_for_instances_that_are_leaving(
+    server: Server, told: Told, gate: Gate
+):
+    server.load(count(2), told.model(gate), name="m")
+    flying = [server.submit("m", {"IN": ones()}) for _ in range(2)]
+    gate.wait_entered(2)
+    server.load(count(1), name="m")
+    assert server.unload("m") is False
+    gate.open()
+    for future in flying:
+        future.result(WAIT_S)
+    server.close()
+    assert sorted(told.of("end")) == ["m_0_0", "m_0_1"]
+
+
+def test_requests_never_fail_while_instances_come_and_go(server: Server, told: Told):
+    config = count(1) + "dynamic_batching { }"
+    server.load(config, told.model(), name="m")
+    stop = threading.Event()
+    wrong: list[object] = []
+    served = [0] * 4
+
+    def ask(worker: int) -> None:
+        while not stop.is_set():
+            try:
+                if worker % 2:
+                    server.infer("m", {"IN": row(5)})
+                else:
+                    server.submit("m", {"IN": row(5)}).result(WAIT_S)
+            except Exception as error:
+                wrong.append(error)
+            served[worker] += 1
+
+    workers = [threading.Thread(target=ask, args=(n,)) for n in range(4)]
+    for worker in workers:
+        worker.start()
+    for number in range(60):
+        server.load(config.replace("count: 1", f"count: {1 + number % 4}"), name="m")
+    stop.set()
+    for worker in workers:
+        worker.join(WAIT_S)
+    assert not wrong, wrong[0]
+    assert all(served)
+    statistics = fields(server.statistics(), "m")
+    assert (statistics["success"], statistics["fail"]) == (sum(served), 0)
+    server.close()
+    assert len(told.of("begin")) == len(told.of("end")) > 40

@@ -1,0 +1,168 @@
+"""Instances come and go while requests are under way: rule L16 on a virtual clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from nbtriton.scheduling import Batcher, BatcherSettings, Leave, RateLimiter, ResourceNeed, Ticket
+from tests.scheduling.sequence_clock import SequenceClock, oldest
+from tests.scheduling.simulator import Simulator, settings
+
+BOTH = pytest.mark.parametrize("strategy", [None, oldest(1)], ids=["direct", "oldest"])
+
+
+# -- dynamic batcher and default scheduler -------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [BatcherSettings(8), settings(8), settings(8, ahead=False)])
+def test_L16_what_waits_goes_to_an_added_instance_at_once(config):
+    sim = Simulator(config, service_ms=10)
+    sim.occupy(100)
+    sim.arrive(1)
+    sim.add_instance(5, 7)
+    sim.run()
+    assert [(each.at_ms, each.instance) for each in sim.executed] == [(5, 7)]
+
+
+def test_L16_an_idle_instance_leaves_at_once_and_a_busy_one_with_its_batch():
+    sim = Simulator(settings(8), instances=3)
+    sim.occupy(20, 30)
+    sim.remove_instance(5, 0)
+    sim.remove_instance(6, 2)
+    sim.run()
+    # Of three idle instances the first two took a batch each.
+    assert sim.left == [(6, 2, "removed"), (20, 0, "removed")]
+
+
+def test_L16_an_instance_that_leaves_takes_nothing_more():
+    sim = Simulator(settings(1), instances=2, service_ms=10)
+    sim.occupy(20, 20)
+    sim.arrive_all([1, 1, 1], start_ms=1)
+    sim.remove_instance(5, 0)
+    sim.run()
+    assert [(each.at_ms, each.instance) for each in sim.executed] == [(20, 1), (30, 1), (40, 1)]
+    assert sim.left == [(20, 0, "removed")]
+
+
+def test_L16_without_any_instance_requests_wait_until_there_is_one():
+    batcher = Batcher(settings(8, delay_ms=1), 1)
+    assert batcher.remove_instance(0, 0) == [Leave(0)]
+    ticket = Ticket()
+    assert batcher.submit(1, ticket) == []
+    assert (batcher.waiting, batcher.wake_at()) == (1, None)
+    (run,) = batcher.add_instance(2_000_000, 1)
+    assert (run.instance, list(run.tickets)) == (1, [ticket])
+
+
+@pytest.mark.parametrize(("change", "payloads"), [("remove", 2), ("", 4), ("add", 6)])
+def test_L16_P2_batches_formed_ahead_follow_the_number_of_instances(change, payloads):
+    """So many batches are formed ahead; what is in one cannot be cancelled any more (X2)."""
+    sim = Simulator(settings(8, (1,)), instances=2)
+    sim.occupy(100, 100)
+    if change == "remove":
+        sim.remove_instance(0, 1)
+    elif change == "add":
+        sim.add_instance(0, 2)
+        sim.occupy(100)
+    for ticket in [sim.arrive(1) for _ in range(20)]:
+        sim.cancel(2, ticket)
+    sim.run(until_ms=3)
+    assert len(sim.dropped) == 20 - payloads
+
+
+# -- sequence batcher ------------------------------------------------------------------------------
+
+
+@BOTH
+def test_L16_slots_of_a_removed_instance_drain_first(strategy):
+    clock = SequenceClock(1, instances=2, strategy=strategy)
+    clock.arrive(0, "a1", "S")
+    clock.arrive(0, "b1", "S")
+    clock.remove_instance(20, 1)
+    clock.arrive(21, "c1", "S")  # waits for a slot of the instance that stays
+    clock.arrive(30, "b2")
+    clock.arrive(50, "b3", "E")
+    clock.arrive(80, "a2", "E")
+    clock.run()
+    assert clock.left == [(60, 1)]  # when b3 has run
+    assert {n: clock.where[n] for n in ("b1", "b2", "b3")} == {"b1": 1, "b2": 1, "b3": 1}
+    assert (clock.where["c1"], clock.ran[-1][0]) == (0, 90)
+    assert clock.dropped == []
+
+
+@BOTH
+def test_L16_an_instance_without_sequences_leaves_at_once(strategy):
+    clock = SequenceClock(2, instances=2, strategy=strategy)
+    clock.arrive(0, "a1", "S")
+    clock.remove_instance(20, 1)
+    clock.run(until_ms=40)
+    assert clock.left == [(20, 1)]
+    assert clock.batcher.slots() == [["a", None]]
+
+
+@BOTH
+def test_L16_an_idle_sequence_holds_a_removed_instance_until_its_time_is_up(strategy):
+    clock = SequenceClock(1, instances=1, idle_ms=100, strategy=strategy)
+    clock.arrive(0, "a1", "S")
+    clock.remove_instance(20, 0)
+    clock.run()
+    assert clock.left == [(100, 0)]
+
+
+@BOTH
+def test_L16_the_end_is_run_before_the_instance_leaves(strategy):
+    clock = SequenceClock(1, strategy=strategy)
+    clock.arrive(0, "a1", "SE")  # its slot is free at once (Q-6), its execution takes 10 ms
+    clock.remove_instance(5, 0)
+    clock.run()
+    assert clock.left == [(10, 0)]
+    assert clock.batches == ["a1"]
+
+
+@BOTH
+def test_L16_the_backlog_moves_to_an_added_instance(strategy):
+    clock = SequenceClock(1, strategy=strategy)
+    clock.arrive(0, "a1", "S")
+    clock.arrive(1, "b1", "SE")
+    clock.add_instance(3, 4)
+    clock.run(until_ms=50)
+    assert [(at, k, names) for at, k, names in clock.ran] == [(0, 0, "a1"), (3, 4, "b1")]
+
+
+@BOTH
+def test_L16_everything_that_stops_lets_removed_instances_go(strategy):
+    clock = SequenceClock(1, strategy=strategy)
+    clock.arrive(0, "a1", "S")
+    clock.arrive(20, "a2")
+    clock.remove_instance(15, 0)
+    clock.at(25, lambda _: clock.batcher.clear("UNAVAILABLE", "stopping"))
+    clock.run()
+    assert clock.left == [(30, 0)]
+
+
+# -- rate limiter ----------------------------------------------------------------------------------
+
+
+def test_L16_a_removed_instance_gives_its_resources_back_when_it_has_run():
+    limiter = RateLimiter()
+    for key in "ab":
+        limiter.add(key, [ResourceNeed("R", 2)])
+    assert limiter.stage("a") == ["a"]
+    assert limiter.stage("b") == []
+    assert limiter.remove("a") == []
+    assert limiter.pools() == {("r", 0): (2, 2)}
+    assert limiter.release("a", more=True) == ["b"]
+    limiter.release("b")
+    limiter.remove("b")
+    assert limiter.pools() == {}
+
+
+def test_L16_the_pool_shrinks_with_the_largest_instance_that_is_left():
+    limiter = RateLimiter()
+    limiter.add("small", [ResourceNeed("R", 1)])
+    limiter.add("large", [ResourceNeed("R", 5)])
+    assert limiter.stage("large") == ["large"]
+    limiter.remove("large")
+    assert limiter.pools() == {("r", 0): (5, 5)}
+    limiter.release("large")
+    assert limiter.pools() == {("r", 0): (0, 1)}
