@@ -13,7 +13,7 @@ import stat
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from nbtriton.errors import (
     AlreadyExistsError,
@@ -30,7 +30,7 @@ _INT64_MAX = (1 << 63) - 1
 
 
 @dataclass(slots=True)
-class _Region:
+class _SystemRegion:
     name: str
     key: str
     offset: int
@@ -38,6 +38,13 @@ class _Region:
     descriptor: int
     memory: mmap.mmap
     leases: int = 0
+
+    def there(self) -> int:
+        """Return how many bytes of it exist now: the object may have shrunk."""
+        return os.fstat(self.descriptor).st_size - self.offset
+
+    def part(self, start: int, end: int) -> memoryview:
+        return memoryview(self.memory)[start:end]
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -47,10 +54,40 @@ class _Region:
 
 
 @dataclass(slots=True)
-class Lease:
-    """A part of a region that a request uses: it cannot be unregistered before `release`."""
+class _CudaRegion:
+    name: str
+    device_id: int
+    byte_size: int
+    memory: Any  # a torch tensor of bytes on that GPU
+    leases: int = 0
 
-    view: memoryview
+    def there(self) -> int:
+        return self.byte_size
+
+    def part(self, start: int, end: int) -> Any:
+        return self.memory[start:end]
+
+    def close(self) -> None:
+        # The last view of it to go unmaps it.
+        self.memory = None
+
+
+_Region = _SystemRegion | _CudaRegion
+_Any = TypeVar("_Any", _SystemRegion, _CudaRegion)
+_WORDS: dict[type, str] = {_SystemRegion: "system", _CudaRegion: "CUDA"}
+
+
+@dataclass(slots=True)
+class Lease:
+    """A part of a region that a request uses: it cannot be unregistered before `release`.
+
+    Attributes
+    ----------
+    view : memoryview or torch.Tensor
+        Its bytes: a tensor of uint8 where they are in a GPU's memory.
+    """
+
+    view: Any
     _owner: SharedMemory
     _region: _Region | None = field(repr=False)
 
@@ -106,22 +143,35 @@ class SharedMemory:
             except BaseException:
                 os.close(descriptor)
                 raise
-            self._regions[name] = _Region(name, key, offset, byte_size, descriptor, memory)
+            self._regions[name] = _SystemRegion(name, key, offset, byte_size, descriptor, memory)
 
-    def register_cuda(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:  # noqa: ARG002
-        """Refuse a CUDA region: no memory of another process can be opened here.
+    def register_cuda(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
+        """Map GPU memory of another process.
+
+        Parameters
+        ----------
+        name : str
+            How requests call the region.
+        raw_handle : bytes
+            Its ``cudaIpcMemHandle_t``.
+        device_id, byte_size : int
+            The GPU that it is on, and its size.
 
         Raises
         ------
         AlreadyExistsError
             There is a region of that name.
         InvalidArgumentError
-            The handle cannot be opened.
+            There is no such GPU, the handle cannot be opened, or the memory is smaller.
         """
         with self._lock:
             if name in self._regions:
                 raise AlreadyExistsError(f"shared memory region '{name}' already in manager")
-        raise InvalidArgumentError("failed to register shared memory region: invalid args")
+            # Where there is no GPU nobody needs this.
+            from nbtriton.frontends.cuda_memory import open_cuda_memory
+
+            memory = open_cuda_memory(raw_handle, device_id, byte_size)
+            self._regions[name] = _CudaRegion(name, device_id, byte_size, memory)
 
     def status_system(self, name: str = "") -> list[dict[str, Any]]:
         """Return name, key, offset and size of a region, or of all of them by name.
@@ -131,37 +181,28 @@ class SharedMemory:
         NotFoundError
             There is no such region.
         """
-        with self._lock:
-            if name and name not in self._regions:
-                raise NotFoundError(f"Unable to find system shared memory region: '{name}'")
-            return [
-                {
-                    "name": region.name,
-                    "key": region.key,
-                    "offset": region.offset,
-                    "byte_size": region.byte_size,
-                }
-                for region in sorted(self._regions.values(), key=lambda region: region.name)
-                if name in ("", region.name)
-            ]
+        return [
+            {
+                "name": region.name,
+                "key": region.key,
+                "offset": region.offset,
+                "byte_size": region.byte_size,
+            }
+            for region in self._of_kind(_SystemRegion, name)
+        ]
 
     def status_cuda(self, name: str = "") -> list[dict[str, Any]]:
-        """Return the CUDA regions: there are none.
+        """Return name, GPU and size of a CUDA region, or of all of them by name.
 
         Raises
         ------
         NotFoundError
             There is no such region, or it is not in a GPU's memory.
         """
-        with self._lock:
-            if name in self._regions:
-                raise NotFoundError(
-                    f"The region named '{name}' is registered as system shared memory, not CUDA "
-                    "shared memory"
-                )
-        if name:
-            raise NotFoundError(f"Unable to find cuda shared memory region: '{name}'")
-        return []
+        return [
+            {"name": region.name, "device_id": region.device_id, "byte_size": region.byte_size}
+            for region in self._of_kind(_CudaRegion, name)
+        ]
 
     def unregister_system(self, name: str = "") -> None:
         """Forget a region, or all of them; an unknown one is no error (P-41).
@@ -171,9 +212,37 @@ class SharedMemory:
         InternalError
             A request is using it.
         """
+        self._unregister(_SystemRegion, name)
+
+    def unregister_cuda(self, name: str = "") -> None:
+        """Forget a CUDA region, or all of them, as `unregister_system`."""
+        self._unregister(_CudaRegion, name)
+
+    def _of_kind(self, kind: type[_Any], name: str) -> list[_Any]:
+        with self._lock:
+            found = self._regions.get(name)
+            if name and found is None:
+                raise NotFoundError(
+                    f"Unable to find {_WORDS[kind].lower()} shared memory region: '{name}'"
+                )
+            if found is not None and not isinstance(found, kind):
+                raise NotFoundError(
+                    f"The region named '{name}' is registered as {_WORDS[type(found)]} shared "
+                    f"memory, not {_WORDS[kind]} shared memory"
+                )
+            regions = sorted(self._regions.values(), key=lambda region: region.name)
+            return [
+                region
+                for region in regions
+                if isinstance(region, kind) and name in ("", region.name)
+            ]
+
+    def _unregister(self, kind: type[_Region], name: str) -> None:
         with self._lock:
             busy = []
-            for region in [r for r in self._regions.values() if name in ("", r.name)]:
+            for region in list(self._regions.values()):
+                if name not in ("", region.name) or not isinstance(region, kind):
+                    continue
                 if region.leases:
                     busy.append(region.name)
                 else:
@@ -186,11 +255,9 @@ class SharedMemory:
         if busy:
             names = "".join(f"{found} ," for found in sorted(busy))
             raise InternalError(
-                f"Failed to unregister the following system shared memory regions: {names}"
+                f"Failed to unregister the following {_WORDS[kind].lower()} shared memory "
+                f"regions: {names}"
             )
-
-    def unregister_cuda(self, name: str = "") -> None:
-        """Forget a CUDA region, or all of them: there are none, and that is no error (P-41)."""
 
     def lease(self, name: str, offset: int, byte_size: int) -> Lease:
         """Return a part of a region for one request.
@@ -215,14 +282,12 @@ class SharedMemory:
             if offset >= region.byte_size:
                 raise InvalidArgumentError(f"Invalid offset for shared memory region: '{name}'")
             # Touching a page that was cut off would end the process.
-            there = os.fstat(region.descriptor).st_size - region.offset
-            if byte_size == 0 or offset + byte_size > min(region.byte_size, there):
+            if byte_size == 0 or offset + byte_size > min(region.byte_size, region.there()):
                 raise InvalidArgumentError(
                     f"Invalid offset + byte size for shared memory region: '{name}'"
                 )
             region.leases += 1
-            view = memoryview(region.memory)[offset : offset + byte_size]
-            return Lease(view, self, region)
+            return Lease(region.part(offset, offset + byte_size), self, region)
 
     def give_back(self, region: _Region) -> None:
         """End one lease."""

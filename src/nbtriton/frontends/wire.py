@@ -40,7 +40,8 @@ __all__ = [
 ]
 
 _DTYPES = {name: numpy_dtype(name) for name in DATATYPES if name not in ("BYTES", "BF16")}
-Data = bytes | memoryview | np.ndarray[Any, Any]
+# A torch tensor of bytes where a client's shared memory is on a GPU.
+Data = bytes | memoryview | np.ndarray[Any, Any] | Any
 
 _KNOWN = frozenset(DATATYPES)
 # What stands for a tensor while its other faults are looked for.
@@ -130,10 +131,12 @@ def arrays_of(
     return arrays
 
 
-def _view(shape: tuple[int, ...], dtype: np.dtype[Any], data: Data) -> np.ndarray[Any, Any]:
+def _view(shape: tuple[int, ...], dtype: np.dtype[Any], data: Data) -> Array:
     try:
         if type(data) is np.ndarray:
             return data.reshape(shape)
+        if _is_device(data):
+            return _device_view(shape, dtype, data)
         if dtype.kind == "b":
             # Any byte but 0 is true; numpy's bool is only defined for 0 and 1.
             return np.ndarray(shape, np.uint8, data) != 0
@@ -143,9 +146,30 @@ def _view(shape: tuple[int, ...], dtype: np.dtype[Any], data: Data) -> np.ndarra
     return array if array.flags.aligned else array.copy()
 
 
+def _is_device(data: object) -> bool:
+    return not isinstance(data, bytes | memoryview | np.ndarray | list)
+
+
+def _device_view(shape: tuple[int, ...], dtype: np.dtype[Any], data: Any) -> Array:
+    """Return bytes on a GPU as a tensor there; torch knows numpy's names of all these types."""
+    torch = sys.modules["torch"]
+    if dtype.kind == "b":
+        return (data != 0).reshape(shape)
+    if data.data_ptr() % dtype.itemsize:
+        data = data.clone()
+    return data.view(getattr(torch, dtype.name)).reshape(shape)
+
+
 def _rare(tensor: WireInput) -> Array | None:
     """BYTES and BF16; None if the bytes do not fit the shape."""
     count = math.prod(tensor.shape)
+    if _is_device(tensor.data):
+        data: Any = tensor.data
+        if tensor.datatype == "BF16" and data.nbytes == count * 2:
+            return data.clone().view(sys.modules["torch"].bfloat16).reshape(tensor.shape)
+        # Elements of text are Python's own: they are needed here.
+        host = data.cpu().numpy().data
+        return _rare(WireInput(tensor.name, tensor.datatype, tensor.shape, host, tensor.label))
     if tensor.datatype == "BYTES":
         return _bytes_array(tensor, count)
     if tensor.datatype == "BF16" and not isinstance(tensor.data, list):
@@ -223,6 +247,9 @@ def _refuse(
 
 
 def _view_of(data: Data) -> memoryview:
+    if _is_device(data):
+        device: Any = data
+        data = device.cpu().numpy()
     return (data.data if isinstance(data, np.ndarray) else memoryview(data)).cast("B")
 
 
@@ -320,22 +347,50 @@ def wire_bytes(array: Array) -> bytes:
     return to_numpy(array).tobytes()
 
 
-def write_shared(region: memoryview, array: Array, name: str) -> None:
+def write_shared(region: Any, array: Array, name: str) -> None:
     """Write an output's bytes to the beginning of a shared-memory region.
+
+    Parameters
+    ----------
+    region : memoryview or torch.Tensor
+        A tensor of bytes where the region is on a GPU.
+    array : array
+        What is on the same GPU does not visit the host.
+    name : str
+        The output's, for messages.
 
     Raises
     ------
     InternalError
         The region is too small for it.
     """
+    if _is_device(region):
+        _write_device(region, array, name)
+        return
     if type(array) is np.ndarray and array.dtype.kind not in "OSU":
         data: memoryview | bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     else:
         data = wire_bytes(array)
     size = len(data)
-    if len(region) < size:
+    _check_room(len(region), size, name)
+    region[:size] = data
+
+
+def _write_device(region: Any, array: Array, name: str) -> None:
+    torch = sys.modules["torch"]
+    if kind_of(array) == "torch":
+        data = array.detach().contiguous().reshape(-1).view(torch.uint8)
+    else:
+        data = torch.frombuffer(bytearray(wire_bytes(array)), dtype=torch.uint8)
+    _check_room(region.nbytes, data.nbytes, name)
+    region[: data.nbytes].copy_(data)
+    if region.is_cuda:  # the client reads it as soon as it has the answer
+        torch.cuda.synchronize(region.device)
+
+
+def _check_room(room: int, size: int, name: str) -> None:
+    if room < size:
         raise InternalError(
-            f"shared memory size specified with the request for output '{name}' ({len(region)} "
+            f"shared memory size specified with the request for output '{name}' ({room} "
             f"bytes) should be at least {size} bytes to hold the results"
         )
-    region[:size] = data

@@ -1,0 +1,119 @@
+"""Another process's GPU memory by its CUDA IPC handle, as a torch tensor of bytes.
+
+The driver is asked through ctypes: torch has no way to open the raw handles that Triton's clients
+send. Nothing here is loaded before a client registers such memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import weakref
+from typing import Any
+
+from nbtriton.errors import InvalidArgumentError
+
+__all__ = ["HANDLE_BYTES", "open_cuda_memory"]
+
+HANDLE_BYTES = 64
+_LAZY_ENABLE_PEER_ACCESS = 1
+_REFUSED = "failed to register shared memory region: invalid args"
+
+
+class _Handle(ctypes.Structure):
+    _fields_ = (("reserved", ctypes.c_char * HANDLE_BYTES),)
+
+
+class _Mapping:
+    """Memory that torch views without a copy; unmapped when the last view of it is gone."""
+
+    def __init__(self, pointer: int, byte_size: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (byte_size,),
+            "typestr": "|u1",
+            "data": (pointer, False),
+            "version": 2,
+        }
+
+
+def open_cuda_memory(raw_handle: bytes, device_id: int, byte_size: int) -> Any:
+    """Map memory of another process.
+
+    Parameters
+    ----------
+    raw_handle : bytes
+        A ``cudaIpcMemHandle_t``.
+    device_id : int
+        The GPU that the memory is on.
+    byte_size : int
+        How much of it is wanted.
+
+    Returns
+    -------
+    torch.Tensor
+        Shape ``[byte_size]``, uint8, on that GPU. It keeps the mapping; so does every view of it.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no such GPU, the handle cannot be opened, or the memory is smaller.
+    """
+    if len(raw_handle) != HANDLE_BYTES or byte_size <= 0:
+        raise InvalidArgumentError(_REFUSED)
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        raise InvalidArgumentError(_REFUSED, hint="there is no NVIDIA driver here") from None
+    import torch
+
+    count = torch.cuda.device_count()
+    if not 0 <= device_id < count:
+        raise InvalidArgumentError(
+            _REFUSED, hint=f"there are {count} GPUs here; device_id is {device_id}"
+        )
+    with torch.cuda.device(device_id):
+        torch.cuda.current_stream().synchronize()  # now the device has a context
+        pointer = _open(driver, raw_handle)
+        try:
+            there = _size(driver, pointer)
+            if byte_size > there:
+                raise InvalidArgumentError(
+                    _REFUSED, hint=f"byte_size is {byte_size}, the memory has {there} bytes"
+                )
+            mapping = _Mapping(pointer, byte_size)
+        except BaseException:
+            driver.cuIpcCloseMemHandle(ctypes.c_uint64(pointer))
+            raise
+        weakref.finalize(mapping, _close, driver, device_id, pointer)
+        return torch.as_tensor(mapping, device=f"cuda:{device_id}")
+
+
+def _open(driver: Any, raw_handle: bytes) -> int:
+    pointer = ctypes.c_uint64()
+    handle = _Handle.from_buffer_copy(raw_handle)
+    driver.cuIpcOpenMemHandle_v2.argtypes = (
+        ctypes.POINTER(ctypes.c_uint64),
+        _Handle,
+        ctypes.c_uint,
+    )
+    status = driver.cuIpcOpenMemHandle_v2(ctypes.byref(pointer), handle, _LAZY_ENABLE_PEER_ACCESS)
+    if status:
+        raise InvalidArgumentError(_REFUSED, hint=f"the driver refuses the handle: error {status}")
+    return pointer.value
+
+
+def _size(driver: Any, pointer: int) -> int:
+    """Return how many bytes there are from an address to the end of its allocation."""
+    base, size = ctypes.c_uint64(), ctypes.c_size_t()
+    status = driver.cuMemGetAddressRange_v2(
+        ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(pointer)
+    )
+    return 0 if status else base.value + size.value - pointer
+
+
+def _close(driver: Any, device_id: int, pointer: int) -> None:
+    import torch
+
+    # At the interpreter's end the driver may be gone already.
+    with contextlib.suppress(RuntimeError), torch.cuda.device(device_id):
+        driver.cuIpcCloseMemHandle(ctypes.c_uint64(pointer))
