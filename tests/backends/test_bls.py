@@ -77,6 +77,27 @@ def test_B60_exec_waits_for_the_response(inside):
     assert pb_utils.get_output_tensor_by_name(response, "SUM").shape() == [1, 4]
 
 
+def test_names_may_be_bytes_as_the_elements_of_a_BYTES_tensor_are(inside):
+    def call():
+        inputs = [pb_utils.Tensor(b"A", ones(1, 5)), pb_utils.Tensor("B", ones(1, 2))]
+        return pb_utils.InferenceRequest(
+            model_name=b"add", requested_output_names=[b"SUM"], inputs=inputs, request_id=b"7"
+        ).exec()
+
+    assert values(inside(call)) == {"SUM": 7}
+    assert "Model 'n\ufffd' is not ready" in message(inside(lambda: request(b"n\xff").exec()))
+    assert inside(lambda: pb_utils.is_model_ready(b"add"))
+    assert pb_utils.TritonError(b"no \xe2\x98\x83").message() == "no \N{SNOWMAN}"
+
+
+@pytest.mark.parametrize("name", [5, None, object()])
+def test_other_names_are_refused(name):
+    with pytest.raises(TypeError, match="incompatible"):
+        pb_utils.InferenceRequest(model_name=name, requested_output_names=[], inputs=[])
+    with pytest.raises(TypeError, match="incompatible"):
+        pb_utils.TritonError(name)
+
+
 def test_B62_no_requested_outputs_means_all_of_them(inside):
     assert set(values(inside(lambda: request(outputs=[]).exec()))) == {"SUM", "DIFF"}
     assert set(values(inside(lambda: request(outputs=["SUM"]).exec()))) == {"SUM"}

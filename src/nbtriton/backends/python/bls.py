@@ -17,6 +17,7 @@ from nbtriton.backends.python.requests import InferenceRequest, MemoryType, Pref
 from nbtriton.backends.python.responses import InferenceResponse
 from nbtriton.backends.python.running import current, current_server
 from nbtriton.backends.python.tensor import Tensor, wire_array
+from nbtriton.backends.python.text import as_text
 from nbtriton.errors import TritonError as EngineError
 from nbtriton.tensors import Array, is_on_device, to_numpy, to_torch
 
@@ -160,7 +161,7 @@ def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | N
                 f"'{path}', found type {type(content).__name__}"
             )
     try:
-        _any_server().load_model(model_name, config, files)
+        _any_server().load_model(as_text(model_name), config, files)
     except EngineError as error:
         raise TritonModelException(f"Failed to load model: {_with_instance(error)}") from error
 
@@ -168,14 +169,15 @@ def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | N
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """Unload a model; unknown names are no error."""
     try:
-        _any_server().unload_model(model_name, unload_dependents)
+        _any_server().unload_model(as_text(model_name), unload_dependents)
     except EngineError as error:
         raise TritonModelException(f"Failed to unload model: {_with_instance(error)}") from error
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Return True if the model can be called now."""
-    return _any_server().is_model_ready(model_name, int(model_version) if model_version else -1)
+    version = int(model_version) if model_version else -1
+    return _any_server().is_model_ready(as_text(model_name), version)
 
 
 def _server() -> ServerHandle:
@@ -205,7 +207,6 @@ def _submit(
 ) -> Any | InferenceResponse:
     """Return the engine's future, or the response of a request that was not accepted."""
     name = request._model_name
-    assert name is not None
     try:
         if server.is_decoupled(name, request._model_version):
             return _failed(
@@ -222,7 +223,6 @@ def _submit(
 def _iterate(server: ServerHandle, request: InferenceRequest) -> ResponseIterator:
     responses = ResponseIterator(request._preferred_memory)
     name = request._model_name
-    assert name is not None
     try:
         future = server.submit(
             name, _inputs(request), on_response=responses._on_response, **_options(request)
@@ -255,7 +255,6 @@ def _options(request: InferenceRequest) -> dict[str, Any]:
 
 def _admission_text(server: ServerHandle, request: InferenceRequest, error: EngineError) -> str:
     name = request._model_name
-    assert name is not None
     prefix = f"Model {name} - Error when running inference: "
     if not server.is_model_ready(name, request._model_version):
         return f"{prefix}Failed for execute the inference request. Model '{name}' is not ready."

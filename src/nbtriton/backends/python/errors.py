@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from nbtriton import errors
+from nbtriton.backends.python.text import as_text
 
 __all__ = ["TritonError", "TritonErrorCode", "TritonModelException", "as_engine_error"]
 
@@ -47,7 +48,7 @@ class TritonError:
     CANCELLED = TritonErrorCode.CANCELLED
 
     def __init__(self, message: str, code: TritonErrorCode = TritonErrorCode.INTERNAL) -> None:
-        self._message = str(message)
+        self._message = as_text(message)
         self._code = TritonErrorCode(code)
 
     def message(self) -> str:

@@ -6,6 +6,7 @@ import logging
 from enum import IntEnum
 
 from nbtriton.backends.python.running import current
+from nbtriton.backends.python.text import as_text
 
 __all__ = ["LogLevel", "Logger"]
 
@@ -65,4 +66,6 @@ def _write(message: str, level: LogLevel) -> None:
     running = current()
     name = running.model_name if running is not None else "model"
     # 3: this function and the method that called it are not the model.
-    logging.getLogger(f"nbtriton.model.{name}").log(_LEVELS[level], "%s", message, stacklevel=3)
+    logging.getLogger(f"nbtriton.model.{name}").log(
+        _LEVELS[level], "%s", as_text(message), stacklevel=3
+    )

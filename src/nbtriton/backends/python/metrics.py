@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from nbtriton.backends.python.errors import TritonModelException
 from nbtriton.backends.python.running import current
+from nbtriton.backends.python.text import as_text
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import ServerHandle
@@ -95,7 +96,7 @@ class MetricFamily:
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
         running = current()
         server = running.server if running is not None else None
-        family = family_of(server, name, description, MetricKind(kind))
+        family = family_of(server, as_text(name), as_text(description), MetricKind(kind))
         if family.kind != kind:
             raise TritonModelException(
                 "Error when creating MetricFamily: "

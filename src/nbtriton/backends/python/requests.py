@@ -12,6 +12,7 @@ from nbtriton.backends.python.errors import TritonModelException
 from nbtriton.backends.python.responses import COMPACT, InferenceResponse, check_parameters
 from nbtriton.backends.python.sender import ResponseSender
 from nbtriton.backends.python.tensor import Tensor
+from nbtriton.backends.python.text import as_text
 
 if TYPE_CHECKING:
     from nbtriton.backends.python.bls import ResponseIterator
@@ -68,7 +69,8 @@ class InferenceTrace:
 class InferenceRequest:
     """A request to another model, made inside ``execute`` (business logic scripting).
 
-    The requests that ``execute`` receives are of this type too.
+    Names may be ``bytes`` too, such as a BYTES tensor's element. The requests that ``execute``
+    receives are of this type.
     """
 
     __slots__ = (
@@ -119,11 +121,11 @@ class InferenceRequest:
                     "__init__(): incompatible constructor arguments. Expected inputs to be a list "
                     f"of Tensor, found type {type(tensor).__name__}"
                 )
-        self._request_id = request_id
+        self._request_id = as_text(request_id)
         self._correlation_id = correlation_id
         self._inputs = list(inputs)
-        self._requested_output_names = list(requested_output_names)
-        self._model_name = model_name
+        self._requested_output_names = [as_text(name) for name in requested_output_names]
+        self._model_name = as_text(model_name)
         self._model_version = model_version
         self._flags = flags
         self._timeout = timeout

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nbtriton.backends.python.errors import TritonModelException
+from nbtriton.backends.python.text import as_text
 from nbtriton.errors import InvalidArgumentError, UnsupportedError
 from nbtriton.tensors import (
     Array,
@@ -63,7 +64,7 @@ class Tensor:
             datatype_of(numpy_array)
         except InvalidArgumentError:
             raise TritonModelException("NumPy dtype is not supported.") from None
-        self._name = name
+        self._name = name if type(name) is str else as_text(name)
         self._array: Array = numpy_array
 
     @classmethod
@@ -77,7 +78,7 @@ class Tensor:
     @staticmethod
     def from_dlpack(name: str, tensor: object) -> Tensor:
         """Make a tensor from a DLPack capsule or an object with ``__dlpack__``, without a copy."""
-        return Tensor._wrap(name, _import(tensor))
+        return Tensor._wrap(as_text(name), _import(tensor))
 
     def name(self) -> str:
         """Return the tensor's name."""
