@@ -16,7 +16,7 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test bench $(BENCHES:%=bench-%) bench-http bench-grpc bench-history fmt pin clean python
+.PHONY: help demo lab test bench $(BENCHES:%=bench-%) bench-http bench-grpc bench-history examples fmt pin clean python
 
 help:
 	@echo "make demo    run the quickstart notebook, print its table, leave build/01_quickstart.html"
@@ -25,6 +25,9 @@ help:
 	@echo "make bench   what everything costs, beside the real server or a bare loop; one of them:"
 	@echo "             make$(foreach each,$(BENCHES), bench-$(each)) bench-http bench-grpc"
 	@echo "             (BENCH_FLAGS=\"--rounds 9 --short\"); make bench-history shows the past"
+	@echo "make examples"
+	@echo "             Triton's client and python backend examples against nbtriton serve, a line each"
+	@echo "             (EXAMPLES_FLAGS=\"--client-source DIR --python-backend-source DIR\" or --real)"
 	@echo "make fmt     format and fix what can be fixed"
 	@echo "make pin     resolve constraints.txt anew from pyproject.toml"
 	@echo "make clean   remove .venv/ and build/"
@@ -73,6 +76,9 @@ bench-http: $(VENV)/.test
 
 bench-grpc: $(VENV)/.test
 	@$(BIN)/python bench/over_grpc.py
+
+examples: $(VENV)/.test
+	@$(BIN)/python -m tests.examples $(EXAMPLES_FLAGS)
 
 fmt: $(VENV)/.test
 	@$(BIN)/ruff format .

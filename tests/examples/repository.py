@@ -1,11 +1,12 @@
 """The model repository that the client programs ask: Triton's example models, of our own making.
 
-Most exist twice, with one signature: as ONNX files, which Triton's own examples use, and as Python
-models, which also run where no ONNX backend is (the real server that tests are compared with).
+Most exist twice, with one signature: as what Triton's own examples are, ONNX files and its identity
+backend, and as Python models, which the real server that we compare with can run too.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +14,20 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["EIGHT", "MODELS", "SEVEN", "labels", "weights", "write_images", "write_models"]
+from nbtriton.backends import find_backend
+from nbtriton.errors import TritonError
+
+__all__ = [
+    "EIGHT",
+    "MODELS",
+    "SEVEN",
+    "has_onnx",
+    "labels",
+    "weights",
+    "write_backend_models",
+    "write_images",
+    "write_models",
+]
 
 FOLDER = Path(__file__).parent
 # The width and height of the pictures are no network's: they have to be resized.
@@ -31,13 +45,15 @@ class Model:
     python : str
         Its ``model.py`` in ``models/``; none for an ensemble.
     onnx : str
-        The function of `tests.examples.onnx_models` that builds it; none for what is Python's in
-        Triton's examples too.
+        The function of `tests.examples.onnx_models` that builds it; none for what is no ONNX file.
+    backend : str
+        One of Triton's that needs no file.
     """
 
     config: str
     python: str = ""
     onnx: str = ""
+    backend: str = ""
 
 
 def _tensor(kind: str, name: str, datatype: str, dims: str, extra: str = "") -> str:
@@ -130,6 +146,7 @@ MODELS: dict[str, Model] = {
         + _tensor("input", "INPUT0", "INT32", "-1")
         + _tensor("output", "OUTPUT0", "INT32", "-1"),
         "identity",
+        backend="identity",
     ),
     "inception_batched": Model(
         "max_batch_size: 8\n"
@@ -173,7 +190,8 @@ SEVEN = EIGHT[:7]
 
 def weights(classes: int) -> np.ndarray:
     """Return the weights of the stand-in networks: FP32 [3, classes], the same ones every time."""
-    return np.random.default_rng(classes).standard_normal((3, classes)).astype(np.float32)
+    # Small: pixels go up to 255, and a softmax over scores that far apart is 1 for one class alone.
+    return (np.random.default_rng(classes).standard_normal((3, classes)) / 64).astype(np.float32)
 
 
 def labels(classes: int) -> list[str]:
@@ -181,7 +199,7 @@ def labels(classes: int) -> list[str]:
     return [f"CLASS {index}, SO NAMED" for index in range(classes)]
 
 
-def write_models(directory: Path, names: Iterable[str] = MODELS, *, onnx: bool) -> None:
+def write_models(directory: Path, names: Iterable[str] = MODELS, *, python: bool) -> None:
     """Write models as a repository.
 
     Parameters
@@ -189,8 +207,8 @@ def write_models(directory: Path, names: Iterable[str] = MODELS, *, onnx: bool) 
     directory : Path
         Made if it is not there.
     names : iterable of str
-    onnx : bool
-        Whether those that can be are ONNX files; Python models otherwise.
+    python : bool
+        Whether all are Python models.
     """
     for name in names:
         model = MODELS[name]
@@ -198,7 +216,9 @@ def write_models(directory: Path, names: Iterable[str] = MODELS, *, onnx: bool) 
         version = folder / "1"
         version.mkdir(parents=True)
         header = f'name: "{name}"\n'
-        if onnx and model.onnx:
+        if model.backend and not python:
+            header += f'backend: "{model.backend}"\n'
+        elif model.onnx and not python:
             from tests.examples import onnx_models
 
             header += 'platform: "onnxruntime_onnx"\n'
@@ -210,8 +230,39 @@ def write_models(directory: Path, names: Iterable[str] = MODELS, *, onnx: bool) 
         if "label_filename" in model.config:
             classes = 1000 if name == "densenet_onnx" else 1001
             (folder / "labels.txt").write_text("\n".join(labels(classes)))
-            if not (onnx and model.onnx):
+            if python:
                 np.save(version / "weights.npy", weights(classes))
+
+
+def has_onnx() -> bool:
+    """Return whether ONNX files can be written, and run by nbtriton."""
+    if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxruntime")):
+        return False
+    try:
+        find_backend("onnxruntime")
+    except TritonError:
+        return False
+    return True
+
+
+def write_backend_models(directory: Path, names: Iterable[str] = ()) -> None:
+    """Write our models of the python backend's examples as a repository; all that can load here.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Only these.
+    """
+    for folder in sorted((FOLDER / "python_backend").iterdir()):
+        if names and folder.name not in names:
+            continue
+        if folder.name == "jax" and importlib.util.find_spec("jax") is None:
+            continue
+        written = directory / folder.name
+        (written / "1").mkdir(parents=True)
+        for file in folder.glob("*.*"):
+            target = written / "1" if file.name == "model.py" else written
+            shutil.copyfile(file, target / file.name)
 
 
 def write_images(directory: Path) -> list[Path]:

@@ -1,0 +1,58 @@
+"""Row 31: clients that come, ask once and go leave nothing behind in the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import tritonclient.grpc as grpc
+import tritonclient.http as http
+
+from tests.examples.clients.infer import LEFT
+from tests.examples.site import Site, Skipped
+
+# A connection that is kept costs a file and, in this server or in Triton's, 10 kB and more.
+MOST_BYTES_EACH = 4096
+# What the last ones leave may not be gone yet, and memory grows by pages of many kinds.
+MOST_FILES = 8
+MOST_BYTES = 8 << 20
+
+
+def http_memory_growth(site: Site) -> None:
+    _come_and_go(site, http, site.http)
+
+
+def grpc_memory_growth(site: Site) -> None:
+    _come_and_go(site, grpc, site.grpc)
+
+
+def _come_and_go(site: Site, module: ModuleType, url: str) -> None:
+    if not Path("/proc/self/fd").exists():
+        raise Skipped("needs the /proc of Linux")
+    # The first ones may make the server grow to what it needs.
+    _clients(module, url, site.fresh_clients // 4)
+    files, memory = _held(site.pid)
+    _clients(module, url, site.fresh_clients)
+    more_files, more_memory = _held(site.pid)
+    assert more_files - files <= MOST_FILES
+    assert more_memory - memory <= MOST_BYTES + MOST_BYTES_EACH * site.fresh_clients
+
+
+def _clients(module: ModuleType, url: str, count: int) -> None:
+    for _ in range(count):
+        client = module.InferenceServerClient(url)
+        tensor = module.InferInput("INPUT0", [1, 16], "INT32")
+        tensor.set_data_from_numpy(LEFT)
+        output = module.InferRequestedOutput("OUTPUT0")
+        result = client.infer("custom_identity_int32", [tensor], outputs=[output])
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), LEFT)
+        client.close()
+
+
+def _held(pid: int) -> tuple[int, int]:
+    """Return a process's open files and the bytes of memory that it has in use."""
+    process = Path(f"/proc/{pid}")
+    status = (process / "status").read_text()
+    (resident,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
+    return sum(1 for _ in (process / "fd").iterdir()), int(resident) * 1024
