@@ -33,14 +33,17 @@ _SHAPE_NOTE = (
     "in your input dims config, try setting max_batch_size to zero. See the model configuration "
     "docs for more info on max_batch_size."
 )
-_SEQUENCE_START = 1
-_SEQUENCE_END = 2
+# Of one input, kept as known to be good; 1,000 lengths of text would be some 200 kB.
+_KNOWN_SHAPES = 1000
 
 
 class _InputRule:
     """What one input must be, prepared for the hot path."""
 
-    __slots__ = ("compared", "datatype", "dims", "dtype", "fixed", "name", "optional", "reshape")
+    __slots__ = (
+        "compared", "datatype", "dims", "dtype", "fixed", "known", "name", "optional", "plain",
+        "reshape",
+    )  # fmt: skip
 
     def __init__(self, spec: Any) -> None:
         self.name: str = spec.name
@@ -52,6 +55,10 @@ class _InputRule:
         self.compared = not self.fixed and not spec.allow_ragged_batch  # G1
         # The dtype that needs no second look; BYTES elements and BF16 always get one.
         self.dtype = numpy_dtype(spec.datatype) if spec.datatype not in ("BYTES", "BF16") else None
+        # Nothing follows from its shape but the batch size.
+        self.plain = self.reshape is None and not self.compared
+        # Whole shapes that have passed, with the shape of one item: most clients send few.
+        self.known: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def matches(self, shape: tuple[int, ...]) -> bool:
         """True if a shape without batch dimension fits ``dims``."""
@@ -104,18 +111,15 @@ class Interface:
         self,
         number: int,
         inputs: Mapping[str, Any],
-        *,
         outputs: Collection[str] = (),
         request_id: str = "",
         priority: int = 0,
         timeout_us: int = 0,
         correlation_id: int | str = 0,
-        sequence_start: bool = False,
-        sequence_end: bool = False,
+        flags: int = 0,
         parameters: Mapping[str, bool | int | str] | None = None,
         on_response: ResponseCallback | None = None,
-        root: InferenceRequest | None = None,
-        flags: int = 0,
+        parent: InferenceRequest | None = None,
     ) -> InferenceRequest:
         """Check a request and make it.
 
@@ -132,54 +136,51 @@ class Interface:
         InvalidArgumentError
             With Triton's text; the order of the checks is Triton's.
         """
-        requested = frozenset(outputs) if outputs else self._all_outputs
-        if outputs and not requested <= self._all_outputs:
-            self._refuse_output(outputs)
-        owned = root is not None
-        prefix = f"[request id: {request_id or '<id_unknown>'}] "
-        if not len(self._required) <= len(inputs) <= len(self._rules) or any(
-            name not in inputs for name in self._required
-        ):
-            self._refuse_count(inputs, prefix)
+        requested = self._all_outputs
+        if outputs:
+            requested = frozenset(outputs)
+            if not requested <= self._all_outputs:
+                self._refuse_output(outputs)
+        rules = self._rules
+        if inputs.keys() != rules.keys():
+            self._check_names(inputs, request_id)
         arrays: dict[str, Array] = {}
         kind = "numpy"
+        batching = self.max_batch_size > 0
         batch_size = 0
         key: list[Hashable] = []
         for name, given in inputs.items():
-            rule = self._rules.get(name)
-            if rule is None:
-                raise InvalidArgumentError(
-                    f"unexpected inference input '{name}' for model '{self.name}'",
-                    hint=nearest(name, self._rules),
-                )
+            rule = rules[name]
             value: Array = given
             if type(given) is not np.ndarray or given.dtype != rule.dtype:
-                value = self._look_closer(rule, given, prefix)
+                value = self._look_closer(rule, given, request_id)
                 if kind == "numpy":
                     kind = kind_of(value)
-            shape = tuple(value.shape)
-            if self.max_batch_size > 0:
-                batch_size = self._check_batch(name, shape, batch_size, not arrays, prefix)
-                item = shape[1:]
-            else:
-                item = shape
-            if not rule.matches(item):
-                self._refuse_shape(rule, shape, prefix)
-            if rule.reshape is not None:
-                value = value.reshape((*shape[: len(shape) - len(item)], *rule.reshaped(item)))
-            if rule.compared:
-                key.append((name, item))
+            shape = value.shape
+            if batching and (not shape or (arrays and shape[0] != batch_size)):
+                self._refuse_batch(name, shape, batch_size, request_id)
+            item = rule.known.get(shape)
+            if item is None:
+                item = self._learn(rule, shape, request_id)
+            if batching:
+                batch_size = shape[0]
+            if not rule.plain:
+                if rule.compared:
+                    key.append((name, item))
+                if rule.reshape is not None:
+                    value = value.reshape((*shape[: len(shape) - len(item)], *rule.reshaped(item)))
             # The caller's memory stays the caller's: a model that writes gets a copy. What one
             # step of an ensemble hands to the next belongs to nobody else.
-            arrays[name] = value if owned else read_only(value)
-        if self.max_batch_size > 0 and batch_size > self.max_batch_size:
-            raise InvalidArgumentError(
-                f"{prefix}inference request batch-size must be <= {self.max_batch_size} "
-                f"for '{self.name}'",
-                hint=f"found {batch_size}; a request is never split",
-            )
-        if self.max_batch_size > 0 and arrays and batch_size == 0:
-            self._refuse_empty(arrays, prefix)
+            arrays[name] = value if parent is not None else read_only(value)
+        if batching:
+            if batch_size > self.max_batch_size:
+                raise InvalidArgumentError(
+                    f"{_prefix(request_id)}inference request batch-size must be "
+                    f"<= {self.max_batch_size} for '{self.name}'",
+                    hint=f"found {batch_size}; a request is never split",
+                )
+            if not batch_size and arrays:
+                self._refuse_empty(arrays, request_id)
         if self._any_optional:  # G5
             key.append(frozenset(arrays))
         return InferenceRequest(
@@ -188,15 +189,15 @@ class Interface:
             requested,
             batch_size,
             kind,
-            shape_key=tuple(sorted(key, key=str)) if key else None,
-            priority=self._priority(priority),
-            timeout_us=timeout_us,
-            request_id=request_id,
-            correlation_id=correlation_id,
-            flags=flags or _SEQUENCE_START * sequence_start | _SEQUENCE_END * sequence_end,
-            parameters=parameters,
-            on_response=on_response,
-            root=root,
+            tuple(sorted(key, key=str)) if key else None,
+            self._priority(priority) if self._priority_levels else 0,
+            timeout_us,
+            request_id,
+            correlation_id,
+            flags,
+            parameters,
+            on_response,
+            parent,
         )
 
     def reshape_outputs(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -220,31 +221,51 @@ class Interface:
         return shaped
 
     def _priority(self, priority: int) -> int:
-        if not self._priority_levels:
-            return 0
         return priority if 0 < priority <= self._priority_levels else self._default_priority  # A16
 
-    def _check_batch(
-        self, name: str, shape: tuple[int, ...], batch_size: int, first: bool, prefix: str
-    ) -> int:
+    def _check_names(self, inputs: Mapping[str, Any], request_id: str) -> None:
+        """See whether inputs that are not exactly those of the model will do."""
+        if not len(self._required) <= len(inputs) <= len(self._rules) or any(
+            name not in inputs for name in self._required
+        ):
+            self._refuse_count(inputs, _prefix(request_id))
+        for name in inputs:
+            if name not in self._rules:
+                raise InvalidArgumentError(
+                    f"unexpected inference input '{name}' for model '{self.name}'",
+                    hint=nearest(name, self._rules),
+                )
+
+    def _learn(self, rule: _InputRule, shape: tuple[int, ...], request_id: str) -> tuple[int, ...]:
+        """Check a shape that is new, and return that of one item."""
+        item = tuple(shape[1:] if self.max_batch_size > 0 else shape)
+        if not rule.matches(item):
+            self._refuse_shape(rule, shape, request_id)
+        if len(rule.known) >= _KNOWN_SHAPES:
+            rule.known.clear()
+        rule.known[tuple(shape)] = item
+        return item
+
+    def _refuse_batch(
+        self, name: str, shape: tuple[int, ...], batch_size: int, request_id: str
+    ) -> None:
         if not shape:
             raise InvalidArgumentError(
-                f"{prefix}input '{name}' has no shape but model requires batch dimension "
-                f"for '{self.name}'"
+                f"{_prefix(request_id)}input '{name}' has no shape but model requires batch "
+                f"dimension for '{self.name}'"
             )
-        if not first and shape[0] != batch_size:
-            raise InvalidArgumentError(
-                f"{prefix}input '{name}' batch size does not match other inputs for '{self.name}'",
-                hint=f"found {shape[0]} and {batch_size}",
-            )
-        return shape[0]
+        raise InvalidArgumentError(
+            f"{_prefix(request_id)}input '{name}' batch size does not match other inputs "
+            f"for '{self.name}'",
+            hint=f"found {shape[0]} and {batch_size}",
+        )
 
-    def _look_closer(self, rule: _InputRule, value: Any, prefix: str) -> Array:
+    def _look_closer(self, rule: _InputRule, value: Any, request_id: str) -> Array:
         array = as_array(value, rule.datatype, name=rule.name)
         found = datatype_of(array)
         if found != rule.datatype:
             raise InvalidArgumentError(
-                f"{prefix}inference input '{rule.name}' data-type is '{found}', "
+                f"{_prefix(request_id)}inference input '{rule.name}' data-type is '{found}', "
                 f"but model '{self.name}' expects '{rule.datatype}'",
                 hint=f"convert it, for example with .astype('{_numpy_name(rule.datatype)}')",
             )
@@ -281,15 +302,16 @@ class Interface:
             hint=hint,
         )
 
-    def _refuse_shape(self, rule: _InputRule, shape: tuple[int, ...], prefix: str) -> None:
+    def _refuse_shape(self, rule: _InputRule, shape: tuple[int, ...], request_id: str) -> None:
         dims = (-1, *rule.dims) if self.max_batch_size > 0 else rule.dims
         note = _SHAPE_NOTE if self.max_batch_size > 0 else ""
         raise InvalidArgumentError(
-            f"{prefix}unexpected shape for input '{rule.name}' for model '{self.name}'. "
+            f"{_prefix(request_id)}unexpected shape for input '{rule.name}' for model '{self.name}'. "
             f"Expected {format_shape(dims)}, got {format_shape(shape)}. {note}"
         )
 
-    def _refuse_empty(self, arrays: Mapping[str, Array], prefix: str) -> None:
+    def _refuse_empty(self, arrays: Mapping[str, Array], request_id: str) -> None:
+        prefix = _prefix(request_id)
         for name, array in arrays.items():
             rule = self._rules[name]
             if rule.dtype is not None and rule.fixed:
@@ -304,6 +326,10 @@ class Interface:
             f"{prefix}inference request batch-size must be >= 1 for '{self.name}'",
             hint="the batch dimension is 0",
         )
+
+
+def _prefix(request_id: str) -> str:
+    return f"[request id: {request_id or '<id_unknown>'}] "
 
 
 def _numpy_name(datatype: str) -> str:

@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from time import monotonic_ns
+from typing import NamedTuple
 
 from nbtriton.backends.base import Response
 from nbtriton.config import ModelConfig
+from nbtriton.engine.admission import Interface
 from nbtriton.engine.inflight import StepGate
 from nbtriton.engine.request import BARE_FINAL, InferenceRequest
 from nbtriton.engine.result import RequestTiming
@@ -30,7 +32,6 @@ from nbtriton.errors import (
 from nbtriton.scheduling import (
     SEQUENCE_END,
     SEQUENCE_START,
-    Advance,
     EnsemblePlan,
     EnsembleRun,
     Start,
@@ -64,9 +65,6 @@ class EnsembleRuntime(Runtime):
         self.plan = ensemble_plan(config)
         limit = config.ensemble_scheduling.max_inflight_requests
         self.gates = [StepGate(limit) for _ in self.plan.steps] if limit else []
-        readers = Counter(chain(*self.plan.step_inputs, self.plan.outputs))
-        # Tensors that a step must not change, as another step or the caller gets them too.
-        self.shared = frozenset(tensor for tensor, count in readers.items() if count > 1)
         self.resolve = resolve
         self._lock = threading.Lock()
         self._crew: _Crew | None = None
@@ -107,7 +105,7 @@ class EnsembleRuntime(Runtime):
             for runtime in held:
                 runtime.let_go()
             raise _placed(error, self.name) from None
-        return _Crew(self.plan, tuple(held))
+        return _Crew(self.plan, self.interface, tuple(held))
 
     def members_changed(self) -> None:
         """Let later requests find the composing models anew; those in flight keep theirs (E17)."""
@@ -171,22 +169,55 @@ class EnsembleRuntime(Runtime):
         )  # fmt: skip
 
 
+class _Feed(NamedTuple):
+    """An input of a step."""
+
+    name: str
+    tensor: str  # of the ensemble
+    # Of the model's input, where the tensor comes from a model that batches and this one does not,
+    # or the other way round (E9); None where it can be taken as it is.
+    dims: tuple[int, ...] | None
+    # Another step or the caller gets the tensor too: this one must not change it.
+    shared: bool
+
+
 class _Crew:
     """The versions that serve the steps, for all requests that began with them (E17)."""
 
-    __slots__ = ("batching", "feeds", "flights", "runtimes", "wanted")
+    __slots__ = ("batching", "feeds", "flights", "harvest", "runtimes", "wanted")
 
-    def __init__(self, plan: EnsemblePlan, runtimes: tuple[Runtime, ...]) -> None:
+    def __init__(
+        self, plan: EnsemblePlan, interface: Interface, runtimes: tuple[Runtime, ...]
+    ) -> None:
         self.runtimes = runtimes  # one a step, like all that follows
         self.batching = tuple(runtime.interface.max_batch_size > 0 for runtime in runtimes)
         self.wanted = tuple(frozenset(step.output_map) for step in plan.steps)
-        # (model input, ensemble tensor, dims of the model's input)
-        self.feeds = tuple(
-            tuple(
-                (name, tensor, spec.dims if (spec := runtime.interface.inputs.get(name)) else ())
-                for name, tensor in step.input_map.items()
-            )
-            for step, runtime in zip(plan.steps, runtimes, strict=True)
+        own = interface.max_batch_size > 0
+        batched = {
+            tensor: own if (step := plan.producer.get(tensor)) is None else self.batching[step]
+            for tensor in plan.bits
+        }
+        readers = Counter(chain(*plan.step_inputs, plan.outputs))
+        feeds = []
+        for step, runtime, batching in zip(plan.steps, runtimes, self.batching, strict=True):
+            specs = runtime.interface.inputs
+            feeds.append(
+                tuple(
+                    _Feed(
+                        name,
+                        tensor,
+                        None if batched[tensor] is batching or name not in specs
+                        else specs[name].dims,
+                        readers[tensor] > 1,
+                    )
+                    for name, tensor in step.input_map.items()
+                )
+            )  # fmt: skip
+        self.feeds = tuple(feeds)
+        # The ensemble's outputs, with dims where the tensor is to be adapted.
+        self.harvest = tuple(
+            (name, None if batched[name] is own else spec.dims)
+            for name, spec in interface.outputs.items()
         )
         self.flights = 0  # guarded by the ensemble's lock
 
@@ -194,22 +225,6 @@ class _Crew:
         """The last flight has landed, and none will come."""
         for runtime in self.runtimes:
             runtime.let_go()
-
-
-class _Wave:
-    """The tensors of one iteration; those that no step needs any more are let go.
-
-    ``marks`` holds sequence id and flags of the tensors whose step changed them (E6).
-    """
-
-    __slots__ = ("batched", "marks", "tensors")
-
-    def __init__(
-        self, tensors: dict[str, Array], batched: dict[str, bool], marks: dict[str, _Mark]
-    ) -> None:
-        self.tensors = tensors
-        self.batched = batched
-        self.marks = marks
 
 
 class _Flight:
@@ -220,8 +235,8 @@ class _Flight:
     """
 
     __slots__ = (
-        "_lock", "_outbox", "_running", "_sending", "_sums", "_waves", "crew", "ensemble",
-        "request", "run",
+        "_lock", "_marks", "_outbox", "_running", "_sending", "_sums", "_waves", "crew",
+        "ensemble", "request", "run",
     )  # fmt: skip
 
     def __init__(self, ensemble: EnsembleRuntime, crew: _Crew, request: InferenceRequest) -> None:
@@ -229,8 +244,10 @@ class _Flight:
         self.crew = crew
         self.request = request
         self.run = EnsembleRun(ensemble.plan, request.requested_outputs)
-        batched = ensemble.interface.max_batch_size > 0
-        self._waves = {0: _Wave(dict(request.inputs), dict.fromkeys(request.inputs, batched), {})}
+        # Tensors by iteration; those that no step needs any more are let go.
+        self._waves: dict[int, dict[str, Array]] = {0: dict(request.inputs)}
+        # Sequence id and flags of the tensors whose step changed them, by iteration (E6).
+        self._marks: dict[int, dict[str, _Mark]] = {}
         self._lock = threading.Lock()
         self._running: set[InferenceRequest] = set()
         # queue, compute_input, compute_infer, compute_output: sums over the steps (T4)
@@ -245,7 +262,7 @@ class _Flight:
     def begin(self) -> None:
         """Start the steps whose inputs the ensemble was given."""
         with self._lock:
-            ready = self._ready(self.run.start())
+            ready = self._ready(self.run.start().starts)
         if not ready:
             self._conclude()
         for start, inputs, mark in ready:
@@ -263,32 +280,28 @@ class _Flight:
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def _ready(self, advance: Advance) -> list[_Ready]:
+    def _ready(self, starts: Sequence[Start]) -> list[_Ready]:
         """Take the inputs of the steps to start; only then may others be let go."""
-        ready = []
-        for start in advance.starts:
-            wave = self._waves[start.iteration]
-            tensors, batched = wave.tensors, wave.batched
-            batching = self.crew.batching[start.step]
-            inputs = {
-                name: tensors[tensor]
-                if batched[tensor] is batching
-                else _adapt(tensors[tensor], dims, to_batching=batching)
-                for name, tensor, dims in self.crew.feeds[start.step]
-                # Absent: an omitted optional input, or an output that was not made (E10, E11).
-                if tensor in tensors
-            }
-            for name, tensor, _ in self.crew.feeds[start.step]:
-                if tensor in self.ensemble.shared and name in inputs:
-                    inputs[name] = read_only(inputs[name])
+        ready: list[_Ready] = []
+        for start in starts:
+            tensors = self._waves[start.iteration]
+            feeds = self.crew.feeds[start.step]
+            inputs: dict[str, Array] = {}
+            for name, tensor, dims, shared in feeds:
+                value = tensors.get(tensor)
+                if value is None:  # an omitted optional input, or an output not made (E10, E11)
+                    continue
+                if dims is not None:
+                    value = _adapt(value, dims, to_batching=self.crew.batching[start.step])
+                inputs[name] = read_only(value) if shared else value
             mark = None
-            if wave.marks:
-                found = (wave.marks.get(feed[1]) for feed in self.crew.feeds[start.step])
-                mark = next((each for each in found if each is not None), None)
+            if self._marks:
+                marks = self._marks.get(start.iteration, {})
+                mark = next((marks[feed.tensor] for feed in feeds if feed.tensor in marks), None)
             ready.append((start, inputs, mark))
-        for start in advance.starts:
+        for start in starts:
             for tensor in start.release:
-                self._waves[start.iteration].tensors.pop(tensor, None)
+                self._waves[start.iteration].pop(tensor, None)
         return ready
 
     def _start(
@@ -315,15 +328,15 @@ class _Flight:
                 raise CancelledError("the ensemble's request failed")
             sub = runtime.admit(
                 inputs,
-                outputs=self.crew.wanted[start.step],
-                request_id=request.request_id,
-                priority=request.priority,
-                timeout_us=request.timeout_us,
-                correlation_id=correlation_id,
-                flags=flags,
-                parameters=request.parameters,
-                root=request.root,
-                on_response=partial(self._responded, start),
+                self.crew.wanted[start.step],
+                request.request_id,
+                request.priority,
+                request.timeout_us,
+                correlation_id,
+                flags,
+                request.parameters,
+                partial(self._responded, start),
+                request.root,
             )  # E5
             with self._lock:
                 self._running.add(sub)
@@ -342,21 +355,19 @@ class _Flight:
     ) -> None:
         error = response.error
         emit: Response | None = None
-        ready: list[_Ready] = []
+        ready: Sequence[_Ready] = ()
         done = False
         outbox = self._outbox
         with self._lock:
             if error is None and response is not BARE_FINAL and not self.run.failed:
-                try:
-                    ready, emit = self._take(start, response)
-                except Exception as raised:
-                    error = _as_triton_error(raised)
+                ready, emit, done, error = self._take(start, response, final)
+            elif final:
+                done = self._finished(start)
             if error is not None:
                 self.run.fail()
             if final:
                 self._running.discard(sub)
                 self._account(sub)
-                done = self._finished(start)
             if outbox is not None and (emit is not None or (done and error is None)):
                 outbox.append((emit, done))  # E14
         if error is not None:
@@ -377,57 +388,85 @@ class _Flight:
             if turn is not None:
                 turn.wait()
 
-    def _take(self, start: Start, response: Response) -> tuple[list[_Ready], Response | None]:
-        mark = _mark(response.parameters) if response.parameters else None
-        iteration, advance = self.run.response(
-            start.step,
-            start.iteration,
-            new_wave=self.crew.runtimes[start.step].interface.decoupled,
-        )
-        wave = self._waves.get(iteration)
-        if wave is None:
-            origin = self._waves[start.iteration]
-            wave = self._waves[iteration] = _Wave(
-                dict(origin.tensors), dict(origin.batched), dict(origin.marks)
-            )
-        batched = self.crew.batching[start.step]
-        for output, tensor in self.ensemble.plan.steps[start.step].output_map.items():
-            if output in response.outputs:
-                wave.tensors[tensor] = response.outputs[output]
-                wave.batched[tensor] = batched
+    def _take(
+        self, start: Start, response: Response, final: bool
+    ) -> tuple[Sequence[_Ready], Response | None, bool, TritonError | None]:
+        """Take a step's response in; the lock is held.
+
+        Returns
+        -------
+        ready : steps to start
+        emit : a response of the ensemble, if one is complete
+        done : True if nothing runs any more and nothing is to be started
+        error : what made it impossible
+        """
+        step, iteration = start.step, start.iteration
+        decoupled = self.crew.runtimes[step].interface.decoupled
+        mark = None
+        if response.parameters:
+            try:
+                mark = _mark(response.parameters)
+            except TritonError as error:
+                return (), None, final and self._finished(start), error
+        if final and not decoupled:
+            advance = self.run.answered(step, iteration)
+        else:
+            iteration, advance = self.run.response(step, iteration, new_wave=decoupled)
+        if iteration not in self._waves:
+            self._waves[iteration] = self._waves[start.iteration].copy()
+            if start.iteration in self._marks:
+                self._marks[iteration] = self._marks[start.iteration].copy()
+        wave = self._waves[iteration]
+        outputs = response.outputs
+        for output, tensor in self.ensemble.plan.steps[step].output_map.items():
+            if output in outputs:
+                wave[tensor] = outputs[output]
                 if mark is not None:
-                    wave.marks[tensor] = mark
+                    self._marks.setdefault(iteration, {})[tensor] = mark
+        emit: Response | None = None
+        ready: Sequence[_Ready] = ()
+        done, failure = advance.done, None
         try:
-            emit = None if advance.emit is None else self._outputs(self._waves[advance.emit])
-            ready = self._ready(advance)
-        except Exception:
+            if advance.emit is not None:
+                emit = self._outputs(advance.emit)
+            if advance.starts:
+                ready = self._ready(advance.starts)
+        except Exception as raised:
+            failure = _as_triton_error(raised)
             for following in advance.starts:  # they never will
-                self._finished(following)
-            raise
+                done = self._finished(following)
         if advance.over is not None:
-            del self._waves[advance.over]
-        return ready, emit
+            self._forget(advance.over)
+        if final and decoupled:
+            done = self._finished(start)
+        return ready, emit, done, failure
 
     def _finished(self, start: Start) -> bool:
         """A step finished, the lock is held; True if it was the last one."""
         advance = self.run.finished(start.iteration)
         if advance.over is not None:
-            self._waves.pop(advance.over, None)
+            self._forget(advance.over)
         return advance.done
 
-    def _outputs(self, wave: _Wave) -> Response:
-        own = self.ensemble.interface
+    def _forget(self, iteration: int) -> None:
+        self._waves.pop(iteration, None)
+        self._marks.pop(iteration, None)
+
+    def _outputs(self, iteration: int) -> Response:
         request = self.request
-        batching = own.max_batch_size > 0
+        wave = self._waves[iteration]
+        marks = self._marks.get(iteration, {})
         correlation_id, flags = request.correlation_id, request.flags
         outputs: dict[str, Array] = {}
-        for name, spec in own.outputs.items():
-            if name in request.requested_outputs and name in wave.tensors:
-                value = wave.tensors[name]
-                if wave.batched[name] is not batching:
-                    value = _adapt(value, spec.dims, to_batching=batching)
-                outputs[name] = value
-                correlation_id, flags = wave.marks.get(name, (correlation_id, flags))
+        for name, dims in self.crew.harvest:
+            value = wave.get(name)
+            if value is None or name not in request.requested_outputs:
+                continue
+            if dims is not None:
+                batching = self.ensemble.interface.max_batch_size > 0
+                value = _adapt(value, dims, to_batching=batching)
+            outputs[name] = value
+            correlation_id, flags = marks.get(name, (correlation_id, flags))
         if not outputs:  # E11: then Triton has nothing to take the parameters from
             return Response({})
         parameters = {
@@ -510,9 +549,9 @@ class _Flight:
         request.step_timing = RequestTiming(
             total_ns, queue_ns, input_ns, infer_ns, output_ns, request.size
         )
-        books = self.ensemble.statistics
-        books.execution(request.size, input_ns, infer_ns, output_ns)
-        books.success(1, request.size, total_ns, 0, input_ns, infer_ns, output_ns)
+        self.ensemble.statistics.execution(
+            request.size, input_ns, infer_ns, output_ns, 1, request.size, total_ns
+        )
 
 
 def _placed(error: TritonError, ensemble: str) -> TritonError:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response
 from nbtriton.engine.answering import answering
 from nbtriton.engine.request import InferenceRequest
-from nbtriton.engine.runtime import inline_runs
 from nbtriton.engine.shield import MAIN_THREAD, shield, wait_in_slices
-from nbtriton.engine.snapshot import BatchRecord, InstanceSnapshot
+from nbtriton.engine.snapshot import InstanceSnapshot
 from nbtriton.engine.timer import Timer
 from nbtriton.engine.waits import executing
 from nbtriton.engine.warmup import warm_up
@@ -56,6 +55,8 @@ class Instance:
         self._executions = 0
         self._busy_ns = 0
         self._model: BackendInstance | None = None
+        self._timer = Timer()
+        self._called = (self,)  # who is executing, where no other model's code called it
         self._thread = threading.Thread(
             target=self._live, name=f"nbtriton-{context.name}", daemon=True
         )
@@ -103,7 +104,8 @@ class Instance:
         requests: Sequence[InferenceRequest] = run.tickets  # type: ignore[assignment]
         self._batch_size = run.size
         self.running = requests
-        timer = Timer()
+        timer = self._timer
+        timer.infer_start_ns = timer.infer_end_ns = 0
         start = monotonic_ns()
         for request in requests:
             request.execute_start_ns = start
@@ -111,7 +113,12 @@ class Instance:
         responses: Sequence[Response | None] | None = None
         owner = self._owner
         try:
-            responses = owner.responses(run, self._call(owner.batch(run), timer))
+            if owner.sequences is None:
+                responses = self._call(requests, timer)
+            else:
+                responses = owner.sequences.responses(
+                    run, self._call(owner.sequences.batch(run, requests), timer)
+                )
             if responses is not None and len(responses) != len(requests):
                 raise InternalError(
                     f"'{self.name}' gave {len(responses)} responses to {len(requests)} requests"
@@ -132,24 +139,26 @@ class Instance:
     ) -> Sequence[Response | None] | None:
         """Run the user's code: it can be interrupted, ours cannot."""
         assert self._model is not None
-        inline = inline_runs
-        root = inline.root
-        on_main = get_ident() == MAIN_THREAD
-        token = executing.set((*executing.get(), self))
-        self.thread = get_ident()
-        depth = shield.depth
+        self.thread = thread = get_ident()
+        root = batch[0].root
+        home = root.home
         # What follows from a response that the code sends early cannot wait for its return.
-        inline.root = None
+        root.home = 0
+        callers = executing.get()
+        token = executing.set((*callers, self) if callers else self._called)
         try:
-            if on_main:
+            if thread != MAIN_THREAD:
+                return self._model.execute(batch, timer)
+            depth = shield.depth
+            try:
                 shield.depth = 0
                 shield.flush()
-            return self._model.execute(batch, timer)
-        finally:
-            if on_main:
+                return self._model.execute(batch, timer)
+            finally:
                 shield.depth = depth
-            inline.root = root
+        finally:
             executing.reset(token)
+            root.home = home
 
     def _settle(
         self,
@@ -172,28 +181,27 @@ class Instance:
             request.execute_end_ns = end
             request.ridden_size = run.size
             queued += start - request.enqueued_ns
-            oldest = min(oldest, request.enqueued_ns)
+            if request.enqueued_ns < oldest:
+                oldest = request.enqueued_ns
             total += end - request.start_ns
             inferences += request.size
         count = len(requests)
         books = owner.statistics
-        books.execution(run.size, infer_start - start, infer_end - infer_start, end - infer_end)
+        times = (infer_start - start, infer_end - infer_start, end - infer_end)
         if error is None:
-            books.success(
-                count, inferences, total, queued,
-                count * (infer_start - start), count * (infer_end - infer_start),
-                count * (end - infer_end),
-            )  # fmt: skip
+            books.execution(run.size, *times, count, inferences, total, queued)
         else:
+            books.execution(run.size, *times)
             books.failure(count, total)
         self._executions += 1
         self._busy_ns += end - start
-        numbers = tuple(request.number for request in requests)
-        record = BatchRecord(
-            owner.name, owner.version, self.name, numbers, run.size, run.reason, start - oldest,
-            start, end, error is not None,
+        owner.record(
+            (
+                self.name,
+                (requests[0].number,) if count == 1 else tuple([r.number for r in requests]),
+                run.size, run.reason, start - oldest, start, end, error is not None,
+            )
         )  # fmt: skip
-        owner.record(record)
         self._batch_size = 0
         self.running = ()
         outer, answering.owed = answering.owed, []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from time import monotonic_ns
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from nbtriton.backends.base import Response
@@ -18,7 +19,9 @@ from nbtriton.tensors import Array
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from nbtriton.engine.instance import Instance
     from nbtriton.engine.runtime import Runtime
+    from nbtriton.scheduling import Run
 
 __all__ = ["BARE_FINAL", "InferenceRequest", "ResponseCallback"]
 
@@ -31,15 +34,18 @@ ResponseCallback = Callable[["InferenceRequest", Response, bool], None]
 BARE_FINAL: Final = Response()
 
 
+_NO_PARAMETERS: Final[Mapping[str, bool | int | str]] = MappingProxyType({})
+
+
 class InferenceRequest(Ticket):
     """A request from admission to its final response.
 
     It fulfils `nbtriton.backends.base.BackendRequest`. ``on_response`` gets every response of a
-    decoupled model; the future is resolved by the final one.
+    decoupled model; the final one is kept as the ``outcome`` and resolves the future, if there is
+    one.
     """
 
     __slots__ = (
-        "_root",
         "again",
         "batch_size",
         "cache_key",
@@ -50,13 +56,17 @@ class InferenceRequest(Ticket):
         "execute_end_ns",
         "execute_start_ns",
         "future",
+        "here",
+        "home",
         "inputs",
         "kind",
         "lookup_ns",
         "number",
         "on_response",
         "open",
+        "outcome",
         "parameters",
+        "parent",
         "request_id",
         "requested_outputs",
         "ridden_size",
@@ -72,7 +82,6 @@ class InferenceRequest(Ticket):
         requested_outputs: frozenset[str],
         batch_size: int,
         kind: str,
-        *,
         shape_key: Hashable = None,
         priority: int = 0,
         timeout_us: int = 0,
@@ -81,10 +90,10 @@ class InferenceRequest(Ticket):
         flags: int = 0,
         parameters: Mapping[str, bool | int | str] | None = None,
         on_response: ResponseCallback | None = None,
-        root: InferenceRequest | None = None,
+        parent: InferenceRequest | None = None,
     ) -> None:
         super().__init__(
-            max(1, batch_size), shape_key, priority, timeout_us * 1000, correlation_id, flags
+            batch_size or 1, shape_key, priority, timeout_us * 1000, correlation_id, flags
         )
         self.number = number
         self.inputs = inputs
@@ -92,11 +101,18 @@ class InferenceRequest(Ticket):
         self.batch_size = batch_size
         self.kind = kind
         self.request_id = request_id
-        self.parameters = parameters if parameters is not None else {}
+        self.parameters = parameters or _NO_PARAMETERS
         self.on_response = on_response
-        self._root = root
+        # The request that a person sent, of which this is a step; None for such a one itself, which
+        # would otherwise hold itself and wait for the garbage collector.
+        self.parent = parent
         self.runtime: Runtime | None = None
-        self.future = InferenceFuture(self) if root is None else None
+        self.future: InferenceFuture | None = None
+        self.outcome: Response | None = None
+        # The direct path: the thread that waits for this request and may run what an idle instance
+        # can run of it (0 while none may), and the batch that it is to run next.
+        self.home = 0
+        self.here: tuple[Instance, Run] | None = None
         self.cancelled = False
         self.again = False
         # Sent before the final flag, to a caller who takes one answer.
@@ -116,8 +132,21 @@ class InferenceRequest(Ticket):
     @property
     def root(self) -> InferenceRequest:
         """The request that a person sent: itself, or the ensemble's that this is a step of."""
-        # Not stored for a root: it would hold itself, and wait for the garbage collector.
-        return self if self._root is None else self._root
+        return self if self.parent is None else self.parent
+
+    def expect(self) -> InferenceFuture:
+        """Return the future of this request, made when its sender first wants one.
+
+        Only the sender may call it.
+        """
+        future = self.future
+        if future is None:
+            future = self.future = InferenceFuture(self)
+            outcome = self.outcome
+            # Answered in between: whoever answers looks for the future afterwards.
+            if outcome is not None:
+                self._resolve(future, outcome)
+        return future
 
     @property
     def timeout_us(self) -> int:
@@ -126,7 +155,7 @@ class InferenceRequest(Ticket):
 
     def is_cancelled(self) -> bool:
         """True after the caller gave up."""
-        return self.cancelled or (self._root is not None and self._root.cancelled)
+        return self.cancelled or (self.parent is not None and self.parent.cancelled)
 
     @property
     def log_prefix(self) -> str:
@@ -190,13 +219,17 @@ class InferenceRequest(Ticket):
             response = self.early
         elif not final:
             self.early = response
-        # A step of an ensemble has no future: its ensemble listens to the responses.
-        if not final or self.future is None:
-            return
-        if response is not None and response.error is not None:
-            self.future.resolve(None, response.error)
+        # A step of an ensemble keeps nothing: its ensemble listens to the responses.
+        if final and self.parent is None:
+            self.outcome = outcome = BARE_FINAL if response is None else response
+            if self.future is not None:
+                self._resolve(self.future, outcome)
+
+    def _resolve(self, future: InferenceFuture, outcome: Response) -> None:
+        if outcome.error is not None:
+            future.resolve(None, outcome.error)
         else:
-            self.future.resolve(self.result_of(BARE_FINAL if response is None else response), None)
+            future.resolve(self.result_of(outcome), None)
 
     def result_of(self, response: Response) -> InferenceResult:
         """Wrap a response for the caller."""
@@ -204,11 +237,11 @@ class InferenceRequest(Ticket):
         return InferenceResult(
             response.outputs,
             self.kind,
-            model_name=self.runtime.name,
-            model_version=self.runtime.version,
-            request_id=self.request_id,
-            parameters=response.parameters,
-            timing=self.timing(),
+            self.runtime.name,
+            self.runtime.version,
+            self.request_id,
+            response.parameters,
+            self.timing(),
         )
 
     def timing(self) -> RequestTiming:

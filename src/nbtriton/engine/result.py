@@ -55,7 +55,6 @@ class InferenceResult(Mapping[str, Array]):
         self,
         outputs: Mapping[str, Array],
         kind: str,
-        *,
         model_name: str,
         model_version: int,
         request_id: str,

@@ -21,23 +21,9 @@ from nbtriton.errors import InternalError
 if TYPE_CHECKING:
     from nbtriton.engine.instance import Instance
 
-__all__ = ["Runtime", "inline_runs"]
+__all__ = ["Runtime"]
 
 _numbers = itertools.count(1)
-
-
-class _Inline(threading.local):
-    """Batches that a thread inside `Server.infer` may run itself (the direct path).
-
-    ``root`` is the request that the thread waits for; only batches that hold nothing else are
-    taken, and one at a time, so that independent branches of an ensemble still run side by side.
-    """
-
-    root: InferenceRequest | None = None
-    batch: Any = None
-
-
-inline_runs = _Inline()
 
 
 class Runtime(ABC):
@@ -62,9 +48,9 @@ class Runtime(ABC):
         self._holds = 0
         self._leaving = False
 
-    def admit(self, inputs: Mapping[str, Any], **options: Any) -> InferenceRequest:
-        """Check a request against this version's signature; see `Interface.admit`."""
-        request = self.interface.admit(next(_numbers), inputs, **options)
+    def admit(self, inputs: Mapping[str, Any], *options: Any) -> InferenceRequest:
+        """Check a request against this version's signature; options in order, as `Interface.admit`."""
+        request = self.interface.admit(next(_numbers), inputs, *options)
         request.runtime = self
         return request
 

@@ -116,9 +116,13 @@ class SequenceTensors:
         first = requests[0]
         return [rows.get(row) or self._padding(first) for row in range(run.size)]
 
-    def responses(self, run: Run, responses: Sequence[Response | None]) -> list[Response | None]:
-        """Return the responses of the real requests."""
-        return [responses[row] for row in run.rows] if run.rows else list(responses)
+    def responses(
+        self, run: Run, responses: Sequence[Response | None] | None
+    ) -> Sequence[Response | None] | None:
+        """Return the responses of the real requests; None of a decoupled model."""
+        if responses is None or not run.rows:
+            return responses
+        return [responses[row] for row in run.rows]
 
     def keep(
         self, request: InferenceRequest, response: Response | None, *, final: bool

@@ -14,7 +14,6 @@ class BatchRecord(NamedTuple):
 
     Times are `time.monotonic_ns` values. ``reason`` is the scheduler's own word for why the batch
     was released then and with that size; ``queue_ns`` is the longest wait among its requests.
-    (A tuple: one is made per execution, in a third of the time of a frozen dataclass.)
     """
 
     model: str

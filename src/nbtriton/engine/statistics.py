@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
+from time import time_ns
 from typing import Any
 
 __all__ = ["Statistics"]
@@ -12,7 +12,8 @@ _DURATIONS = (
     "success", "fail", "queue", "compute_input", "compute_infer", "compute_output",
     "cache_hit", "cache_miss",
 )  # fmt: skip
-_COMPUTE = _DURATIONS[3:6]
+_SUCCESS, _FAIL, _QUEUE, _INPUT, _INFER, _OUTPUT, _HIT, _MISS = range(len(_DURATIONS))
+_COMPUTE = _DURATIONS[_INPUT : _OUTPUT + 1]
 
 
 class Statistics:
@@ -23,25 +24,53 @@ class Statistics:
     """
 
     __slots__ = (
-        "_lock", "batch_sizes", "counts", "execution_count", "inference_count",
-        "last_inference_ms", "ns",
+        "_executed", "_hits", "_lock", "_misses", "_ns", "batch_sizes", "execution_count",
+        "fail_count", "inference_count", "last_inference_ms",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.counts = dict.fromkeys(_DURATIONS, 0)
-        self.ns = dict.fromkeys(_DURATIONS, 0)
+        # Requests that an execution answered: each counts in all fields but those of failures and the cache.
+        self._executed = 0
+        self._hits = 0
+        self._misses = 0
+        self.fail_count = 0
+        self._ns = [0] * len(_DURATIONS)
         self.inference_count = 0
         self.execution_count = 0
         self.last_inference_ms = 0
         # batch size -> [executions, compute_input ns, compute_infer ns, compute_output ns]
         self.batch_sizes: dict[int, list[int]] = {}
 
-    def execution(self, batch_size: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
-        """One call of execute that reached the model, failed or not."""
+    @property
+    def counts(self) -> dict[str, int]:
+        """Requests by what was measured of them."""
+        answered = self._executed + self._hits
+        return {
+            "success": answered,
+            "fail": self.fail_count,
+            "queue": answered,
+            **dict.fromkeys(_COMPUTE, self._executed),
+            "cache_hit": self._hits,
+            "cache_miss": self._misses,
+        }
+
+    @property
+    def ns(self) -> dict[str, int]:
+        """Nanoseconds by what was measured."""
+        return dict(zip(_DURATIONS, self._ns, strict=True))
+
+    def execution(
+        self, batch_size: int, input_ns: int, infer_ns: int, output_ns: int,
+        requests: int = 0, inferences: int = 0, total_ns: int = 0, queue_ns: int = 0,
+    ) -> None:  # fmt: skip
+        """One call of execute that reached the model, and the requests that it answered well.
+
+        ``total_ns`` and ``queue_ns`` are sums over the requests; the compute times count for each.
+        """
         with self._lock:
             self.execution_count += 1
-            self.last_inference_ms = time.time_ns() // 1_000_000
+            self.last_inference_ms = time_ns() // 1_000_000
             entry = self.batch_sizes.get(batch_size)
             if entry is None:
                 entry = self.batch_sizes[batch_size] = [0, 0, 0, 0]
@@ -49,47 +78,36 @@ class Statistics:
             entry[1] += input_ns
             entry[2] += infer_ns
             entry[3] += output_ns
-
-    def success(
-        self, requests: int, inferences: int, total_ns: int, queue_ns: int,
-        input_ns: int, infer_ns: int, output_ns: int,
-    ) -> None:  # fmt: skip
-        """Requests of one execution that succeeded; durations are sums over the requests."""
-        with self._lock:
-            self.inference_count += inferences
-            counts, ns = self.counts, self.ns
-            counts["success"] += requests
-            counts["queue"] += requests
-            counts["compute_input"] += requests
-            counts["compute_infer"] += requests
-            counts["compute_output"] += requests
-            ns["success"] += total_ns
-            ns["queue"] += queue_ns
-            ns["compute_input"] += input_ns
-            ns["compute_infer"] += infer_ns
-            ns["compute_output"] += output_ns
+            if requests:
+                self._executed += requests
+                self.inference_count += inferences
+                ns = self._ns
+                ns[_SUCCESS] += total_ns
+                ns[_QUEUE] += queue_ns
+                ns[_INPUT] += requests * input_ns
+                ns[_INFER] += requests * infer_ns
+                ns[_OUTPUT] += requests * output_ns
 
     def failure(self, requests: int, total_ns: int) -> None:
         """Accepted requests that failed."""
         with self._lock:
-            self.counts["fail"] += requests
-            self.ns["fail"] += total_ns
+            self.fail_count += requests
+            self._ns[_FAIL] += total_ns
 
     def cache_hit(self, total_ns: int, queue_ns: int, lookup_ns: int) -> None:
         """A request answered from the response cache: a success without an execution (K9)."""
         with self._lock:
-            for field, duration in (
-                ("success", total_ns), ("queue", queue_ns), ("cache_hit", lookup_ns),
-            ):  # fmt: skip
-                self.counts[field] += 1
-                self.ns[field] += duration
+            self._hits += 1
+            self._ns[_SUCCESS] += total_ns
+            self._ns[_QUEUE] += queue_ns
+            self._ns[_HIT] += lookup_ns
 
     def cache_miss(self, lookup_and_insert_ns: int) -> None:
         """An answer that was not in the cache and now is; its cost counts as part of success."""
         with self._lock:
-            self.counts["cache_miss"] += 1
-            self.ns["cache_miss"] += lookup_and_insert_ns
-            self.ns["success"] += lookup_and_insert_ns
+            self._misses += 1
+            self._ns[_MISS] += lookup_and_insert_ns
+            self._ns[_SUCCESS] += lookup_and_insert_ns
 
     def sizes(self) -> dict[int, int]:
         """Executions per total batch size."""
@@ -99,8 +117,9 @@ class Statistics:
     def to_dict(self, name: str, version: int) -> dict[str, Any]:
         """Return the entry that Triton's statistics endpoint gives for this version."""
         with self._lock:
+            counts, ns = self.counts, self.ns
             durations = {
-                field: {"count": self.counts[field], "ns": self.ns[field]} for field in _DURATIONS
+                field: {"count": counts[field], "ns": ns[field]} for field in _DURATIONS
             }
             return {
                 "name": name,

@@ -39,9 +39,8 @@ class _Waits:
         # What the coroutines of an instance have asked for, and whether they can do without.
         self._awaited: dict[Instance, dict[InferenceRequest, Callable[[], bool]]] = {}
         self._changes = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting or self._awaited)
+        # True while anybody waits: looked at after every decision of every model.
+        self.any = False
 
     def begin_await(
         self, instance: Instance, request: InferenceRequest, idle: Callable[[], bool]
@@ -54,7 +53,7 @@ class _Waits:
             return
         with self._lock:
             self._awaited.setdefault(instance, {})[request] = idle
-            self._changes += 1
+            self._change()
 
     def end_await(self, instance: Instance, request: InferenceRequest) -> None:
         """The answer is there."""
@@ -63,7 +62,7 @@ class _Waits:
             calls.pop(request, None)
             if not calls:
                 self._awaited.pop(instance, None)
-            self._changes += 1
+            self._change()
 
     def begin(self, instances: tuple[Instance, ...], request: InferenceRequest) -> None:
         """The instances on a thread's stack wait for this request from now on."""
@@ -72,7 +71,7 @@ class _Waits:
                 # What a decoupled model does after execute returned blocks no instance.
                 if not instance.decoupled or instance.thread == get_ident():
                     self._waiting[instance] = request
-            self._changes += 1
+            self._change()
         self.check()
 
     def end(self, instances: tuple[Instance, ...]) -> None:
@@ -80,7 +79,11 @@ class _Waits:
         with self._lock:
             for instance in instances:
                 self._waiting.pop(instance, None)
-            self._changes += 1
+            self._change()
+
+    def _change(self) -> None:
+        self._changes += 1
+        self.any = bool(self._waiting or self._awaited)
 
     def check(self) -> None:
         """Answer one call of every circle that has closed."""

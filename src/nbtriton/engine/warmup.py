@@ -57,11 +57,9 @@ def _run(runtime: Runtime, model: BackendInstance, sample: Any, inputs: dict[str
     count = len(requests)
     began = timer.infer_start_ns or end
     ended = timer.infer_end_ns or end
-    runtime.statistics.execution(count, began - start, ended - began, end - ended)
-    runtime.statistics.success(
-        count, count, count * (end - start), 0,
-        count * (began - start), count * (ended - began), count * (end - ended),
-    )  # fmt: skip
+    runtime.statistics.execution(
+        count, began - start, ended - began, end - ended, count, count, count * (end - start)
+    )
 
 
 def _data(runtime: Runtime, context: InstanceContext, name: str, spec: Any) -> Array:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 __all__ = ["Advance", "EnsemblePlan", "EnsembleRun", "Start", "Step"]
 
@@ -26,8 +27,7 @@ class Step:
     output_map: Mapping[str, str]  # model output -> ensemble tensor
 
 
-@dataclass(slots=True, frozen=True)
-class Start:
+class Start(NamedTuple):
     """Start this step; its input tensors are those of this iteration."""
 
     step: int
@@ -36,8 +36,7 @@ class Start:
     release: tuple[str, ...] = ()
 
 
-@dataclass(slots=True, frozen=True)
-class Advance:
+class Advance(NamedTuple):
     """What follows from one fact.
 
     ``emit`` is the iteration whose outputs make one response now; None for none. ``over`` is an
@@ -171,6 +170,16 @@ class EnsembleRun:
         self._waves[0] = _Wave(self._route.given, 0)
         return self._look(0, self._route.steps)
 
+    def answered(self, step: int, iteration: int) -> Advance:
+        """A step gave its only response: `response` without a new wave, and `finished`, in one."""
+        if self._failed:
+            return self.finished(iteration)
+        route = self._route
+        wave = self._waves[iteration]
+        wave.arrived |= route.makes[step]
+        wave.running -= 1
+        return self._look(iteration, route.feeds[step])
+
     def response(self, step: int, iteration: int, *, new_wave: bool) -> tuple[int, Advance]:
         """A step gave one response.
 
@@ -206,7 +215,7 @@ class EnsembleRun:
         if wave.running:
             return _NOTHING
         del self._waves[iteration]
-        return Advance(over=iteration, done=not self._waves)
+        return Advance((), None, iteration, not self._waves)
 
     def fail(self) -> bool:
         """A step failed; True the first time, when the ensemble is to be answered (E13)."""
@@ -237,9 +246,9 @@ class EnsembleRun:
         wave.running += len(starts)
         if wave.running:
             return _NOTHING if emit is None and not starts else Advance(starts, emit)
-        # The wave of a decoupled response that no step reads.
+        # Nothing runs here any more: its last step is over, or no step reads what opened it.
         del self._waves[iteration]
-        return Advance(starts, emit, over=iteration)
+        return Advance(starts, emit, iteration, not self._waves)
 
     def _released(self, wave: _Wave, index: int) -> tuple[str, ...]:
         """Tensors that this step is the last to read in this wave."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from struct import pack, unpack
 
@@ -456,7 +456,7 @@ class SequenceBatcher:
                 owners = tuple(self._owner[ticket] for ticket in decision.tickets)
                 for ticket, owner in zip(decision.tickets, owners, strict=True):
                     ticket.enqueued_ns = owner.since_ns  # queue time has the backlog in it (§18)
-                out.append(replace(decision, instance=instance, sequences=owners))
+                out.append(decision._replace(instance=instance, sequences=owners))
             else:
                 out.append(decision)
         return out

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 __all__ = ["REASONS", "Decision", "Drop", "Leave", "Run", "Ticket", "Where"]
 
@@ -93,14 +92,14 @@ REASONS: Final = {
 """Every reason a decision can carry, as a sentence."""
 
 
-@dataclass(slots=True, frozen=True)
-class Run:
+class Run(NamedTuple):
     """Run these tickets, in this order, as one batch on this instance.
 
     ``reason`` is a key of `REASONS`: why the batch was closed at this size. Where rows of a batch
     belong to sequences, ``rows`` has the row of each ticket; the other rows below ``size`` are to
     be padded. ``sequences`` has an object for each ticket that stands for its sequence and lives as
-    long as that does. Both are empty otherwise.
+    long as that does. Both are empty otherwise. (Decisions are tuples: one is made per batch, in a
+    third of the time of a frozen dataclass.)
     """
 
     instance: int
@@ -111,8 +110,7 @@ class Run:
     sequences: tuple[object, ...] = ()
 
 
-@dataclass(slots=True, frozen=True)
-class Drop:
+class Drop(NamedTuple):
     """Answer this ticket with an error; it will not run. ``reason`` is a key of `REASONS`."""
 
     ticket: Ticket

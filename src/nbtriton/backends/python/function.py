@@ -15,7 +15,6 @@ from nbtriton.backends.python.loop import without_running_loop
 from nbtriton.backends.python.running import CURRENT, Running, enter_live, leave_live
 from nbtriton.backends.python.tensor import Tensor, own_outputs, wire_array
 from nbtriton.backends.ragged import layout
-from nbtriton.backends.synchronize import wait_for_outputs
 from nbtriton.backends.tracebacks import execute_error
 from nbtriton.config import ModelConfig, input_specs, output_specs
 from nbtriton.errors import TritonError as EngineError
@@ -71,7 +70,6 @@ class FunctionInstance(BackendInstance):
             tensors.append(Tensor._wrap(*outputs.popitem()))
         own_outputs(tensors)
         arrays = {tensor._name: wire_array(tensor._array) for tensor in reversed(tensors)}
-        wait_for_outputs(arrays.values())
         return scatter_outputs(
             requests,
             arrays,

@@ -3,12 +3,11 @@
 # ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from itertools import chain
-from typing import Any
+from types import CoroutineType
+from typing import Any, Final, TypeGuard
 
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
 from nbtriton.backends.python.loop import LoopThread, Outcome, without_running_loop
@@ -17,7 +16,7 @@ from nbtriton.backends.python.responses import InferenceResponse, to_engine_resp
 from nbtriton.backends.python.running import CURRENT, Running, any_live, enter_live, leave_live
 from nbtriton.backends.python.sender import stop_answering_abandoned
 from nbtriton.backends.python.tensor import Tensor, own_outputs
-from nbtriton.backends.synchronize import to_host, wait_for_outputs
+from nbtriton.backends.synchronize import to_host
 from nbtriton.backends.tracebacks import describe, execute_error, load_error
 from nbtriton.errors import ModelError
 from nbtriton.errors import TritonError as EngineError
@@ -142,7 +141,7 @@ class PythonInstance(BackendInstance):
         assert self._execute is not None
         # A copy: the model may empty its list.
         result = self._execute(list(received))
-        if not inspect.iscoroutine(result):
+        if type(result) is not CoroutineType:
             return result
         if self._loop is None:
             self._loop = LoopThread(f"nbtriton-loop-{self._running.instance_name}")
@@ -166,17 +165,43 @@ class PythonInstance(BackendInstance):
         received: list[ReceivedRequest],
         result: object,
     ) -> list[Response | None]:
+        if not _all_plain(received, result):
+            result = self._checked(received, result)
+        tensors: list[Tensor] = []
+        for item in result:
+            if item is not None:
+                tensors += item._output_tensors
+        own_outputs(tensors)
+        responses: list[Response | None] = []
+        for item, request, view in zip(result, requests, received, strict=True):
+            if view._rescheduled:
+                responses.append(_run_again(view))
+            elif item is _SENT:
+                responses.append(None)
+            elif item is None:
+                _leave_open(view)
+                responses.append(None)
+            else:
+                # Answered by the returned response: a sender that was taken and not used is
+                # worthless now.
+                if view._sender is not None:
+                    view._sender.close()
+                responses.append(to_engine_response(item, request))
+        return responses
+
+    def _checked(self, received: list[ReceivedRequest], result: object) -> list[Any]:
+        """Return what ``execute`` returned if it may; `_SENT` stands for what a sender answered."""
         by_sender = [r._sender is not None and r._sender.was_used() for r in received]
         if result is None or all(by_sender):
-            result = [None] * len(requests)
+            result = [None] * len(received)
         if not isinstance(result, list):
             raise self._error(
                 f"Expected a list in the execute return, found type '{type(result)}'."
             )
-        if len(result) != len(requests):
+        if len(result) != len(received):
             raise self._error(
                 "Number of InferenceResponse objects do not match the number of InferenceRequest "
-                f"objects. InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) "
+                f"objects. InferenceRequest(s) size is:{len(received)}, and InferenceResponse(s) "
                 f"size is:{len(result)}\n"
             )
         for item, view in zip(result, received, strict=True):
@@ -190,22 +215,9 @@ class PythonInstance(BackendInstance):
                     "Expected an 'InferenceResponse' object in the execute function return list, "
                     f"found type '{type(item)}'."
                 )
-        responses: list[Response | None] = []
-        tensors = list(chain.from_iterable(r._output_tensors for r in result if r is not None))
-        own_outputs(tensors)
-        wait_for_outputs(tensor._array for tensor in tensors)
-        for item, request, view, sent in zip(result, requests, received, by_sender, strict=True):
-            if view._rescheduled:
-                responses.append(_run_again(view))
-            elif sent:
-                responses.append(None)
-            elif item is None:
-                _leave_open(view)
-                responses.append(None)
-            else:
-                _close(view)
-                responses.append(to_engine_response(item, request))
-        return responses
+        return [
+            _SENT if sent else item for item, sent in zip(result, by_sender, strict=True)
+        ]
 
     def _finish_decoupled(
         self,
@@ -257,6 +269,20 @@ class _Background:
                 _log.debug("answered in between: %s", request.request_id)
 
 
+# In the place of a response that the model sent itself: nothing of it is looked at again.
+_SENT: Final = InferenceResponse()
+
+
+def _all_plain(received: list[ReceivedRequest], result: object) -> TypeGuard[list[Any]]:
+    """Return True for the usual case: one response for each request, and no sender was taken."""
+    if type(result) is not list or len(result) != len(received):
+        return False
+    for item, view in zip(result, received, strict=True):
+        if type(item) is not InferenceResponse or view._sender is not None or view._rescheduled:
+            return False
+    return True
+
+
 def _leave_open(view: ReceivedRequest) -> None:
     # The model may answer later, from any thread that has the request or its sender. The sender
     # must exist now: when the last reference to it goes, it answers with an error.
@@ -266,16 +292,11 @@ def _leave_open(view: ReceivedRequest) -> None:
 
 def _run_again(view: ReceivedRequest) -> Response | None:
     """Hand the request back to its sequence; the error if that is not iterative."""
-    _close(view)
+    if view._sender is not None:
+        view._sender.close()
     try:
         view._backend_request.reschedule()
     except EngineError as error:
         # Triton logs this and leaves the client without an answer.
         return Response(error=error)
     return None
-
-
-def _close(view: ReceivedRequest) -> None:
-    # Answered by the returned response: a sender that was taken and not used is worthless now.
-    if view._sender is not None:
-        view._sender.close()

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections import Counter
 from collections.abc import Sequence
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
 
 from nbtriton.backends.python.errors import TritonModelException
 from nbtriton.backends.python.text import as_text
+from nbtriton.backends.synchronize import wait_for_outputs
 from nbtriton.errors import InvalidArgumentError, UnsupportedError
 from nbtriton.tensors import (
     Array,
@@ -153,20 +154,26 @@ def wire_array(array: Array) -> Array:
 
 
 def own_outputs(tensors: Sequence[Tensor]) -> None:
-    """Copy those numpy outputs whose memory somebody else can still write.
+    """Make outputs fit to leave the model: nobody else writes to them, and they are all written.
 
     In Triton outputs leave the process, so a model may send a buffer that it reuses, or its input.
-    Here they are handed over as they are; the reference counts tell when that is not safe. Call it
-    when ``execute`` has returned and its local variables are gone. Tensors of other libraries are
-    left alone: their memory has counts of its own.
+    Here they are handed over as they are; the reference counts tell when that is not safe, and
+    then a numpy array is copied. Call it when ``execute`` has returned and its local variables are
+    gone. Tensors of other libraries have counts of their own and are not copied; those on a GPU
+    are waited for.
     """
     views: list[Tensor] = []
+    foreign: list[Array] = []
     for tensor in tensors:
-        if type(tensor._array) is np.ndarray:
-            if _array_count(tensor) > _ARRAY_COUNT:
-                tensor._array = tensor._array.copy()
-            elif tensor._array.base is not None:
-                views.append(tensor)
+        array = tensor._array
+        if type(array) is not np.ndarray:
+            foreign.append(array)
+        elif getrefcount(array) > _ARRAY_COUNT:
+            tensor._array = array.copy()
+        elif array.base is not None:
+            views.append(tensor)
+    if foreign:
+        wait_for_outputs(foreign)
     if not views:
         return
     # Views of one batch share their base; it is ours if nothing else refers to it.
@@ -180,18 +187,19 @@ def own_outputs(tensors: Sequence[Tensor]) -> None:
         tensor._array = tensor._array.copy()
 
 
-def _array_count(tensor: Tensor) -> int:
-    array = tensor._array
-    return sys.getrefcount(array)
-
-
 def _base_count(tensor: Tensor) -> int:
     base = tensor._array.base
-    return sys.getrefcount(base)
+    return getrefcount(base)
+
+
+def _array_count() -> int:
+    tensor = Tensor._wrap("", np.empty(1))
+    array = tensor._array
+    return getrefcount(array)
 
 
 # Measured, because interpreters differ in how many references a call itself holds.
-_ARRAY_COUNT = _array_count(Tensor._wrap("", np.empty(1)))
+_ARRAY_COUNT = _array_count()
 _BASE_COUNT = _base_count(Tensor._wrap("", np.empty(1)[:]))
 
 
