@@ -204,12 +204,21 @@ class Instance:
         )  # fmt: skip
         self._batch_size = 0
         self.running = ()
-        outer, answering.owed = answering.owed, []
+        # On the direct path it is idle before it answers: what follows from the answer, such as the
+        # next step of an ensemble, may want it. (Before a sequence goes on, its state has to be
+        # kept; and a thread of its own is not idle while it answers.)
+        early = self.thread != self._thread.ident and owner.sequences is None
+        again = owner.free(self._index, requests) if early else 0
+        outer = answering.owed
+        owed = answering.owed = []
         try:
             self._answer(requests, responses, error)
         finally:
-            owed, answering.owed = answering.owed, outer
-            owner.finished(self._index, requests)
+            answering.owed = outer
+            if not early:
+                again = owner.free(self._index, requests)
+            if not self.decoupled:
+                owner.over(count - again)
             for function in owed:
                 function()
 

@@ -108,7 +108,10 @@ class ModelRuntime(Runtime):
         self._inbox: deque[tuple[Callable[..., list[Any]], Any]] = deque()
         self._owner = threading.Lock()
         self._woken_at: int | None = None
-        self._accepted = 0  # submitted and not yet finished; owned like the batcher
+        # Requests that were submitted (owned like the batcher), and those of them that are over.
+        self._taken = 0
+        self._over = 0
+        self._counting = threading.Lock()
         self._ending = False
         self._retiring = False
         self._shut = False
@@ -305,12 +308,25 @@ class ModelRuntime(Runtime):
         """The caller gave the request up."""
         self._post(self._on_cancel, request)
 
-    def finished(self, instance: int, requests: Sequence[InferenceRequest]) -> None:
-        """An instance is idle again."""
+    def free(self, instance: int, requests: Sequence[InferenceRequest]) -> int:
+        """An instance is idle again; return how many of the requests it is to see once more."""
+        again: Sequence[InferenceRequest] = ()
         idle = self._instances[instance]  # it may leave with this
-        self._post(self._on_finish, (instance, requests))
+        if self.sequences is None:
+            self._post(self._on_idle, instance)
+        else:
+            again = [request for request in requests if request.take_again()]
+            self._post(self._on_idle_in_sequence, (instance, requests, again))
         if self._limiter is not None:
             self._limiter.finished(idle)
+        return len(again)
+
+    def over(self, count: int) -> None:
+        """Nothing more comes of so many requests."""
+        with self._counting:
+            self._over += count
+        if self._retiring:
+            self._post(self._on_over, None)
 
     def record(self, record: tuple[Any, ...]) -> None:
         """Keep one execution for the views: what `BatchRecord` has behind model and version."""
@@ -373,7 +389,7 @@ class ModelRuntime(Runtime):
             waits.check()
 
     def _on_submit(self, request: InferenceRequest) -> list[Decision]:
-        self._accepted += 1
+        self._taken += 1
         return self._batcher.submit(monotonic_ns(), request)
 
     def _line_up(self, decisions: Sequence[Decision]) -> None:
@@ -388,19 +404,19 @@ class ModelRuntime(Runtime):
             with self._order_lock:
                 self._order.accept(request.number)
 
-    def _on_finish(self, fact: tuple[int, Sequence[InferenceRequest]]) -> list[Decision]:
-        instance, requests = fact
-        batcher = self._batcher
-        again: Sequence[InferenceRequest] = ()
-        if isinstance(batcher, SequenceBatcher):
-            again = [request for request in requests if request.take_again()]
-            decisions = batcher.finish(monotonic_ns(), instance, requests, again)
-        else:
-            decisions = batcher.finish(monotonic_ns(), instance)
-        if not self.interface.decoupled:
-            self._accepted -= len(requests) - len(again)
+    def _on_idle(self, instance: int) -> list[Decision]:
+        assert isinstance(self._batcher, Batcher)
+        return self._batcher.finish(monotonic_ns(), instance)
+
+    def _on_idle_in_sequence(
+        self, fact: tuple[int, Sequence[InferenceRequest], Sequence[InferenceRequest]]
+    ) -> list[Decision]:
+        assert isinstance(self._batcher, SequenceBatcher)
+        return self._batcher.finish(monotonic_ns(), *fact)
+
+    def _on_over(self, _: None) -> list[Decision]:
         self._maybe_end()
-        return decisions
+        return []
 
     def _on_cancel(self, request: InferenceRequest) -> list[Decision]:
         return self._batcher.cancel(monotonic_ns(), request)
@@ -437,7 +453,7 @@ class ModelRuntime(Runtime):
         self._post(self._on_wake, None)
 
     def _maybe_end(self) -> None:
-        if self._retiring and self._accepted == 0 and not self._ending:
+        if self._retiring and self._taken == self._over and not self._ending:
             self._ending = True
             # Not here: the last batch may have run on the very thread that is to be joined.
             threading.Thread(
@@ -480,12 +496,7 @@ class ModelRuntime(Runtime):
                 self.statistics.failure(1, monotonic_ns() - request.start_ns)
         request.fail(error)
         if not self.interface.decoupled:
-            self._post(self._on_closed, None)
-
-    def _on_closed(self, _: None) -> list[Decision]:
-        self._accepted -= 1
-        self._maybe_end()
-        return []
+            self.over(1)
 
     # -- responses -------------------------------------------------------------------------------
 
@@ -510,7 +521,7 @@ class ModelRuntime(Runtime):
                     self._sending.release()
         # A decoupled request lives until its final response, however long after execute.
         if final and self.interface.decoupled:
-            self._post(self._on_closed, None)
+            self.over(1)
 
     # -- what can be seen ------------------------------------------------------------------------
 
@@ -521,7 +532,8 @@ class ModelRuntime(Runtime):
         waiting = self._batcher.waiting
         return ModelSnapshot(
             self.name, self.version, state, reason, self.backend.platform or self.backend.name,
-            self.interface.max_batch_size, waiting, max(0, self._accepted - waiting), instances,
+            self.interface.max_batch_size, waiting, max(0, self._taken - self._over - waiting),
+            instances,
             books.inference_count, books.execution_count, books.counts["success"],
             books.counts["fail"], books.ns["success"], books.ns["queue"],
             books.ns["compute_input"], books.ns["compute_infer"], books.ns["compute_output"],
