@@ -194,7 +194,7 @@ class _Crew:
         self.wanted = tuple(frozenset(step.output_map) for step in plan.steps)
         own = interface.max_batch_size > 0
         batched = {
-            tensor: own if (step := plan.producer.get(tensor)) is None else self.batching[step]
+            tensor: self.batching[plan.producer[tensor]] if tensor in plan.producer else own
             for tensor in plan.bits
         }
         readers = Counter(chain(*plan.step_inputs, plan.outputs))
