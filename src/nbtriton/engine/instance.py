@@ -181,8 +181,7 @@ class Instance:
             request.execute_end_ns = end
             request.ridden_size = run.size
             queued += start - request.enqueued_ns
-            if request.enqueued_ns < oldest:
-                oldest = request.enqueued_ns
+            oldest = min(oldest, request.enqueued_ns)
             total += end - request.start_ns
             inferences += request.size
         count = len(requests)

@@ -118,9 +118,7 @@ class Statistics:
         """Return the entry that Triton's statistics endpoint gives for this version."""
         with self._lock:
             counts, ns = self.counts, self.ns
-            durations = {
-                field: {"count": counts[field], "ns": ns[field]} for field in _DURATIONS
-            }
+            durations = {field: {"count": counts[field], "ns": ns[field]} for field in _DURATIONS}
             return {
                 "name": name,
                 "version": str(version),

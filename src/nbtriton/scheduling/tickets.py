@@ -119,8 +119,7 @@ class Drop(NamedTuple):
     reason: str
 
 
-@dataclass(slots=True, frozen=True)
-class Leave:
+class Leave(NamedTuple):
     """A removed instance has finished and gets nothing more. ``reason`` is a key of `REASONS`."""
 
     instance: int

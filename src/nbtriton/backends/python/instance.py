@@ -165,7 +165,7 @@ class PythonInstance(BackendInstance):
         received: list[ReceivedRequest],
         result: object,
     ) -> list[Response | None]:
-        if not _all_plain(received, result):
+        if not _all_plain(result, received):
             result = self._checked(received, result)
         tensors: list[Tensor] = []
         for item in result:
@@ -215,9 +215,7 @@ class PythonInstance(BackendInstance):
                     "Expected an 'InferenceResponse' object in the execute function return list, "
                     f"found type '{type(item)}'."
                 )
-        return [
-            _SENT if sent else item for item, sent in zip(result, by_sender, strict=True)
-        ]
+        return [_SENT if sent else item for item, sent in zip(result, by_sender, strict=True)]
 
     def _finish_decoupled(
         self,
@@ -273,7 +271,7 @@ class _Background:
 _SENT: Final = InferenceResponse()
 
 
-def _all_plain(received: list[ReceivedRequest], result: object) -> TypeGuard[list[Any]]:
+def _all_plain(result: object, received: list[ReceivedRequest]) -> TypeGuard[list[Any]]:
     """Return True for the usual case: one response for each request, and no sender was taken."""
     if type(result) is not list or len(result) != len(received):
         return False
