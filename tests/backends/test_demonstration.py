@@ -106,7 +106,9 @@ def test_identity_counts_bytes(server):
 def test_identity_waits(server):
     delays = parameter("execute_delay_ms", 20) + parameter("instance_wise_delay_multiplier", 2)
     server.load(PAIR + delays + " instance_group { count: 3 }", name="m")
-    delays_s = sorted(i._model._delay_s for i in server._registry.entries["m"].latest._instances)
+    delays_s = sorted(
+        i._model._delay_s for i in server._registry.entries["m"].latest._instances.values()
+    )
     assert delays_s == [0.02, 0.04, 0.08]
     timing = server.infer("m", {"INPUT0": np.ones(4, np.float32)}).timing
     assert timing.compute_infer_ns >= 20_000_000
