@@ -92,3 +92,60 @@ def test_many_elements_are_found_whatever_is_in_them(items):
 def test_a_guess_at_the_lengths_is_never_taken_for_the_lengths(item):
     items = [item, b"between", b""] * 200
     assert deserialize_bytes(serialize_bytes(objects(items))).tolist() == items
+
+
+def plain(buffer):
+    """Walk from length to length; a message where something is cut off."""
+    items, offset = [], 0
+    while offset < len(buffer):
+        if offset + 4 > len(buffer):
+            left = len(buffer) - offset
+            return f"incomplete string length indicator, expecting 4 bytes but only {left} bytes available"
+        (length,) = struct.unpack_from("<I", buffer, offset)
+        offset += 4
+        if offset + length > len(buffer):
+            left = len(buffer) - offset
+            return f"incomplete string data, expecting string of length {length} but only {left} bytes available"
+        items.append(buffer[offset : offset + length])
+        offset += length
+    return items
+
+
+def found(buffer):
+    try:
+        array = deserialize_bytes(buffer)
+    except InvalidArgumentError as error:
+        return error.message
+    assert {*map(type, array)} <= {bytes}
+    return array.tolist()
+
+
+@given(
+    st.lists(st.sampled_from([b"", b"\0", b"a", b"ab\0", b"\0\0\0\0", b"text", b"\4", b"t" * 254]), min_size=1),
+    st.integers(1, 200),
+    st.sampled_from([None, 0, 1, 3, 4, 5, -1, -2, -5]),
+    st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from([0, 1, 4, 200, 255])), max_size=3),
+)  # fmt: skip
+def test_every_way_of_reading_finds_the_same(items, times, cut, damage):
+    # Repeated and damaged: all of one length, guessed by zeros, or neither.
+    buffer = bytearray(serialize_bytes(objects(items * times))[:cut])
+    for place, value in damage:
+        if buffer:
+            buffer[place % len(buffer)] = value
+    assert found(bytes(buffer)) == plain(bytes(buffer))
+
+
+@pytest.mark.parametrize("length", [0, 1, 255, 256, 70_000])
+def test_elements_of_one_length(length):
+    items = [bytes([n % 7]) * length for n in range(150)]
+    buffer = serialize_bytes(objects(items))
+    assert found(buffer) == items
+    assert found(buffer[:-1]) == plain(buffer[:-1])
+    assert found(buffer + b"\1") == plain(buffer + b"\1")
+
+
+def test_a_length_beyond_the_buffer_costs_no_memory():
+    buffer = b"\xff\xff\xff\xff" + bytes(2000)
+    assert found(buffer) == (
+        "incomplete string data, expecting string of length 4294967295 but only 2000 bytes available"
+    )
