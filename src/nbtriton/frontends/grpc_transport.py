@@ -39,8 +39,14 @@ _CODES = {
     "CANCELLED": grpc.StatusCode.CANCELLED,
     "UNKNOWN": grpc.StatusCode.UNKNOWN,
 }
-_OK: int = cygrpc.StatusCode.ok
 _NO_FLAGS = 0
+# Operations that carry nothing of their call, nor bring anything back that is looked at: one of each
+# serves all calls.
+_HEADERS = cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS)
+_OK = cygrpc.SendStatusFromServerOperation(None, cygrpc.StatusCode.ok, b"", _NO_FLAGS)
+_CLOSE = cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS)
+# Not to be written before the next message is there too.
+_MORE_FOLLOW: int = cygrpc.WriteFlag.buffer_hint
 # Calls that are matched in C while the thread is busy.
 _WAITING_CALLS = 32
 # A call that is answered sooner is not asked whether its client has left: one event less of four.
@@ -126,10 +132,9 @@ class Rpc:
         if message is None:
             self._finish(grpc.StatusCode.INTERNAL, "the call carries no message, or one too large")
             return
-        self._transport.arrived.append((self, message))
+        self._transport.arrived.append((self._answer, message))
 
-    def answer(self, message: bytes) -> None:
-        """Have the call's only message answered."""
+    def _answer(self, message: bytes) -> None:
         try:
             self._handler.answer(message, self)
         except Exception as error:
@@ -156,11 +161,7 @@ class Rpc:
         """Answer; from any thread, nothing happens if it was answered before."""
         if not self._claim():
             return
-        self._send(
-            cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS),
-            cygrpc.SendMessageOperation(message, _NO_FLAGS),
-            cygrpc.SendStatusFromServerOperation(None, _OK, b"", _NO_FLAGS),
-        )
+        self._send(_HEADERS, cygrpc.SendMessageOperation(message, _NO_FLAGS), _OK)
 
     def fail(self, error: TritonError) -> None:
         """Answer with an error; from any thread."""
@@ -170,7 +171,7 @@ class Rpc:
         if not self._claim():
             return
         self._send(
-            cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS),
+            _HEADERS,
             cygrpc.SendStatusFromServerOperation(None, code.value[0], _details(text), _NO_FLAGS),
         )
 
@@ -187,7 +188,7 @@ class Rpc:
     def _start(self, operations: tuple[Any, ...]) -> None:
         # Whoever takes the call out of the dict is the one to ask for its end.
         if self._transport.unwatched.pop(self, self) is None:
-            operations = (*operations, cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS))
+            operations = (*operations, _CLOSE)
         self._call.start_server_batch(operations, self._finished)
 
     def _finished(self, _: Any) -> None:
@@ -243,15 +244,22 @@ class StreamRpc:
 
     def _received(self, event: Any) -> None:
         message = event.batch_operations[0].message()
+        arrived = self._transport.arrived
         if message is None:  # nothing is to be read any more, however much room there is
-            if not self.is_gone:
-                self._stream.half_closed()
+            arrived.append((self._half_closed, b""))
             return
+        arrived.append((self._answer, message))
         with self._lock:
             self._in_flight += 1
             go_on = self._reading = self._in_flight < _MOST_IN_FLIGHT
         if go_on:
             self._read()
+
+    def _half_closed(self, _: bytes) -> None:
+        if not self.is_gone:
+            self._stream.half_closed()
+
+    def _answer(self, message: bytes) -> None:
         try:
             self._stream.message(message)
         except Exception as error:
@@ -307,6 +315,8 @@ class StreamRpc:
             if event is not None:
                 self._unread -= event
             message = self._outgoing.popleft() if self._outgoing else None
+            # Not the first one: what it shares its operations with would wait for ever.
+            flags = _MORE_FOLLOW if self._outgoing and self._started else _NO_FLAGS
             finishing = self._finishing
             if message is None and finishing is None:
                 self._sending = False
@@ -314,9 +324,9 @@ class StreamRpc:
         operations: list[Any] = []
         if not self._started:
             self._started = True
-            operations.append(cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS))
+            operations.append(_HEADERS)
         if message is not None:
-            operations.append(cygrpc.SendMessageOperation(message, _NO_FLAGS))
+            operations.append(cygrpc.SendMessageOperation(message, flags))
             size = len(message)
             self._call.start_server_batch(operations, lambda _: self._send_next(size))
             return
@@ -364,8 +374,8 @@ class Transport:
         self.rpcs: set[Rpc | StreamRpc] = set()
         # Calls whose end nobody has asked for yet, oldest first.
         self.unwatched: dict[Rpc, None] = {}
-        # Messages that are read and not yet looked at.
-        self.arrived: list[tuple[Rpc, bytes]] = []
+        # Messages that are read and not yet looked at, and who is to.
+        self.arrived: list[tuple[Callable[[bytes], None], bytes]] = []
         self._posted: deque[tuple[Any, Callable[..., None], tuple[Any, ...]]] = deque()
         self._awake = False
         self._waking = threading.Lock()
@@ -432,6 +442,9 @@ class Transport:
         with self._waking:
             if self._awake or self._ended:
                 return
+            if len(self._posted) == 1:  # sooner done here than said there
+                self._work_off(None)
+                return
             try:
                 call = self._posted[0][0]
             except IndexError:  # done already, on the way to something else
@@ -443,7 +456,10 @@ class Transport:
     def _work_off(self, _: Any) -> None:
         self._awake = False  # first: what is posted from now on wakes anew
         while self._posted:
-            _, function, arguments = self._posted.popleft()
+            try:
+                _, function, arguments = self._posted.popleft()
+            except IndexError:  # two threads may be here
+                return
             try:
                 function(*arguments)
             except Exception:
@@ -471,8 +487,8 @@ class Transport:
         else:
             event.call.start_server_batch(
                 (
-                    cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS),
-                    cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS),
+                    _HEADERS,
+                    _CLOSE,
                     cygrpc.SendStatusFromServerOperation(
                         None, cygrpc.StatusCode.unimplemented, b"", _NO_FLAGS
                     ),
@@ -516,8 +532,8 @@ class Transport:
 
     def _answer_arrived(self) -> None:
         arrived, self.arrived = self.arrived, []
-        for rpc, message in arrived:
-            rpc.answer(message)
+        for answer, message in arrived:
+            answer(message)
 
     def _watch_oldest(self) -> None:
         due = time.monotonic() - _PATIENCE_S
