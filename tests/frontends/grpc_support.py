@@ -10,7 +10,9 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
-__all__ = ["ONES", "Seen", "ask", "infer", "set_values", "stream", "tensor"]
+__all__ = [
+    "ONES", "Seen", "ask", "infer", "open_call", "open_stream", "set_values", "stream", "tensor",
+]  # fmt: skip
 
 ONES = np.ones(4, np.float32).tobytes()
 SERVICE = "/inference.GRPCInferenceService/"
@@ -89,16 +91,30 @@ class Seen:
     response: Any = field(default=None, compare=False)
 
 
+def open_call(channel: grpc.Channel, method: str = "ModelInfer") -> grpc.UnaryUnaryMultiCallable:
+    """Return what makes unary calls."""
+    return channel.unary_unary(
+        SERVICE + method,
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=getattr(pb, f"{method}Response").FromString,
+    )
+
+
+def open_stream(channel: grpc.Channel) -> grpc.StreamStreamMultiCallable:
+    """Return what opens streams of requests for inference."""
+    return channel.stream_stream(
+        SERVICE + "ModelStreamInfer",
+        request_serializer=pb.ModelInferRequest.SerializeToString,
+        response_deserializer=pb.ModelStreamInferResponse.FromString,
+    )
+
+
 def ask(
     channel: grpc.Channel, method: str, request: Any, *, metadata: Sequence[tuple[str, str]] = (),
     timeout_s: float = TIMEOUT_S, compression: grpc.Compression | None = None,
 ) -> Seen:  # fmt: skip
     """Make one unary call."""
-    call = channel.unary_unary(
-        SERVICE + method,
-        request_serializer=lambda message: message.SerializeToString(),
-        response_deserializer=getattr(pb, f"{method}Response").FromString,
-    )
+    call = open_call(channel, method)
     try:
         response = call(request, timeout=timeout_s, metadata=metadata, compression=compression)
     except grpc.RpcError as error:
@@ -110,9 +126,4 @@ def stream(
     channel: grpc.Channel, requests: Iterable[Any], *, timeout_s: float = TIMEOUT_S
 ) -> list[Any]:
     """Send requests on one stream, close it, and return all answers."""
-    call = channel.stream_stream(
-        SERVICE + "ModelStreamInfer",
-        request_serializer=pb.ModelInferRequest.SerializeToString,
-        response_deserializer=pb.ModelStreamInferResponse.FromString,
-    )
-    return list(call(iter(requests), timeout=timeout_s))
+    return list(open_stream(channel)(iter(requests), timeout=timeout_s))

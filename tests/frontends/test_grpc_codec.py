@@ -195,7 +195,7 @@ def test_responses_are_what_protobuf_writes(
         model_name="m",
         model_version=3,
         batches=False,
-        labels=lambda _: (),
+        labels=lambda *_: (),
     )
     found = pb.ModelInferResponse.FromString(data)
     assert (found.model_name, found.model_version, found.id) == ("m", "3", name)
@@ -219,7 +219,7 @@ def test_strings_and_bfloat16_travel_too() -> None:
     words = np.array([b"a", "é"], dtype=object)
     data = encode_response(
         Call(default=OutputRequest("binary")), {"S": words, "T": torch.ones(2, dtype=torch.bfloat16)},
-        {}, model_name="m", model_version=1, batches=False, labels=lambda _: (),
+        {}, model_name="m", model_version=1, batches=False, labels=lambda *_: (),
     )  # fmt: skip
     found = pb.ModelInferResponse.FromString(data)
     assert [output.datatype for output in found.outputs] == ["BYTES", "BF16"]

@@ -22,7 +22,15 @@ from tritonclient.utils import InferenceServerException
 from nbtriton.engine import Server
 from nbtriton.errors import UnavailableError
 from nbtriton.frontends import Endpoints, Limits, serve
-from tests.frontends.grpc_support import SERVICE, ask, infer, stream, tensor
+from tests.frontends.grpc_support import (
+    SERVICE,
+    ask,
+    infer,
+    open_call,
+    open_stream,
+    stream,
+    tensor,
+)
 
 TIMEOUT_S = 20
 
@@ -49,6 +57,22 @@ class Waiting:
         ]
 
 
+class Together:
+    """A model that answers eight requests at once."""
+
+    def execute(self, requests: Any) -> Any:
+        import triton_python_backend_utils as pb_utils
+
+        zeros = np.zeros((1, 4), np.float32)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", zeros)]) for _ in requests]
+
+
+TOGETHER = """
+name: "together" max_batch_size: 8
+input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [ 4 ] }
+dynamic_batching { preferred_batch_size: [ 8 ] max_queue_delay_microseconds: 10000000 }
+"""
 WAITING = """
 name: "waiting" max_batch_size: 1
 input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] }
@@ -290,6 +314,29 @@ def test_S6_errors_of_models(channel: Any) -> None:
     )
 
 
+def test_answers_that_are_ready_together_all_come(server: Server) -> None:
+    """What is held back for the message behind it must not hold back what it needs itself."""
+    server.load(TOGETHER, Together)
+    # Without these pings, or they would carry along whatever is held back.
+    quiet = (("grpc.http2.bdp_probe", 0),)
+    all_here = threading.Event()
+
+    def requests() -> Iterator[Any]:
+        yield from (infer("together", request_id=str(n)) for n in range(8))
+        all_here.wait(TIMEOUT_S)
+
+    with (
+        serve(server, http_port=None, metrics_port=None, grpc_port=0, grpc_options=quiet) as opened,
+        grpc.insecure_channel(f"127.0.0.1:{opened.grpc_port}") as channel,
+    ):
+        answers = open_stream(channel)(requests(), timeout=TIMEOUT_S)
+        found = [next(answers).infer_response.id for _ in range(8)]
+        all_here.set()
+        assert found == [*"01234567"]
+        assert list(answers) == []
+    server.unload("together", timeout_s=10)
+
+
 def test_S7_responses_of_one_request_keep_their_order(channel: Any) -> None:
     requests = [_streamed(50, request_id=str(n)) for n in range(8)]
     answers = stream(channel, requests)
@@ -303,11 +350,7 @@ def test_S7_responses_of_one_request_keep_their_order(channel: Any) -> None:
 
 
 def test_S8_a_cancelled_stream_cancels_its_requests(channel: Any, waiting: Any) -> None:
-    call = channel.stream_stream(
-        SERVICE + "ModelStreamInfer",
-        request_serializer=pb.ModelInferRequest.SerializeToString,
-        response_deserializer=pb.ModelStreamInferResponse.FromString,
-    )
+    call = open_stream(channel)
     keep_open = threading.Event()
 
     def requests() -> Iterator[Any]:
@@ -325,11 +368,7 @@ def test_S8_a_cancelled_stream_cancels_its_requests(channel: Any, waiting: Any) 
 
 
 def test_S9_a_cancelled_call_cancels_its_request(channel: Any, waiting: Any) -> None:
-    call = channel.unary_unary(
-        SERVICE + "ModelInfer",
-        request_serializer=pb.ModelInferRequest.SerializeToString,
-        response_deserializer=pb.ModelInferResponse.FromString,
-    )
+    call = open_call(channel)
     future = call.future(infer("waiting"))
     assert waiting.running.wait(TIMEOUT_S)
     future.cancel()
@@ -344,11 +383,7 @@ def test_X1_a_deadline_cancels_the_request(channel: Any, waiting: Any) -> None:
 
 def test_a_client_that_goes_away_cancels_its_request(url: str, waiting: Any) -> None:
     with grpc.insecure_channel(url) as leaving:
-        call = leaving.unary_unary(
-            SERVICE + "ModelInfer",
-            request_serializer=pb.ModelInferRequest.SerializeToString,
-            response_deserializer=pb.ModelInferResponse.FromString,
-        )
+        call = open_call(leaving)
         future = call.future(infer("waiting"))
         assert waiting.running.wait(TIMEOUT_S)
     assert future.done()
@@ -377,11 +412,7 @@ def test_a_client_that_does_not_listen_is_cut_off(server: Server, waiting: Any) 
         serve(server, http_port=None, metrics_port=None, grpc_port=0, limits=limits) as endpoints,
         grpc.insecure_channel(f"127.0.0.1:{endpoints.grpc_port}") as channel,
     ):
-        call = channel.stream_stream(
-            SERVICE + "ModelStreamInfer",
-            request_serializer=pb.ModelInferRequest.SerializeToString,
-            response_deserializer=pb.ModelStreamInferResponse.FromString,
-        )
+        call = open_stream(channel)
         large = infer("flexible", [tensor(datatype="INT32", shape=[1 << 18])], [b"\0" * (1 << 20)])
         answers = call(iter([infer("waiting"), *[large] * 40]))
         # Without a single answer read: what still runs for it is given up.
@@ -460,11 +491,7 @@ def test_a_taken_port_is_an_error_and_leaves_nothing(server: Server) -> None:
 def test_closing_waits_for_what_runs(server: Server, waiting: Any) -> None:
     endpoints = serve(server, http_port=None, metrics_port=None, grpc_port=0)
     with grpc.insecure_channel(f"127.0.0.1:{endpoints.grpc_port}") as channel:
-        call = channel.unary_unary(
-            SERVICE + "ModelInfer",
-            request_serializer=pb.ModelInferRequest.SerializeToString,
-            response_deserializer=pb.ModelInferResponse.FromString,
-        )
+        call = open_call(channel)
         future = call.future(infer("waiting"))
         assert waiting.running.wait(TIMEOUT_S)
         closer = threading.Thread(target=endpoints.close, kwargs={"drain_s": TIMEOUT_S})
@@ -479,11 +506,7 @@ def test_closing_waits_for_what_runs(server: Server, waiting: Any) -> None:
 def test_closing_cuts_off_what_does_not_end(server: Server, waiting: Any) -> None:
     endpoints = serve(server, http_port=None, metrics_port=None, grpc_port=0)
     with grpc.insecure_channel(f"127.0.0.1:{endpoints.grpc_port}") as channel:
-        call = channel.unary_unary(
-            SERVICE + "ModelInfer",
-            request_serializer=pb.ModelInferRequest.SerializeToString,
-            response_deserializer=pb.ModelInferResponse.FromString,
-        )
+        call = open_call(channel)
         future = call.future(infer("waiting"))
         assert waiting.running.wait(TIMEOUT_S)
         endpoints.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["encode_response", "encode_stream_error", "encode_stream_response"]
 
-Labels = Callable[[str], Sequence[str]]
+# Labels of a model's version and output.
+Labels = Callable[[str, int, str], Sequence[str]]
 _FINAL = "triton_final_response"
 _LIMIT = (1 << 31) - 1
 
@@ -48,7 +50,7 @@ def encode_response(
     batches : bool
         Whether the first dimension is the batch, for classification.
     labels : callable
-        ``labels(output)`` gives the class labels of an output.
+        ``labels(model_name, model_version, output)`` gives the class labels of an output.
 
     Raises
     ------
@@ -66,17 +68,21 @@ def encode_response(
     for name, array in outputs.items():
         wanted = call.wanted(name)
         if wanted.classes:
-            array = classify(array, wanted.classes, batches, labels(name))  # noqa: PLW2901
+            classes = labels(model_name, model_version, name)
+            array = classify(array, wanted.classes, batches, classes)  # noqa: PLW2901
+        elif wanted.lease is None and type(array) is np.ndarray and array.flags.c_contiguous:
+            fields = _plain_fields(name, array.dtype, array.shape)
+            if fields is not None:
+                parts.append(fields[0])
+                raw += (fields[1], array)  # joined without a copy in between
+                continue
         parts.append(_output_field(name, datatype_of(array), shape_of(array)))
         if wanted.lease is not None:
             write_shared(wanted.lease.view, array, name)
             raw.append(b"\x32\x00")
             continue
-        if type(array) is np.ndarray and array.dtype.kind in "fiub" and array.flags.c_contiguous:
-            raw += (b"\x32", varint(array.nbytes), array)  # joined without a copy in between
-        else:
-            blob = wire_bytes(array)
-            raw += (b"\x32", varint(len(blob)), blob)
+        blob = wire_bytes(array)
+        raw += (b"\x32", varint(len(blob)), blob)
     data = b"".join([*parts, *raw])
     if len(data) > _LIMIT:
         raise InvalidArgumentError(
@@ -100,6 +106,18 @@ def _output_field(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
     message.outputs.add(name=name, datatype=datatype, shape=shape)
     field: bytes = message.SerializeToString()
     return field
+
+
+@lru_cache(maxsize=1024)
+def _plain_fields(
+    name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> tuple[bytes, bytes] | None:
+    """Return an output's field, and what stands before its bytes, if these are the array's own."""
+    if dtype.kind not in "fiub":
+        return None
+    size = math.prod(shape) * dtype.itemsize
+    field = _output_field(name, datatype_of(np.empty(0, dtype)), shape)
+    return field, b"\x32" + varint(size)
 
 
 def _parameters(parameters: Mapping[str, Any]) -> bytes:

@@ -111,7 +111,7 @@ class GrpcInference:
                 model_name=interface.name,
                 model_version=version,
                 batches=interface.max_batch_size > 0,
-                labels=partial(self.service.labels, interface.name, version),
+                labels=self.service.labels,
             )
         except TritonError:
             raise

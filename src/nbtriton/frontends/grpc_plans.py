@@ -40,6 +40,9 @@ _MOST_PLANS = 256
 
 @dataclass(slots=True)
 class _Plan:
+    # What stands before the tensors, up to where an id may be and behind it.
+    before: bytes
+    after: bytes
     model: str
     version: int
     # Name, dtype, shape, and the field's tag and length as they stand before the bytes.
@@ -56,24 +59,23 @@ class GrpcPlans:
 
     def __init__(self) -> None:
         self._plans: dict[bytes, _Plan] = {}
+        # The one that was used last for each first field, which is the model's name.
+        self._last: dict[bytes, _Plan] = {}
 
     def read(self, data: bytes) -> tuple[str, int, InferCall] | None:
         """Return model, version and call of a request like one before; None if it is like none."""
-        found = _split(data)
+        found = self._like_the_last(data) or self._like_another(data)
         if found is None:
             return None
-        key, id_at, id_end, at = found
-        plan = self._plans.get(key)
-        if plan is None or len(data) - at != plan.size:
-            return None
+        plan, id_at, id_end, at = found
         arrays: dict[str, Array] = {}
         for name, dtype, shape, size, head in plan.inputs:
-            end = at + len(head)
-            if data[at:end] != head:
+            if not data.startswith(head, at):
                 return None
-            array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data, end)
+            at += len(head)
+            array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data, at)
             arrays[name] = array if array.flags.aligned else array.copy()
-            at = end + size
+            at += size
         options = dict(plan.options)
         if id_end > id_at:
             try:
@@ -82,6 +84,36 @@ class GrpcPlans:
                 return None
         call = InferCall(arrays, plan.outputs, plan.default, options, [], plan.empty_final)
         return plan.model, plan.version, call
+
+    def _like_the_last(self, data: bytes) -> tuple[_Plan, int, int, int] | None:
+        """Compare with the request before: that takes a quarter of what splitting takes."""
+        try:
+            plan = self._last[data[: data[1] + 2]]
+            if not data.startswith(plan.before):
+                return None
+            at = id_at = id_end = len(plan.before)
+            if data[at] == _ID:
+                if data[at + 1] > 0x7F:
+                    return None
+                id_at = at + 2
+                at = id_end = id_at + data[at + 1]
+        except (IndexError, KeyError):
+            return None
+        if not data.startswith(plan.after, at):
+            return None
+        at += len(plan.after)
+        return (plan, id_at, id_end, at) if len(data) - at == plan.size else None
+
+    def _like_another(self, data: bytes) -> tuple[_Plan, int, int, int] | None:
+        found = _split(data)
+        if found is None:
+            return None
+        key, _, id_at, id_end, at = found
+        plan = self._plans.get(key)
+        if plan is None or len(data) - at != plan.size:
+            return None
+        self._last[data[: data[1] + 2]] = plan
+        return plan, id_at, id_end, at
 
     def learn(self, data: bytes, request: Any, version: int, call: InferCall) -> None:
         """Remember how a request was read, if another like it can be read the same way."""
@@ -106,21 +138,23 @@ class GrpcPlans:
             total += len(head) + len(content)
         if len(self._plans) >= _MOST_PLANS:
             self._plans.clear()
+            self._last.clear()
         options = {key: value for key, value in call.options.items() if key != "request_id"}
-        self._plans[found[0]] = _Plan(
-            request.model_name, version, tuple(described), call.outputs, call.default, options,
+        key, id_field = found[:2]
+        self._plans[key] = _Plan(
+            key[:id_field], key[id_field:], request.model_name, version, tuple(described), call.outputs, call.default, options,
             call.empty_final, total,
         )  # fmt: skip
 
 
-def _split(data: bytes) -> tuple[bytes, int, int, int] | None:
+def _split(data: bytes) -> tuple[bytes, int, int, int, int] | None:
     """Find the request id and where the tensors begin.
 
     Returns
     -------
-    key, id_at, id_end, raw_at
-        The key is what stands before the tensors, without the id; None if there is anything that
-        protobuf had better read.
+    key, id_field, id_at, id_end, raw_at
+        The key is what stands before the tensors, without the id, whose field was at `id_field`;
+        None if there is anything that protobuf had better read.
     """
     at = field_at = id_at = id_end = id_field = 0
     end = len(data)
@@ -146,8 +180,8 @@ def _split(data: bytes) -> tuple[bytes, int, int, int] | None:
     if at > end:
         return None
     if id_end:
-        return data[:id_field] + data[id_end:at], id_at, id_end, at
-    return data[:at], 0, 0, at
+        return data[:id_field] + data[id_end:at], id_field, id_at, id_end, at
+    return data[:at], at, 0, 0, at
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
