@@ -26,6 +26,7 @@ BENCHES = {
     "scale": "scale",
     "import": "imports",
     "memory": "memory",
+    "others": "others",
 }
 
 

@@ -158,12 +158,13 @@ class Result:
 
     @property
     def met(self) -> bool | None:
-        """Whether every target is kept, aims aside; None where that cannot be told here."""
+        """Whether every target is kept, aims aside; None without one, and where none can be told."""
         if self.wrong:
             return False
-        if self.value is None:
+        targets = [target for target in self.figure.targets if not target.aim]
+        if self.value is None or not targets:
             return None
-        told = [t.met(self.ratio, self.value) for t in self.figure.targets if not t.aim]
+        told = [target.met(self.ratio, self.value) for target in targets]
         if False in told:
             return False
         return None if None in told else True

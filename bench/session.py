@@ -6,10 +6,11 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeVar
 
 import nbtriton
 from bench.figures import Measure, Missing, Sides
@@ -23,6 +24,8 @@ from nbtriton.repository.reference import (
 )
 
 __all__ = ["Session"]
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -43,8 +46,13 @@ class Session:
     interval_ms: int = 400
     short: bool = False
     _ours: dict[tuple[Model, ...], nbtriton.Server] = field(default_factory=dict)
+    _current: tuple[object, Any] | None = None
+    _current_stack: ExitStack = field(default_factory=ExitStack)
     _served: dict[tuple[Model, ...], ReferenceServer] = field(default_factory=dict)
     _real: dict[tuple[Model, ...], ReferenceServer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.stack.push(self._current_stack)
 
     @cached_property
     def reference(self) -> Reference:
@@ -83,6 +91,22 @@ class Session:
             running = launch(command, folder, os.environ)
             self._served[models] = self.stack.enter_context(running)
         return self._served[models]
+
+    def one_at_a_time(self, key: object, start: Callable[[], AbstractContextManager[T]]) -> T:
+        """Return what was started under a key; what was there under another has ended before.
+
+        What could not be started is not tried again: its `Missing` is raised once more.
+        """
+        if self._current is None or self._current[0] is not key:
+            self._current_stack.close()
+            try:
+                self._current = (key, self._current_stack.enter_context(start()))
+            except Missing as error:
+                self._current = (key, error)
+        if isinstance(self._current[1], Missing):
+            raise self._current[1]
+        found: T = self._current[1]
+        return found
 
     def beside(
         self, models: Sequence[Model], ours: Measure, theirs: Callable[[Reference, str], float]

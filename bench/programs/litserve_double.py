@@ -1,0 +1,36 @@
+"""LitServe: doubles rows of numbers, batched. ``python litserve_double.py PORT``."""
+
+import sys
+
+import litserve as ls
+import numpy as np
+
+
+class Double(ls.LitAPI):
+    def setup(self, device):
+        pass
+
+    def decode_request(self, request):
+        return np.asarray(request["input"], np.float32)
+
+    def batch(self, inputs):
+        return np.stack(inputs)
+
+    def predict(self, x):
+        return x * 2
+
+    def unbatch(self, output):
+        return list(output)
+
+    def encode_response(self, output):
+        return {"output": output.tolist()}
+
+
+if __name__ == "__main__":
+    # 1 ms: with the usual 10 ms and more, a lone request would wait for nobody that long.
+    api = Double(max_batch_size=32, batch_timeout=0.001)
+    server = ls.LitServer(api, accelerator="cpu", workers_per_device=1, fast_queue=True)
+    server.run(
+        host="127.0.0.1", port=int(sys.argv[1]), generate_client_file=False,
+        log_level="error", access_log=False,
+    )  # fmt: skip

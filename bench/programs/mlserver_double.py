@@ -1,0 +1,46 @@
+"""MLServer: doubles rows of numbers, batched. ``python mlserver_double.py PORT GRPC METRICS``."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from mlserver import MLModel
+from mlserver.codecs import NumpyCodec
+from mlserver.types import InferenceRequest, InferenceResponse
+
+
+class Double(MLModel):
+    async def load(self) -> bool:
+        return True
+
+    async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+        x = NumpyCodec.decode_input(payload.inputs[0])
+        return InferenceResponse(
+            model_name=self.name, outputs=[NumpyCodec.encode_output("OUT", x * 2)]
+        )
+
+
+if __name__ == "__main__":
+    http, grpc, metrics = map(int, sys.argv[1:4])
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "mlserver_double.py").write_text(Path(__file__).read_text())
+        Path(folder, "settings.json").write_text(
+            json.dumps(
+                {
+                    "host": "127.0.0.1", "http_port": http, "grpc_port": grpc,
+                    "metrics_port": metrics, "debug": False,
+                }
+            )
+        )  # fmt: skip
+        Path(folder, "model-settings.json").write_text(
+            json.dumps(
+                {
+                    "name": "double", "implementation": "mlserver_double.Double",
+                    # 1 ms: a lone request would wait for nobody longer than that.
+                    "max_batch_size": 32, "max_batch_time": 0.001,
+                }
+            )
+        )  # fmt: skip
+        subprocess.run([Path(sys.executable).with_name("mlserver"), "start", folder], check=True)

@@ -1,0 +1,139 @@
+"""A client that adds as little as it can: one prepared HTTP request on kept connections, in a loop.
+
+The same for every server that is compared over HTTP, so that none is measured through a slower one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from statistics import median
+from time import perf_counter_ns
+from typing import cast
+
+from bench.figures import Missing
+from bench.load import Measured
+
+__all__ = ["Post", "wait_until_answered"]
+
+
+class _Connection(asyncio.Protocol):
+    """Sends the request again whenever it was answered."""
+
+    def __init__(self, request: bytes, took_ns: list[int]) -> None:
+        self._request = request
+        self._took_ns = took_ns
+        self._write: Callable[[bytes], None] | None = None
+        self._got = b""
+        self._sent_ns = 0
+        self.failed = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._write = cast("asyncio.Transport", transport).write
+        self._send()
+
+    def data_received(self, data: bytes) -> None:
+        got = self._got = self._got + data if self._got else data
+        end = got.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        head = got[:end].lower()
+        at = head.find(b"content-length:")
+        if at >= 0:
+            if len(got) < end + 4 + int(head[at + 15 :].split(b"\r\n", 1)[0]):
+                return
+        elif not got.endswith(b"\r\n0\r\n\r\n"):
+            # In chunks, of which the last is empty.
+            return
+        if b" 200 " not in head[:16]:
+            self.failed = got[:300].decode(errors="replace")
+            return
+        self._took_ns.append(perf_counter_ns() - self._sent_ns)
+        self._got = b""
+        self._send()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.failed and exc is not None:
+            self.failed = str(exc)
+
+    def _send(self) -> None:
+        assert self._write is not None
+        self._sent_ns = perf_counter_ns()
+        self._write(self._request)
+
+
+class Post:
+    """A POST of JSON to one path of a server on this machine."""
+
+    def __init__(self, port: int, path: str, body: bytes) -> None:
+        self.port, self.path, self.body = port, path, body
+        self._request = (
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        ).encode() + body
+
+    def once(self) -> bytes:
+        """Send it once and return the answer's body; an error status is `Missing`."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", self.path, self.body, headers)
+            reply = connection.getresponse()
+            answer = reply.read()
+        finally:
+            connection.close()
+        if reply.status != 200:
+            raise Missing(f"{self.path} answered {reply.status}: {answer[:200]!r}")
+        return answer
+
+    def load(self, connections: int, seconds: float) -> Measured:
+        """Keep as many connections busy for so long."""
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(self._load(connections, seconds))
+
+    async def _load(self, connections: int, seconds: float) -> Measured:
+        loop = asyncio.get_running_loop()
+        took: list[int] = []
+        opened = [
+            await loop.create_connection(
+                lambda: _Connection(self._request, took), "127.0.0.1", self.port
+            )
+            for _ in range(connections)
+        ]
+        # A tenth to warm up.
+        await asyncio.sleep(seconds / 10)
+        begin, first = perf_counter_ns(), len(took)
+        await asyncio.sleep(seconds)
+        end, last = perf_counter_ns(), len(took)
+        for transport, _ in opened:
+            transport.abort()
+        failed = next((protocol.failed for _, protocol in opened if protocol.failed), "")
+        if failed or first == last:
+            raise Missing(f"{self.path} failed under load: {failed or 'no answer'}")
+        return Measured((last - first) / (end - begin) * 1e9, median(took[first:last]) / 1000)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's, where there is one: a client twice as fast."""
+    with suppress(ImportError):
+        import uvloop
+
+        return uvloop.new_event_loop
+    return None
+
+
+def wait_until_answered(post: Post, alive: Callable[[], bool], timeout_s: float) -> None:
+    """Ask until the server gives its first answer; a server that ended is `Missing`."""
+    deadline = time.monotonic() + timeout_s
+    said = "nothing"
+    while time.monotonic() < deadline and alive():
+        try:
+            post.once()
+            return
+        except (Missing, OSError) as error:
+            said = str(error)
+        time.sleep(0.2)
+    raise Missing(f"the server did not come up ({said})")
