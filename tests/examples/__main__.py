@@ -15,6 +15,7 @@ import contextlib
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -91,7 +92,9 @@ def run_line(line: Line, site: Site) -> str:
     except Skipped as skipped:
         status, reason = "SKIP", f"  {skipped}"
     except (Exception, pytest.fail.Exception) as error:  # the latter: pytest.raises saw nothing
-        status, story = "FAIL", f"{type(error).__name__}: {error}"
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}:{last.lineno}: {last.line}"
+        status, story = "FAIL", f"{where}\n{type(error).__name__}: {error}"
     row = f"{line.row:>2} " if line.row else "   "
     print(f"{status} {row} {line.name:66} {time.monotonic() - start:6.1f} s{reason}", flush=True)
     for text in story.splitlines():

@@ -63,7 +63,8 @@ class EnsembleRuntime(Runtime):
     def __init__(self, config: ModelConfig, version: int, resolve: Resolve) -> None:
         super().__init__(config, version)
         self.plan = ensemble_plan(config)
-        limit = config.ensemble_scheduling.max_inflight_requests
+        # The messages of an older tritonclient do not have it.
+        limit: int = getattr(config.ensemble_scheduling, "max_inflight_requests", 0)
         self.gates = [StepGate(limit) for _ in self.plan.steps] if limit else []
         self.resolve = resolve
         self._lock = threading.Lock()

@@ -106,8 +106,8 @@ def raw_image_client(site: Site, model: str) -> None:
             stub.ModelMetadata(pb.ModelMetadataRequest(name=model)),
             stub.ModelConfig(pb.ModelConfigRequest(name=model)).config,
         )
-        sent = [array for _, array in _requests(network, site, ("NONE",))]
-        requests = [_raw_request(network, array) for array in sent]
+        sent = dict(_requests(network, site, ("NONE",)))
+        requests = [_raw_request(network, array, name) for name, array in sent.items()]
         waiting = [stub.ModelInfer.future(request) for request in requests]
         answers = [
             [stub.ModelInfer(request) for request in requests],
@@ -116,7 +116,10 @@ def raw_image_client(site: Site, model: str) -> None:
         stream = list(stub.ModelStreamInfer(iter(requests)))
         assert [each.error_message for each in stream] == [""] * len(requests)
         for responses in (*answers, [each.infer_response for each in stream]):
-            for array, response in zip(sent, responses, strict=True):
+            # In any order: the model may have several instances.
+            assert sorted(response.id for response in responses) == sorted(sent)
+            for response in responses:
+                array = sent[response.id]
                 (output,) = response.outputs
                 assert output.datatype == "BYTES"
                 found = _strings(response.raw_output_contents[0])
@@ -229,8 +232,8 @@ def _arguments(
     }
 
 
-def _raw_request(network: Network, array: np.ndarray) -> Any:
-    request = pb.ModelInferRequest(model_name=network.model)
+def _raw_request(network: Network, array: np.ndarray, name: str) -> Any:
+    request = pb.ModelInferRequest(model_name=network.model, id=name)
     request.inputs.add(name=network.input, datatype="FP32", shape=array.shape)
     output = request.outputs.add(name=network.output)
     output.parameters["classification"].int64_param = CLASSES
