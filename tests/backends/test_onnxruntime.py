@@ -5,15 +5,19 @@ from __future__ import annotations
 import builtins
 import logging
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
+import tritonclient.http as httpclient
 
 import nbtriton as nt
 from nbtriton.config import as_config, to_dict
 from nbtriton.engine.loading import complete_model
 from nbtriton.errors import LoadError
+from nbtriton.frontends import serve
+from nbtriton.repository.validation import validate_repository
 from tests.backends.fakes import Request, Timer
 from tests.backends.onnx_models import helper, model, same, sum_and_difference, tensor
 
@@ -252,6 +256,32 @@ def test_files_protos_and_bytes_are_served_and_written(server, tmp_path):
             assert before == after
 
 
+def test_weights_in_files_of_their_own_are_found_and_written_along(server, tmp_path):
+    import onnx
+
+    weights = np.arange(4, dtype=np.float32)
+    proto = model(
+        [("Add", "IN W", "OUT")],
+        [tensor("IN", ["b", 4])],
+        [tensor("OUT", ["b", 4])],
+        [onnx.numpy_helper.from_array(weights, "W")],
+    )
+    file = tmp_path / "net.onnx"
+    (tmp_path / "weights").mkdir()
+    onnx.save(
+        proto, file, save_as_external_data=True, location="weights/net.data", size_threshold=0
+    )
+    (tmp_path / "other.data").write_bytes(b"not its own")
+    server.load(None, file, name="m")
+    server.export(tmp_path / "out")
+    with nt.Server(gpus=()) as again:
+        again.load_repository(tmp_path / "out")
+        found = again.infer("m", {"IN": np.ones((1, 4), np.float32)})["OUT"]
+    assert found.tolist() == [[1, 2, 3, 4]]
+    written = {p.name for p in (tmp_path / "out" / "m" / "1").rglob("*") if p.is_file()}
+    assert written == {"net.onnx", "net.data"}
+
+
 def test_a_repository_without_a_configuration_is_read(server, tmp_path):
     for name, file in (("plain", "model.onnx"), ("folder", "model.onnx/model.onnx")):
         path = tmp_path / name / "1" / file
@@ -275,6 +305,49 @@ def test_a_missing_file_and_one_that_is_no_model(tmp_path):
     assert refused(gone, "") == f"Unavailable: unable to find '{gone}' for model instance 'm'"
     gone.write_bytes(b"no model")
     assert refused(gone, "").startswith("Internal: onnx runtime error 7: Load model from ")
+
+
+def test_a_repository_is_validated_without_being_served(tmp_path):
+    for name, text in (("good", ""), ("bad", 'input { name: "in" data_type: TYPE_FP32 dims: 4 }')):
+        folder = tmp_path / name / "1"
+        folder.mkdir(parents=True)
+        (folder / "model.onnx").write_bytes(same().SerializeToString())
+        (tmp_path / name / "config.pbtxt").write_text("max_batch_size: 8 " + text)
+    bad, good = validate_repository(tmp_path)
+    assert str(good) == "good: OK"
+    assert str(bad).endswith("unexpected inference input 'in', allowed inputs are: IN;")
+
+
+def test_over_http(server):
+    server.load("max_batch_size: 8", sum_and_difference(("b", 2), "INT32"), name="m")
+    server.load("max_batch_size: 8", same(("b", 2), "BYTES"), name="s")
+    with serve(server, http_port=0) as endpoints:
+        client = httpclient.InferenceServerClient(f"127.0.0.1:{endpoints.http_port}")
+        metadata = client.get_model_metadata("m")
+        assert metadata["platform"] == "onnxruntime_onnx"
+        assert metadata["inputs"][0] == {"name": "INPUT0", "datatype": "INT32", "shape": [-1, 2]}
+        inputs = [httpclient.InferInput(f"INPUT{n}", [1, 2], "INT32") for n in (0, 1)]
+        for one in inputs:
+            one.set_data_from_numpy(np.array([[3, 4]], np.int32))
+        assert client.infer("m", inputs).as_numpy("OUTPUT0").tolist() == [[6, 8]]
+        text = httpclient.InferInput("IN", [1, 2], "BYTES")
+        text.set_data_from_numpy(np.array([["ä", "b\0c"]], object))
+        found = client.infer("s", [text]).as_numpy("OUT")
+        assert found.tolist() == [["ä".encode(), b"b\0c"]]
+        client.close()
+
+
+def test_requests_from_many_threads_get_their_own_answers(server):
+    server.load("max_batch_size: 8 instance_group { count: 2 }", sum_and_difference(), name="m")
+
+    def ask(number):
+        given = np.full((1 + number % 3, 4), number, np.float32)
+        found = server.infer("m", {"INPUT0": given, "INPUT1": given})
+        return (found["OUTPUT0"] == 2 * number).all() and not found["OUTPUT1"].any()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(ask, range(400)))
+    assert server.models()[0].inference_count == sum(1 + n % 3 for n in range(400))
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):

@@ -27,6 +27,7 @@ from nbtriton.repository.modelfile import (
     function_file,
     torch_file,
 )
+from nbtriton.repository.onnxfiles import external_files
 
 __all__ = ["TORCH_FORMATS", "ExportWarning", "Exported", "ExportedModel", "export_repository"]
 
@@ -378,7 +379,13 @@ def _copy_files(source: Path, place: Path, config: ModelConfig) -> None:
         )
     version = source if source.is_dir() and source.name == place.name else source.parent
     if version.name != place.name:  # in no repository
-        shutil.copyfile(source, place / source.name)
+        if source.is_dir():
+            shutil.copytree(source, place / source.name, ignore=ignored)
+        else:
+            shutil.copyfile(source, place / source.name)
+        for name in external_files(source):
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source.parent / name, place / name)
         defaults = {"python": "model.py", "pytorch": "model.pt", "onnxruntime": "model.onnx"}
         if defaults.get(config.backend) != source.name:
             config.default_model_filename = source.name

@@ -1,0 +1,33 @@
+"""Which other files an ONNX file needs: weights that it holds outside of itself."""
+
+from __future__ import annotations
+
+import mmap
+import re
+from pathlib import Path
+
+__all__ = ["external_files"]
+
+# StringStringEntryProto { key: "location", value: a path of up to 127 bytes } as protobuf writes it.
+_LOCATION = re.compile(rb"\x0a\x08location\x12([\x01-\x7f])")
+
+
+def external_files(path: Path) -> list[str]:
+    """Return the files that an ONNX file names, as far as they are there, relative to its folder.
+
+    Parameters
+    ----------
+    path : Path
+        Of any other kind of file or directory: none.
+    """
+    if path.suffix != ".onnx" or not path.is_file() or not path.stat().st_size:
+        return []
+    found: dict[str, None] = {}
+    folder = path.parent.resolve()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for match in _LOCATION.finditer(data):
+            name = data[match.end() : match.end() + match[1][0]].decode(errors="replace")
+            # ONNX Runtime, too, refuses what is outside the model's folder.
+            if "\0" not in name and (folder / name).resolve().is_relative_to(folder):
+                found[name] = None
+    return [name for name in found if (folder / name).is_file()]
