@@ -60,50 +60,53 @@ def encode_infer(
     TritonError
         An output cannot travel the way it was asked for.
     """
-    request_id = call.request_id
-    head = [b'{"id":%s,' % dumps(request_id) if request_id else b"{"]
-    head.append(_model_members(model_name, model_version))
-    if parameters:
-        head += (b',"parameters":', dumps(dict(parameters)))
-    head.append(b',"outputs":[')
+    members: list[bytes] = []
     blobs: list[bytes] = []
-    comma = b""
-    for name, raw in outputs.items():
+    for name, made in outputs.items():
         wanted = call.wanted(name)
-        array = raw
-        if wanted.classes:
-            array = classify(raw, wanted.classes, batches, labels(name))
+        array = classify(made, wanted.classes, batches, labels(name)) if wanted.classes else made
         datatype = datatype_of(array)
-        head += (comma, _output_members(name, datatype, shape_of(array)))
-        comma = b","
+        shape = shape_of(array)
         if wanted.kind == "binary":
             blob = wire_bytes(array)
-            head.append(b',"parameters":{"binary_data_size":%d}}' % len(blob))
+            members.append(_binary_output(name, datatype, shape, len(blob)))
             if blob:
                 blobs.append(blob)
         elif wanted.kind == "json":
-            head += (b',"data":', json_elements(array, datatype), b"}")
+            data = json_elements(array, datatype)
+            members.append(b'%s,"data":%s}' % (_output(name, datatype, shape), data))
         else:
             assert wanted.lease is not None
             write_shared(wanted.lease.view, array, name)
-            head.append(b"}")
-    head.append(b"]}")
-    text = b"".join(head)
+            members.append(_output(name, datatype, shape) + b"}")
+    request_id = call.request_id
+    text = b'%s%s%s,"outputs":[%s]}' % (
+        b'{"id":%s,' % dumps(request_id) if request_id else b"{",
+        _model(model_name, model_version),
+        b',"parameters":' + dumps(dict(parameters)) if parameters else b"",
+        b",".join(members),
+    )
     return Answer([text, *blobs], len(text) if blobs else 0)
 
 
-# The beginnings of answers, which are few.
+# What answers are made of; there are few different ones.
 @lru_cache(maxsize=256)
-def _model_members(name: str, version: int) -> bytes:
+def _model(name: str, version: int) -> bytes:
     return b'"model_name":%s,"model_version":"%d"' % (dumps(name), version)
 
 
 @lru_cache(maxsize=1024)
-def _output_members(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+def _output(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
     dims = ",".join(map(str, shape))
     return b'{"name":%s,"datatype":"%s","shape":[%s]' % (
         dumps(name), datatype.encode(), dims.encode(),
     )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _binary_output(name: str, datatype: str, shape: tuple[int, ...], size: int) -> bytes:
+    parameters = b',"parameters":{"binary_data_size":%d}}' % size
+    return _output(name, datatype, shape) + parameters
 
 
 def json_elements(array: Array, datatype: str) -> bytes:
