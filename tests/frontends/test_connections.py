@@ -30,6 +30,12 @@ output { name: "OUT" data_type: TYPE_FP32 dims: 4 }
 """
 
 
+FLEXIBLE = """
+input { name: "IN" data_type: TYPE_INT32 dims: -1 }
+output { name: "OUT" data_type: TYPE_INT32 dims: -1 }
+"""
+
+
 def ones(number: float = 1.0, request_id: str = "") -> dict[str, Any]:
     tensor = {"name": "IN", "shape": [1, 4], "datatype": "FP32", "data": [number] * 4}
     return {"id": request_id, "inputs": [tensor]}
@@ -417,22 +423,86 @@ def test_thousands_of_connections_leave_nothing(small: Server) -> None:
         until(lambda: not connections)
 
 
-def test_large_tensors_come_and_go_unharmed(repository) -> None:
-    array = np.arange(3_000_001, dtype=np.int32)
-    header = json.dumps(
-        {
-            "inputs": [
-                {"name": "IN", "shape": [array.size], "datatype": "INT32",
-                 "parameters": {"binary_data_size": array.nbytes}},
-            ],
-            "parameters": {"binary_data_output": True},
-        }
-    ).encode()  # fmt: skip
+LONG = np.arange(50_001, dtype=np.int32)
+
+
+def long(array: np.ndarray, *fields: str) -> bytes:
+    """A request whose body is too long for one read."""
+    tensor = {"name": "IN", "shape": [array.size], "datatype": "INT32",
+              "parameters": {"binary_data_size": array.nbytes}}  # fmt: skip
+    header = {"inputs": [tensor], "parameters": {"binary_data_output": True}}
+    text = json.dumps(header).encode()
+    return post(
+        "/v2/models/flexible/infer",
+        text + array.tobytes(),
+        f"Inference-Header-Content-Length: {len(text)}",
+        *fields,
+    )
+
+
+def tensor_of(received: Any) -> np.ndarray:
+    length = int(received.headers["inference-header-content-length"])
+    return np.frombuffer(received.body[length:], np.int32)
+
+
+@pytest.fixture(scope="module")
+def flexible(repository) -> Iterator[int]:
     with Server(gpus=()) as server:
         load_all(server, repository, ("flexible",))
+        with opened(server) as endpoints:
+            assert endpoints.http_port is not None
+            yield endpoints.http_port
+
+
+def test_large_tensors_come_and_go_unharmed(flexible: int) -> None:
+    array = np.arange(3_000_001, dtype=np.int32)
+    with Client(flexible) as client:
+        for _ in range(3):
+            client.send(long(array))
+            np.testing.assert_array_equal(tensor_of(client.receive()), array)
+
+
+@pytest.mark.parametrize("cut", [30, 250, 400, 70_000, 200_000])
+def test_a_long_body_may_come_in_pieces_and_be_followed_at_once(flexible: int, cut: int) -> None:
+    sent = [LONG, LONG + 1, LONG[:5], LONG + 2]
+    data = b"".join(map(long, sent))
+    with Client(flexible) as client:
+        client.send(data[:cut])
+        client.send(data[cut:])
+        for array in sent:
+            np.testing.assert_array_equal(tensor_of(client.receive()), array)
+
+
+def test_a_long_body_waits_for_100_continue_and_ends_a_connection(flexible: int) -> None:
+    head, _, body = long(LONG, "Expect: 100-continue", "Connection: close").partition(b"\r\n\r\n")
+    with Client(flexible) as client:
+        client.send(head + b"\r\n\r\n")
+        assert client.receive().status == 100
+        client.send(body)
+        np.testing.assert_array_equal(tensor_of(client.receive()), LONG)
+        assert client.is_over()
+
+
+def test_a_long_body_that_never_ends_is_its_clients_own_loss(flexible: int) -> None:
+    data = long(LONG)
+    for size in (len(data) - 1, 100_000, 1000):
+        with Client(flexible) as client:
+            client.send(data[:size])
+    assert alive(flexible)
+
+
+def test_tensors_that_a_model_keeps_are_never_written_over() -> None:
+    kept: list[np.ndarray] = []
+
+    def keep(IN: np.ndarray) -> np.ndarray:  # noqa: N803
+        kept.append(IN)
+        return IN
+
+    with Server(gpus=()) as server:
+        server.load(FLEXIBLE, keep, name="flexible")
         with opened(server) as endpoints, Client(endpoints.http_port) as client:
-            field = f"Inference-Header-Content-Length: {len(header)}"
-            client.send(post("/v2/models/flexible/infer", header + array.tobytes(), field))
-            received = client.receive()
-            length = int(received.headers["inference-header-content-length"])
-            np.testing.assert_array_equal(np.frombuffer(received.body[length:], np.int32), array)
+            for number in range(6):
+                client.send(long(LONG + number))
+                assert tensor_of(client.receive())[0] == number
+    for number, array in enumerate(kept):
+        np.testing.assert_array_equal(array.reshape(-1), LONG + number)

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from nbtriton.errors import InvalidArgumentError
+from nbtriton.frontends.body import LONG
+from nbtriton.frontends.buffers import buffers
 from nbtriton.frontends.classification import classify
 from nbtriton.frontends.jsontext import dumps, write_array
 from nbtriton.frontends.wire import wire_bytes, write_shared
@@ -26,7 +30,7 @@ Labels = Callable[[str], Sequence[str]]
 class Answer:
     """The parts of a body, in order; ``header_length`` is that of the JSON, 0 if nothing follows."""
 
-    parts: list[bytes]
+    parts: list[bytes | memoryview]
     header_length: int = 0
 
 
@@ -61,14 +65,14 @@ def encode_infer(
         An output cannot travel the way it was asked for.
     """
     members: list[bytes] = []
-    blobs: list[bytes] = []
+    blobs: list[bytes | memoryview] = []
     for name, made in outputs.items():
         wanted = call.wanted(name)
         array = classify(made, wanted.classes, batches, labels(name)) if wanted.classes else made
         datatype = datatype_of(array)
         shape = shape_of(array)
         if wanted.kind == "binary":
-            blob = wire_bytes(array)
+            blob = _copied(array)
             members.append(_binary_output(name, datatype, shape, len(blob)))
             if blob:
                 blobs.append(blob)
@@ -107,6 +111,15 @@ def _output(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
 def _binary_output(name: str, datatype: str, shape: tuple[int, ...], size: int) -> bytes:
     parameters = b',"parameters":{"binary_data_size":%d}}' % size
     return _output(name, datatype, shape) + parameters
+
+
+def _copied(array: Array) -> bytes | memoryview:
+    """Return an output's bytes: its memory is the model's, who may write to it again."""
+    if type(array) is not np.ndarray or array.nbytes < LONG or array.dtype.kind in "OSU":
+        return wire_bytes(array)
+    data = buffers.take(array.nbytes)
+    np.copyto(np.ndarray(array.shape, array.dtype, data), array)
+    return data
 
 
 def json_elements(array: Array, datatype: str) -> bytes:

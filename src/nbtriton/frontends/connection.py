@@ -10,15 +10,16 @@ import contextlib
 import logging
 from _thread import get_ident
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import httptools
 
-from nbtriton.frontends.exchange import JSON, Exchange, Head, Reply, error_body
-from nbtriton.frontends.heads import head_of, padding_of
+from nbtriton.frontends.body import LONG, LongBody, joined, padding_of
+from nbtriton.frontends.exchange import JSON, Data, Exchange, Head, Reply, error_body
+from nbtriton.frontends.heads import head_of
 
 if TYPE_CHECKING:
     from nbtriton.frontends.http import HttpEndpoint
@@ -44,7 +45,7 @@ class _HttpExchange(Exchange):
 
     __slots__ = ("connection", "keep_alive", "over")
 
-    def __init__(self, connection: Connection, head: Head, data: bytes, start: int) -> None:
+    def __init__(self, connection: Connection, head: Head, data: Data, start: int) -> None:
         super().__init__(head, data, start)
         self.connection = connection
         self.keep_alive = head.keep_alive
@@ -78,8 +79,8 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
-        "_began", "_body", "_body_size", "_current", "_deaf", "_fields", "_head_size", "_headers",
-        "_in_head", "_in_request", "_linger_until", "_moved", "_newest", "_parser", "_paused", "_pending",
+        "_began", "_body", "_body_size", "_current", "_deaf", "_fields", "_head_pieces", "_head_size", "_headers",
+        "_in_head", "_in_request", "_linger_until", "_long", "_moved", "_newest", "_parser", "_paused", "_pending",
         "_refusal", "_sent", "_transport", "_unsent", "_url", "endpoint",
     )  # fmt: skip
 
@@ -91,6 +92,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pending: deque[_HttpExchange] = deque()
         self._paused = False
         self._deaf = False  # what comes is thrown away
+        self._long: LongBody | None = None
         self._newest: _HttpExchange | None = None
         self._refusal = b""
         self._linger_until = 0.0
@@ -106,7 +108,8 @@ class Connection(asyncio.BufferedProtocol):
         self._fields: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
         self._body_size = 0
-        self._head_size = 0
+        self._head_size = 0  # names and values that were read
+        self._head_pieces = 0  # whole pieces of the same head
 
     @property
     def busy(self) -> bool:
@@ -137,10 +140,21 @@ class Connection(asyncio.BufferedProtocol):
         self._parser = None  # it refers to this connection
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        return self.endpoint.buffer
+        return self.endpoint.buffer if self._long is None else self._long.rest()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.take(self.endpoint.buffer[:nbytes])
+        long = self._long
+        if long is None:
+            self.take(self.endpoint.buffer[:nbytes])
+            return
+        self._moved = self.endpoint.thread.loop.time()
+        if long.received(nbytes):
+            self._long = None
+            head = self._head()
+            # The one that read the head still waits for this body.
+            self._parser = httptools.HttpRequestParser(self)
+            self._in_request = False
+            self._arrived(_HttpExchange(self, head, long.data(), long.padding))
 
     def take(self, data: memoryview) -> None:
         """Read what has arrived; nothing of it is kept."""
@@ -148,6 +162,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._moved = self.endpoint.thread.loop.time()
         head = b""
+        was_in_head = self._in_head
         if not self._in_request:
             head = head_of(data)
             known = self.endpoint.heads.find(head, len(data))
@@ -155,8 +170,6 @@ class Connection(asyncio.BufferedProtocol):
                 start = len(head) - known.padding
                 self._arrived(_HttpExchange(self, known.head, bytes(data[start:]), known.padding))
                 return
-        elif self._in_head:
-            self._head_size += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -179,8 +192,18 @@ class Connection(asyncio.BufferedProtocol):
         else:
             if head and not self._in_request:
                 self.endpoint.heads.learn(head, self._newest, len(data))
-            if self._in_head and self._head_size > self.endpoint.limits.header_bytes:
-                self._refuse(431, "the header of the request is too large")
+            if self._in_head and was_in_head:
+                self._head_pieces += len(data)
+                if self._head_pieces > self.endpoint.limits.header_bytes:
+                    self._refuse(431, "the header of the request is too large")
+            elif self._in_request and not self._in_head:
+                self._expect_body()
+
+    def _expect_body(self) -> None:
+        """Let the rest of a long body be received in place."""
+        size = int(self._headers.get(b"content-length", b"0"))
+        if size - self._body_size >= LONG and b"transfer-encoding" not in self._headers:
+            self._long = LongBody(size, self._body, padding_of(self._headers))
 
     def pause_writing(self) -> None:
         """Streams look at the buffer themselves; everything else is one answer at a time."""
@@ -197,13 +220,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.lower()] = value
+        self._head_size += len(name) + len(value)
         if self.endpoint.keep_fields:
             self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        size = len(self._url) + sum(map(len, self._headers.values()))
-        if max(size, self._head_size) > self.endpoint.limits.header_bytes:
+        if len(self._url) + self._head_size > self.endpoint.limits.header_bytes:
             raise _TooMuchError(431, "the header of the request is too large")
         length = self._headers.get(b"content-length")
         limit = self.endpoint.limits.body_bytes
@@ -225,8 +248,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_message_complete(self) -> None:
         self._in_request = False
+        body, padding = joined(self._body, padding_of(self._headers))
+        exchange = _HttpExchange(self, self._head(), body, padding)
+        self._newest = exchange
+        self._arrived(exchange)
+
+    def _head(self) -> Head:
         parser = self._parser
-        head = Head(
+        return Head(
             parser.get_method().decode("ascii"),
             _path(self._url),
             self._headers,
@@ -234,9 +263,6 @@ class Connection(asyncio.BufferedProtocol):
             keep_alive=parser.should_keep_alive(),
             old=parser.get_http_version() == "1.0",
         )
-        exchange = _HttpExchange(self, head, *_joined(self._body, self._headers))
-        self._newest = exchange
-        self._arrived(exchange)
 
     def _arrived(self, exchange: _HttpExchange) -> None:
         if self._current is None:
@@ -339,6 +365,7 @@ class Connection(asyncio.BufferedProtocol):
             % (_STATUS_LINES[status], JSON, len(body), body)
         )  # fmt: skip
         self._deaf = True
+        self._long = None
         self._in_head = self._in_request = False
         if self._current is None:
             self._linger()
@@ -409,11 +436,3 @@ def _path(url: bytes) -> str:
         with contextlib.suppress(httptools.HttpParserInvalidURLError):
             url = httptools.parse_url(url).path or b"/"
     return url.partition(b"?")[0].partition(b"#")[0].decode("utf-8", "surrogateescape")
-
-
-def _joined(chunks: Sequence[bytes], headers: Mapping[bytes, bytes]) -> tuple[bytes, int]:
-    """Return the body in one piece behind some padding, and how much of that there is."""
-    padding = padding_of(headers) if chunks else 0
-    if len(chunks) == 1 and not padding:
-        return chunks[0], 0
-    return b"".join((bytes(padding), *chunks)), padding

@@ -10,7 +10,19 @@ from typing import Any
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.frontends.jsontext import dumps
 
-__all__ = ["JSON", "TEXT", "Exchange", "Head", "Reply", "error_body", "error_reply", "unforeseen"]
+__all__ = [
+    "JSON",
+    "TEXT",
+    "Data",
+    "Exchange",
+    "Head",
+    "Reply",
+    "error_body",
+    "error_reply",
+    "unforeseen",
+]
+
+Data = bytes | memoryview
 
 JSON = b"application/json"
 TEXT = b"text/plain"
@@ -36,7 +48,7 @@ class Reply:
     ----------
     status : int
     content_type : bytes
-    parts : sequence of bytes
+    parts : sequence of bytes-like
         The body.
     headers : sequence of (name, value)
         Further header fields.
@@ -44,7 +56,7 @@ class Reply:
 
     status: int = 200
     content_type: bytes = TEXT
-    parts: Sequence[bytes] = ()
+    parts: Sequence[Data] = ()
     headers: Sequence[tuple[bytes, bytes]] = ()
 
 
@@ -114,7 +126,7 @@ class Exchange(ABC):
     Parameters
     ----------
     head : Head
-    data : bytes
+    data : bytes-like
         Ends with the body.
     start : int
         Where in `data` the body begins: such that the tensors in it begin well aligned.
@@ -127,14 +139,14 @@ class Exchange(ABC):
 
     __slots__ = ("data", "head", "on_gone", "start")
 
-    def __init__(self, head: Head, data: bytes = b"", start: int = 0) -> None:
+    def __init__(self, head: Head, data: Data = b"", start: int = 0) -> None:
         self.head = head
         self.data = data
         self.start = start
         self.on_gone: Callable[[], object] | None = None
 
     @property
-    def body(self) -> bytes | memoryview:
+    def body(self) -> Data:
         """The body."""
         return memoryview(self.data)[self.start :] if self.start else self.data
 

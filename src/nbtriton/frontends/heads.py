@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
+
+from nbtriton.frontends.body import padding_of
 
 if TYPE_CHECKING:
     from nbtriton.frontends.exchange import Exchange, Head
 
-__all__ = ["Heads", "Known", "head_of", "padding_of"]
+__all__ = ["Heads", "Known", "head_of"]
 
 # Heads up to this size are remembered, and so many of them.
 _LONGEST = 2048
 _MOST = 256
 _END = b"\r\n\r\n"
-# Tensors behind the JSON are read in place, which is fastest if they begin at such an address.
-_ALIGNMENT = 16
-_HEADER_LENGTH = b"inference-header-content-length"
 # With any of these, the bytes behind the head are not just the body.
 _FRAMING = (b"transfer-encoding", b"expect", b"upgrade")
 
@@ -73,9 +71,3 @@ def head_of(data: memoryview) -> bytes:
     text = bytes(data[:_LONGEST])
     end = text.find(_END)
     return text[: end + len(_END)] if end >= 0 else b""
-
-
-def padding_of(headers: Mapping[bytes, bytes]) -> int:
-    """Return how many bytes before a body make the tensors behind its JSON begin well aligned."""
-    length = headers.get(_HEADER_LENGTH, b"")
-    return -int(length) % _ALIGNMENT if length.isdigit() and len(length) < 19 else 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nbtriton.errors import InvalidArgumentError, TritonError, UnsupportedError
 from nbtriton.frontends.codec import Call, decode_infer
-from nbtriton.frontends.exchange import TEXT, Exchange, Head, error_reply, unforeseen
+from nbtriton.frontends.exchange import TEXT, Data, Exchange, Head, error_reply, unforeseen
 from nbtriton.frontends.generate import decode_generate
 from nbtriton.frontends.plan import Plans
 from nbtriton.frontends.waiting import Events, Single, Waiting, Whole
@@ -189,7 +189,7 @@ class _Infer:
         exchange: Exchange,
         interface: Interface,
         version: int,
-        data: bytes,
+        data: Data,
         start: int,
         length: int,
     ) -> Waiting | None:
