@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from nbtriton.errors import InternalError
@@ -71,15 +72,30 @@ class Pair:
     # -- facts -----------------------------------------------------------------------------------
 
     def submit(self, size: int, key: object, level: int, timeout: int, volume: int = 0) -> None:
+        number, ticket = self._ticket(size, key, level, timeout, volume)
+        self._compare(
+            self.batcher.submit(self.now, ticket),
+            self.oracle.submit(self.now, number, size, key, level, timeout, volume),
+        )
+
+    def submit_many(self, requests: Sequence[tuple[int, object, int, int, int]]) -> None:
+        made = [(self._ticket(*request), request) for request in requests]
+        self._compare(
+            self.batcher.submit_many(self.now, [ticket for (_, ticket), _ in made]),
+            self.oracle.submit_many(
+                self.now, [(number, *request) for (number, _), request in made]
+            ),
+        )
+
+    def _ticket(
+        self, size: int, key: object, level: int, timeout: int, volume: int
+    ) -> tuple[int, Ticket]:
         ticket = Ticket(size, key, level, timeout, correlation_id=volume)
         number = len(self.tickets)
         self.tickets.append(ticket)
         self.number[ticket] = number
         self.waiting[number] = ticket
-        self._compare(
-            self.batcher.submit(self.now, ticket),
-            self.oracle.submit(self.now, number, size, key, level, timeout, volume),
-        )
+        return number, ticket
 
     def finish(self, instance: int) -> None:
         self.answered.update(self.busy.pop(instance))

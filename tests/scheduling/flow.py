@@ -6,6 +6,7 @@ let go when the run says so. Reading a tensor that is gone, or letting one go tw
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -85,13 +86,29 @@ class Flow:
         wave.kept |= self.plan.step_outputs[index]
         self._check(iteration, advance)
 
-    def finish(self, at: int) -> None:
+    def answer(self, at: int) -> None:
+        """The step that runs at this place gives its only response, and is finished."""
+        index, iteration = self.running[at]
+        assert index not in self.decoupled
+        if self.failed:
+            return self.finish(at, self.run.answered)
+        del self.running[at]
+        advance = self.run.answered(index, iteration)
+        self.responses += 1
+        wave = self.waves[iteration]
+        wave.running.discard(index)
+        wave.arrived |= self.plan.step_outputs[index]
+        wave.kept |= self.plan.step_outputs[index]
+        self._check(iteration, advance)
+        return None
+
+    def finish(self, at: int, answered: Callable[[int, int], Advance] | None = None) -> None:
         """The step that runs at this place is finished."""
         index, iteration = self.running.pop(at)
         wave = self.waves[iteration]
         wave.running.discard(index)
-        advance = self.run.finished(iteration)
-        assert advance.starts == ()
+        advance = answered(index, iteration) if answered else self.run.finished(iteration)
+        assert not advance.starts
         assert advance.emit is None
         self._let_go(iteration, advance)
         assert not self.done, "finished twice"
@@ -108,7 +125,6 @@ class Flow:
 
     def _check(self, iteration: int, advance: Advance) -> None:
         wave = self.waves[iteration]
-        assert not advance.done
         due = [
             index
             for index in sorted(self.needed - wave.started)
@@ -137,6 +153,8 @@ class Flow:
         assert (advance.emit is not None) == (self.requested <= wave.arrived and not wave.emitted)
         wave.emitted = wave.emitted or advance.emit is not None
         self._let_go(iteration, advance)
+        self.done = advance.done
+        assert self.done == (not self.running)
 
     def _let_go(self, iteration: int, advance: Advance) -> None:
         over = not self.waves[iteration].running

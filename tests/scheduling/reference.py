@@ -81,6 +81,20 @@ class Reference:
             return self.advance(now, [])
         out = []
         self.expire(now, out)
+        self.take_in(now, out, number, size, key, level, timeout, volume)
+        return self.advance(now, out)
+
+    def submit_many(self, now, requests):
+        """All of them are there before anything is decided."""
+        if not self.settings.dynamic or len(requests) == 1:
+            return [fact for request in requests for fact in self.submit(now, *request)]
+        out = []
+        self.expire(now, out)
+        for request in requests:
+            self.take_in(now, out, *request)
+        return self.advance(now, out)
+
+    def take_in(self, now, out, number, size, key, level, timeout, volume=0):
         policy = self.policy(level)
         if policy.max_queue_size and policy.max_queue_size <= sum(
             one.level == level for one in self.queue
@@ -103,7 +117,6 @@ class Reference:
                     volume,
                 )
             )
-        return self.advance(now, out)
 
     def finish(self, now, instance):
         if instance in self.leaving:

@@ -88,6 +88,12 @@ class BatcherMachine(RuleBasedStateMachine):
         level = 1 + level % config.priority_levels if config.priority_levels else 0
         self.pair.submit(size, key, level, timeout, volume)
 
+    @rule(shares=st.lists(st.floats(0, 1), max_size=8), key=st.integers(0, 1))
+    def submit_many(self, shares, key):
+        most = max(1, self.pair.config.max_batch_size) - 1
+        level = min(1, self.pair.config.priority_levels)
+        self.pair.submit_many([(1 + int(share * most), key, level, 5, 1) for share in shares])
+
     @precondition(lambda self: self.pair.busy)
     @rule(which=st.integers(0, 2))
     def finish(self, which):
@@ -157,6 +163,16 @@ class EnsembleMachine(RuleBasedStateMachine):
         if self.flow.running[at][0] not in self.flow.decoupled:
             self.answered.add(self.flow.running[at])
         self.flow.respond(at)
+
+    @precondition(lambda self: self.flow and self.flow.running)
+    @rule(which=st.integers(0, 7))
+    def answer(self, which):
+        at = which % len(self.flow.running)
+        if self.flow.running[at][0] in self.flow.decoupled:
+            return
+        if self.flow.running[at] in self.answered:
+            return
+        self.flow.answer(at)
 
     @precondition(lambda self: self.flow and self.flow.running)
     @rule(which=st.integers(0, 7))

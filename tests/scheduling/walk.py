@@ -27,7 +27,10 @@ def batcher_episode(random: Random) -> tuple[int, set[str]]:
     for _ in range(EPISODE):
         chance = random.random()
         wake = pair.batcher.wake_at()
-        if chance < load:
+        if chance < load / 20:
+            many = [random_request(random, config, shapes) for _ in range(random.randrange(9))]
+            pair.submit_many(many)
+        elif chance < load:
             pair.submit(*random_request(random, config, shapes))
         elif chance < load + 0.1 and pair.busy:
             pair.finish(random.choice(list(pair.busy)))
@@ -74,7 +77,7 @@ def ensemble_episode(random: Random) -> tuple[int, set[str]]:
             flow.finish(at)
         else:
             answered.add((index, iteration))
-            flow.respond(at)
+            (flow.answer if random.random() < 0.5 else flow.respond)(at)
     assert flow.done
     assert not flow.waves
     if not flow.failed and not flow.decoupled:

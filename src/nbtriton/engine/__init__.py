@@ -3,6 +3,7 @@
 from nbtriton.engine.admission import Interface
 from nbtriton.engine.future import InferenceFuture
 from nbtriton.engine.handle import ModelHandle
+from nbtriton.engine.request import InferenceRequest, Submission
 from nbtriton.engine.result import InferenceResult, RequestTiming
 from nbtriton.engine.server import Server
 from nbtriton.engine.snapshot import BatchRecord, InstanceSnapshot, ModelSnapshot, ServerSnapshot
@@ -10,6 +11,7 @@ from nbtriton.engine.snapshot import BatchRecord, InstanceSnapshot, ModelSnapsho
 __all__ = [
     "BatchRecord",
     "InferenceFuture",
+    "InferenceRequest",
     "InferenceResult",
     "InstanceSnapshot",
     "Interface",
@@ -18,4 +20,5 @@ __all__ = [
     "RequestTiming",
     "Server",
     "ServerSnapshot",
+    "Submission",
 ]

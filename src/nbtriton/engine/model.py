@@ -284,16 +284,26 @@ class ModelRuntime(Runtime):
     def _enter(self, request: InferenceRequest) -> bool:
         if self.sequences is not None:
             self.sequences.check(self.name, request.correlation_id, request.log_prefix)
+        return self._bring(self._on_submit, request)
+
+    def submit_many(self, requests: Sequence[InferenceRequest]) -> Sequence[bool | TritonError]:
+        """Accept requests that are there at the same moment; see `Runtime.submit_many`."""
+        if self.sequences is not None or self.cache is not None:
+            return super().submit_many(requests)
+        return [self._bring(self._on_submit_many, requests)] * len(requests)
+
+    def _bring(self, verb: Callable[..., list[Any]], requests: object) -> bool:
+        """Bring new requests, unless this version takes none any more."""
         with self._door:
             if self._shut:
                 return False
             if self._inbox or not self._owner.acquire(blocking=False):
-                self._inbox.append((self._on_submit, request))
+                self._inbox.append((verb, requests))
                 ours = False
             else:
                 ours = True
         if ours:  # nobody is at work there: without the inbox
-            self._own(self._on_submit, request)
+            self._own(verb, requests)
         self._work()
         return True
 
@@ -391,6 +401,11 @@ class ModelRuntime(Runtime):
     def _on_submit(self, request: InferenceRequest) -> list[Decision]:
         self._taken += 1
         return self._batcher.submit(monotonic_ns(), request)
+
+    def _on_submit_many(self, requests: Sequence[InferenceRequest]) -> list[Decision]:
+        assert isinstance(self._batcher, Batcher)
+        self._taken += len(requests)
+        return self._batcher.submit_many(monotonic_ns(), requests)
 
     def _line_up(self, decisions: Sequence[Decision]) -> None:
         """Responses keep the order in which requests left the queue; refused ones have none."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from time import monotonic_ns
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nbtriton.backends.base import Response
 from nbtriton.engine.future import InferenceFuture
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nbtriton.engine.runtime import Runtime
     from nbtriton.scheduling import Run
 
-__all__ = ["BARE_FINAL", "InferenceRequest", "ResponseCallback"]
+__all__ = ["BARE_FINAL", "InferenceRequest", "ResponseCallback", "Submission"]
 
 _log = logging.getLogger("nbtriton.engine")
 
@@ -32,6 +32,21 @@ ResponseCallback = Callable[["InferenceRequest", Response, bool], None]
 
 # Stands for "final, without a response of its own": told from an empty response by identity.
 BARE_FINAL: Final = Response()
+
+
+class Submission(NamedTuple):
+    """One call of `Server.submit_many`.
+
+    ``options`` are those of `Server.submit` by position: outputs, request_id, priority, timeout_us,
+    correlation_id, flags (1 for a sequence's start, 2 for its end), parameters. They can be made
+    once for calls that look alike.
+    """
+
+    name: str
+    version: int
+    inputs: Mapping[str, Any]
+    options: tuple[Any, ...]
+    on_response: ResponseCallback
 
 
 _NO_PARAMETERS: Final[Mapping[str, bool | int | str]] = MappingProxyType({})

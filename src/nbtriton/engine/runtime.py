@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from nbtriton.engine.cache import ResponseCache
 from nbtriton.engine.request import InferenceRequest
 from nbtriton.engine.snapshot import ModelSnapshot
 from nbtriton.engine.statistics import Statistics
-from nbtriton.errors import InternalError
+from nbtriton.errors import InternalError, TritonError
 
 if TYPE_CHECKING:
     from nbtriton.engine.instance import Instance
@@ -59,6 +59,16 @@ class Runtime(ABC):
         if self.cache is not None and self._answer_from_cache(self.cache, request):
             return True
         return self._enter(request)
+
+    def submit_many(self, requests: Sequence[InferenceRequest]) -> Sequence[bool | TritonError]:
+        """Accept requests that are there at the same moment; for each what `submit` did."""
+        found: list[bool | TritonError] = []
+        for request in requests:
+            try:
+                found.append(self.submit(request))
+            except TritonError as error:
+                found.append(error)
+        return found
 
     @abstractmethod
     def _enter(self, request: InferenceRequest) -> bool:

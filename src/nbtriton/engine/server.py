@@ -19,7 +19,7 @@ from nbtriton.engine.handle import ModelHandle
 from nbtriton.engine.limiter import Limiter, parse_resources
 from nbtriton.engine.loading import is_light, updated_config
 from nbtriton.engine.model import ModelRuntime
-from nbtriton.engine.request import BARE_FINAL, InferenceRequest
+from nbtriton.engine.request import BARE_FINAL, InferenceRequest, Submission
 from nbtriton.engine.result import InferenceResult
 from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.shield import shield, wait_in_slices
@@ -29,6 +29,7 @@ from nbtriton.errors import (
     ConfigError,
     EngineStoppedError,
     InvalidArgumentError,
+    TritonError,
     UnsupportedError,
     nearest,
 )
@@ -376,6 +377,39 @@ class Server(Versions):
                 name, inputs, version, on_response, outputs, request_id, priority, timeout_us,
                 correlation_id, flags, parameters,
             ).expect()  # fmt: skip
+
+    def submit_many(self, calls: Sequence[Submission]) -> list[InferenceRequest | TritonError]:
+        """Send requests that are there at the same moment, each model its share in one piece.
+
+        For endpoints: a model that is idle gets them as one batch, not the first alone and then the
+        others, and there is no future. All responses, errors too, come to ``on_response``.
+
+        Returns
+        -------
+        list
+            For each call the request, to be cancelled, or why it was refused.
+        """
+        found: list[InferenceRequest | TritonError] = []
+        with shield:
+            places: dict[Runtime, list[int]] = {}
+            for place, call in enumerate(calls):
+                try:
+                    runtime = self._resolve(call.name, call.version, decoupled=True)
+                    request = runtime.admit(call.inputs, *call.options)
+                except TritonError as error:
+                    found.append(error)
+                    continue
+                request.on_response = call.on_response
+                found.append(request)
+                places.setdefault(runtime, []).append(place)
+            for runtime, where in places.items():
+                requests: list[Any] = [found[place] for place in where]
+                for place, accepted in zip(where, runtime.submit_many(requests), strict=True):
+                    if isinstance(accepted, TritonError):
+                        found[place] = accepted
+                    elif not accepted:  # replaced between the look-up and now
+                        found[place] = self.submit_many([calls[place]])[0]
+        return found
 
     def infer_async(
         self, name: str, inputs: Mapping[str, Any], **options: Any

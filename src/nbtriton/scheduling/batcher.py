@@ -11,7 +11,7 @@ only when an instance is idle (Q10, Q11). A scan that decides to wait keeps what
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nbtriton.errors import TritonError
@@ -118,11 +118,17 @@ class Batcher:
         out: list[Decision] = []
         # First those whose time is up: they must not fill the queue against the new one.
         self._expire(now, out)
-        drop = queue.push(now, ticket)
-        if drop is not None:
-            out.append(drop)
-        elif self._pending and queue.outranks(ticket, self._pending[-1]):
-            self._restart_scan()
+        self._push(now, ticket, out)
+        return self._advance(now, out)
+
+    def submit_many(self, now: int, tickets: Sequence[Ticket]) -> list[Decision]:
+        """Requests arrived at the same moment: all are there before a batch is formed."""
+        if not self._settings.dynamic or len(tickets) == 1:
+            return [decision for ticket in tickets for decision in self.submit(now, ticket)]
+        out: list[Decision] = []
+        self._expire(now, out)
+        for ticket in tickets:
+            self._push(now, ticket, out)
         return self._advance(now, out)
 
     def finish(self, now: int, instance: int) -> list[Decision]:
@@ -216,6 +222,13 @@ class Batcher:
         self._ready.append(payload)
         self._in_payloads += 1
         return []
+
+    def _push(self, now: int, ticket: Ticket, out: list[Decision]) -> None:
+        drop = self._queue.push(now, ticket)
+        if drop is not None:
+            out.append(drop)
+        elif self._pending and self._queue.outranks(ticket, self._pending[-1]):
+            self._restart_scan()
 
     def _run_at_once(self, now: int, ticket: Ticket, reason: str) -> Run:
         ticket.enqueued_ns = now

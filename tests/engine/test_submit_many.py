@@ -1,0 +1,178 @@
+"""Requests that come at the same moment: `Server.submit_many`, as the endpoints send them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nbtriton.backends.base import Response
+from nbtriton.engine import InferenceRequest, Server, Submission
+from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError
+from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones, row, waited
+
+BATCHING = echo("dynamic_batching { }")
+
+
+class Answers:
+    """What comes back, by request id, and when all of it is there."""
+
+    def __init__(self, count: int) -> None:
+        self.found: dict[str, Response] = {}
+        self._missing = count
+        self.all = threading.Event()
+
+    def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
+        assert request.request_id not in self.found, "answered twice"
+        assert final
+        self.found[request.request_id] = response
+        self._missing -= 1
+        if not self._missing:
+            self.all.set()
+
+
+def call(
+    answers: Answers, request_id: str, name: str = "m", inputs: Mapping[str, Any] | None = None
+) -> Submission:
+    given = {"IN": ones()} if inputs is None else inputs
+    return Submission(name, -1, given, ((), request_id), answers.take)
+
+
+def send(server: Server, calls: Sequence[Submission]) -> list[InferenceRequest]:
+    found = server.submit_many(calls)
+    assert all(isinstance(one, InferenceRequest) for one in found)
+    return found  # type: ignore[return-value]
+
+
+def test_an_idle_instance_gets_them_as_one_batch(server: Server, gate: Gate):
+    server.load(BATCHING, gated(gate), name="m")
+    gate.open()
+    answers = Answers(5)
+    send(server, [call(answers, str(n), inputs={"IN": row(float(n))}) for n in range(5)])
+    waited(answers.all)
+    assert gate.batches == [["0", "1", "2", "3", "4"]]
+    assert [answers.found[str(n)].outputs["OUT"][0, 0] for n in range(5)] == [0, 1, 2, 3, 4]
+
+
+def test_without_dynamic_batching_each_runs_alone_and_in_order(server: Server, gate: Gate):
+    server.load(echo(), gated(gate), name="m")
+    gate.open()
+    answers = Answers(3)
+    send(server, [call(answers, str(n)) for n in range(3)])
+    waited(answers.all)
+    assert gate.batches == [["0"], ["1"], ["2"]]
+
+
+def test_those_that_are_refused_say_why_and_the_others_run(server: Server, gate: Gate):
+    server.load(BATCHING, gated(gate), name="m")
+    gate.open()
+    answers = Answers(2)
+    found = server.submit_many(
+        [
+            call(answers, "a"),
+            call(answers, "b", name="nobody"),
+            call(answers, "c", inputs={"IN": np.ones((1, 3), np.float32)}),
+            call(answers, "d"),
+        ]
+    )
+    assert isinstance(found[1], NotFoundError)
+    assert isinstance(found[2], InvalidArgumentError)
+    waited(answers.all)
+    assert set(answers.found) == {"a", "d"}
+
+
+def test_each_model_and_ensemble_gets_its_own(server: Server, gate: Gate):
+    server.load(BATCHING, gated(gate), name="m")
+    server.load(echo(), gated(gate), name="n")
+    server.load(
+        ensemble_text(
+            ("n", {"IN": "X"}, {"OUT": "Y"}), inputs={"X": "FP32[4]"}, outputs={"Y": "FP32[4]"}
+        ),
+        name="e",
+    )
+    gate.open()
+    answers = Answers(4)
+    calls = [
+        call(answers, "0"),
+        call(answers, "1", name="n"),
+        call(answers, "2", name="e", inputs={"X": ones()}),
+        call(answers, "3"),
+    ]
+    send(server, calls)
+    waited(answers.all)
+    assert ["0", "3"] in gate.batches
+    assert list(answers.found["2"].outputs) == ["Y"]
+
+
+def test_one_that_waits_can_be_cancelled(server: Server, gate: Gate):
+    # With a queue policy nothing is formed ahead of time (Q10): the second one waits in the queue.
+    policy = "dynamic_batching { default_queue_policy { max_queue_size: 9 } }"
+    server.load(echo(policy, max_batch_size=1), gated(gate), name="m")
+    answers = Answers(2)
+    _, second = send(server, [call(answers, "runs"), call(answers, "waits")])
+    gate.wait_entered()
+    second.cancel()
+    gate.open()
+    waited(answers.all)
+    error = answers.found["waits"].error
+    assert answers.found["runs"].error is None
+    assert error is not None
+    assert error.status == "CANCELLED"
+    assert gate.batches == [["runs"]]
+
+
+def test_a_full_queue_refuses_those_that_are_too_many(server: Server, gate: Gate):
+    policy = "default_queue_policy { max_queue_size: 2 }"
+    server.load(echo(f"dynamic_batching {{ {policy} }}", max_batch_size=1), gated(gate), name="m")
+    busy = server.submit("m", {"IN": ones()}, request_id="busy")
+    gate.wait_entered()
+    answers = Answers(4)
+    send(server, [call(answers, str(n)) for n in range(4)])
+    gate.open()
+    busy.result(WAIT_S)
+    waited(answers.all)
+    failed = {name: r.error.status for name, r in answers.found.items() if r.error is not None}
+    assert failed == {"2": "UNAVAILABLE", "3": "UNAVAILABLE"}
+
+
+def test_none_is_lost_while_the_model_is_replaced(server: Server):
+    """Every call has exactly one answer, whichever version takes it."""
+    gate = Gate(is_open=True)
+    server.load(BATCHING, gated(gate), name="m")
+    stop = threading.Event()
+
+    def replace() -> None:
+        while not stop.is_set():
+            server.load(BATCHING, gated(gate), name="m")
+
+    replacing = threading.Thread(target=replace)
+    replacing.start()
+    try:
+        for _ in range(30):
+            answers = Answers(8)
+            send(server, [call(answers, str(n)) for n in range(8)])
+            waited(answers.all)
+            assert all(response.error is None for response in answers.found.values())
+    finally:
+        stop.set()
+        replacing.join()
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_few(server: Server, gate: Gate, count: int):
+    server.load(BATCHING, gated(gate), name="m")
+    gate.open()
+    answers = Answers(count)
+    assert len(send(server, [call(answers, str(n)) for n in range(count)])) == count
+    if count:
+        waited(answers.all)
+
+
+def test_a_closed_server_refuses():
+    server = Server()
+    server.close()
+    (found,) = server.submit_many([call(Answers(0), "late")])
+    assert isinstance(found, TritonError)
