@@ -23,8 +23,9 @@ help:
 	@echo "make lab     open the notebooks in JupyterLab"
 	@echo "make test    style, types, layers and the whole test suite"
 	@echo "make bench   what everything costs, beside the real server or a bare loop; one of them:"
-	@echo "             make$(foreach each,$(BENCHES), bench-$(each)) bench-http bench-grpc"
-	@echo "             (BENCH_FLAGS=\"--rounds 9 --short\"); make bench-history shows the past"
+	@echo "             make $(BENCHES:%=bench-%) bench-stages bench-http bench-grpc"
+	@echo "             (BENCH_FLAGS=\"--rounds 9 --short\")"
+	@echo "             make bench-history shows the past, make bench-page writes docs/performance.md"
 	@echo "make examples"
 	@echo "             Triton's client and python backend examples against nbtriton serve, a line each"
 	@echo "             (EXAMPLES_FLAGS=\"--client-source DIR --python-backend-source DIR\" or --real)"
@@ -63,13 +64,20 @@ test: $(VENV)/.test $(VENV)/.browser
 	@$(BIN)/python -m nbtriton.repository.reference || echo "The tests against the real server will skip."
 	@NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" sh scripts/test.sh $(BIN) $(PYTEST_FLAGS)
 
-bench: $(BENCHES:%=bench-%) bench-http bench-grpc
+bench: $(BENCHES:%=bench-%) bench-stages bench-http bench-grpc
 
 $(BENCHES:%=bench-%): bench-%: $(VENV)/.test
 	@$(BIN)/python -m bench $* $(BENCH_FLAGS)
 
+bench-stages: $(VENV)/.test
+	@$(BIN)/python -m bench.stages
+
 bench-history: $(VENV)/.test
 	@$(BIN)/python -m bench --history
+
+# docs/performance.md, from the newest results.
+bench-page: $(VENV)/.test
+	@$(BIN)/python -m bench.page
 
 bench-http: $(VENV)/.test
 	@$(BIN)/python bench/over_http.py

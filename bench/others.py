@@ -27,7 +27,7 @@ from bench.load import Measured, in_process
 from bench.machine import ROOT
 from bench.models import DOUBLE
 from bench.session import Session
-from bench.wire import Post, wait_until_answered
+from bench.wire import Request, wait_until_answered
 from nbtriton.repository.reference import default_directory
 
 __all__ = ["FIGURES"]
@@ -94,7 +94,7 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def running(session: Session, other: Other) -> Iterator[Post]:
+def running(session: Session, other: Other) -> Iterator[Request]:
     """Run its server until the block ends; gives the request that it answers."""
     python = environment(other)
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL"))}
@@ -110,7 +110,7 @@ def running(session: Session, other: Other) -> Iterator[Post]:
             env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
         try:
-            post = Post(ports[0], other.path, other.body)
+            post = Request(ports[0], other.path, other.body)
             try:
                 wait_until_answered(post, lambda: process.poll() is None, START_S)
             except Missing as error:
@@ -123,7 +123,7 @@ def running(session: Session, other: Other) -> Iterator[Post]:
             stop(process)
 
 
-def see_doubled(title: str, post: Post) -> None:
+def see_doubled(title: str, post: Request) -> None:
     """Raise `Missing` unless the answer is twice what was sent."""
     answer = json.loads(post.once())
     found = answer["output"] if "output" in answer else answer["outputs"][0]["data"]
@@ -159,7 +159,7 @@ def figure(other: Other, where: Where, connections: int) -> Figure:
                 in_process(server, "double", X, concurrency=connections, interval_ms=ms)
             )
         else:
-            post = Post(session.served(DOUBLE).http_port, INFER, KSERVE)
+            post = Request(session.served(DOUBLE).http_port, INFER, KSERVE)
             see_doubled("nbtriton", post)
             ours = lambda: value(post.load(connections, seconds))  # noqa: E731
         yield Sides(ours, lambda: value(theirs.load(connections, seconds)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from statistics import median
 from time import perf_counter_ns
@@ -17,7 +17,9 @@ from typing import cast
 from bench.figures import Missing
 from bench.load import Measured
 
-__all__ = ["Post", "wait_until_answered"]
+__all__ = ["Request", "wait_until_answered"]
+
+JSON = {"Content-Type": "application/json"}
 
 
 class _Connection(asyncio.Protocol):
@@ -65,22 +67,38 @@ class _Connection(asyncio.Protocol):
         self._write(self._request)
 
 
-class Post:
-    """A POST of JSON to one path of a server on this machine."""
+class Request:
+    """One prepared request to a server on this machine.
 
-    def __init__(self, port: int, path: str, body: bytes) -> None:
-        self.port, self.path, self.body = port, path, body
-        self._request = (
-            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n"
-        ).encode() + body
+    Parameters
+    ----------
+    port : int
+    path : str
+    body : bytes
+    headers : mapping of str to str
+    method : str
+    """
+
+    def __init__(
+        self,
+        port: int,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] = JSON,
+        method: str = "POST",
+    ) -> None:
+        self.port, self.path, self.body, self.headers, self.method = (
+            port, path, body, headers, method
+        )  # fmt: skip
+        told = {"Host": f"127.0.0.1:{port}", "Content-Length": str(len(body)), **headers}
+        lines = [f"{method} {path} HTTP/1.1", *(f"{key}: {told[key]}" for key in told), "", ""]
+        self._request = "\r\n".join(lines).encode() + body
 
     def once(self) -> bytes:
         """Send it once and return the answer's body; an error status is `Missing`."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
-            headers = {"Content-Type": "application/json"}
-            connection.request("POST", self.path, self.body, headers)
+            connection.request(self.method, self.path, self.body, dict(self.headers))
             reply = connection.getresponse()
             answer = reply.read()
         finally:
@@ -125,13 +143,13 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return None
 
 
-def wait_until_answered(post: Post, alive: Callable[[], bool], timeout_s: float) -> None:
+def wait_until_answered(request: Request, alive: Callable[[], bool], timeout_s: float) -> None:
     """Ask until the server gives its first answer; a server that ended is `Missing`."""
     deadline = time.monotonic() + timeout_s
     said = "nothing"
     while time.monotonic() < deadline and alive():
         try:
-            post.once()
+            request.once()
             return
         except (Missing, OSError) as error:
             said = str(error)

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,8 @@ from bench.figures import (
     value_at_most,
 )
 from bench.harness import Options, run, summary, table, write
+from bench.page import PAGE, filled
+from bench.stages import TABLES
 
 ROOT = Path(__file__).parents[2]
 
@@ -124,11 +127,13 @@ def test_what_cannot_be_had_at_all_keeps_nothing_else_from_running():
         yield
 
     missing = Figure("test.absent", "", "us", "lower", "", (value_at_most(1),), absent)
-    fine, _ = of([1.0], [2.0])
+    fine, _ = of([1.0], [2.0], targets=[ratio_at_least(2)])
     first, second = run([missing, fine], Options(rounds=2), say=lambda _: None)
     assert (first.met, first.note) == (None, "not here")
     assert second.ratio == 2.0
     assert summary([first, second]).startswith("1 of 2")
+    promised_nothing = measured(of([1.0], [2.0])[0])
+    assert promised_nothing.met is None
 
 
 def test_a_difference_below_nothing_has_no_ratio():
@@ -208,3 +213,30 @@ def test_alternate_says_each_round():
     with figure.sides(None) as sides:
         alternate(figure, sides, 2, said.append)
     assert [line.split("  ")[-1] for line in said] == ["the other 2.00 us"] * 2
+
+
+def test_the_pages_tables_are_written_from_the_history():
+    page = (
+        "before\n<!-- machine -->\n<!-- end -->\nbetween\n<!-- figures: memory -->\nold\n<!-- end -->\n"
+        "<!-- stages: stages.step -->\n<!-- end -->\nafter\n"
+    )
+    line = {
+        "figure": "memory.resident", "date": "2026-11-20T10:00:00", "commit": "abc+", "cpu": "a CPU",
+        "cores": 2, "load": 0.5, "python": "3.11", "short": False, "ours": 50.0, "theirs": 40.0,
+        "ratio": 1.25, "ratio_low": 1.2, "ratio_high": 1.3, "met": False, "note": "",
+    }  # fmt: skip
+    steps = {**line, "figure": "stages.step", "parts": {"one": 6.0, "two": 2.0}}
+    told = filled(page, history.latest([line, steps]))
+    assert "old" not in told
+    assert "| 50.0 MB | after the first tenth | 40.0 MB | 1.25x (1.20 to 1.30) |" in told
+    assert "**missed**" in told
+    assert "| one | 6.00 us | 75% |" in told
+    assert "Measured 2026-11-20 on a CPU, 2 cores" in told
+    assert re.sub(r"<!--.*?end -->\n", "", told, flags=re.DOTALL) == "before\nbetween\nafter\n"
+    assert filled(told, history.latest([line, steps])) == told
+    assert "not measured yet" in filled(page, {})
+
+
+def test_the_page_shows_every_bench():
+    shown = re.findall(r"<!-- (?:figures|stages): (.*?) -->", PAGE.read_text())
+    assert {name for names in shown for name in names.split()} == {*BENCHES, *TABLES}

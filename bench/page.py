@@ -1,0 +1,111 @@
+"""Writes the tables of docs/performance.md from the newest results: ``python -m bench.page``.
+
+The page says where: the lines between ``<!-- figures: BENCH ... -->`` or ``<!-- stages: NAME -->`` and
+``<!-- end -->`` are replaced. The history is the only source, so that nothing is typed by hand.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bench import history
+from bench.__main__ import figures
+from bench.figures import Figure, show
+from bench.machine import ROOT
+from bench.stages import TABLES
+
+__all__ = ["PAGE", "filled", "main"]
+
+PAGE = ROOT / "docs" / "performance.md"
+PLACE = re.compile(r"(<!-- (figures|stages|machine)(?:: (.*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
+HEAD = "| | nbtriton | beside it | | ratio (lowest to highest) | target | |\n|---|--:|---|--:|--:|---|---|"
+VERDICTS = {True: "met", False: "**missed**", None: ""}
+
+Latest = Mapping[str, Mapping[str, Any]]
+
+
+def filled(page: str, latest: Latest) -> str:
+    """Return the page with every table written anew from the newest line of each figure."""
+
+    def table(place: re.Match[str]) -> str:
+        head, kind, names, end = place.groups()
+        if kind == "figures":
+            rows = [row(figure, latest) for name in names.split() for figure in figures(name)]
+            body = "\n".join([HEAD, *rows])
+        elif kind == "stages":
+            body = stages(names, latest)
+        else:
+            body = machines(latest.values())
+        return f"{head}{body}\n{end}"
+
+    return PLACE.sub(table, page)
+
+
+def row(figure: Figure, latest: Latest) -> str:
+    """Return one figure as a line of a table."""
+    line = latest.get(figure.name)
+    targets = ", ".join(target.told(figure.unit) for target in figure.targets)
+    if line is None:
+        return f"| {figure.title} | not measured yet | {figure.against} | | | {targets} | |"
+    unit = figure.unit
+    beside = f"{show(line['theirs'])} {unit}" if line["theirs"] is not None else line["note"]
+    ratio = ""
+    if line["ratio"] is not None:
+        span = f"{show(line['ratio_low'])} to {show(line['ratio_high'])}"
+        ratio = f"{show(line['ratio'])}x ({span})"
+    return (
+        f"| {figure.title} | {show(line['ours'])} {unit} | {figure.against} | {beside} | {ratio} "
+        f"| {targets} | {VERDICTS[line['met']]} |"
+    )
+
+
+def stages(name: str, latest: Latest) -> str:
+    """Return a table of stages."""
+    line = latest.get(name)
+    title, _ = TABLES[name]
+    if line is None:
+        return f"| {title}: not measured yet | |\n|---|--:|"
+    parts = line["parts"]
+    total = sum(parts.values())
+    rows = [f"| {title} | {show(total)} us | |\n|---|--:|--:|"]
+    rows += [f"| {stage} | {show(us)} us | {us / total:.0%} |" for stage, us in parts.items()]
+    return "\n".join(rows)
+
+
+def machines(lines: Iterable[Mapping[str, Any]]) -> str:
+    """Return when and where the shown lines were measured."""
+    known = sorted(lines, key=lambda line: line["date"])
+    if not known:
+        return "Nothing was measured yet."
+    dates = _span([line["date"].partition("T")[0] for line in known])
+    loads = [line["load"] for line in known]
+    cpus = _list(f"{line['cpu']}, {line['cores']} cores" for line in known)
+    pythons = _list(line["python"] for line in known)
+    commits = _list(line["commit"].rstrip("+") for line in known)
+    return (
+        f"Measured {dates} on {cpus}, Python {pythons}, while the machine's load average was "
+        f"{min(loads):.1f} to {max(loads):.1f}; commits {commits}."
+    )
+
+
+def _span(values: Sequence[str]) -> str:
+    return values[0] if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
+
+
+def _list(values: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(values))
+
+
+def main() -> int:
+    """Write the page."""
+    latest = history.latest(history.read(history.HISTORY))
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), latest), encoding="utf-8")
+    print(f"Written: {PAGE.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Where the time of a loop goes: what the interpreter is at, looked at every few milliseconds.
+
+The processor time of the process drives the clock, so waiting is not seen, and nothing is slowed
+down. A look belongs to the innermost line of nbtriton's, or of a model's, that is running then.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+from types import FrameType
+
+import nbtriton
+
+__all__ = ["STAGES", "sampled", "stage_of"]
+
+SOURCE = str(Path(nbtriton.__file__).parent) + "/"
+# As often as the kernel's own clock allows; more is not to be had.
+EVERY_S = 0.001
+
+# The longest prefix of a path inside the package decides.
+STAGES: Mapping[str, str] = {
+    "model.py": "the model's own execute",
+    "backends/python/": "the python backend: pb_utils' requests, tensors, responses",
+    "backends/": "backends: gathering and scattering a batch",
+    "scheduling/ensemble.py": "the ensemble's dataflow: what runs next",
+    "scheduling/": "the scheduler's decision",
+    "tensors/": "looking at arrays: datatypes, shapes, views",
+    "engine/admission.py": "checking the request against the configuration",
+    "engine/request.py": "checking the request against the configuration",
+    "engine/future.py": "the future and the result",
+    "engine/result.py": "the future and the result",
+    "engine/statistics.py": "statistics and timestamps",
+    "engine/timer.py": "statistics and timestamps",
+    "engine/ensemble.py": "the ensemble's requests: made, joined, answered",
+    "engine/bls.py": "calls from model to model",
+    "engine/": "the engine: locks, instances, hand-over",
+}
+REST = "around it: the caller's loop, the interpreter"
+
+
+def stage_of(filename: str) -> str:
+    """Return the stage that a source file belongs to; empty if it is none of ours."""
+    if filename.endswith("/1/model.py"):
+        return STAGES["model.py"]
+    if not filename.startswith(SOURCE):
+        return ""
+    inside = filename.removeprefix(SOURCE)
+    known = [prefix for prefix in STAGES if inside.startswith(prefix)]
+    return STAGES[max(known, key=len)] if known else f"{inside.partition('/')[0]}/"
+
+
+def sampled(call: Callable[[], object], seconds: float) -> dict[str, float]:
+    """Call in a loop, in this process's first thread; gives each stage's share of the time."""
+    seen: Counter[str] = Counter()
+
+    def look(_signal: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            stage = stage_of(frame.f_code.co_filename)
+            if stage:
+                seen[stage] += 1
+                return
+            frame = frame.f_back
+        seen[REST] += 1
+
+    before = signal.signal(signal.SIGPROF, look)
+    signal.setitimer(signal.ITIMER_PROF, EVERY_S, EVERY_S)
+    try:
+        end = perf_counter() + seconds
+        while perf_counter() < end:
+            for _ in range(50):
+                call()
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+    looks = sum(seen.values())
+    return {stage: count / looks for stage, count in seen.most_common()}
