@@ -1,0 +1,24 @@
+"""A short run of `tests.frontends.grpc_fuzz`; ``NBTRITON_FUZZ`` sets another number of inputs."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
+
+from nbtriton.engine import Server
+from tests.frontends.grpc_fuzz import fuzz, load_models
+
+INPUTS = int(os.environ.get("NBTRITON_FUZZ", "20000"))
+
+
+@pytest.mark.timeout(3600)
+def test_every_message_has_an_answer(tmp_path: Path) -> None:
+    with Server(gpus=()) as server:
+        load_models(server, tmp_path)
+        fuzz(server, INPUTS, random.SystemRandom().getrandbits(32))
