@@ -36,6 +36,9 @@ class Server(EngineServer):
         ``rate_limiter``.
     rate_limit_resources : sequence of str
         Triton's ``--rate-limit-resource``: ``"R1:4"`` or ``"R1:4:0"`` for a device.
+    backend_config : mapping of str to mapping, optional
+        Triton's ``--backend-config``, by the backend's name: ``{"onnxruntime":
+        {"default-max-batch-size": "8"}}``. Settings under the empty name are for all backends.
 
     Examples
     --------
@@ -55,12 +58,14 @@ class Server(EngineServer):
         cache_bytes: int | None = None,
         rate_limit: str = "off",
         rate_limit_resources: Sequence[str] = (),
+        backend_config: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         super().__init__(
             gpus=gpus,
             cache_bytes=cache_bytes,
             rate_limit=rate_limit,
             rate_limit_resources=rate_limit_resources,
+            backend_config=backend_config,
         )
         self._opened: list[Any] = []
         self._controls: list[ModelControl] = []

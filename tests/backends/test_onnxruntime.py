@@ -107,6 +107,23 @@ def test_half_a_configuration_is_completed_and_a_whole_one_is_not_touched():
     assert (whole.max_batch_size, whole.HasField("dynamic_batching")) == (0, False)
 
 
+@pytest.mark.parametrize(
+    ("settings", "size"),
+    [
+        ({"onnxruntime": {"default-max-batch-size": "16"}}, 16),
+        ({"": {"default-max-batch-size": "2"}}, 2),
+        ({"": {"default-max-batch-size": "2"}, "onnxruntime": {"default-max-batch-size": "0"}}, 0),
+        ({"python": {"default-max-batch-size": "16"}}, 4),
+    ],
+)
+def test_the_server_says_the_default_max_batch_size(settings, size):
+    with nt.Server(gpus=(), backend_config=settings) as running:
+        running.load(None, same(), name="m")
+        config = running.config("m")
+    assert (config.max_batch_size, config.HasField("dynamic_batching")) == (size, size > 1)
+    assert list(config.input[0].dims) == ([4] if size else [-1, 4])
+
+
 def test_a_model_that_does_not_batch_refuses_a_batch_size():
     assert refused(same((2, 4)), "max_batch_size: 8") == (
         "Invalid argument: autofill failed for model 'm': model does not support batching while "
@@ -321,7 +338,7 @@ def test_a_repository_is_validated_without_being_served(tmp_path):
 def test_over_http(server):
     server.load("max_batch_size: 8", sum_and_difference(("b", 2), "INT32"), name="m")
     server.load("max_batch_size: 8", same(("b", 2), "BYTES"), name="s")
-    with serve(server, http_port=0) as endpoints:
+    with serve(server, http_port=0, metrics_port=0) as endpoints:
         client = httpclient.InferenceServerClient(f"127.0.0.1:{endpoints.http_port}")
         metadata = client.get_model_metadata("m")
         assert metadata["platform"] == "onnxruntime_onnx"

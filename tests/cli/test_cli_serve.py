@@ -194,6 +194,8 @@ def test_flags_that_are_refused(
         (["--http-restricted-api=infer:k=v"], "--http-restricted-api: unknown API 'infer'"),
         (["--grpc-restricted-protocol=health"], "expected API[,API…]:HEADER=VALUE"),
         (["--rate-limit-resource=R"], "Got R"),
+        (["--backend-config=onnxruntime,size"], "'<backend name>,<setting>=<value>'. Got onnxruntime,size"),
+        (["--backend-config=,a=b"], "'<backend name>,<setting>=<value>'. Got ,a=b"),
         (["--load-model=*", "--load-model=a", "--model-control-mode=explicit"], "Wildcard model name"),
     ],
 )  # fmt: skip

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nbtriton.tensors import Array
 
 __all__ = [
+    "SETTINGS_OF_ALL",
     "Backend",
     "BackendInstance",
     "BackendRequest",
@@ -29,6 +30,10 @@ __all__ = [
     "Response",
     "ServerHandle",
 ]
+
+
+# Settings that may be given for all backends at once: Triton passes on no others.
+SETTINGS_OF_ALL = ("default-max-batch-size",)
 
 
 @dataclass(slots=True)
@@ -178,6 +183,8 @@ class ModelContext:
     example : object, optional
         One call's inputs with the batch dimension (an array, a tuple or a dict), from which a
         backend may complete the configuration.
+    settings : mapping of str to str
+        What the server was told for this backend (Triton's ``--backend-config``).
     """
 
     name: str
@@ -187,6 +194,7 @@ class ModelContext:
     model_directory: Path | None = None
     server: ServerHandle | None = None
     example: object | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +254,8 @@ class Backend(ABC):
     name: ClassVar[str]
     # What Triton calls the same thing in ``platform`` and in metadata.
     platform: ClassVar[str] = ""
+    # Those of `ModelContext.settings` that have an effect.
+    settings: ClassVar[tuple[str, ...]] = ()
     # False for a backend whose models are their configuration alone.
     needs_source: ClassVar[bool] = True
 

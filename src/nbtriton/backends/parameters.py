@@ -7,13 +7,13 @@ import re
 from nbtriton.config import ModelConfig
 from nbtriton.errors import InvalidArgumentError
 
-__all__ = ["boolean_parameter", "integer_parameter"]
+__all__ = ["boolean_parameter", "integer_parameter", "integer_value"]
 
 _TRUE, _FALSE = ("true", "on", "1"), ("false", "off", "0")
 
 
 def integer_parameter(config: ModelConfig, key: str, default: int = 0) -> int:
-    """Return a parameter as C++'s ``stoi`` reads it: what follows the digits does not count.
+    """Return a parameter that is a number; see `integer_value`.
 
     Raises
     ------
@@ -22,12 +22,20 @@ def integer_parameter(config: ModelConfig, key: str, default: int = 0) -> int:
     """
     if key not in config.parameters:
         return default
-    text = config.parameters[key].string_value
+    return integer_value(config.parameters[key].string_value, f"it is parameter {key}")
+
+
+def integer_value(text: str, hint: str = "") -> int:
+    """Return a number as C++'s ``stoi`` reads it: what follows the digits does not count.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The text is no number of 32 bits.
+    """
     match = re.match(r"\s*[+-]?\d+", text, re.ASCII)
     if match is None or not -(2**31) <= int(match[0]) < 2**31:
-        raise InvalidArgumentError(
-            f"failed to convert '{text}' to integral number", hint=f"it is parameter {key}"
-        )
+        raise InvalidArgumentError(f"failed to convert '{text}' to integral number", hint=hint)
     return int(match[0])
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import TypeAlias
 
 from nbtriton.backends import backend_for, find_backend
 from nbtriton.backends.base import Backend, ModelContext, ServerHandle
@@ -29,8 +31,12 @@ from nbtriton.engine.stamps import stamp_ns
 from nbtriton.engine.update import InstanceUpdate
 from nbtriton.errors import ConfigError, LoadError, TritonError
 
+# By the backend's name; those of the empty name are for all.
+BackendSettings: TypeAlias = Mapping[str, Mapping[str, str]]
+
 __all__ = [
     "CODE_TEXTS",
+    "BackendSettings",
     "build_ensemble",
     "build_model",
     "check_ensemble",
@@ -61,8 +67,11 @@ def complete_model(
     example: object = None,
     gpus: Sequence[int],
     auto_complete: bool = True,
+    settings: BackendSettings = MappingProxyType({}),
 ) -> tuple[Backend, ModelConfig]:
     """Complete and check a configuration without creating anything that serves.
+
+    `settings` are those of `nbtriton.Server`'s ``backend_config``.
 
     Returns
     -------
@@ -83,8 +92,9 @@ def complete_model(
     validate(config)
     if auto_complete:
         context = ModelContext(
-            config.name, version, config, source, _model_directory(source), None, example
-        )
+            config.name, version, config, source, _model_directory(source), None, example,
+            {**settings.get("", {}), **settings.get(backend.name, {})},
+        )  # fmt: skip
         try:
             config = _named(backend.complete_config(context), backend)
         except ConfigError:
@@ -115,6 +125,7 @@ def build_model(
     limiter: Limiter | None = None,
     batching: object = None,
     auto_complete: bool = True,
+    settings: BackendSettings = MappingProxyType({}),
 ) -> ModelRuntime:
     """Complete and check a configuration, and create the instances.
 
@@ -129,8 +140,9 @@ def build_model(
     """
     stamp = stamp_ns(source)
     backend, completed = complete_model(
-        config, source, version, example=example, gpus=gpus, auto_complete=auto_complete
-    )
+        config, source, version,
+        example=example, gpus=gpus, auto_complete=auto_complete, settings=settings,
+    )  # fmt: skip
     context = ModelContext(
         completed.name, version, completed, source, _model_directory(source), server, example
     )

@@ -59,6 +59,9 @@ class Server(Versions):
     rate_limit_resources : sequence of str
         Triton's ``--rate-limit-resource``: ``"R1:4"`` or ``"R1:4:0"`` for a device. By default a
         pool is as large as the largest need of one instance.
+    backend_config : mapping of str to mapping, optional
+        Triton's ``--backend-config``, by the backend's name: ``{"onnxruntime":
+        {"default-max-batch-size": "8"}}``. Settings under the empty name are for all backends.
 
     Examples
     --------
@@ -78,6 +81,7 @@ class Server(Versions):
         cache_bytes: int | None = None,
         rate_limit: str = "off",
         rate_limit_resources: Sequence[str] = (),
+        backend_config: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         if rate_limit not in _RATE_LIMITS:
             raise InvalidArgumentError(
@@ -88,6 +92,7 @@ class Server(Versions):
             gpus,
             None if cache_bytes is None else ResponseCache(cache_bytes),
             Limiter(resources) if rate_limit == "execution_count" else None,
+            backend_config or {},
         )
         # The model repository that models may load from (`nbtriton.repository.ModelControl`).
         self.model_control: ModelRepository | None = None

@@ -15,7 +15,13 @@ from nbtriton.engine.devices import visible_gpus
 from nbtriton.engine.ensemble import EnsembleRuntime
 from nbtriton.engine.inspection import Inspection
 from nbtriton.engine.limiter import Limiter
-from nbtriton.engine.loading import build_ensemble, build_model, is_light, update_model
+from nbtriton.engine.loading import (
+    BackendSettings,
+    build_ensemble,
+    build_model,
+    is_light,
+    update_model,
+)
 from nbtriton.engine.model import ModelRuntime
 from nbtriton.engine.registry import Entry, Registry, Slot, versions_to_keep
 from nbtriton.engine.runtime import Runtime
@@ -40,12 +46,19 @@ class Versions(Inspection, ABC):
         Given to the versions that want one.
     limiter : Limiter, optional
         Where rates are limited.
+    settings : mapping of str to mapping
+        Of the backends, by their names.
     """
 
     def __init__(
-        self, gpus: Sequence[int] | None, cache: ResponseCache | None, limiter: Limiter | None
+        self,
+        gpus: Sequence[int] | None,
+        cache: ResponseCache | None,
+        limiter: Limiter | None,
+        settings: BackendSettings,
     ) -> None:
         super().__init__(Registry())
+        self._settings = settings
         self.limiter = limiter
         self.cache = cache
         self._gpus = None if gpus is None else tuple(gpus)
@@ -96,6 +109,7 @@ class Versions(Inspection, ABC):
                 limiter=self.limiter,
                 batching=batching,
                 auto_complete=auto_complete,
+                settings=self._settings,
             )
         if runtime.config.response_cache.enable:
             runtime.cache = self.cache

@@ -11,12 +11,14 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.backends import SETTINGS_OF_ALL, find_backend
+from nbtriton.errors import InvalidArgumentError, TritonError
 from nbtriton.frontends.flags import (
     WITHOUT_EFFECT,
+    backend_config,
     cache_bytes,
     parse_flags,
     restricted_apis,
@@ -66,12 +68,15 @@ def serve_command(
     for name in WITHOUT_EFFECT:
         if getattr(arguments, name.replace("-", "_")) not in (None, []):
             _log.info("--%s has no effect here", name)
+    settings = backend_config(arguments)
+    _tell_without_effect(settings)
     size = cache_bytes(arguments)
     options = {**_endpoint_options(arguments), "log": log}
     server = make_server(
         cache_bytes=size,
         rate_limit=arguments.rate_limit,
         rate_limit_resources=arguments.rate_limit_resource,
+        backend_config=settings,
     )
     try:
         control = server.load_repository(
@@ -222,6 +227,18 @@ def _on_signals() -> threading.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     return ended
+
+
+def _tell_without_effect(settings: Mapping[str, Mapping[str, str]]) -> None:
+    for backend, values in settings.items():
+        try:
+            known = find_backend(backend).settings if backend else SETTINGS_OF_ALL
+        except TritonError:
+            known = ()
+        for name in values:
+            if name not in known:
+                where = f"{backend},{name}" if backend else name
+                _log.info("--backend-config=%s has no effect here", where)
 
 
 def _start_log(arguments: argparse.Namespace) -> LogSettings:

@@ -13,6 +13,7 @@ from nbtriton.errors import InvalidArgumentError, nearest
 __all__ = [
     "WITHOUT_EFFECT",
     "add_flags",
+    "backend_config",
     "cache_bytes",
     "parse_flags",
     "restricted_apis",
@@ -79,6 +80,7 @@ _GROUPS: dict[str, tuple[_Flag, ...]] = {
         _Flag("rate-limit-resource", str, None, "NAME:COUNT[:DEVICE]; may be repeated", True),
         _Flag("cache-config", str, None, "local,size=BYTES: keep responses", True),
         _Flag("response-cache-byte-size", _natural, None, "an old name of --cache-config"),
+        _Flag("backend-config", str, None, "BACKEND,SETTING=VALUE, or SETTING=VALUE for all", True),
         _Flag("id", str, "triton", "the server's name in its metadata"),
     ),
     "HTTP": (
@@ -122,7 +124,6 @@ _GROUPS: dict[str, tuple[_Flag, ...]] = {
         _Flag("trace-config", str, None, "triton,file=PATH", True),
     ),
     "taken and without effect here": (
-        _Flag("backend-config", str, None, "backends run in this process", True),
         _Flag("backend-directory", str, None, "backends are Python packages"),
         _Flag("cache-directory", str, None, "the cache is built in"),
         _Flag("repoagent-directory", str, None, "there are no repository agents"),
@@ -194,6 +195,22 @@ def cache_bytes(arguments: argparse.Namespace) -> int | None:
         return _natural_of(settings["size"], "--cache-config local,size")
     found: int | None = arguments.response_cache_byte_size
     return found or None
+
+
+def backend_config(arguments: argparse.Namespace) -> dict[str, dict[str, str]]:
+    """Return the settings by backend; those for all under the empty name."""
+    found: dict[str, dict[str, str]] = {}
+    for text in arguments.backend_config:
+        backend, comma, setting = text.partition(",")
+        if not comma:
+            backend, setting = "", text
+        name, equals, value = setting.partition("=")
+        if not (name and equals and value) or (comma and not backend):
+            raise InvalidArgumentError(
+                "--backend-config option format is '<backend name>,<setting>=<value>'. Got " + text
+            )
+        found.setdefault(backend, {})[name] = value
+    return found
 
 
 def trace_file(arguments: argparse.Namespace) -> str:

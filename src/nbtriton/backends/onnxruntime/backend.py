@@ -12,10 +12,14 @@ from nbtriton.backends.onnxruntime.instance import OnnxInstance
 from nbtriton.backends.onnxruntime.options import CUDA, run_options
 from nbtriton.backends.onnxruntime.runtime import has_provider, import_onnxruntime, tensor_infos
 from nbtriton.backends.onnxruntime.sessions import Sessions, model_bytes
+from nbtriton.backends.parameters import integer_value
 from nbtriton.config import ModelConfig, enum_name
 from nbtriton.errors import InternalError
 
 __all__ = ["OnnxRuntimeBackend"]
+
+# The largest batch of a model that could batch and does not say how much; 4 unless told otherwise.
+DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
 
 
 class OnnxRuntimeBackend(Backend):
@@ -23,6 +27,7 @@ class OnnxRuntimeBackend(Backend):
 
     name: ClassVar[str] = "onnxruntime"
     platform: ClassVar[str] = "onnxruntime_onnx"
+    settings: ClassVar[tuple[str, ...]] = (DEFAULT_MAX_BATCH_SIZE,)
 
     def __init__(self) -> None:
         self._sessions: Sessions | None = None
@@ -45,7 +50,8 @@ class OnnxRuntimeBackend(Backend):
         if is_complete(context.config):
             return context.config
         model = self._described(context)
-        return complete(context.config, model.inputs, model.outputs)
+        size = integer_value(context.settings.get(DEFAULT_MAX_BATCH_SIZE, "4"))
+        return complete(context.config, model.inputs, model.outputs, max(0, size))
 
     def check(self, context: ModelContext) -> None:
         """Compare the configuration with the model; see `nbtriton.backends.onnxruntime.check`."""

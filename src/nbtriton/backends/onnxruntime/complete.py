@@ -13,9 +13,6 @@ from nbtriton.tensors import format_shape, to_config
 
 __all__ = ["complete", "is_complete"]
 
-# Triton's --backend-config=onnxruntime,default-max-batch-size
-_DEFAULT_MAX_BATCH_SIZE = 4
-
 _log = logging.getLogger("nbtriton.onnxruntime")
 
 
@@ -25,12 +22,16 @@ def is_complete(config: ModelConfig) -> bool:
 
 
 def complete(
-    config: ModelConfig, inputs: Mapping[str, TensorInfo], outputs: Mapping[str, TensorInfo]
+    config: ModelConfig,
+    inputs: Mapping[str, TensorInfo],
+    outputs: Mapping[str, TensorInfo],
+    default_max_batch_size: int,
 ) -> ModelConfig:
     """Return an incomplete configuration with inputs, outputs and batching filled in.
 
     A model whose tensors all have a variable first dimension batches: without ``max_batch_size``
-    up to 4, and with more than 1 through the dynamic batcher, unless another scheduler is chosen.
+    up to `default_max_batch_size`, and with more than 1 through the dynamic batcher, unless another
+    scheduler is chosen.
 
     Raises
     ------
@@ -44,11 +45,11 @@ def complete(
     }
     if not fixed:
         if done.max_batch_size == 0:
-            done.max_batch_size = _DEFAULT_MAX_BATCH_SIZE
+            done.max_batch_size = default_max_batch_size
             _log.info(
                 "model '%s': autofilled max_batch_size to %d, its tensors have a variable first "
                 "dimension",
-                done.name, _DEFAULT_MAX_BATCH_SIZE,
+                done.name, default_max_batch_size,
             )  # fmt: skip
         if done.max_batch_size > 1 and not scheduling_choice(done):
             done.dynamic_batching.SetInParent()
