@@ -20,7 +20,7 @@ from nbtriton.engine import Server
 from nbtriton.errors import InternalError, LoadError
 from nbtriton.frontends import Endpoints, serve
 from nbtriton.frontends.service import EXTENSIONS
-from nbtriton.frontends.settings import TraceSettings
+from nbtriton.frontends.tracing import Tracing
 from tests.frontends.cases import CASES, ONE_JSON, Case, ask, document, tensor
 from tests.frontends.models import ECHO, MODELS, load_all
 
@@ -184,7 +184,7 @@ def test_server_metadata(endpoints: Endpoints) -> None:
 
 
 def test_trace_settings_of_one_model_and_of_all(tmp_path) -> None:
-    settings = TraceSettings(str(tmp_path / "trace.json"))
+    settings = Tracing(str(tmp_path / "trace.json"))
     settings.update("", {"level": frozenset({"TIMESTAMPS"}), "rate": 5})
     settings.update("m", {"rate": 7, "count": 3})
     assert settings.get("m")["trace_rate"] == "7"

@@ -55,6 +55,14 @@ class Response:
     parameters: Mapping[str, bool | int | str] = field(default_factory=dict)
 
 
+class RequestTrace(Protocol):
+    """What a model may do with the trace of a request."""
+
+    def child(self) -> RequestTrace:
+        """Open the trace of a request that the model makes."""
+        ...
+
+
 class BackendRequest(Protocol):
     """One request as a backend sees it; the engine's own request object fulfils this."""
 
@@ -82,6 +90,11 @@ class BackendRequest(Protocol):
     def priority(self) -> int: ...
     @property
     def parameters(self) -> Mapping[str, bool | int | str]: ...
+    @property
+    def trace(self) -> RequestTrace | None:
+        """The trace that the request belongs to; None for most requests."""
+        ...
+
     def is_cancelled(self) -> bool: ...
     def reschedule(self) -> None:
         """Execute the request once more after this batch, which must leave it unanswered.
@@ -136,6 +149,7 @@ class ServerHandle(Protocol):
         sequence_end: bool = False,
         parameters: Mapping[str, bool | int | str] | None = None,
         on_response: Callable[[Response, bool], None] | None = None,
+        trace: Any = None,
     ) -> Any: ...  # an nbtriton.engine.InferenceFuture
     def submit_here(self, model_name: str, inputs: Mapping[str, Array], **options: Any) -> Any:
         """Like `submit` without ``on_response``, for a caller that will wait for the answer.

@@ -22,6 +22,7 @@ from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.settings import ensemble_plan
 from nbtriton.engine.shield import wait_in_slices
 from nbtriton.engine.snapshot import ModelSnapshot
+from nbtriton.engine.tracing import TracedRequest
 from nbtriton.errors import (
     CancelledError,
     EngineStoppedError,
@@ -339,6 +340,8 @@ class _Flight:
                 partial(self._responded, start),
                 request.root,
             )  # E5
+            if request.trace is not None:
+                sub = TracedRequest.of(sub, request.trace.child())
             with self._lock:
                 self._running.add(sub)
             if not runtime.submit(sub):  # it is held: only the end of the server retires it

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from nbtriton.engine.instance import Instance
     from nbtriton.engine.runtime import Runtime
+    from nbtriton.engine.tracing import Trace
     from nbtriton.scheduling import Run
 
 __all__ = ["BARE_FINAL", "InferenceRequest", "ResponseCallback", "Submission"]
@@ -89,6 +90,9 @@ class InferenceRequest(Ticket):
         "start_ns",
         "step_timing",
     )  # fmt: skip
+
+    # Set in a `nbtriton.engine.tracing.TracedRequest`: nobody else pays for it.
+    trace: Trace | None = None
 
     def __init__(
         self,

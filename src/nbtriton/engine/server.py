@@ -24,6 +24,7 @@ from nbtriton.engine.result import InferenceResult
 from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.shield import shield, wait_in_slices
 from nbtriton.engine.stamps import stamp_ns
+from nbtriton.engine.tracing import Trace, TracedRequest
 from nbtriton.engine.versions import Versions
 from nbtriton.errors import (
     ConfigError,
@@ -362,6 +363,7 @@ class Server(Versions):
         sequence_end: bool = False,
         parameters: Mapping[str, bool | int | str] | None = None,
         on_response: Callable[[Response, bool], None] | None = None,
+        trace: Trace | None = None,
     ) -> InferenceFuture:
         """Send one request and return at once; arguments and errors as for `infer`.
 
@@ -370,6 +372,8 @@ class Server(Versions):
         on_response : callable, optional
             ``on_response(response, final)`` for every response, on the thread that sends it;
             needed for decoupled models.
+        trace : Trace, optional
+            Told what happens; ended in any case.
 
         Returns
         -------
@@ -379,7 +383,7 @@ class Server(Versions):
         flags = SEQUENCE_START * sequence_start | SEQUENCE_END * sequence_end
         with shield:
             return self._send(
-                name, inputs, version, on_response, outputs, request_id, priority, timeout_us,
+                name, inputs, version, on_response, trace, outputs, request_id, priority, timeout_us,
                 correlation_id, flags, parameters,
             ).expect()  # fmt: skip
 
@@ -455,7 +459,7 @@ class Server(Versions):
         flags = SEQUENCE_START * sequence_start | SEQUENCE_END * sequence_end
         with shield:
             request = self._send(
-                name, inputs, version, lambda response, final: arrived.put((response, final)),
+                name, inputs, version, lambda response, final: arrived.put((response, final)), None,
                 outputs, request_id, priority, timeout_us, correlation_id, flags, parameters,
             )  # fmt: skip
         final = False
@@ -480,17 +484,25 @@ class Server(Versions):
         inputs: Mapping[str, Any],
         version: int,
         on_response: Callable[[Response, bool], None] | None,
+        trace: Trace | None,
         *options: Any,
     ) -> InferenceRequest:
-        while True:
-            runtime = self._resolve(name, version, decoupled=on_response is not None)
-            request = runtime.admit(inputs, *options)
-            request.expect()
-            if on_response is not None:
-                request.on_response = lambda _, response, final: on_response(response, final)
-            # False: replaced between the look-up and now; its successor takes the request.
-            if runtime.submit(request):
-                return request
+        try:
+            while True:
+                runtime = self._resolve(name, version, decoupled=on_response is not None)
+                request = runtime.admit(inputs, *options)
+                if trace is not None:
+                    request = TracedRequest.of(request, trace)
+                request.expect()
+                if on_response is not None:
+                    request.on_response = lambda _, response, final: on_response(response, final)
+                # False: replaced between the look-up and now; its successor takes the request.
+                if runtime.submit(request):
+                    return request
+        except BaseException:
+            if trace is not None:
+                trace.refused()
+            raise
 
     def _send_here(
         self, name: str, inputs: Mapping[str, Any], version: int, *options: Any

@@ -22,7 +22,7 @@ from nbtriton.frontends.logs import LogSettings
 from nbtriton.frontends.loop import LoopThread
 from nbtriton.frontends.metrics import Metrics
 from nbtriton.frontends.service import Control, Endpoint, Limits, NoControl, Service
-from nbtriton.frontends.settings import TraceSettings
+from nbtriton.frontends.tracing import TraceValues, Tracing
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
@@ -92,6 +92,7 @@ class Endpoints:
                 self._leaving[-1].join()
                 self._leaving.pop()
             self._thread.stop()
+            self.service.trace.close()
             self.service.shared_memory.close()
             if self._own_log:
                 self.service.log.close()
@@ -127,6 +128,7 @@ def serve(
     restricted: Mapping[str, tuple[str, str]] | None = None,
     header_forward_pattern: str = "",
     trace_file: str = "",
+    trace: TraceValues | None = None,
     grpc_host: str | None = None,
     metrics_host: str | None = None,
     grpc_restricted: Mapping[str, tuple[str, str]] | None = None,
@@ -157,6 +159,8 @@ def serve(
         Triton's ``--http-header-forward-pattern``, a regular expression.
     trace_file : str
         Triton's ``--trace-config triton,file=…``; clients can only read it.
+    trace : TraceValues, optional
+        What is traced at the start, off by default; clients may change it.
     grpc_host, metrics_host : str, optional
         Other addresses than `host` to listen on.
     grpc_restricted : mapping, optional
@@ -202,7 +206,7 @@ def serve(
     service = Service(
         server,
         NoControl(server) if control is None else control,
-        trace=TraceSettings(trace_file),
+        trace=Tracing(trace_file, trace),
         log=log or LogSettings(),
         limits=limits or Limits(),
         strict_readiness=strict_readiness,

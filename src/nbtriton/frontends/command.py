@@ -22,7 +22,7 @@ from nbtriton.frontends.flags import (
     cache_bytes,
     parse_flags,
     restricted_apis,
-    trace_file,
+    trace_settings,
 )
 from nbtriton.frontends.logs import LogSettings
 
@@ -151,6 +151,7 @@ def _endpoint_options(arguments: argparse.Namespace) -> dict[str, Any]:
         grpc_port = None
     if grpc_port is not None:
         os.environ.setdefault("GRPC_EXPERIMENTS", _GRPC_EXPERIMENTS)
+    trace_path, trace_values = trace_settings(arguments)
     level = arguments.grpc_infer_response_compression_level
     channel: list[tuple[str, int]] = [
         ("grpc.keepalive_time_ms", arguments.grpc_keepalive_time),
@@ -189,7 +190,8 @@ def _endpoint_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "grpc_options": channel,
         "header_forward_pattern": arguments.http_header_forward_pattern
         or arguments.grpc_header_forward_pattern,
-        "trace_file": trace_file(arguments),
+        "trace_file": trace_path,
+        "trace": trace_values,
     }
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbtriton.errors import InvalidArgumentError, nearest
+from nbtriton.frontends.tracing import TraceValues
 
 __all__ = [
     "WITHOUT_EFFECT",
@@ -17,9 +18,14 @@ __all__ = [
     "cache_bytes",
     "parse_flags",
     "restricted_apis",
-    "trace_file",
+    "trace_settings",
 ]
 
+_TRACE_LEVELS = {
+    **dict.fromkeys(("off", "false"), frozenset[str]()),
+    **dict.fromkeys(("timestamps", "min", "max", "on", "true"), frozenset({"TIMESTAMPS"})),
+    "tensors": frozenset({"TENSORS"}),
+}
 _TRUE = ("true", "on", "1", "yes")
 _FALSE = ("false", "off", "0", "no")
 
@@ -121,7 +127,14 @@ _GROUPS: dict[str, tuple[_Flag, ...]] = {
         _Flag("log-format", str, "default", "of the time in the log",
               choices=("default", "ISO8601")),
         _Flag("log-file", str, "", "write there instead of to the terminal"),
-        _Flag("trace-config", str, None, "triton,file=PATH", True),
+        _Flag("trace-config", str, None, "SETTING=VALUE of level (TIMESTAMPS, TENSORS, OFF; may be "
+              "repeated), rate, count; triton,file=PATH; triton,log-frequency=N", True),
+        _Flag("trace-file", str, None, "an old name of --trace-config triton,file"),
+        _Flag("trace-level", str, None, "an old name of --trace-config level", True),
+        _Flag("trace-rate", _natural, None, "an old name of --trace-config rate"),
+        _Flag("trace-count", int, None, "an old name of --trace-config count"),
+        _Flag("trace-log-frequency", _natural, None,
+              "an old name of --trace-config triton,log-frequency"),
     ),
     "taken and without effect here": (
         _Flag("backend-directory", str, None, "backends are Python packages"),
@@ -213,16 +226,61 @@ def backend_config(arguments: argparse.Namespace) -> dict[str, dict[str, str]]:
     return found
 
 
-def trace_file(arguments: argparse.Namespace) -> str:
-    """Return where traces would go, empty for nowhere."""
-    settings = dict(_pair(text, "--trace-config", "triton") for text in arguments.trace_config)
-    unknown = settings.keys() - {"file"}
-    if unknown:
-        raise InvalidArgumentError(
-            f"--trace-config: unknown setting '{min(unknown)}'",
-            hint=nearest(min(unknown), {"file"}),
-        )
-    return settings.get("file", "")
+def trace_settings(arguments: argparse.Namespace) -> tuple[str, TraceValues]:
+    """Return where traces go, empty for nowhere, and what is traced at the start."""
+    file = arguments.trace_file or ""
+    levels = list(arguments.trace_level)
+    numbers = {
+        "rate": arguments.trace_rate,
+        "count": arguments.trace_count,
+        "log-frequency": arguments.trace_log_frequency,
+    }
+    for text in arguments.trace_config:
+        kind, comma, rest = text.partition(",") if "," in text.partition("=")[0] else ("", "", text)
+        name, equals, value = rest.partition("=")
+        if comma and kind != "triton":
+            raise InvalidArgumentError(
+                f"--trace-config {text}: '{kind}' is no mode of tracing here",
+                hint="there is triton",
+            )
+        known = ("file", "log-frequency") if comma else ("level", "rate", "count", "mode")
+        if not (equals and value) or name not in known:
+            raise InvalidArgumentError(
+                f"--trace-config: unknown setting '{name}'", hint=nearest(name, known)
+            )
+        if name == "file":
+            file = value
+        elif name == "level":
+            levels.append(value)
+        elif name == "mode":
+            if value.lower() != "triton":
+                raise InvalidArgumentError(
+                    f"--trace-config {text}: '{value}' is no mode of tracing here",
+                    hint="there is triton",
+                )
+        else:
+            digits = value.removeprefix("-") if name == "count" else value
+            _natural_of(digits, f"--trace-config {rest.partition('=')[0]}")
+            numbers[name] = int(value)
+    given = {
+        name.replace("-", "_"): number for name, number in numbers.items() if number is not None
+    }
+    return file, TraceValues(level=_trace_levels(levels), **given)
+
+
+def _trace_levels(texts: Sequence[str]) -> frozenset[str]:
+    found: set[str] = set()
+    for text in texts:
+        names = _TRACE_LEVELS.get(text.lower())
+        if names is None:
+            raise InvalidArgumentError(
+                f"invalid value for trace level option: {text}",
+                hint=nearest(text.upper(), ("OFF", "TIMESTAMPS", "TENSORS")),
+            )
+        if not names:
+            return frozenset()
+        found |= names
+    return frozenset(found)
 
 
 def restricted_apis(texts: Sequence[str], flag: str) -> dict[str, tuple[str, str]]:

@@ -18,11 +18,13 @@ from nbtriton.frontends.grpc_answers import (
 )
 from nbtriton.frontends.grpc_codec import InferCall, parse_infer, read_request, read_version
 from nbtriton.frontends.grpc_plans import GrpcPlans
+from nbtriton.frontends.tracing import watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nbtriton.backends.base import Response
+    from nbtriton.engine.tracing import Trace
     from nbtriton.frontends.grpc_transport import Rpc, StreamRpc
     from nbtriton.frontends.service import Service
 
@@ -50,12 +52,14 @@ class GrpcInference:
         """Answer one unary call."""
         try:
             interface, version, call = self.read(data, rpc.metadata, unary=True)
+            trace = self.sample(interface, call)
             future = self.submit(interface, version, call)
         except TritonError as error:
             rpc.fail(error)
             return
         rpc.on_gone = future.cancel
-        future.add_done_callback(partial(self._answered, rpc, call, interface))
+        answer = partial(self._answered, rpc, call, interface)
+        future.add_done_callback(answer if trace is None else watched(answer, trace, "GRPC"))
 
     def read(
         self, data: bytes, metadata: Sequence[tuple[str, Any]], *, unary: bool = False
@@ -96,7 +100,18 @@ class GrpcInference:
             )  # fmt: skip
         except BaseException:
             call.release()
+            if "trace" in call.options:
+                call.options["trace"].sample.let_go()
             raise
+
+    def sample(self, interface: Interface, call: InferCall) -> Trace | None:
+        """Return the trace of a request that is to be traced."""
+        tracing = self.service.trace
+        trace = tracing.sample(interface.name) if tracing.on else None
+        if trace is not None:
+            trace.received("GRPC_WAITREAD_START", "GRPC_WAITREAD_END")
+            call.options["trace"] = trace
+        return trace
 
     def encode(
         self, call: InferCall, interface: Interface, outputs: Mapping[str, Any],
@@ -205,7 +220,16 @@ class InferStream:
 class _StreamRequest:
     """One request of a stream, until its last response."""
 
-    __slots__ = ("_inference", "_interface", "_rpc", "_stream", "_version", "call", "future")
+    __slots__ = (
+        "_inference",
+        "_interface",
+        "_rpc",
+        "_stream",
+        "_trace",
+        "_version",
+        "call",
+        "future",
+    )
 
     def __init__(
         self,
@@ -222,13 +246,18 @@ class _StreamRequest:
         self.call = call
         self._interface = interface
         self._version = version
+        self._trace: Trace | None = None
         self.future: InferenceFuture | None = None
 
     def start(self) -> None:
         take = self._take if self._interface.decoupled else None
+        self._trace = trace = self._inference.sample(self._interface, self.call)
         self.future = self._inference.submit(self._interface, self._version, self.call, take)
         if take is None:
-            self.future.add_done_callback(self._answered)
+            answer = self._answered
+            self.future.add_done_callback(
+                answer if trace is None else watched(answer, trace, "GRPC")
+            )
 
     def cancel(self) -> None:
         if self.future is not None:
@@ -259,9 +288,18 @@ class _StreamRequest:
         if final:
             self.call.release()
         if data is not None:
+            self._tell("INFER_RESPONSE_COMPLETE")
+            self._tell("GRPC_SEND_START")
             self._rpc.send(data)
+            self._tell("GRPC_SEND_END")
         if final:
+            if self._trace is not None:
+                self._trace.sample.let_go()
             self._stream.over(self)
+
+    def _tell(self, activity: str) -> None:
+        if self._trace is not None:
+            self._trace.answered(activity)
 
     def _written(
         self,

@@ -18,14 +18,13 @@ from nbtriton.errors import (
 from nbtriton.frontends.grpc_codec import read_version
 from nbtriton.frontends.grpc_messages import HEALTH, SERVICE, health_response, messages
 from nbtriton.frontends.logs import LOG_FORMATS
-from nbtriton.frontends.settings import parse_number
+from nbtriton.frontends.tracing import TRACE_LEVELS, parse_number
 
 if TYPE_CHECKING:
     from nbtriton.frontends.service import Service
 
 __all__ = ["Method", "grpc_methods"]
 
-_LEVELS = ("TIMESTAMPS", "TENSORS")
 _TRACE_NUMBERS = ("trace_rate", "trace_count", "log_frequency")
 
 
@@ -269,7 +268,7 @@ def _trace_changes(settings: Mapping[str, Any]) -> dict[str, Any]:
         levels = list(settings["trace_level"].value)
         if "OFF" in levels and len(levels) > 1:
             raise InvalidArgumentError("Expect only one trace level 'OFF' is specified")
-        changes["level"] = frozenset(levels).intersection(_LEVELS) if levels else None
+        changes["level"] = frozenset(levels).intersection(TRACE_LEVELS) if levels else None
     for name in _TRACE_NUMBERS:
         if name not in settings:
             continue

@@ -40,7 +40,7 @@ from nbtriton.frontends.jsontext import (
 )
 from nbtriton.frontends.logs import LOG_FORMATS
 from nbtriton.frontends.routes import Route, find_route
-from nbtriton.frontends.settings import parse_number
+from nbtriton.frontends.tracing import TRACE_LEVELS, parse_number
 
 if TYPE_CHECKING:
     from nbtriton.frontends.service import Service
@@ -50,7 +50,6 @@ __all__ = ["Handlers"]
 _log = logging.getLogger("nbtriton.frontends")
 
 _CUDA_HANDLE = 64
-_LEVELS = ("TIMESTAMPS", "TENSORS")
 _NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/]")
 _OK_JSON = Reply(200, JSON)
 
@@ -300,7 +299,7 @@ def _trace_level(given: dict[str, Any]) -> frozenset[str] | None:
     levels = [as_string(level) for level in member_as_array(given, "trace_level")]
     if "OFF" in levels and len(levels) > 1:
         raise InvalidArgumentError("Expect only one trace level 'OFF' is specified")
-    return frozenset(levels).intersection(_LEVELS)
+    return frozenset(levels).intersection(TRACE_LEVELS)
 
 
 def _trace_number(name: str, value: Any) -> int:

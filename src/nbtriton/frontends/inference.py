@@ -82,7 +82,10 @@ class Inference:
 
     def submit(self, ready: Sequence[Waiting]) -> None:
         """Give requests that are ready at the same moment to the engine."""
+        tracing = self.service.trace
         for waiting in ready:
+            if tracing.on:
+                waiting.watch(tracing.sample(waiting.interface.name))
             waiting.send(self.server)
 
     def forward_headers(self, fields: Sequence[tuple[bytes, bytes]], call: Call) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nbtriton.config import is_ensemble
 from nbtriton.errors import TritonError, UnavailableError
 from nbtriton.frontends.logs import LogSettings
-from nbtriton.frontends.settings import TraceSettings
 from nbtriton.frontends.shared_memory import SharedMemory
+from nbtriton.frontends.tracing import Tracing
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
@@ -141,7 +141,7 @@ class Service:
     server: Server
     control: Control
     shared_memory: SharedMemory = field(default_factory=SharedMemory)
-    trace: TraceSettings = field(default_factory=TraceSettings)
+    trace: Tracing = field(default_factory=Tracing)
     log: LogSettings = field(default_factory=LogSettings)
     limits: Limits = field(default_factory=Limits)
     strict_readiness: bool = True

@@ -22,10 +22,12 @@ from nbtriton.frontends.exchange import (
     unforeseen,
 )
 from nbtriton.frontends.generate import encode_generate
+from nbtriton.frontends.tracing import watched
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response
     from nbtriton.engine import InferenceFuture, Interface, Server
+    from nbtriton.engine.tracing import Trace
     from nbtriton.frontends.codec import Call
     from nbtriton.frontends.service import Service
 
@@ -55,13 +57,21 @@ class Waiting(ABC):
         What the engine is asked for.
     """
 
-    __slots__ = ("call", "exchange", "interface", "version")
+    __slots__ = ("call", "exchange", "interface", "trace", "version")
 
     def __init__(self, exchange: Exchange, interface: Interface, version: int, call: Call) -> None:
         self.exchange = exchange
         self.interface = interface
         self.version = version
         self.call = call
+        self.trace: Trace | None = None
+
+    def watch(self, trace: Trace | None) -> None:
+        """Tell a trace what happens, if the request is to be traced."""
+        if trace is not None:
+            trace.received("HTTP_RECV_START", "HTTP_RECV_END")
+            self.trace = trace
+            self.call.options = {**self.call.options, "trace": trace}
 
     def send(self, server: Server) -> None:
         """Give the request to the engine, or answer that it is refused."""
@@ -70,6 +80,8 @@ class Waiting(ABC):
                 future = self._submit(server)
             except BaseException:
                 self.call.release()
+                if self.trace is not None:
+                    self.trace.sample.let_go()
                 raise
         except TritonError as error:
             self.exchange.respond(error_reply(error))
@@ -113,7 +125,10 @@ class Whole(Waiting):
         future = server.submit(
             self.interface.name, call.arrays, version=self.version, **call.options
         )
-        future.add_done_callback(self._answered)
+        answer = self._answered
+        future.add_done_callback(
+            answer if self.trace is None else watched(answer, self.trace, "HTTP")
+        )
         return future
 
     def _answered(self, future: InferenceFuture) -> None:
@@ -173,12 +188,23 @@ class Single(Waiting):
 
     def _take(self, response: Response, final: bool) -> None:
         """One more response, on the thread that sent it."""
+        self._tell("INFER_RESPONSE_COMPLETE")
         body, failed = self._written(response)
+        if body or final:
+            self._tell("HTTP_SEND_START")
         if body:
             self._count += 1
             self._send(body, failed=failed)
         if final:
             self._finish()
+        if body or final:
+            self._tell("HTTP_SEND_END")
+        if final and self.trace is not None:
+            self.trace.sample.let_go()
+
+    def _tell(self, activity: str) -> None:
+        if self.trace is not None:
+            self.trace.answered(activity)
 
     def _send(self, body: bytes, *, failed: bool) -> None:
         if self._count == 1:

@@ -93,7 +93,9 @@ def execute(request: InferenceRequest, decoupled: bool) -> InferenceResponse | R
     server = _server()
     if decoupled:
         return _iterate(server, request)
-    future = _submit(server, request, server.submit_here)
+    # A traced call goes the usual way: nobody measures what is traced.
+    traced = request._trace._trace is not None
+    future = _submit(server, request, server.submit if traced else server.submit_here)
     if isinstance(future, InferenceResponse):
         return future
     try:
@@ -241,7 +243,9 @@ def _inputs(request: InferenceRequest) -> dict[str, Array]:
 
 
 def _options(request: InferenceRequest) -> dict[str, Any]:
+    trace = request._trace._trace
     return {
+        **({} if trace is None else {"trace": trace.child()}),
         "version": request._model_version,
         "outputs": request._requested_output_names,
         "request_id": request._request_id,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.backends.base import BackendRequest
+from nbtriton.backends.base import BackendRequest, RequestTrace
 from nbtriton.backends.python.errors import TritonModelException
 from nbtriton.backends.python.responses import COMPACT, InferenceResponse, check_parameters
 from nbtriton.backends.python.sender import ResponseSender
@@ -54,12 +54,13 @@ class PreferredMemory:
 
 
 class InferenceTrace:
-    """The trace that a request belongs to."""
+    """The trace that a request belongs to; give it to the requests that follow from it."""
 
-    __slots__ = ("_context",)
+    __slots__ = ("_context", "_trace")
 
-    def __init__(self, context: str | None = None) -> None:
+    def __init__(self, context: str | None = None, *, _trace: RequestTrace | None = None) -> None:
         self._context = context
+        self._trace = _trace
 
     def get_context(self) -> str | None:
         """Return the OpenTelemetry context as JSON, or None."""
@@ -255,7 +256,7 @@ class ReceivedRequest(InferenceRequest):
         return set(self._backend_request.requested_outputs)
 
     def trace(self) -> InferenceTrace:
-        return InferenceTrace()
+        return InferenceTrace(_trace=self._backend_request.trace)
 
     def is_cancelled(self) -> bool:
         return self._backend_request.is_cancelled()

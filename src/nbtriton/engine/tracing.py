@@ -1,0 +1,226 @@
+"""Traces of sampled requests: when what happened to them, and to the requests that they led to.
+
+A request that nobody traces knows nothing of this: what it records for its own books is what a
+trace is made of, once the request is through. Only a traced one is a `TracedRequest`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Mapping
+from itertools import chain
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbtriton.engine.request import InferenceRequest
+from nbtriton.tensors import datatype_of, shape_of, to_numpy
+
+if TYPE_CHECKING:
+    from nbtriton.backends.base import Response
+
+__all__ = ["Activity", "TensorActivity", "Trace", "TraceSample", "TracedRequest"]
+
+_ids = itertools.count(1)
+
+
+class Activity(NamedTuple):
+    """Something that happened, on the clock of `time.monotonic_ns`."""
+
+    name: str
+    ns: int
+
+
+class TensorActivity(NamedTuple):
+    """A tensor that came or went; ``array`` is a numpy array of its own."""
+
+    name: str
+    tensor: str
+    datatype: str
+    shape: tuple[int, ...]
+    array: Any
+
+
+class TraceSample:
+    """One sampled request and all that follow from it; complete when the last of them is.
+
+    Parameters
+    ----------
+    levels : frozenset of str
+        ``"TIMESTAMPS"``, ``"TENSORS"`` or both.
+    on_complete : callable
+        Called once with the sample, on the thread that ended the last trace.
+    """
+
+    def __init__(
+        self, levels: frozenset[str], on_complete: Callable[[TraceSample], object]
+    ) -> None:
+        self.timestamps = "TIMESTAMPS" in levels
+        self.tensors = "TENSORS" in levels
+        self.traces: list[Trace] = []
+        self._on_complete = on_complete
+        self._lock = threading.Lock()
+        self._open = 0
+
+    def begin(self, parent: Trace | None = None) -> Trace:
+        """Open a trace."""
+        with self._lock:
+            self._open += 1
+            trace = Trace(self, next(_ids), parent.id if parent is not None else 0)
+            self.traces.append(trace)
+        return trace
+
+    def hold(self) -> None:
+        """Keep the sample open for what comes after its requests."""
+        with self._lock:
+            self._open += 1
+
+    def let_go(self) -> None:
+        """End one trace or one `hold`."""
+        with self._lock:
+            self._open -= 1
+            complete = not self._open
+        if complete:
+            self._on_complete(self)
+
+
+class Trace:
+    """What is known of one request.
+
+    Attributes
+    ----------
+    id, parent_id : int
+        Unique in the process; 0 for a request that a client sent.
+    model, version, request_id : str, int, str
+        Set when the request is through.
+    before, activities, after : list
+        What whoever received the request did; the request's own; and what was done with its answer.
+    """
+
+    __slots__ = (
+        "activities", "after", "before", "id", "model", "parent_id", "request_id", "sample",
+        "version",
+    )  # fmt: skip
+
+    def __init__(self, sample: TraceSample, number: int, parent_id: int) -> None:
+        self.sample = sample
+        self.id = number
+        self.parent_id = parent_id
+        self.model = ""
+        self.version = 0
+        self.request_id = ""
+        self.before: list[Activity] = []
+        self.activities: list[Activity | TensorActivity] = []
+        self.after: list[Activity] = []
+
+    def child(self) -> Trace:
+        """Open the trace of a request that this one makes: a step of an ensemble, a call."""
+        return self.sample.begin(self)
+
+    def received(self, *names: str) -> None:
+        """Note that a client's request is there."""
+        if self.sample.timestamps:
+            now = monotonic_ns()
+            self.before += [Activity(name, now) for name in names]
+
+    def answered(self, name: str) -> None:
+        """Note what is done with an answer."""
+        if self.sample.timestamps:
+            self.after.append(Activity(name, monotonic_ns()))
+
+    def tensors(self, name: str, tensors: Mapping[str, Any]) -> None:
+        """Note tensors; they are copied, as their memory may be used again."""
+        if self.sample.tensors:
+            self.activities += [
+                TensorActivity(
+                    name, tensor, datatype_of(value), shape_of(value), to_numpy(value).copy()
+                )
+                for tensor, value in tensors.items()
+            ]
+
+    def refused(self) -> None:
+        """End without a request: it was not accepted."""
+        self.sample.let_go()
+
+    def close(self, request: InferenceRequest, answered_ns: int) -> None:
+        """Take over what the request recorded: it is through."""
+        runtime = request.runtime
+        assert runtime is not None
+        self.model, self.version, self.request_id = (
+            runtime.name,
+            runtime.version,
+            request.request_id,
+        )
+        if self.sample.timestamps:
+            queued = request.enqueued_ns or request.start_ns  # a hit of the cache enters no queue
+            head = [Activity("REQUEST_START", request.start_ns), Activity("QUEUE_START", queued)]
+            computed = []
+            if request.execute_start_ns:
+                computed = [
+                    Activity("COMPUTE_START", request.execute_start_ns),
+                    Activity("COMPUTE_INPUT_END", request.compute_start_ns),
+                    Activity("COMPUTE_OUTPUT_START", request.compute_end_ns),
+                    Activity("COMPUTE_END", request.execute_end_ns),
+                ]
+            end = Activity("REQUEST_END", max(answered_ns, request.execute_end_ns))
+            self.activities = [*head, *self.activities, *computed, end]
+        self.sample.let_go()
+
+
+class TracedRequest(InferenceRequest):
+    """A request that tells its trace of its responses and of its end."""
+
+    __slots__ = ("_answered_ns", "_closing", "_delivered", "trace")
+
+    _answered_ns: int
+    _closing: list[Trace]
+    _delivered: bool
+
+    @classmethod
+    def of(cls, request: InferenceRequest, trace: Trace) -> TracedRequest:
+        """Return an admitted request that was not submitted yet as one that tells."""
+        self = cls.__new__(cls)
+        self._delivered = False
+        # Popping is atomic with and without a GIL: who gets the item closes the trace.
+        self._closing = [trace]
+        for name in _SLOTS:
+            setattr(self, name, getattr(request, name))
+        self.trace = trace
+        trace.tensors("TENSOR_QUEUE_INPUT", self.inputs)
+        return self
+
+    def deliver(self, response: Response | None, *, final: bool) -> None:
+        if self.trace is not None and response is not None and response.outputs:
+            self.trace.tensors("TENSOR_BACKEND_OUTPUT", response.outputs)
+        if final:
+            # What the answer leads to, such as the next step of an ensemble, comes behind it.
+            self._answered_ns = monotonic_ns()
+        super().deliver(response, final=final)
+        if final:
+            self._delivered = True
+            self._maybe_close()
+
+    # A model may send its final response before it returns: the times of its execution are
+    # complete when the last one is set.
+    @property
+    def execute_end_ns(self) -> int:
+        return _end_ns.__get__(self)
+
+    @execute_end_ns.setter
+    def execute_end_ns(self, value: int) -> None:
+        _end_ns.__set__(self, value)
+        if value:
+            self._maybe_close()
+
+    def _maybe_close(self) -> None:
+        if not self._delivered or (self.execute_start_ns and not self.execute_end_ns):
+            return
+        try:
+            trace = self._closing.pop()
+        except IndexError:
+            return
+        trace.close(self, self._answered_ns)
+
+
+_end_ns: Any = InferenceRequest.__dict__["execute_end_ns"]
+_SLOTS = tuple(chain(*(vars(each).get("__slots__", ()) for each in InferenceRequest.__mro__)))

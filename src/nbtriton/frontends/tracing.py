@@ -1,0 +1,375 @@
+"""Which requests are traced, and where the traces go: Triton's trace settings and its file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nbtriton.engine import InferenceFuture
+from nbtriton.engine.tracing import Activity, TensorActivity, Trace, TraceSample
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.tensors import Array
+
+__all__ = ["TRACE_LEVELS", "TraceValues", "Tracing", "parse_number", "watched"]
+
+_log = logging.getLogger("nbtriton.trace")
+
+TRACE_LEVELS = ("TIMESTAMPS", "TENSORS")
+_NUMBER = re.compile(r"\s*([+-]?\d+)")
+_INT32 = range(-(1 << 31), 1 << 31)
+_RANGES = {
+    "trace_rate": "[ 0, 4294967295 ]",
+    "trace_count": "[ -1, 2147483647 ]",
+    "log_frequency": "[ 0, 4294967295 ]",
+}
+# 16 bits have no text in Triton's file.
+_UNWRITTEN = ("FP16", "BF16")
+
+
+def parse_number(name: str, text: str) -> int:
+    """Read a number of the trace settings as C++'s ``stoi`` does.
+
+    Parameters
+    ----------
+    name : str
+        ``"trace_rate"``, ``"trace_count"`` or ``"log_frequency"``.
+    text : str
+        What follows the digits is ignored.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It begins with no number, or with one beyond 32 bits.
+    """
+    found = _NUMBER.match(text)
+    if found is None:
+        raise InvalidArgumentError(f"Unable to parse '{name}', got: {text}")
+    digits = found[1]
+    # Python refuses to read thousands of digits; eleven are too many already.
+    value = int(digits) if len(digits.lstrip("+-0")) <= 10 else 1 << 40
+    if value not in _INT32:
+        raise InvalidArgumentError(
+            f"Unable to parse '{name}', value is out of range {_RANGES[name]}, got: {text}"
+        )
+    return value if name == "trace_count" else value % (1 << 32)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceValues:
+    """Triton's trace settings.
+
+    Parameters
+    ----------
+    level : frozenset of str
+        Of ``"TIMESTAMPS"`` and ``"TENSORS"``; empty for off.
+    rate : int
+        Each so many-th request is traced.
+    count : int
+        So many are left to be traced; -1 for no end.
+    log_frequency : int
+        So many traces make a file ``FILE.0``, ``FILE.1``, …; 0 for one file at the end.
+    """
+
+    level: frozenset[str] = frozenset()
+    rate: int = 1000
+    count: int = -1
+    log_frequency: int = 0
+
+
+class Tracing:
+    """What is traced: for all models, and where one differs.
+
+    Parameters
+    ----------
+    file : str
+        Where traces go; clients cannot change it, and without one tracing cannot be switched on.
+    values : TraceValues, optional
+        At the start; what clearing a general setting goes back to.
+
+    Attributes
+    ----------
+    on : bool
+        False while no request of any model is traced: all that a request has to look at.
+    """
+
+    def __init__(self, file: str = "", values: TraceValues | None = None) -> None:
+        self.on = False
+        self._lock = threading.Lock()
+        self._file = _TraceFile(file)
+        self._start = values or TraceValues()
+        _check(self._start, file)
+        # What clients have set, and what is in force.
+        self._given: dict[str, dict[str, Any]] = {"": {}}
+        self._sampling = {"": _Sampling(self._start, self._file)}
+        self._look()
+
+    def get(self, model: str = "") -> dict[str, Any]:
+        """Return the settings as Triton reports them: all values are strings.
+
+        ``trace_count`` is what is left of it.
+        """
+        with self._lock:
+            found = self._of(model).values
+        return {
+            "trace_level": [level for level in TRACE_LEVELS if level in found.level] or ["OFF"],
+            "trace_rate": str(found.rate),
+            "trace_count": str(found.count),
+            "log_frequency": str(found.log_frequency),
+            "trace_file": self._file.path,
+            "trace_mode": "triton",
+        }
+
+    def update(self, model: str, changes: Mapping[str, Any]) -> None:
+        """Change settings; traces that are under way keep those that they began with.
+
+        Parameters
+        ----------
+        model : str
+            Empty for the general settings.
+        changes : mapping
+            Any of ``level`` (frozenset of str), ``rate``, ``count``, ``log_frequency`` (int);
+            None goes back to the general setting, or for that to the one at the start.
+
+        Raises
+        ------
+        InvalidArgumentError
+            What would result makes no sense; nothing has changed.
+        """
+        with self._lock:
+            given = self._still_given(model)
+            for name, value in changes.items():
+                if value is None:
+                    given.pop(name, None)
+                else:
+                    given[name] = value
+            general = self._start if not model else self._sampling[""].values
+            values = {model: replace(general, **given)}
+            if not model:  # what models take over from the general settings changes with them
+                for other in self._given:
+                    if other:
+                        values[other] = replace(values[""], **self._still_given(other))
+            for each in values.values():
+                _check(each, self._file.path)
+            self._given[model] = given
+            ended = [self._sampling.pop(name) for name in values if name in self._sampling]
+            for name, each in values.items():
+                self._sampling[name] = _Sampling(each, self._file)
+            if model and not given:  # as all others again
+                ended.append(self._sampling.pop(model))
+                del self._given[model]
+            self._look()
+        for old in ended:
+            old.retire()
+
+    def sample(self, model: str) -> Trace | None:
+        """Return a trace for a request if it is one to be traced.
+
+        It is complete when the request is through, and `TraceSample.let_go` was called once: the
+        answer is on its way.
+        """
+        with self._lock:
+            sampling = self._of(model)
+            sample = sampling.take()
+        if sample is None:
+            return None
+        sample.hold()
+        return sample.begin()
+
+    def close(self) -> None:
+        """Write what is left."""
+        with self._lock:
+            self.on = False
+            ended = list(self._sampling.values())
+        for sampling in ended:
+            sampling.retire()
+        self._file.close()
+
+    def _of(self, model: str) -> _Sampling:
+        return self._sampling.get(model) or self._sampling[""]
+
+    def _still_given(self, model: str) -> dict[str, Any]:
+        """Return what clients have set; of a count, what is left."""
+        given = dict(self._given.get(model, {}))
+        if "count" in given:
+            given["count"] = self._of(model).values.count
+        return given
+
+    def _look(self) -> None:
+        self.on = any(each.active for each in self._sampling.values())
+
+
+def _check(values: TraceValues, file: str) -> None:
+    if not values.level:
+        return
+    reason = None
+    if values.rate == 0:
+        reason = "sample rate must be non-zero"
+    elif not file:
+        reason = "trace file name is not given"
+    elif values.count == 0:
+        reason = ""  # Triton has no words for it
+    if reason is not None:
+        raise InvalidArgumentError(f"Attempting to set invalid trace setting :{reason}")
+
+
+def watched(
+    answer: Callable[[InferenceFuture], object], trace: Trace, protocol: str
+) -> Callable[[InferenceFuture], object]:
+    """Return what answers a client and tells the trace of it."""
+
+    def answer_and_tell(future: InferenceFuture) -> None:
+        trace.answered("INFER_RESPONSE_COMPLETE")
+        trace.answered(f"{protocol}_SEND_START")
+        answer(future)
+        trace.answered(f"{protocol}_SEND_END")
+        trace.sample.let_go()
+
+    return answer_and_tell
+
+
+class _Sampling:
+    """Settings in force, and the traces taken by them that are not yet in a file."""
+
+    def __init__(self, values: TraceValues, file: _TraceFile) -> None:
+        self.values = values
+        self._file = file
+        self._lock = threading.Lock()
+        self._seen = self._taken = self._complete = 0
+        self._texts: list[str] = []
+        self._retired = False
+
+    @property
+    def active(self) -> bool:
+        values = self.values
+        return bool(values.level) and values.rate > 0 and values.count != 0
+
+    def take(self) -> TraceSample | None:
+        """Count a request; called by one thread at a time."""
+        if not self.active:
+            return None
+        self._seen += 1
+        if self._seen % self.values.rate:
+            return None
+        self._taken += 1
+        if self.values.count > 0:
+            self.values = replace(self.values, count=self.values.count - 1)
+        return TraceSample(self.values.level, self._keep)
+
+    def retire(self) -> None:
+        """Nobody samples by these settings any more."""
+        with self._lock:
+            self._retired = True
+        self._write()
+
+    def _keep(self, sample: TraceSample) -> None:
+        text = ",".join(_written(sample))
+        with self._lock:
+            self._complete += 1
+            if text:  # empty: refused before it was a request
+                self._texts.append(text)
+        self._write()
+
+    def _write(self) -> None:
+        values = self.values
+        with self._lock:
+            all_there = self._complete == self._taken
+            full = 0 < values.log_frequency <= len(self._texts)
+            counted = values.count == 0 and all_there
+            over = self._retired and all_there
+            if not self._texts or not (full or counted or over):
+                return
+            texts, self._texts = self._texts, []
+        self._file.write(texts, numbered=full or counted or values.log_frequency > 0)
+
+
+class _TraceFile:
+    """``FILE``, and ``FILE.0``, ``FILE.1``, …: JSON lists."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._number = 0
+        self._begun = False
+        self._closed = False
+
+    def write(self, texts: Sequence[str], *, numbered: bool) -> None:
+        """Write traces to the next numbered file, or behind what is in the one without a number."""
+        text = ",".join(texts)
+        try:
+            with self._lock:
+                if numbered:
+                    Path(f"{self.path}.{self._number}").write_text(f"[{text}]")
+                    self._number += 1
+                    return
+                if self._closed:  # what ends later than the endpoints is not in their file
+                    return
+                with Path(self.path).open("a" if self._begun else "w") as file:
+                    file.write(("," if self._begun else "[") + text)
+                self._begun = True
+        except OSError as error:
+            _log.error("failed creating trace file: %s", error)
+
+    def close(self) -> None:
+        """End the list."""
+        with self._lock:
+            begun, self._closed = self._begun and not self._closed, True
+        if begun:
+            try:
+                with Path(self.path).open("a") as file:
+                    file.write("]")
+            except OSError as error:
+                _log.error("failed creating trace file: %s", error)
+
+
+def _written(sample: TraceSample) -> Iterable[str]:
+    """Yield the entries of a sample's traces, in Triton's form."""
+    for trace in sample.traces:
+        if not trace.model:
+            continue
+        entry = partial(_entry, trace.id)
+        yield from (entry(timestamps=[each._asdict()]) for each in trace.before)
+        about: dict[str, Any] = {"model_name": trace.model, "model_version": trace.version}
+        if trace.request_id:
+            about["request_id"] = trace.request_id
+        if trace.parent_id:
+            about["parent_id"] = trace.parent_id
+        yield entry(**about)
+        for activity in trace.activities:
+            if isinstance(activity, Activity):
+                yield entry(timestamps=[activity._asdict()])
+            else:
+                yield entry(activity=activity.name, tensor=_tensor(activity))
+        yield from (entry(timestamps=[each._asdict()]) for each in trace.after)
+
+
+def _entry(number: int, **content: Any) -> str:
+    return json.dumps({"id": number, **content}, separators=(",", ":"))
+
+
+def _tensor(activity: TensorActivity) -> dict[str, str]:
+    data = "" if activity.datatype in _UNWRITTEN else ",".join(_texts(activity))
+    return {
+        "name": activity.tensor,
+        "data": data,
+        "shape": ",".join(map(str, activity.shape)),
+        "dtype": activity.datatype,
+    }
+
+
+def _texts(activity: TensorActivity) -> Iterable[str]:
+    """Yield the elements as C++ prints them."""
+    array: Array = np.asarray(activity.array).reshape(-1)
+    if activity.datatype == "BYTES":
+        return (f'"{bytes(value).decode(errors="replace")}"' for value in array)
+    if array.dtype.kind == "f":
+        return (f"{value:g}" for value in array.tolist())
+    return (str(int(value)) for value in array.tolist())
