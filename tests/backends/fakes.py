@@ -24,6 +24,7 @@ class Request:
     timeout_us: int = 0
     priority: int = 0
     parameters: dict = field(default_factory=dict)
+    trace: object = None
     cancelled: bool = False
     sent: list = field(default_factory=list)
     answered: threading.Event = field(default_factory=threading.Event)
