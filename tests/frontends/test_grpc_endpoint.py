@@ -22,6 +22,9 @@ from tritonclient.utils import InferenceServerException
 from nbtriton.engine import Server
 from nbtriton.errors import UnavailableError
 from nbtriton.frontends import Endpoints, Limits, serve
+from nbtriton.frontends.grpc_inference import GrpcInference
+from nbtriton.frontends.service import NoControl, Service
+from tests.frontends.grpc_fuzz import Collected
 from tests.frontends.grpc_support import (
     SERVICE,
     ask,
@@ -373,6 +376,15 @@ def test_S9_a_cancelled_call_cancels_its_request(channel: Any, waiting: Any) -> 
     assert waiting.running.wait(TIMEOUT_S)
     future.cancel()
     assert waiting.cancelled.wait(TIMEOUT_S)
+
+
+def test_a_call_that_is_given_up_while_it_is_read_is_cancelled(
+    server: Server, waiting: Any
+) -> None:
+    call = Collected("ModelInfer", infer("waiting").SerializeToString())
+    call.is_gone = True
+    GrpcInference(Service(server, NoControl(server))).infer(call.data, call)  # type: ignore[arg-type]
+    assert call.code() == "CANCELLED"
 
 
 def test_X1_a_deadline_cancels_the_request(channel: Any, waiting: Any) -> None:

@@ -58,6 +58,8 @@ class GrpcInference:
             rpc.fail(error)
             return
         rpc.on_gone = future.cancel
+        if rpc.is_gone:  # the endpoint was closed in between, by another thread
+            future.cancel()
         answer = partial(self._answered, rpc, call, interface)
         future.add_done_callback(answer if trace is None else watched(answer, trace, "GRPC"))
 

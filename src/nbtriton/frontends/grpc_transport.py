@@ -47,8 +47,8 @@ _OK = cygrpc.SendStatusFromServerOperation(None, cygrpc.StatusCode.ok, b"", _NO_
 _CLOSE = cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS)
 # Not to be written before the next message is there too.
 _MORE_FOLLOW: int = cygrpc.WriteFlag.buffer_hint
-# Calls that are matched in C while the thread is busy.
-_WAITING_CALLS = 32
+# Calls that are matched in C while the thread is busy; a close refuses those that are not.
+_WAITING_CALLS = 256
 # A call that is answered sooner is not asked whether its client has left: one event less of four.
 _PATIENCE_S = 0.02
 # Messages that are read before the first of them is answered.
@@ -503,6 +503,8 @@ class Transport:
         self._ident = get_ident()
         poll = self._queue.poll
         unwatched = self.unwatched
+        monotonic = time.monotonic
+        look_at = 0.0
         while not (self._down and not self.rpcs):
             if self.arrived:
                 # All that is there is read first: what arrived together can be one batch.
@@ -516,14 +518,17 @@ class Transport:
                     tag(event)
                 except Exception:
                     _log.exception("an event of the gRPC endpoint could not be handled")
+            if self.arrived:
+                if tag is None or len(self.arrived) >= _MOST_TOGETHER:
+                    self._answer_arrived()
+            elif tag is None and self._stopping and not self.rpcs:
+                self._idle.set()  # and nothing came for a while that could have become a call
             # The next poll must not find a reference to a call that is over.
-            if self.arrived and (tag is None or len(self.arrived) >= _MOST_TOGETHER):
-                self._answer_arrived()
             event = tag = None
-            if unwatched:
+            if unwatched and monotonic() >= look_at:
+                look_at = monotonic() + _PATIENCE_S / 4
                 self._watch_oldest()
-            if self._stopping and not self.rpcs:
-                self._idle.set()
+        self._idle.set()
         with self._waking:
             self._ended = True
         self._queue.shutdown()

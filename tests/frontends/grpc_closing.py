@@ -1,0 +1,253 @@
+"""An endpoint that closes while it is loaded: no call may be left without an end.
+
+    python -m tests.frontends.grpc_closing                     200 rounds
+    python -m tests.frontends.grpc_closing --rounds 5 --seed 7
+
+The client is another process, and no gRPC library but sockets: what it does not see was not sent. A
+connection that is closed ends its calls. A close that drains answers every request that its model has
+run; gRPC itself refuses the calls that it reads later, which have an end of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["close_under_load"]
+
+CONNECTIONS = 4
+IN_FLIGHT = 32
+TIMEOUT_S = 30
+_DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
+_ACK = _END_STREAM = 1
+_END_HEADERS = 4
+_LARGEST = (1 << 31) - 1
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _literal(head: bytes, *texts: bytes) -> bytes:
+    return head + b"".join(bytes((len(text),)) + text for text in texts)
+
+
+def _head(method: bytes) -> bytes:
+    """Return the fields of a request, none of them compressed nor remembered."""
+    return (
+        b"\x83\x86"  # POST, http
+        + _literal(b"\x04", b"/inference.GRPCInferenceService/" + method)
+        + _literal(b"\x01", b"localhost")
+        + _literal(b"\x00", b"content-type", b"application/grpc")
+        + _literal(b"\x00", b"te", b"trailers")
+    )
+
+
+class Connection:
+    """One connection that keeps calls in flight until its server has had enough."""
+
+    def __init__(self, port: int, message: bytes, streaming: bool) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+        self._message = b"\0" + struct.pack(">I", len(message)) + message
+        self._buffer = b""
+        self._credit = 65_535
+        self._next = 1
+        self._open: dict[int, bool] = {}  # whether something was answered
+        self._bidirectional = 0
+        self.last = _LARGEST
+        self.answered = self.failed = self.reset = 0
+        self.is_over = False
+        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, b"")
+        preface += _frame(_WINDOW, 0, 0, struct.pack(">I", 1 << 30))
+        calls = self._call(b"ModelStreamInfer", 0) if streaming else b""
+        self._bidirectional = 1 if streaming else 0
+        self._socket.sendall(preface + calls + b"".join(self._more()))
+
+    def _call(self, method: bytes, flags: int) -> bytes:
+        stream, self._next = self._next, self._next + 2
+        self._open[stream] = False
+        self._credit -= len(self._message)
+        return _frame(_HEADERS, _END_HEADERS, stream, _head(method)) + self._data(stream, flags)
+
+    def _data(self, stream: int, flags: int) -> bytes:
+        return _frame(_DATA, flags, stream, self._message)
+
+    def _more(self) -> Iterator[bytes]:
+        """Begin calls until there are enough, if the server takes more."""
+        while self.last == _LARGEST and len(self._open) < IN_FLIGHT:
+            if self._credit < len(self._message):
+                return
+            yield self._call(b"ModelInfer", _END_STREAM)
+
+    def run_until(self, loaded: threading.Semaphore) -> None:
+        """Go on until the server hangs up."""
+        try:
+            while data := self._socket.recv(1 << 16):
+                self._buffer += data
+                replies = list(self._read(loaded))
+                self._socket.sendall(b"".join([*replies, *self._more()]))
+            self.is_over = True
+        except TimeoutError:
+            pass
+        except OSError:  # what was on its way as it hung up
+            self.is_over = True
+
+    def _read(self, loaded: threading.Semaphore) -> Iterator[bytes]:
+        while len(self._buffer) >= 9:
+            size = int.from_bytes(self._buffer[:3], "big")
+            if len(self._buffer) < 9 + size:
+                return
+            kind, flags, stream = struct.unpack(">BBI", self._buffer[3:9])
+            payload, self._buffer = self._buffer[9 : 9 + size], self._buffer[9 + size :]
+            if kind == _PING and not flags & _ACK:
+                yield _frame(_PING, _ACK, 0, payload)
+            elif kind == _SETTINGS and not flags & _ACK:
+                yield _frame(_SETTINGS, _ACK, 0, b"")
+            elif kind == _WINDOW and stream == 0:
+                self._credit += int.from_bytes(payload, "big")
+            elif kind == _GOAWAY:
+                self.last = min(self.last, int.from_bytes(payload[:4], "big"))
+                if self.last == _LARGEST:  # a warning: the true last one follows
+                    self.last -= 1
+            elif kind == _DATA:
+                self._open[stream] = True
+                loaded.release()
+                if stream == self._bidirectional and self._credit >= len(self._message):
+                    self._credit -= len(self._message)
+                    yield self._data(stream, 0)
+            elif kind == _RESET:
+                self._open.pop(stream, None)
+                self.reset += 1
+            elif kind == _HEADERS and flags & _END_STREAM:
+                if self._open.pop(stream, False):
+                    self.answered += 1
+                else:
+                    self.failed += 1
+
+    def report(self) -> dict[str, Any]:
+        accepted = [stream for stream in self._open if stream <= self.last]
+        return {
+            "answered": self.answered,
+            "failed": self.failed,
+            "reset": self.reset,
+            "cut": len(accepted),
+            "refused": len(self._open) - len(accepted),
+            "left_open": not self.is_over,
+        }
+
+
+def client() -> None:
+    """Read a line a round from stdin; say when the server is loaded, and how everything ended."""
+    for line in sys.stdin:
+        order = json.loads(line)
+        loaded = threading.Semaphore(0)
+        connections = [
+            Connection(order["port"], bytes.fromhex(order["message"]), order["streaming"])
+            for _ in range(CONNECTIONS)
+        ]
+        threads = [threading.Thread(target=c.run_until, args=(loaded,)) for c in connections]
+        for thread in threads:
+            thread.start()
+        for _ in range(order["after"]):
+            loaded.acquire(timeout=TIMEOUT_S)
+        print("loaded", flush=True)
+        for thread in threads:
+            thread.join()
+        print(json.dumps([connection.report() for connection in connections]), flush=True)
+
+
+MODEL = """
+name: "echo" max_batch_size: 16
+input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [ 4 ] }
+dynamic_batching { }
+"""
+
+
+def close_under_load(rounds: int, dice: random.Random, *, verbose: bool = False) -> None:
+    """Open and close an endpoint that often; raises AssertionError if a call is left."""
+    from nbtriton.backends.python.install import install_pb_utils
+    from nbtriton.engine import Server
+    from nbtriton.frontends import serve
+    from tests.frontends.grpc_support import infer
+
+    install_pb_utils()
+
+    class Echo:
+        count = 0
+
+        def execute(self, requests: Any) -> Any:
+            import triton_python_backend_utils as pb_utils
+
+            Echo.count += len(requests)
+            return [
+                pb_utils.InferenceResponse(
+                    [pb_utils.Tensor("OUT", request.inputs()[0].as_numpy() + 1)]
+                )
+                for request in requests
+            ]
+
+    message = infer("echo").SerializeToString().hex()
+    command = [sys.executable, "-m", "tests.frontends.grpc_closing", "--client"]
+    with (
+        Server(gpus=()) as server,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other,
+    ):  # fmt: skip
+        assert other.stdin is not None
+        assert other.stdout is not None
+        server.load(MODEL, Echo)
+        for number in range(1, rounds + 1):
+            drains = dice.random() < 0.5
+            before = Echo.count
+            endpoints = serve(server, http_port=None, metrics_port=None, grpc_port=0)
+            order = {"port": endpoints.grpc_port, "message": message, "streaming": not drains,
+                     "after": dice.randint(1, 500)}  # fmt: skip
+            other.stdin.write(json.dumps(order) + "\n")
+            other.stdin.flush()
+            assert other.stdout.readline() == "loaded\n"
+            began_s = time.monotonic()
+            closer = threading.Thread(
+                target=endpoints.close, kwargs={"drain_s": TIMEOUT_S if drains else 0.0}
+            )
+            closer.start()
+            closer.join(2 * TIMEOUT_S)
+            took_ms = (time.monotonic() - began_s) * 1e3
+            assert not closer.is_alive(), "close() does not return"
+            found = json.loads(other.stdout.readline())
+            if verbose:
+                total = {key: sum(one[key] for one in found) for key in found[0]}
+                print(f"round {number}/{rounds}  drains {drains!s:<5}  {took_ms:6.0f} ms  {total}", flush=True)  # fmt: skip
+            assert not any(one["left_open"] for one in found), ("a connection is left", found)
+            if drains:
+                answered = sum(one["answered"] for one in found)
+                assert answered == Echo.count - before, ("answers are lost", found)
+                assert not any(one["cut"] for one in found), ("calls are left", found)
+        other.stdin.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
+    parser.add_argument("--client", action="store_true", help="be the other process")
+    arguments = parser.parse_args()
+    if arguments.client:
+        client()
+        return 0
+    print(f"seed {arguments.seed}")
+    close_under_load(arguments.rounds, random.Random(arguments.seed), verbose=True)
+    print("every call had an end")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,18 @@
+"""A short run of `tests.frontends.grpc_closing`."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
+
+from tests.frontends.grpc_closing import close_under_load
+
+
+def test_no_call_is_left_without_an_end() -> None:
+    seed = random.SystemRandom().getrandbits(32)
+    print(f"seed {seed}")
+    close_under_load(10, random.Random(seed))
