@@ -4,8 +4,9 @@
 
 Asks ``nbtriton serve`` with our own programs, which check what Triton's check. With
 ``--client-source DIR`` and ``--python-backend-source DIR`` Triton's own programs are run unmodified
-from checkouts of its repositories ``client`` and ``python_backend``; their ports are 8000 to 8002. With
-``--real`` our programs ask the real tritonserver. The status is 1 if any program failed.
+from checkouts of its repositories ``client`` and ``python_backend``; their ports are 8000 to 8002.
+``--client-programs DIR`` adds its C++ programs, where you have built them. With ``--real`` our programs
+ask the real tritonserver. The status is 1 if any program failed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ import pytest
 
 from nbtriton.errors import TritonError
 from tests.examples import upstream
-from tests.examples.checklist import BACKEND_PROGRAMS, CLIENT_PROGRAMS, Program
+from tests.examples.checklist import (
+    BACKEND_PROGRAMS,
+    BUILT_PROGRAMS,
+    CLIENT_PROGRAMS,
+    COUNTED,
+    Program,
+)
 from tests.examples.repository import (
     MODELS,
     has_onnx,
@@ -78,6 +85,20 @@ def lines_of(
     return lines
 
 
+def built_lines(folder: Path, names: Sequence[str]) -> list[Line]:
+    """Return Triton's C++ programs of a folder to run."""
+    return [
+        Line(
+            row,
+            f"C++ {command}",
+            partial(upstream.run_program, command, folder),
+            COUNTED.get(command.split()[0], ()),
+        )
+        for row, command in BUILT_PROGRAMS
+        if not names or any(name in command for name in names)
+    ]
+
+
 def _skip(reason: str, site: Site) -> None:
     raise Skipped(reason)
 
@@ -110,6 +131,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--client-source", type=Path, metavar="DIR")
     parser.add_argument("--python-backend-source", type=Path, metavar="DIR")
+    parser.add_argument("--client-programs", type=Path, metavar="DIR")
     parser.add_argument("--real", action="store_true", help="ask the real tritonserver")
     parser.add_argument(
         "--fresh-clients", type=int, default=2000, metavar="N",
@@ -117,8 +139,8 @@ def main(arguments: Sequence[str]) -> int:
     )  # fmt: skip
     options = parser.parse_args(arguments)
     clients, backend = options.client_source, options.python_backend_source
-    if options.real and (clients or backend):
-        parser.error("--real runs our own programs: Triton's own have fixed ports")
+    if options.real and (clients or backend or options.client_programs):
+        parser.error("--real runs our own programs")
     try:
         clients = clients and upstream.examples_of(clients.resolve(), "src/python/examples")
         backend = backend and upstream.examples_of(backend.resolve(), "examples")
@@ -128,6 +150,8 @@ def main(arguments: Sequence[str]) -> int:
         *lines_of(CLIENT_PROGRAMS, clients, options.names, real=options.real),
         *lines_of(BACKEND_PROGRAMS, backend, options.names, real=options.real),
     ]
+    if options.client_programs:
+        lines += built_lines(options.client_programs.resolve(), options.names)
     if not lines:
         parser.error(f"no program has {' or '.join(options.names)} in its name")
     start = time.monotonic()

@@ -20,7 +20,7 @@ from tests.examples.clients import (
 from tests.examples.repository import EIGHT, SEVEN
 from tests.examples.site import Site
 
-__all__ = ["BACKEND_PROGRAMS", "CLIENT_PROGRAMS", "Program"]
+__all__ = ["BACKEND_PROGRAMS", "BUILT_PROGRAMS", "CLIENT_PROGRAMS", "Program"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,3 +221,39 @@ BACKEND_PROGRAMS: tuple[Program, ...] = (
     ),
     _backend("pytorch", python_backend.add_sub, model="pytorch"),
 )  # fmt: skip
+
+
+def _built(row: str, url: str, name: str, *variants: str) -> list[tuple[str, str]]:
+    return [(row, f"{name} -u {{{url}}} {variant}".rstrip()) for variant in variants or ("",)]
+
+
+# Triton's C++ programs, where the user has built them: rows and command lines.
+BUILT_PROGRAMS: tuple[tuple[str, str], ...] = (
+    *_built("40", "http", "simple_http_infer_client", "", "-i gzip -o gzip", "-i deflate -o deflate"),
+    *_built("40", "grpc", "simple_grpc_infer_client", "", "-C gzip", "-C deflate"),
+    *_built("41", "http", "simple_http_async_infer_client"),
+    *_built("41", "grpc", "simple_grpc_async_infer_client"),
+    *_built("42", "http", "simple_http_string_infer_client"),
+    *_built("42", "grpc", "simple_grpc_string_infer_client"),
+    *_built("43", "http", "simple_http_shm_client"),
+    *_built("43", "grpc", "simple_grpc_shm_client"),
+    *_built("44", "http", "simple_http_cudashm_client"),
+    *_built("44", "grpc", "simple_grpc_cudashm_client"),
+    *_built("45", "http", "simple_http_health_metadata"),
+    *_built("45", "grpc", "simple_grpc_health_metadata"),
+    *_built("46", "http", "simple_http_model_control"),
+    *_built("46", "grpc", "simple_grpc_model_control"),
+    *_built("47", "http", "simple_http_sequence_sync_infer_client", "", "-d"),
+    *_built("47", "grpc", "simple_grpc_sequence_sync_infer_client", "", "-d"),
+    *_built("48", "grpc", "simple_grpc_sequence_stream_infer_client", "", "-d", "-t 10000000"),
+    *_built("49", "grpc", "simple_grpc_custom_repeat", "-r 5 -w 100 -d 10"),
+    *_built("50", "grpc", "simple_grpc_keepalive_client"),
+    *_built("50", "grpc", "simple_grpc_custom_args_client"),
+    *_built("51", "http", "reuse_infer_objects_client"),
+    *_built("51", "grpc", "reuse_infer_objects_client", "-i grpc"),
+    *_built("52", "http", f"image_client -m {_DENSENET}", "-s INCEPTION -c 3 {images}"),
+    *_built("52", "grpc", f"image_client -m {_INCEPTION}", "-i grpc --streaming {images}"),
+    *_built("52", "http", "ensemble_image_client", "-c 3 {images}"),
+)  # fmt: skip
+# What they count, by the beginning of the command line.
+COUNTED = {"simple_http_model_control": SEVEN, "simple_grpc_model_control": EIGHT}

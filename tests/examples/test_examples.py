@@ -85,6 +85,9 @@ def test_upstream_s_programs_are_run_as_they_are(
     (folder / "some_client.py").write_text(program.replace("{grpc}", site.grpc))
     examples = examples_of(tmp_path, "src/python/examples")
     assert examples == examples_of(folder, "src/python/examples") == folder
+    (folder / "built").write_text(f'#!/bin/sh\n[ "$1" = {site.http} ]\n')
+    (folder / "built").chmod(0o755)
+    run_program("built {http}", examples, site)
     command = "some_client.py {grpc} 'a b'"
     if not complaint:
         run_program(command, examples, site)
@@ -96,6 +99,8 @@ def test_upstream_s_programs_are_run_as_they_are(
 def test_what_upstream_s_programs_lack_is_told(site: Site, tmp_path: Path) -> None:
     with pytest.raises(Skipped, match="needs the package 'no_such_package'"):
         run_program("x_client.py", tmp_path, site, package="no_such_package")
+    with pytest.raises(Skipped, match="not built"):
+        run_program("simple_http_infer_client -u {http}", tmp_path, site)
     with pytest.raises(Skipped, match="needs a GPU"):
         run_program("preprocessing/client.py", tmp_path, site)
     with pytest.raises(FileNotFoundError, match="no examples in"):

@@ -73,7 +73,7 @@ def run_program(
     Parameters
     ----------
     command : str
-        Its file within `examples` and its arguments.
+        Its file within `examples`, a Python or a built program, and its arguments.
     package : str
         A package that it needs beyond Triton's clients.
 
@@ -91,15 +91,22 @@ def run_program(
         raise Skipped("needs a GPU")
     if package and importlib.util.find_spec(package) is None:
         raise Skipped(f"needs the package '{package}'")
+    program = examples / file
+    if not program.exists():
+        raise Skipped("not built")
+    in_python = program.suffix == ".py"
     values: Mapping[str, str] = {"grpc": site.grpc, "http": site.http, "images": str(site.images)}
     done = subprocess.run(
-        [sys.executable, str(examples / file), *(text.format(**values) for text in arguments)],
-        cwd=(examples / file).parent, env={**os.environ, "PYTHONUNBUFFERED": "1"}, text=True,
+        [
+            *([sys.executable] if in_python else []), str(program),
+            *(text.format(**values) for text in arguments),
+        ],
+        cwd=program.parent, env={**os.environ, "PYTHONUNBUFFERED": "1"}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s, check=False,
     )  # fmt: skip
     # Some end with 0 also where they found something wrong, but all of those that say PASS do so
     # only at their good end.
-    says_pass = "PASS" in (examples / file).read_text()
+    says_pass = in_python and "PASS" in program.read_text()
     end = "\n".join(done.stdout.splitlines()[-12:])
     assert done.returncode == 0, f"exit status {done.returncode}\n{end}"
     assert "PASS" in done.stdout or not says_pass, f"it did not say PASS\n{end}"
