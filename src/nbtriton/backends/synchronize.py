@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 
 from nbtriton.tensors import Array, is_on_device, to_numpy
 
 __all__ = ["to_host", "wait_for_outputs"]
-
-
-def to_host(arrays: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Return the same arrays with those from a GPU brought to the host."""
-    for array in arrays.values():
-        if type(array) is not np.ndarray and is_on_device(array):
-            break
-    else:
-        return arrays
-    return {name: _host(array) if is_on_device(array) else array for name, array in arrays.items()}
 
 
 def wait_for_outputs(arrays: Iterable[Array]) -> None:
@@ -39,7 +29,8 @@ def wait_for_outputs(arrays: Iterable[Array]) -> None:
             sys.modules["cupy"].cuda.get_current_stream().synchronize()
 
 
-def _host(array: Array) -> Array:
+def to_host(array: Array) -> Array:
+    """Return an array from a device on the host."""
     # BF16 stays a torch tensor: numpy has no such dtype, and models reach it through DLPack.
     if str(array.dtype) == "torch.bfloat16":
         return array.cpu()

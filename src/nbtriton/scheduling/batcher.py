@@ -83,6 +83,9 @@ class Batcher:
         self._delay = settings.max_queue_delay_ns
         self._prefetch = settings.priority_levels == 0 and settings.default_policy.is_default
         self._instances = set(range(instances))
+        # Whether any request can have a queue timeout (Q5); without one nobody asks for deadlines.
+        policies = (settings.default_policy, *settings.level_policies.values())
+        self._timed = any(policy.default_timeout_ns for policy in policies)
         self._slots = 2 * instances  # P2
         # Without priority levels there is level 0 alone, and it has the default policy (Q1, Q10).
         self._queue = PriorityQueue(
@@ -197,7 +200,7 @@ class Batcher:
 
     def wake_at(self) -> int | None:
         """When `tick` must be called even if nothing happens; None for never."""
-        deadline = self._queue.next_deadline()
+        deadline = self._queue.next_deadline() if self._timed else None
         if self._wait_until is None:
             return deadline
         return self._wait_until if deadline is None else min(self._wait_until, deadline)
@@ -247,6 +250,8 @@ class Batcher:
                 return out
 
     def _expire(self, now: int, out: list[Decision]) -> None:
+        if not self._timed:
+            return
         deadline = self._queue.next_deadline()
         if deadline is None or deadline > now:
             return

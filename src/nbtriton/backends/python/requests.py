@@ -219,7 +219,7 @@ class ReceivedRequest(InferenceRequest):
     )
 
     def __init__(
-        self, request: BackendRequest, tensors: dict[str, Tensor], *, decoupled: bool
+        self, request: BackendRequest, tensors: dict[str, Tensor], decoupled: bool
     ) -> None:
         self._backend_request = request
         self._tensors = tensors

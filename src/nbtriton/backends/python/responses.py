@@ -10,6 +10,7 @@ from typing import Any
 from nbtriton.backends.base import BackendRequest, Response
 from nbtriton.backends.python.errors import TritonError, TritonModelException, as_engine_error
 from nbtriton.backends.python.tensor import Tensor, wire_array
+from nbtriton.tensors import Array
 
 __all__ = ["COMPACT", "InferenceResponse", "check_parameters", "to_engine_response"]
 
@@ -74,11 +75,10 @@ def to_engine_response(response: InferenceResponse, request: BackendRequest) -> 
     if response._error is not None:
         return Response(error=as_engine_error(response._error), parameters=response._parameters)
     requested = request.requested_outputs
-    outputs = {
-        tensor._name: wire_array(tensor._array)
-        for tensor in response._output_tensors
-        if tensor._name in requested
-    }
+    outputs: dict[str, Array] = {}
+    for tensor in response._output_tensors:
+        if tensor._name in requested:
+            outputs[tensor._name] = wire_array(tensor._array)
     return Response(outputs, None, response._parameters)
 
 
