@@ -22,6 +22,7 @@ DOING = {
     "test_differential.py": "by hand",
     "test_sequences.py": "sequences",
     "test_load_failures.py": "load failures",
+    "test_updates.py": "instances and versions",
     "test_generated.py": "by hand, with a cache",
 }
 

@@ -27,6 +27,16 @@ NAMES = {
     "unanswered-requests": CASE,
     "crashed-instances": "tests/engine/test_faults.py::test_a_model_that_leaves_by_sys_exit_keeps_serving",
     "missing-model-file": "tests/backends/test_lifecycle.py::test_B6_a_missing_file_fails_at_once",
+    "instance-names": "tests/engine/test_updates.py::test_instances_have_names_of_their_own",
+    "version-policy-told": (
+        "tests/engine/test_updates.py::test_L16_L17_a_new_version_policy_is_light_too"
+    ),
+    "update-does-not-wait": (
+        "tests/engine/test_updates.py::test_L16_requests_under_way_are_answered_where_they_are"
+    ),
+    "index-without-versions": (
+        "tests/differential/test_updates.py::test_a_model_without_versions_stays_in_the_index"
+    ),
     # Sequences
     "padding-zeros": "tests/engine/test_sequences.py::test_DI2_DI3_DI4_rows_keep_their_slots_and_padding_is_zeros",
     "state-zeros": "tests/engine/test_sequences.py::test_I2_start_begins_with_a_fresh_state",

@@ -35,6 +35,16 @@ def test_a_configuration_is_replaced_and_the_code_stays(doubled):
     assert server().infer("double", {"IN": ones(16)})["OUT"].shape == (16, 4)
 
 
+def test_L16_other_instances_are_no_new_model(doubled):
+    server().infer("double", {"IN": ones()})
+    doubled.ok("%%triton_config double\nmax_batch_size: 8\ninstance_group { count: 3 }\n")
+    (model,) = server().models()
+    assert (len(model.instances), model.success_count) == (3, 1)
+    doubled.ok("%%triton_config double\nmax_batch_size: 4\ninstance_group { count: 3 }\n")
+    (model,) = server().models()
+    assert (len(model.instances), model.success_count) == (3, 0)
+
+
 def test_an_unknown_field_points_into_the_cell(doubled):
     ran = doubled("%%triton_config double\nmax_batch_size: 16\n  dynamic_baching { }\n")
     assert isinstance(ran.error, ConfigError)

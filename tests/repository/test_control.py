@@ -111,6 +111,7 @@ def test_L2_no_version_is_left(explicit, root, policy):
             "policy of model 'm'\n"
         ),
     )
+    assert explicit.index() == [{"name": "m"}]
 
 
 def test_L3_all_versions_or_none(server, explicit, root):

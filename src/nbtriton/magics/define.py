@@ -112,7 +112,9 @@ class DefineMagics(Magics):
     def triton_config(self, line: str, cell: str) -> Any:
         """Replace the configuration of a loaded model by this cell's config.pbtxt text.
 
-        Checked first; the model's code stays, and requests in flight are finished::
+        Checked first; the model's code stays, and requests in flight are finished. Where only
+        instance_group or version_policy are new, the model goes on: instances come and go, the
+        others keep their state and the statistics::
 
             %%triton_config double
             max_batch_size: 16

@@ -216,7 +216,7 @@ class ModelControl:
         -------
         list of dict
             ``name``, and for what was ever loaded ``version``, ``state`` and a ``reason``. A model
-            whose version policy leaves no version is listed by name (Triton forgets it then).
+            whose version policy leaves no version is listed by name.
         """
         serving = self._serving()
         leaving = self.server.leaving()

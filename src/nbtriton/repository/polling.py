@@ -33,7 +33,12 @@ from nbtriton.errors import (
     NotFoundError,
     TritonError,
 )
-from nbtriton.repository.reader import normalize_for, parse_config, read_model
+from nbtriton.repository.reader import (
+    RepositoryModel,
+    normalize_for,
+    parse_config,
+    read_model,
+)
 
 __all__ = ["DUPLICATE", "Override", "Polled", "directories_of", "poll_model"]
 
@@ -103,7 +108,8 @@ class Polled:
     is_override : bool
         Its directory came with a request.
     version_stamps_ns : mapping of int to int
-        The newest modification time of each version's files.
+        The newest modification time of what each version is made of: its directory, and what lies
+        beside the versions but for the configuration.
     """
 
     name: str
@@ -214,11 +220,25 @@ def poll_model(
     if not auto_complete and not is_ensemble(config):
         validate_io(config)
     kept = versions_to_keep(config, model.versions)
+    shared = _newest_beside(model)
     return Polled(
         name, directory, given, config, tuple(sorted(kept)), stamp,
         is_override=override is not None and bool(override.files),
-        version_stamps_ns={v: newest(model.version_directory(v)) for v in kept},
+        version_stamps_ns={v: max(shared, newest(model.version_directory(v))) for v in kept},
     )  # fmt: skip
+
+
+def _newest_beside(model: RepositoryModel) -> int:
+    """Return the newest modification time of what all versions share, the configuration aside."""
+    config = model.config_file
+    return max(
+        (
+            newest(path)
+            for path in model.directory.iterdir()
+            if not path.name.isdigit() and not (config is not None and config.is_relative_to(path))
+        ),
+        default=0,
+    )
 
 
 def _find(roots: Iterable[Path], name: str) -> Path:
