@@ -27,6 +27,12 @@ NAMES = {
     "unanswered-requests": CASE,
     "crashed-instances": "tests/engine/test_faults.py::test_a_model_that_leaves_by_sys_exit_keeps_serving",
     "missing-model-file": "tests/backends/test_lifecycle.py::test_B6_a_missing_file_fails_at_once",
+    "onnx-sessions": "tests/backends/test_onnxruntime.py::test_instances_share_a_session",
+    "onnx-strings": "tests/backends/test_onnxruntime.py::test_strings",
+    "onnx-accelerators": (
+        "tests/backends/test_onnxruntime.py"
+        "::test_an_accelerator_that_is_not_there_is_left_out_with_a_warning"
+    ),
     "instance-names": "tests/engine/test_updates.py::test_instances_have_names_of_their_own",
     "version-policy-told": (
         "tests/engine/test_updates.py::test_L16_L17_a_new_version_policy_is_light_too"
