@@ -64,6 +64,10 @@ NAMES = {
     "bls-deadlock": "tests/engine/test_waits.py::test_two_models_that_call_each_other_are_told",
     "bls-stream-errors": CASE,
     "bls-cancel": "tests/backends/test_bls.py::test_an_iterator_can_be_cancelled",
+    # Traces
+    "trace-receiving": "tests/frontends/test_tracing.py::test_times_are_in_order",
+    "trace-details": "tests/frontends/test_tracing.py::test_a_hit_of_the_cache_computes_nothing",
+    "trace-modes": "tests/frontends/test_tracing.py::test_what_makes_no_sense",
     # Response cache
     "cache-key": CASE,
     "cache-errors": CASE,
