@@ -48,6 +48,7 @@ class Submission(NamedTuple):
     inputs: Mapping[str, Any]
     options: tuple[Any, ...]
     on_response: ResponseCallback
+    trace: Trace | None = None
 
 
 _NO_PARAMETERS: Final[Mapping[str, bool | int | str]] = MappingProxyType({})

@@ -407,7 +407,11 @@ class Server(Versions):
                     request = runtime.admit(call.inputs, *call.options)
                 except TritonError as error:
                     found.append(error)
+                    if call.trace is not None:
+                        call.trace.refused()
                     continue
+                if call.trace is not None:
+                    request = TracedRequest.of(request, call.trace)
                 request.on_response = call.on_response
                 found.append(request)
                 places.setdefault(runtime, []).append(place)
@@ -416,6 +420,9 @@ class Server(Versions):
                 for place, accepted in zip(where, runtime.submit_many(requests), strict=True):
                     if isinstance(accepted, TritonError):
                         found[place] = accepted
+                        trace = calls[place].trace
+                        if trace is not None:
+                            trace.refused()
                     elif not accepted:  # replaced between the look-up and now
                         found[place] = self.submit_many([calls[place]])[0]
         return found

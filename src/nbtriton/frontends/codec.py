@@ -23,6 +23,7 @@ from nbtriton.frontends.jsontext import (
     parse,
 )
 from nbtriton.frontends.wire import WireInput, arrays_of, element_count, log_prefix, raw_input
+from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
 from nbtriton.tensors import DATATYPES, numpy_dtype
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class Call:
         Keyword arguments of `Server.submit`.
     leases : list of Lease
         Shared memory that is in use until the request is answered.
+    positional : tuple, optional
+        The options as a `Submission` takes them, where they are known.
     """
 
     arrays: Mapping[str, Array] = field(default_factory=dict)
@@ -81,6 +84,19 @@ class Call:
     default: OutputRequest = field(default_factory=OutputRequest)
     options: dict[str, Any] = field(default_factory=dict)
     leases: list[Lease] = field(default_factory=list)
+    positional: tuple[Any, ...] | None = field(default=None, kw_only=True)
+
+    def by_position(self) -> tuple[Any, ...]:
+        """Return the options as a `Submission` takes them."""
+        if self.positional is not None:
+            return self.positional
+        given = self.options.get
+        flags = SEQUENCE_START * given("sequence_start", False)
+        flags |= SEQUENCE_END * given("sequence_end", False)
+        return (
+            given("outputs", ()), given("request_id", ""), given("priority", 0),
+            given("timeout_us", 0), given("correlation_id", 0), flags, given("parameters"),
+        )  # fmt: skip
 
     @property
     def request_id(self) -> str:
@@ -134,11 +150,7 @@ def decode_infer(
         text = bytes(data[start : start + header_length])
         plan, request_id = plans.find(text, size)
         if plan is not None:
-            options = dict(plan.options)
-            if request_id is not None:
-                options["request_id"] = request_id
-            arrays = plan.arrays(data, start + header_length)
-            return Call(arrays, plan.outputs, plan.default, options, [])
+            return plan.call(data, start + header_length, request_id)
     body = memoryview(data)[start:] if start else data
     call = Call()
     if header_length == 0:

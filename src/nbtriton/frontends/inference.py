@@ -83,21 +83,31 @@ class Inference:
     def submit(self, ready: Sequence[Waiting]) -> None:
         """Give requests that are ready at the same moment to the engine."""
         tracing = self.service.trace
-        for waiting in ready:
-            if tracing.on:
+        if tracing.on:
+            for waiting in ready:
                 waiting.watch(tracing.sample(waiting.interface.name))
-            waiting.send(self.server)
+        try:
+            accepted = self.server.submit_many([waiting.submission() for waiting in ready])
+        except Exception as error:
+            _log.exception("requests could not be submitted")
+            for waiting in ready:
+                waiting.give_up(unforeseen(error))
+            return
+        for waiting, request in zip(ready, accepted, strict=True):
+            waiting.submitted(request)
 
     def forward_headers(self, fields: Sequence[tuple[bytes, bytes]], call: Call) -> None:
         """Make parameters of the header fields that are to be forwarded."""
         pattern = self.service.header_forward
         if pattern is None:
             return
-        parameters = call.options.setdefault("parameters", {})
+        parameters = dict(call.options.get("parameters", {}))
         for raw_name, raw_value in fields:
             name = raw_name.decode("utf-8", "surrogateescape")
             if pattern.search(name):
                 parameters[name] = raw_value.decode("utf-8", "surrogateescape")
+        call.options = {**call.options, "parameters": parameters}
+        call.positional = None
 
     def _generate(
         self, kind: type[Single], encoding: bytes, name: str, version: str, exchange: Exchange

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nbtriton.frontends.codec import Call
+
 if TYPE_CHECKING:
-    from nbtriton.frontends.codec import Call, OutputRequest
+    from nbtriton.frontends.codec import OutputRequest
+    from nbtriton.frontends.exchange import Data
     from nbtriton.frontends.wire import WireInput
 
 __all__ = ["Plan", "Plans"]
@@ -41,21 +44,42 @@ _OPTIONS = frozenset({"request_id", "outputs", "priority", "timeout_us"})
 
 @dataclass(slots=True)
 class Plan:
-    """How to read the bytes behind one JSON text."""
+    """How to read the bytes behind one JSON text.
+
+    Parameters
+    ----------
+    inputs : tuple of (name, dtype, shape, offset)
+    size : int
+        How many bytes there are.
+    outputs, default, options, positional
+        Of every `Call` with this text.
+    """
 
     inputs: tuple[tuple[str, np.dtype[Any], tuple[int, ...], int], ...]
     size: int
     outputs: Mapping[str, OutputRequest]
     default: OutputRequest
-    options: Mapping[str, Any]
+    options: dict[str, Any]
+    positional: tuple[Any, ...]
 
-    def arrays(self, body: bytes | memoryview, offset: int) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the inputs of a request as views of its body, whose tensors begin at `offset`."""
-        found = {}
+    def call(self, data: Data, offset: int, request_id: str | None) -> Call:
+        """Return a request whose tensors begin at `offset`; its arrays view `data`.
+
+        Parameters
+        ----------
+        request_id : str, optional
+            If the text is known without it.
+        """
+        arrays = {}
         for name, dtype, shape, at in self.inputs:
-            array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, body, offset + at)
-            found[name] = array if array.flags.aligned else array.copy()
-        return found
+            array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data, offset + at)
+            arrays[name] = array if array.flags.aligned else array.copy()
+        if request_id is None:
+            return Call(
+                arrays, self.outputs, self.default, self.options, [], positional=self.positional
+            )
+        options = {**self.options, "request_id": request_id}
+        return Call(arrays, self.outputs, self.default, options, [])
 
 
 class Plans:
@@ -98,12 +122,15 @@ class Plans:
             return
         if len(self._plans) >= _MOST:
             self._plans.clear()
-        options = dict(call.options)
-        if not request_id:  # most clients name none; the whole text is found with one look
-            self._plans[text] = Plan(tuple(described), size, call.outputs, call.default, options)
-            options = dict(options)
-        options.pop("request_id", None)
-        self._plans[rest] = Plan(tuple(described), size, call.outputs, call.default, options)
+        options = {key: value for key, value in call.options.items() if key != "request_id"}
+        self._plans[rest] = _plan(described, size, call, options)
+        if not request_id:  # most clients name none; then the whole text is found with one look
+            self._plans[text] = _plan(described, size, call, dict(call.options))
+
+
+def _plan(inputs: Sequence[Any], size: int, call: Call, options: dict[str, Any]) -> Plan:
+    positional = Call(options=options).by_position()
+    return Plan(tuple(inputs), size, call.outputs, call.default, options, positional)
 
 
 def _split(text: bytes) -> tuple[bytes, str | None]:

@@ -9,9 +9,10 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING
 
+from nbtriton.engine import Submission
 from nbtriton.engine.request import BARE_FINAL
 from nbtriton.errors import TritonError
-from nbtriton.frontends.answer import encode_infer
+from nbtriton.frontends.answer import Answer, encode_infer
 from nbtriton.frontends.exchange import (
     JSON,
     TEXT,
@@ -22,11 +23,10 @@ from nbtriton.frontends.exchange import (
     unforeseen,
 )
 from nbtriton.frontends.generate import encode_generate
-from nbtriton.frontends.tracing import watched
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response
-    from nbtriton.engine import InferenceFuture, Interface, Server
+    from nbtriton.engine import InferenceRequest, Interface
     from nbtriton.engine.tracing import Trace
     from nbtriton.frontends.codec import Call
     from nbtriton.frontends.service import Service
@@ -71,27 +71,48 @@ class Waiting(ABC):
         if trace is not None:
             trace.received("HTTP_RECV_START", "HTTP_RECV_END")
             self.trace = trace
-            self.call.options = {**self.call.options, "trace": trace}
 
-    def send(self, server: Server) -> None:
-        """Give the request to the engine, or answer that it is refused."""
-        try:
-            try:
-                future = self._submit(server)
-            except BaseException:
-                self.call.release()
-                if self.trace is not None:
-                    self.trace.sample.let_go()
-                raise
-        except TritonError as error:
-            self.exchange.respond(error_reply(error))
+    def submission(self) -> Submission:
+        """Return what the engine is asked for."""
+        call = self.call
+        return Submission(
+            self.interface.name,
+            self.version,
+            call.arrays,
+            call.by_position(),
+            self.take,
+            self.trace,
+        )
+
+    def submitted(self, request: InferenceRequest | TritonError) -> None:
+        """The engine has accepted the request, or refused it."""
+        if isinstance(request, TritonError):
+            self.give_up(error_reply(request))
             return
-        self.exchange.on_gone = future.cancel
-        if self.exchange.is_gone():
-            future.cancel()
+        exchange = self.exchange
+        exchange.on_gone = request.cancel
+        if exchange.is_gone():
+            request.cancel()
+
+    def give_up(self, reply: Reply) -> None:
+        """Answer a request that the engine will not."""
+        self._end()
+        self.exchange.respond(reply)
+
+    def _tell(self, *activities: str) -> None:
+        if self.trace is not None:
+            for activity in activities:
+                self.trace.answered(activity)
+
+    def _end(self) -> None:
+        """The last thing has been sent."""
+        self.call.release()
+        if self.trace is not None:
+            self.trace.sample.let_go()
 
     @abstractmethod
-    def _submit(self, server: Server) -> InferenceFuture: ...
+    def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
+        """One more response, on the thread that sent it: the model may reuse its memory after."""
 
 
 class Whole(Waiting):
@@ -105,7 +126,7 @@ class Whole(Waiting):
         How the client wants the body: ``identity``, ``gzip`` or ``deflate``.
     """
 
-    __slots__ = ("_encoding", "_service")
+    __slots__ = ("_encoding", "_reply", "_service")
 
     def __init__(
         self,
@@ -119,41 +140,41 @@ class Whole(Waiting):
         super().__init__(exchange, interface, version, call)
         self._service = service
         self._encoding = encoding
+        self._reply: Reply | None = None
 
-    def _submit(self, server: Server) -> InferenceFuture:
-        call = self.call
-        future = server.submit(
-            self.interface.name, call.arrays, version=self.version, **call.options
-        )
-        answer = self._answered
-        future.add_done_callback(
-            answer if self.trace is None else watched(answer, self.trace, "HTTP")
-        )
-        return future
+    def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
+        if final:
+            self._tell("INFER_RESPONSE_COMPLETE", "HTTP_SEND_START")
+        if self._reply is None or response is not BARE_FINAL:
+            self._reply = self._written(request, response)
+        if final:
+            self.exchange.respond(self._reply)
+            self._tell("HTTP_SEND_END")
+            self._end()
 
-    def _answered(self, future: InferenceFuture) -> None:
-        """Write the answer, on the thread that made it: the model may reuse its memory after."""
+    def _written(self, request: InferenceRequest, response: Response) -> Reply:
+        if response.error is not None:
+            return error_reply(response.error, TEXT)
+        runtime = request.runtime
+        assert runtime is not None
         try:
-            reply = self._reply(future)
+            answer = encode_infer(
+                self.call,
+                response.outputs,
+                response.parameters,
+                model_name=runtime.name,
+                model_version=runtime.version,
+                batches=self.interface.max_batch_size > 0,
+                labels=partial(self._service.labels, runtime.name, runtime.version),
+            )
         except TritonError as error:
-            reply = error_reply(error, TEXT)
+            return error_reply(error, TEXT)
         except Exception as error:
-            _log.exception("a response of %s could not be written", self.interface.name)
-            reply = unforeseen(error)
-        self.exchange.respond(reply)
-        self.call.release()
+            _log.exception("a response of %s could not be written", runtime.name)
+            return unforeseen(error)
+        return self._packed(answer)
 
-    def _reply(self, future: InferenceFuture) -> Reply:
-        result = future.result()
-        answer = encode_infer(
-            self.call,
-            {name: result.raw(name) for name in result},
-            result.parameters,
-            model_name=result.model_name,
-            model_version=result.model_version,
-            batches=self.interface.max_batch_size > 0,
-            labels=partial(self._service.labels, result.model_name, result.model_version),
-        )
+    def _packed(self, answer: Answer) -> Reply:
         parts = answer.parts
         length = answer.header_length
         headers = ((b"Inference-Header-Content-Length", b"%d" % length),) if length else ()
@@ -179,17 +200,9 @@ class Single(Waiting):
         self._status = 200
         self._body = b""
 
-    def _submit(self, server: Server) -> InferenceFuture:
-        call = self.call
-        return server.submit(
-            self.interface.name, call.arrays, version=self.version, on_response=self._take,
-            **call.options,
-        )  # fmt: skip
-
-    def _take(self, response: Response, final: bool) -> None:
-        """One more response, on the thread that sent it."""
+    def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
         self._tell("INFER_RESPONSE_COMPLETE")
-        body, failed = self._written(response)
+        body, failed = self._written(request, response)
         if body or final:
             self._tell("HTTP_SEND_START")
         if body:
@@ -199,12 +212,8 @@ class Single(Waiting):
             self._finish()
         if body or final:
             self._tell("HTTP_SEND_END")
-        if final and self.trace is not None:
-            self.trace.sample.let_go()
-
-    def _tell(self, activity: str) -> None:
-        if self.trace is not None:
-            self.trace.answered(activity)
+        if final:
+            self._end()
 
     def _send(self, body: bytes, *, failed: bool) -> None:
         if self._count == 1:
@@ -217,24 +226,26 @@ class Single(Waiting):
         exchange.chunk(self._body if self._count == 1 else error_body(_NOT_ONE))
         exchange.end()
 
-    def _written(self, response: Response) -> tuple[bytes, bool]:
+    def _written(self, request: InferenceRequest, response: Response) -> tuple[bytes, bool]:
         """Return the text of a response, empty for a bare final one; and whether it is an error."""
         if response is BARE_FINAL:
             return b"", False
         if response.error is not None:
             return error_body(response.error.message), True
+        runtime = request.runtime
+        assert runtime is not None
         try:
             text = encode_generate(
                 response.outputs,
                 response.parameters,
                 request_id=self.call.request_id,
-                model_name=self.interface.name,
-                model_version=self.interface.version,
+                model_name=runtime.name,
+                model_version=runtime.version,
             )
         except TritonError as error:
             return error_body(error.message), True
         except Exception as error:
-            _log.exception("a response of %s could not be written", self.interface.name)
+            _log.exception("a response of %s could not be written", runtime.name)
             return error_body(f"{type(error).__name__}: {error}"), True
         return text, False
 
