@@ -34,6 +34,13 @@ def test_every_backend_entry_point_is_a_backend() -> None:
     assert all(issubclass(backend, Backend) for backend in found.values())
 
 
+def test_the_built_in_backends_are_entry_points() -> None:
+    from nbtriton.backends import registry
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["nbtriton.backends"] == registry._BUILT_IN
+
+
 def test_the_console_script_is_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     import nbtriton
 
