@@ -27,6 +27,7 @@ BENCHES = {
     "import": "imports",
     "memory": "memory",
     "others": "others",
+    "threads": "threads",
 }
 
 

@@ -22,13 +22,13 @@ from typing import Literal
 
 import numpy as np
 
+from bench.environments import environment
 from bench.figures import Figure, Measure, Missing, Sides
 from bench.load import Measured, in_process
 from bench.machine import ROOT
 from bench.models import DOUBLE
 from bench.session import Session
 from bench.wire import Request, wait_until_answered
-from nbtriton.repository.reference import default_directory
 
 __all__ = ["FIGURES"]
 
@@ -65,26 +65,6 @@ OTHERS = (
 )
 
 
-def environment(other: Other) -> Path:
-    """Return the python of an environment with that package, made on first use."""
-    folder = default_directory().parent / "others" / other.name
-    python, mark = folder / "bin" / "python", folder / "ready.txt"
-    wanted = "\n".join(other.requirements)
-    if not mark.exists() or mark.read_text() != wanted:
-        print(f"{other.title}: installing {' '.join(other.requirements)} into {folder}", flush=True)
-        pip = [python, "-m", "pip", "--disable-pip-version-check", "-q", "install"]
-        for step in (
-            [sys.executable, "-m", "venv", "--clear", folder],
-            [*pip, *other.requirements],
-        ):
-            done = subprocess.run(step, capture_output=True, text=True, check=False)
-            if done.returncode:
-                last = (done.stderr.strip().splitlines() or ["?"])[-1]
-                raise Missing(f"{other.title} could not be installed: {last}")
-        mark.write_text(wanted)
-    return python
-
-
 def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -96,7 +76,7 @@ def free_ports(count: int) -> list[int]:
 @contextmanager
 def running(session: Session, other: Other) -> Iterator[Request]:
     """Run its server until the block ends; gives the request that it answers."""
-    python = environment(other)
+    python = environment(other.name, Path(sys.executable), other.requirements)
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL"))}
     if other.needs_reference:
         # Its stub embeds this interpreter, and must find this one's library.

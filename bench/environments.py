@@ -1,0 +1,45 @@
+"""Environments of their own for what must not share ours, in the user's cache folder."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.figures import Missing
+from nbtriton.repository.reference import default_directory
+
+__all__ = ["environment"]
+
+
+def environment(name: str, interpreter: Path, *installs: Sequence[str]) -> Path:
+    """Return the python of an environment, made on first use and anew when what it holds changed.
+
+    Parameters
+    ----------
+    name : str
+    interpreter : Path
+    *installs : sequence of str
+        Arguments of ``pip install``, one call each.
+
+    Raises
+    ------
+    Missing
+        It could not be made; the text is pip's last line.
+    """
+    folder = default_directory().parent / "bench" / name
+    python, mark = folder / "bin" / "python", folder / "ready.txt"
+    wanted = "\n".join(map(shlex.join, ([str(interpreter)], *installs)))
+    if mark.exists() and mark.read_text() == wanted:
+        return python
+    print(f"installing {' '.join(word for each in installs for word in each)} into {folder}")
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "-q", "install"]
+    steps = [[str(interpreter), "-m", "venv", "--clear", str(folder)]]
+    for step in steps + [[*pip, *each] for each in installs]:
+        done = subprocess.run(step, capture_output=True, text=True, check=False)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["?"])[-1]
+            raise Missing(f"{name} could not be installed: {last}")
+    mark.write_text(wanted)
+    return python
