@@ -5,8 +5,9 @@
 Asks ``nbtriton serve`` with our own programs, which check what Triton's check. With
 ``--client-source DIR`` and ``--python-backend-source DIR`` Triton's own programs are run unmodified
 from checkouts of its repositories ``client`` and ``python_backend``; their ports are 8000 to 8002.
-``--client-programs DIR`` adds its C++ programs, where you have built them. With ``--real`` our programs
-ask the real tritonserver. The status is 1 if any program failed.
+``--client-programs DIR`` adds its C++ programs, where you have built them; ``--server-source DIR`` takes
+the models of its repository ``server`` instead of ours of the same names. With ``--real`` our programs ask
+the real tritonserver. The status is 1 if any program failed.
 """
 
 from __future__ import annotations
@@ -132,6 +133,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--client-source", type=Path, metavar="DIR")
     parser.add_argument("--python-backend-source", type=Path, metavar="DIR")
     parser.add_argument("--client-programs", type=Path, metavar="DIR")
+    parser.add_argument("--server-source", type=Path, metavar="DIR")
     parser.add_argument("--real", action="store_true", help="ask the real tritonserver")
     parser.add_argument(
         "--fresh-clients", type=int, default=2000, metavar="N",
@@ -139,11 +141,14 @@ def main(arguments: Sequence[str]) -> int:
     )  # fmt: skip
     options = parser.parse_args(arguments)
     clients, backend = options.client_source, options.python_backend_source
-    if options.real and (clients or backend or options.client_programs):
-        parser.error("--real runs our own programs")
+    if options.real and (clients or backend or options.client_programs or options.server_source):
+        parser.error("--real runs our own programs and models")
     try:
         clients = clients and upstream.examples_of(clients.resolve(), "src/python/examples")
         backend = backend and upstream.examples_of(backend.resolve(), "examples")
+        models_of = options.server_source and upstream.examples_of(
+            options.server_source.resolve(), "docs/examples/model_repository"
+        )
     except FileNotFoundError as error:
         parser.error(str(error))
     lines = [
@@ -163,6 +168,8 @@ def main(arguments: Sequence[str]) -> int:
             chosen = [line for line in lines if line.models == models]
             repository = folder / f"models{number}"
             write_models(repository, models or MODELS, python=options.real or not has_onnx())
+            if models_of:
+                upstream.write_example_models(repository, models_of)
             if not models:
                 _write_backend_models(repository, chosen, backend)
             ports = PORTS if clients or backend else (0, 0, 0)

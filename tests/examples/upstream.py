@@ -14,7 +14,13 @@ from pathlib import Path
 from tests.examples.clients.shared_memory import has_gpu
 from tests.examples.site import Site, Skipped
 
-__all__ = ["BACKEND_MODELS", "examples_of", "run_program", "write_backend_models"]
+__all__ = [
+    "BACKEND_MODELS",
+    "examples_of",
+    "run_program",
+    "write_backend_models",
+    "write_example_models",
+]
 
 # The python backend's models: their files in its examples. Those without a configuration complete
 # it themselves.
@@ -48,9 +54,28 @@ def examples_of(checkout: Path, folder: str) -> Path:
         There is neither.
     """
     for found in (checkout / folder, checkout):
-        if any(found.glob("*_client.py")) or (found / "add_sub").is_dir():
+        if any(found.glob("*_client.py")) or any(
+            (found / n).is_dir() for n in ("add_sub", "simple")
+        ):
             return found
     raise FileNotFoundError(f"no examples in '{checkout}' or '{checkout / folder}'")
+
+
+def write_example_models(repository: Path, examples: Path) -> None:
+    """Put the server's own example models in the place of ours; not those that are to be downloaded.
+
+    Parameters
+    ----------
+    repository : Path
+        Its other models stay.
+    examples : Path
+        ``docs/examples/model_repository`` of the server's repository.
+    """
+    for folder in examples.iterdir():
+        written = repository / folder.name
+        if written.is_dir() and any((folder / "1").glob("model.*")):
+            shutil.rmtree(written)
+            shutil.copytree(folder, written)
 
 
 def write_backend_models(repository: Path, examples: Path) -> None:
