@@ -291,6 +291,8 @@ _INFER = [
     raw("raw BYTES", 200, "/v2/models/single_word/infer", b"hello", headers={"Inference-Header-Content-Length": "0"}),
     raw("gzip", 200, "/v2/models/one/infer", gzip.compress(ONE_JSON), headers={"Content-Encoding": "gzip"}, outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
     raw("deflate", 200, "/v2/models/one/infer", zlib.compress(ONE_JSON), headers={"Content-Encoding": "deflate"}, outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
+    raw("gzip called deflate", 200, "/v2/models/one/infer", gzip.compress(ONE_JSON), headers={"Content-Encoding": "deflate"}, outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
+    raw("deflate called gzip", 200, "/v2/models/one/infer", zlib.compress(ONE_JSON), headers={"Content-Encoding": "gzip"}, outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
     raw("identity", 200, "/v2/models/one/infer", ONE_JSON, headers={"Content-Encoding": "identity"}, outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
     infer("classification with labels", 200, "labelled", tensor(shape=[2, 3], data=[1, 9, 5, 7, 2, 3]), outputs=[{"name": "OUT", "parameters": {"classification": 2}}], expect={"OUT": ["9.000000:1:one", "5.000000:2:two", "7.000000:0:zero", "3.000000:2:two"]}),
     infer("classification of more than there are", 200, "flexible", tensor(shape=[2], datatype="INT32", data=[3, 9]), outputs=[{"name": "OUT", "parameters": {"classification": 5}}], expect={"OUT": ["9:1", "3:0"]}),

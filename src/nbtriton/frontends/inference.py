@@ -34,7 +34,9 @@ _HEADER_LENGTH = b"inference-header-content-length"
 _ATOI = re.compile(rb"\s*([+-]?\d{1,18})")
 _INT64_MAX = (1 << 63) - 1
 _PLAIN = (b"", b"identity")
-_GZIP_OR_ZLIB = {b"gzip": 31, b"deflate": zlib.MAX_WBITS}
+_COMPRESSED = (b"gzip", b"deflate")
+# Either of the two whatever the header calls it, as in Triton: the body's first bytes tell.
+_GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 
 
 def read_version(text: str) -> int:
@@ -152,7 +154,7 @@ class _Infer:
                 raise UnsupportedError(_DECOUPLED)
             if self._given in _PLAIN:
                 length = self._header_length(len(exchange.data) - exchange.start)
-            elif self._given in _GZIP_OR_ZLIB:
+            elif self._given in _COMPRESSED:
                 length = -1
             else:
                 reply = error_reply(UnsupportedError("Unsupported compression type"), TEXT)
@@ -221,9 +223,8 @@ class _Infer:
 
     def _decompressed(self, exchange: Exchange) -> bytes:
         """Return the decompressed body; an undecodable one is empty, as in Triton."""
-        window = _GZIP_OR_ZLIB[self._given]
         limit = self._inference.service.limits.body_bytes
-        engine = zlib.decompressobj(window)
+        engine = zlib.decompressobj(_GZIP_OR_ZLIB)
         try:
             body = engine.decompress(exchange.body, limit + 1)
         except zlib.error:
