@@ -39,6 +39,8 @@ class Server(EngineServer):
     backend_config : mapping of str to mapping, optional
         Triton's ``--backend-config``, by the backend's name: ``{"onnxruntime":
         {"default-max-batch-size": "8"}}``. Settings under the empty name are for all backends.
+    summaries : bool
+        Triton's ``--metrics-config summary_latencies``: keep quantiles of latencies for the metrics.
 
     Examples
     --------
@@ -59,6 +61,7 @@ class Server(EngineServer):
         rate_limit: str = "off",
         rate_limit_resources: Sequence[str] = (),
         backend_config: Mapping[str, Mapping[str, str]] | None = None,
+        summaries: bool = False,
     ) -> None:
         super().__init__(
             gpus=gpus,
@@ -66,6 +69,7 @@ class Server(EngineServer):
             rate_limit=rate_limit,
             rate_limit_resources=rate_limit_resources,
             backend_config=backend_config,
+            summaries=summaries,
         )
         self._opened: list[Any] = []
         self._controls: list[ModelControl] = []

@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from time import monotonic_ns
 
 import numpy as np
 
@@ -23,7 +24,7 @@ __all__ = ["CacheStatistics", "ResponseCache"]
 
 @dataclass(slots=True, frozen=True)
 class CacheStatistics:
-    """Counts since the server started, and what is held now in bytes."""
+    """Counts and nanoseconds since the server started, and what is held now in bytes."""
 
     hits: int
     misses: int
@@ -31,6 +32,8 @@ class CacheStatistics:
     entries: int
     used_bytes: int
     size_bytes: int
+    lookup_ns: int
+    insertion_ns: int
 
 
 class ResponseCache:
@@ -52,6 +55,7 @@ class ResponseCache:
         self._entries: OrderedDict[bytes, tuple[dict[str, Array], int]] = OrderedDict()
         self._used = 0
         self._hits = self._misses = self._evictions = 0
+        self._lookup_ns = self._insertion_ns = 0
 
     @staticmethod
     def key(
@@ -73,17 +77,20 @@ class ResponseCache:
 
     def look_up(self, key: bytes) -> dict[str, Array] | None:
         """Return the outputs kept under a key, and make them the most recent; None for a miss."""
+        start_ns = monotonic_ns()
         with self._lock:
             found = self._entries.get(key)
             if found is None:
                 self._misses += 1
-                return None
-            self._entries.move_to_end(key)
-            self._hits += 1
-            return dict(found[0])
+            else:
+                self._entries.move_to_end(key)
+                self._hits += 1
+            self._lookup_ns += monotonic_ns() - start_ns
+        return None if found is None else dict(found[0])
 
     def insert(self, key: bytes, outputs: Mapping[str, Array]) -> bool:
         """Keep outputs, letting the least recent ones go; False if they are kept or too large."""
+        start_ns = monotonic_ns()
         kept = {name: _frozen(array) for name, array in outputs.items()}
         size = sum(nbytes_of(array) for array in kept.values())
         with self._lock:
@@ -95,6 +102,7 @@ class ResponseCache:
                 self._evictions += 1
             self._entries[key] = (kept, size)
             self._used += size
+            self._insertion_ns += monotonic_ns() - start_ns
             return True
 
     def statistics(self) -> CacheStatistics:
@@ -102,7 +110,7 @@ class ResponseCache:
         with self._lock:
             return CacheStatistics(
                 self._hits, self._misses, self._evictions, len(self._entries), self._used,
-                self._size,
+                self._size, self._lookup_ns, self._insertion_ns,
             )  # fmt: skip
 
 

@@ -527,7 +527,7 @@ class _Flight:
             return
         if response is not None and response.error is not None:
             # Once per request: that Triton counts it twice is a defect (T4).
-            self.ensemble.statistics.failure(1, monotonic_ns() - request.start_ns)
+            self.ensemble.statistics.failure(1, monotonic_ns() - request.start_ns, "OTHER")
         else:
             self._count_success()
         self.ensemble.deliver(request, response, final=True)
@@ -553,9 +553,10 @@ class _Flight:
         request.step_timing = RequestTiming(
             total_ns, queue_ns, input_ns, infer_ns, output_ns, request.size
         )
-        self.ensemble.statistics.execution(
-            request.size, input_ns, infer_ns, output_ns, 1, request.size, total_ns
-        )
+        books = self.ensemble.statistics
+        books.execution(request.size, input_ns, infer_ns, output_ns, 1, request.size, total_ns)
+        if books.summaries is not None:
+            books.summaries.executed(total_ns, 0, input_ns, infer_ns, output_ns)
 
 
 def _placed(error: TritonError, ensemble: str) -> TritonError:

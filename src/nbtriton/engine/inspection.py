@@ -10,6 +10,7 @@ from nbtriton.engine.admission import Interface
 from nbtriton.engine.model import ModelRuntime
 from nbtriton.engine.registry import Registry
 from nbtriton.engine.snapshot import BatchRecord, ModelSnapshot, ServerSnapshot
+from nbtriton.engine.summaries import LatencySummaries
 from nbtriton.errors import TritonError
 
 __all__ = ["Inspection"]
@@ -95,6 +96,18 @@ class Inspection:
                 if name in ("", model) and version in (-1, number)
             ]
         }
+
+    def failures(self, name: str, version: int) -> dict[str, int]:
+        """Return how many requests to a version failed, by Triton's reasons; none if it is gone."""
+        entry = self._registry.entries.get(name)
+        slot = entry.slots.get(version) if entry is not None else None
+        return dict(slot.runtime.statistics.failures) if slot is not None else {}
+
+    def summaries(self, name: str, version: int) -> LatencySummaries | None:
+        """Return the latency summaries of a version, where the server keeps them."""
+        entry = self._registry.entries.get(name)
+        slot = entry.slots.get(version) if entry is not None else None
+        return slot.runtime.statistics.summaries if slot is not None else None
 
     def models(self) -> tuple[ModelSnapshot, ...]:
         """Return every version of every model, by name."""

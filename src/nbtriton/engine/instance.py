@@ -189,9 +189,14 @@ class Instance:
         times = (infer_start - start, infer_end - infer_start, end - infer_end)
         if error is None:
             books.execution(run.size, *times, count, inferences, total, queued)
+            if books.summaries is not None:
+                for request in requests:
+                    books.summaries.executed(
+                        end - request.start_ns, start - request.enqueued_ns, *times
+                    )
         else:
             books.execution(run.size, *times)
-            books.failure(count, total)
+            books.failure(count, total, "BACKEND")
         self._executions += 1
         self._busy_ns += end - start
         owner.record(

@@ -44,6 +44,8 @@ __all__ = ["ModelRuntime"]
 # Some 5 minutes of a busy model at 10 batches a second, or half a second of an idle loop at full
 # speed: enough for a view or for asking why; 4096 records are about 1 MB.
 _RECENT_BATCHES = 4096
+# Why a request that no instance ran counts as failed (T8).
+_FAILURES = {"timeout": "REJECTED", "cancelled": "CANCELED"}
 
 
 class ModelRuntime(Runtime):
@@ -515,7 +517,9 @@ class ModelRuntime(Runtime):
             error = error_from_status(drop.status, message)
             # Refused, not accepted: neither counts. The others failed (Q4, Q7, X2).
             if drop.reason not in ("queue_full", "sequence_rule"):
-                self.statistics.failure(1, monotonic_ns() - request.start_ns)
+                self.statistics.failure(
+                    1, monotonic_ns() - request.start_ns, _FAILURES.get(drop.reason, "OTHER")
+                )
         request.fail(error)
         if not self.interface.decoupled:
             self.over(1)

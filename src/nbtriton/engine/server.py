@@ -63,6 +63,8 @@ class Server(Versions):
     backend_config : mapping of str to mapping, optional
         Triton's ``--backend-config``, by the backend's name: ``{"onnxruntime":
         {"default-max-batch-size": "8"}}``. Settings under the empty name are for all backends.
+    summaries : bool
+        Triton's ``--metrics-config summary_latencies``: keep quantiles of latencies for the metrics.
 
     Examples
     --------
@@ -83,6 +85,7 @@ class Server(Versions):
         rate_limit: str = "off",
         rate_limit_resources: Sequence[str] = (),
         backend_config: Mapping[str, Mapping[str, str]] | None = None,
+        summaries: bool = False,
     ) -> None:
         if rate_limit not in _RATE_LIMITS:
             raise InvalidArgumentError(
@@ -94,6 +97,7 @@ class Server(Versions):
             None if cache_bytes is None else ResponseCache(cache_bytes),
             Limiter(resources) if rate_limit == "execution_count" else None,
             backend_config or {},
+            summaries=summaries,
         )
         # The model repository that models may load from (`nbtriton.repository.ModelControl`).
         self.model_control: ModelRepository | None = None

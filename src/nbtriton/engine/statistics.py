@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import threading
 from time import time_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
-__all__ = ["Statistics"]
+if TYPE_CHECKING:
+    from nbtriton.engine.summaries import LatencySummaries
+
+__all__ = ["FAILURES", "Statistics"]
+
+# Why a request failed, in the words of Triton's metrics (T8): it waited too long, its caller gave it
+# up, its execution failed, anything else.
+FAILURES: Final = ("BACKEND", "CANCELED", "OTHER", "REJECTED")
 
 _DURATIONS = (
     "success", "fail", "queue", "compute_input", "compute_infer", "compute_output",
@@ -25,7 +32,7 @@ class Statistics:
 
     __slots__ = (
         "_executed", "_hits", "_lock", "_misses", "_ns", "batch_sizes", "execution_count",
-        "fail_count", "inference_count", "last_inference_ms",
+        "failures", "inference_count", "last_inference_ms", "summaries",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -34,7 +41,10 @@ class Statistics:
         self._executed = 0
         self._hits = 0
         self._misses = 0
-        self.fail_count = 0
+        # By reason.
+        self.failures = dict.fromkeys(FAILURES, 0)
+        # Set by the server before the first request if it keeps them.
+        self.summaries: LatencySummaries | None = None
         self._ns = [0] * len(_DURATIONS)
         self.inference_count = 0
         self.execution_count = 0
@@ -48,7 +58,7 @@ class Statistics:
         answered = self._executed + self._hits
         return {
             "success": answered,
-            "fail": self.fail_count,
+            "fail": sum(self.failures.values()),
             "queue": answered,
             **dict.fromkeys(_COMPUTE, self._executed),
             "cache_hit": self._hits,
@@ -88,10 +98,10 @@ class Statistics:
                 ns[_INFER] += requests * infer_ns
                 ns[_OUTPUT] += requests * output_ns
 
-    def failure(self, requests: int, total_ns: int) -> None:
-        """Accepted requests that failed."""
+    def failure(self, requests: int, total_ns: int, reason: str) -> None:
+        """Accepted requests that failed; `reason` is one of `FAILURES`."""
         with self._lock:
-            self.fail_count += requests
+            self.failures[reason] += requests
             self._ns[_FAIL] += total_ns
 
     def cache_hit(self, total_ns: int, queue_ns: int, lookup_ns: int) -> None:
@@ -101,6 +111,8 @@ class Statistics:
             self._ns[_SUCCESS] += total_ns
             self._ns[_QUEUE] += queue_ns
             self._ns[_HIT] += lookup_ns
+        if self.summaries is not None:
+            self.summaries.observe((("queue", queue_ns), ("cache_hit", lookup_ns)))
 
     def cache_miss(self, lookup_and_insert_ns: int) -> None:
         """An answer that was not in the cache and now is; its cost counts as part of success."""
@@ -108,6 +120,8 @@ class Statistics:
             self._misses += 1
             self._ns[_MISS] += lookup_and_insert_ns
             self._ns[_SUCCESS] += lookup_and_insert_ns
+        if self.summaries is not None:
+            self.summaries.observe((("cache_miss", lookup_and_insert_ns),))
 
     def sizes(self) -> dict[int, int]:
         """Executions per total batch size."""

@@ -26,6 +26,7 @@ from nbtriton.engine.model import ModelRuntime
 from nbtriton.engine.registry import Entry, Registry, Slot, versions_to_keep
 from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.shield import shield
+from nbtriton.engine.summaries import LatencySummaries
 from nbtriton.engine.update import InstanceUpdate
 from nbtriton.errors import ConfigError, EngineStoppedError, LoadError, TritonError
 
@@ -48,6 +49,8 @@ class Versions(Inspection, ABC):
         Where rates are limited.
     settings : mapping of str to mapping
         Of the backends, by their names.
+    summaries : bool
+        Whether versions keep latency summaries.
     """
 
     def __init__(
@@ -56,8 +59,11 @@ class Versions(Inspection, ABC):
         cache: ResponseCache | None,
         limiter: Limiter | None,
         settings: BackendSettings,
+        *,
+        summaries: bool = False,
     ) -> None:
         super().__init__(Registry())
+        self.keeps_summaries = summaries
         self._settings = settings
         self.limiter = limiter
         self.cache = cache
@@ -113,6 +119,9 @@ class Versions(Inspection, ABC):
             )
         if runtime.config.response_cache.enable:
             runtime.cache = self.cache
+        if self.keeps_summaries:
+            cached = runtime.cache is not None
+            runtime.statistics.summaries = LatencySummaries(cached=cached)
         return runtime
 
     def _usable_gpus(self) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from nbtriton.frontends.handlers import Handlers
 from nbtriton.frontends.http import HttpEndpoint
 from nbtriton.frontends.logs import LogSettings
 from nbtriton.frontends.loop import LoopThread
-from nbtriton.frontends.metrics import Metrics
+from nbtriton.frontends.metrics import Metrics, MetricsConfig
 from nbtriton.frontends.service import Control, Endpoint, Limits, NoControl, Service
 from nbtriton.frontends.tracing import TraceValues, Tracing
 
@@ -135,6 +135,7 @@ def serve(
     grpc_options: Sequence[tuple[str, int | str]] = (),
     name: str = "triton",
     log: LogSettings | None = None,
+    metrics: MetricsConfig | None = None,
 ) -> Endpoints:
     """Open a server to clients, as Triton answers them.
 
@@ -172,6 +173,8 @@ def serve(
     log : LogSettings, optional
         By default clients find Triton's, and what they change applies to the loggers under
         ``nbtriton`` until the endpoints close.
+    metrics : MetricsConfig, optional
+        Triton's ``--metrics-config``.
 
     Returns
     -------
@@ -236,7 +239,7 @@ def serve(
                 ),
             )  # fmt: skip
         if metrics_port is not None:
-            answer = _MetricsHandler(Metrics(server))
+            answer = _MetricsHandler(Metrics(server, metrics or MetricsConfig()))
             endpoints.add(
                 "metrics",
                 HttpEndpoint(answer, hosts["metrics"][1], metrics_port, service.limits, thread),

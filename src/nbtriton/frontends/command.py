@@ -20,6 +20,7 @@ from nbtriton.frontends.flags import (
     WITHOUT_EFFECT,
     backend_config,
     cache_bytes,
+    metrics_settings,
     parse_flags,
     restricted_apis,
     trace_settings,
@@ -71,9 +72,11 @@ def serve_command(
     settings = backend_config(arguments)
     _tell_without_effect(settings)
     size = cache_bytes(arguments)
-    options = {**_endpoint_options(arguments), "log": log}
+    summaries, metrics = metrics_settings(arguments)
+    options = {**_endpoint_options(arguments), "log": log, "metrics": metrics}
     server = make_server(
         cache_bytes=size,
+        summaries=summaries,
         rate_limit=arguments.rate_limit,
         rate_limit_resources=arguments.rate_limit_resource,
         backend_config=settings,

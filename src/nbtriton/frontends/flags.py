@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbtriton.errors import InvalidArgumentError, nearest
+from nbtriton.frontends.metrics import DEFAULT_QUANTILES, MetricsConfig
 from nbtriton.frontends.tracing import TraceValues
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "add_flags",
     "backend_config",
     "cache_bytes",
+    "metrics_settings",
     "parse_flags",
     "restricted_apis",
     "trace_settings",
@@ -118,6 +120,8 @@ _GROUPS: dict[str, tuple[_Flag, ...]] = {
         _Flag("allow-metrics", _boolean, True, "answer Prometheus"),
         _Flag("metrics-address", str, None, "as --http-address"),
         _Flag("metrics-port", _port, 8002, "0 for any that is free"),
+        _Flag("metrics-config", str, None, "SETTING=VALUE of counter_latencies (true), "
+              "summary_latencies (false), summary_quantiles (0.5:0.05,0.9:0.01)", True),
     ),
     "log and trace": (
         _Flag("log-verbose", _natural, 0, "above 0: tell more"),
@@ -266,6 +270,43 @@ def trace_settings(arguments: argparse.Namespace) -> tuple[str, TraceValues]:
         name.replace("-", "_"): number for name, number in numbers.items() if number is not None
     }
     return file, TraceValues(level=_trace_levels(levels), **given)
+
+
+def metrics_settings(arguments: argparse.Namespace) -> tuple[bool, MetricsConfig]:
+    """Return whether latency summaries are kept, and what is shown."""
+    summaries, counters = False, True
+    quantiles: tuple[float, ...] = DEFAULT_QUANTILES
+    known = ("counter_latencies", "summary_latencies", "summary_quantiles")
+    for text in arguments.metrics_config:
+        name, equals, value = text.rpartition(",")[2].partition("=")
+        if text.startswith("summary_quantiles="):  # its commas are its own
+            name, equals, value = text.partition("=")
+        if name not in known or not equals:
+            raise InvalidArgumentError(
+                f"--metrics-config: unknown setting '{name}'", hint=nearest(name, known)
+            )
+        if name == "summary_quantiles":
+            quantiles = tuple(_quantile(pair) for pair in value.split(","))
+            continue
+        if value.lower() not in ("true", "false"):
+            raise InvalidArgumentError(f"--metrics-config {text}: expected true or false")
+        on = value.lower() == "true"
+        summaries, counters = (on, counters) if name == "summary_latencies" else (summaries, on)
+    return summaries, MetricsConfig(counters, quantiles)
+
+
+def _quantile(pair: str) -> float:
+    """Read ``QUANTILE:ERROR``; the error is ours to keep, and always half a percent or less."""
+    try:
+        rank, _, error = pair.partition(":")
+        if 0 <= float(rank) <= 1 and float(error) >= 0:
+            return float(rank)
+    except ValueError:
+        pass
+    raise InvalidArgumentError(
+        f"--metrics-config summary_quantiles: '{pair}' is not QUANTILE:ERROR",
+        hint="such as 0.5:0.05",
+    )
 
 
 def _trace_levels(texts: Sequence[str]) -> frozenset[str]:

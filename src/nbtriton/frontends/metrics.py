@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.python.metrics import Family, MetricKind, Sample, families_of
@@ -14,7 +16,7 @@ from nbtriton.errors import TritonError
 if TYPE_CHECKING:
     from nbtriton.engine import Server
 
-__all__ = ["Metrics"]
+__all__ = ["DEFAULT_QUANTILES", "Metrics", "MetricsConfig"]
 
 _COUNTERS = (
     ("nv_inference_request_success", "Number of successful inference requests, all batch sizes"),
@@ -52,7 +54,45 @@ _DURATIONS = {
     "nv_inference_compute_infer_duration_us": "compute_infer",
     "nv_inference_compute_output_duration_us": "compute_output",
 }
-_REASONS = ("BACKEND", "CANCELED", "OTHER", "REJECTED")
+# Triton's when none are given; each with the error that its estimate may have.
+DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+_SUMMARIES = (
+    (
+        "request",
+        "nv_inference_request_summary_us",
+        "Summary of inference request duration in microseconds (includes cached requests)",
+    ),
+    (
+        "queue",
+        "nv_inference_queue_summary_us",
+        "Summary of inference queuing duration in microseconds (includes cached requests)",
+    ),
+    (
+        "compute_input",
+        "nv_inference_compute_input_summary_us",
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+    ),
+    (
+        "compute_infer",
+        "nv_inference_compute_infer_summary_us",
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+    ),
+    (
+        "compute_output",
+        "nv_inference_compute_output_summary_us",
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+    ),
+    (
+        "cache_hit",
+        "nv_cache_hit_summary_per_model",
+        "Summary of cache hit counts/durations per model, in microseconds.",
+    ),
+    (
+        "cache_miss",
+        "nv_cache_miss_summary_per_model",
+        "Summary of cache miss counts/durations per model, in microseconds.",
+    ),
+)
 _PER_MODEL_CACHE = (
     ("nv_cache_num_hits_per_model", "Number of cache hits per model", "cache_hit", "count"),
     (
@@ -77,16 +117,34 @@ _KINDS = {
 Labels = Iterable[tuple[str, str]]
 
 
+@dataclass(frozen=True, slots=True)
+class MetricsConfig:
+    """Triton's ``--metrics-config``.
+
+    Parameters
+    ----------
+    counter_latencies : bool
+        Whether there are sums of latencies.
+    quantiles : tuple of float
+        Of the latency summaries, where the server keeps them.
+    """
+
+    counter_latencies: bool = True
+    quantiles: tuple[float, ...] = DEFAULT_QUANTILES
+
+
 class Metrics:
     """The text of the metrics endpoint.
 
     Parameters
     ----------
     server : Server
+    config : MetricsConfig
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, config: MetricsConfig) -> None:
         self._server = server
+        self._config = config
         self._lock = threading.Lock()
         self._cpu = (0, 0)  # busy and total ticks when last asked
 
@@ -98,13 +156,16 @@ class Metrics:
             for entry in self._server.statistics()["model_stats"]
         ]
         for name, what in _COUNTERS:
+            if name in _DURATIONS and not self._config.counter_latencies:
+                continue
             _family(lines, name, what, "counter")
             for entry in stats:
                 if name == "nv_inference_request_failure":
                     self._failures(lines, entry)
                 else:
                     _sample(lines, name, _labels(entry), _counter(name, entry))
-        self._cache(lines, stats)
+        if self._config.counter_latencies:
+            self._cached_models(lines, stats)
         name = "nv_inference_pending_request_count"
         _family(lines, name, "Instantaneous number of pending requests awaiting execution per-model.", "gauge")  # fmt: skip
         for model in self._server.models():
@@ -112,6 +173,9 @@ class Metrics:
             entry = {"name": model.name, "version": str(model.version), "tags": tags}
             _sample(lines, name, _labels(entry), model.queued)
         self._machine(lines)
+        self._cache(lines)
+        if self._server.keeps_summaries:
+            self._summaries(lines, stats)
         for family in families_of(self._server.models_view):
             _custom(lines, family)
         return ("\n".join(lines) + "\n").encode()
@@ -124,26 +188,51 @@ class Metrics:
             return {}
 
     def _failures(self, lines: list[str], entry: Mapping[str, Any]) -> None:
-        # The books do not tell reasons apart; refused requests are not in them (scheduling.md §18).
-        for reason in _REASONS:
-            count = entry["inference_stats"]["fail"]["count"] if reason == "BACKEND" else 0
+        failures = self._server.failures(entry["name"], int(entry["version"]))
+        for reason, count in sorted(failures.items()):
             labels = sorted([*_labels(entry), ("reason", reason)])
             _sample(lines, "nv_inference_request_failure", labels, count)
 
-    def _cache(self, lines: list[str], stats: Iterable[Mapping[str, Any]]) -> None:
-        cache = self._server.cache
-        if cache is None:
-            return
-        cached = [
-            entry
-            for entry in stats
-            if any(entry["inference_stats"][key]["count"] for key in ("cache_hit", "cache_miss"))
-        ]
+    def _cached_models(self, lines: list[str], stats: Iterable[Mapping[str, Any]]) -> None:
+        cached = [entry for entry in stats if self._is_cached(entry)]
         for name, what, field, unit in _PER_MODEL_CACHE:
             _family(lines, name, what, "counter")
             for entry in cached:
                 value = entry["inference_stats"][field][unit]
                 _sample(lines, name, _labels(entry), value // 1000 if unit == "ns" else value)
+
+    def _is_cached(self, entry: Mapping[str, Any]) -> bool:
+        if self._server.cache is None:
+            return False
+        try:
+            config = self._server.config(entry["name"], int(entry["version"]))
+        except TritonError:  # not ready
+            return False
+        return bool(config.response_cache.enable)
+
+    def _summaries(self, lines: list[str], stats: Iterable[Mapping[str, Any]]) -> None:
+        now_ns = monotonic_ns()
+        kept = [
+            (_labels(entry), found.of)
+            for entry in stats
+            if (found := self._server.summaries(entry["name"], int(entry["version"])))
+        ]
+        for stage, name, what in _SUMMARIES:
+            _family(lines, name, what, "summary")
+            for labels, of in kept:
+                if stage not in of:
+                    continue
+                reading = of[stage].read(now_ns)
+                _sample(lines, f"{name}_count", labels, reading.count)
+                _sample(lines, f"{name}_sum", labels, reading.total)
+                for rank in self._config.quantiles:
+                    ranked = (*labels, ("quantile", f"{rank:g}"))
+                    _sample(lines, name, ranked, reading.quantile(rank))
+
+    def _cache(self, lines: list[str]) -> None:
+        cache = self._server.cache
+        if cache is None:
+            return
         books = cache.statistics()
         for name, what, value in (
             ("nv_cache_util", "Cache utilization [0.0 - 1.0]", books.used_bytes / books.size_bytes),
@@ -152,6 +241,10 @@ class Metrics:
             ("nv_cache_num_hits", "Number of cache hits in response cache", books.hits),
             ("nv_cache_num_misses", "Number of cache misses in response cache", books.misses),
             ("nv_cache_num_evictions", "Number of cache evictions in response cache", books.evictions),
+            ("nv_cache_lookup_duration", "Total cache lookup duration (hit and miss), in microseconds",
+             books.lookup_ns // 1000),
+            ("nv_cache_insertion_duration", "Total cache insertion duration, in microseconds",
+             books.insertion_ns // 1000),
         ):  # fmt: skip
             _family(lines, name, what, "gauge")
             _sample(lines, name, (), value)
