@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns
@@ -194,30 +194,34 @@ class Metrics:
             _sample(lines, "nv_inference_request_failure", labels, count)
 
     def _cached_models(self, lines: list[str], stats: Iterable[Mapping[str, Any]]) -> None:
-        cached = [entry for entry in stats if self._is_cached(entry)]
+        """The families are there as soon as a model wants a cache, its samples if it has one."""
+        cached = [entry for entry in stats if self._wants_cache(entry)]
+        if not cached:
+            return
         for name, what, field, unit in _PER_MODEL_CACHE:
             _family(lines, name, what, "counter")
-            for entry in cached:
+            for entry in cached if self._server.cache is not None else ():
                 value = entry["inference_stats"][field][unit]
                 _sample(lines, name, _labels(entry), value // 1000 if unit == "ns" else value)
 
-    def _is_cached(self, entry: Mapping[str, Any]) -> bool:
-        if self._server.cache is None:
-            return False
+    def _wants_cache(self, entry: Mapping[str, Any]) -> bool:
         try:
             config = self._server.config(entry["name"], int(entry["version"]))
         except TritonError:  # not ready
             return False
         return bool(config.response_cache.enable)
 
-    def _summaries(self, lines: list[str], stats: Iterable[Mapping[str, Any]]) -> None:
+    def _summaries(self, lines: list[str], stats: Sequence[Mapping[str, Any]]) -> None:
         now_ns = monotonic_ns()
         kept = [
             (_labels(entry), found.of)
             for entry in stats
             if (found := self._server.summaries(entry["name"], int(entry["version"])))
         ]
+        wanted = any(map(self._wants_cache, stats))
         for stage, name, what in _SUMMARIES:
+            if stage.startswith("cache") and not wanted:
+                continue
             _family(lines, name, what, "summary")
             for labels, of in kept:
                 if stage not in of:
