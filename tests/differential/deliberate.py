@@ -20,6 +20,9 @@ NAMES = {
     "required-inputs": CASE,
     "empty-batches": CASE,
     "caller-memory": "tests/engine/test_admission.py::test_read_only_input_reaches_a_model_that_writes",
+    "truncated-compression": (
+        "tests/frontends/test_connections.py::test_a_compressed_body_without_its_end_is_refused"
+    ),
     # Queues and batches
     "queue-latency": CASE,
     "custom-batching-in-python": "tests/engine/test_custom_batching.py::test_a_strategy_may_be",
@@ -27,6 +30,9 @@ NAMES = {
     "unanswered-requests": CASE,
     "crashed-instances": "tests/engine/test_faults.py::test_a_model_that_leaves_by_sys_exit_keeps_serving",
     "missing-model-file": "tests/backends/test_lifecycle.py::test_B6_a_missing_file_fails_at_once",
+    "long-file-path": (
+        "tests/repository/test_control.py::test_L12_a_name_that_no_file_system_takes_is_refused"
+    ),
     "onnx-sessions": "tests/backends/test_onnxruntime.py::test_instances_share_a_session",
     "onnx-strings": "tests/backends/test_onnxruntime.py::test_strings",
     "onnx-accelerators": (

@@ -218,6 +218,18 @@ def test_bodies_are_bounded_however_they_come(small: Server) -> None:
         assert alive(port)
 
 
+@pytest.mark.parametrize("missing", [1, 8, 20])
+def test_a_compressed_body_without_its_end_is_refused(port: int, missing: int) -> None:
+    body = gzip.compress(json.dumps(ones()).encode())[:-missing]
+    with Client(port) as client:
+        client.send(post(INFER, body, "Content-Encoding: gzip"))
+        assert client.receive().status == 400
+        client.send(
+            post(INFER, gzip.compress(json.dumps(ones()).encode()), "Content-Encoding: gzip")
+        )
+        assert outputs(client.receive()) == [1.0] * 4
+
+
 def test_a_slow_client_is_ended_and_nobody_else(small: Server) -> None:
     with opened(small, limits=Limits(head_s=0.2, idle_s=0.4)) as endpoints:
         port = endpoints.http_port

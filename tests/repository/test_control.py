@@ -672,6 +672,15 @@ def test_L12_no_file_leaves_the_directory(explicit, root, tmp_path, path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_L12_a_name_that_no_file_system_takes_is_refused(server, explicit, root):
+    add(root, "m", source=times(2))
+    explicit.load("m")
+    error = refused(explicit, "m", {"config": PYTHON, "file:" + "A" * 256: b"x"})
+    assert error.message == "failed to load 'm', failed to poll from model repository"
+    assert "File name too long" in error.hint
+    assert answer(server, "m") == 2.0
+
+
 def test_files_of_overrides_are_removed_with_the_server(root, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     root.mkdir()
