@@ -45,7 +45,9 @@ def call(session: Session) -> Iterator[Sides]:
     yield session.beside(
         MODELS,
         lambda: per_call(lambda model: in_process(server, model, X, interval_ms=ms).p50_us),
-        lambda real, url: per_call(lambda model: analyzer(real, url, model, interval_ms=ms).p50_us),
+        lambda real, at: per_call(
+            lambda model: analyzer(real, at.grpc_url, model, interval_ms=ms).p50_us
+        ),
     )
 
 

@@ -10,11 +10,11 @@ import numpy as np
 from bench.figures import Figure, Sides, ratio_at_least, value_at_most
 from bench.load import analyzer, in_process
 from bench.models import NOOP, chain
+from bench.processor import IN_FLIGHT, processor_figure
 from bench.session import Session
 
 __all__ = ["FIGURES"]
 
-IN_FLIGHT = 32
 FEW, MANY = 2, 8
 MODELS = (NOOP, *(chain(f"steps_{steps}", NOOP, steps) for steps in (FEW, MANY)))
 X = {"IN": np.ones((1, 16), np.float32)}
@@ -29,8 +29,10 @@ def in_flight(steps: int) -> Callable[[Session], AbstractContextManager[Sides]]:
         yield session.beside(
             MODELS,
             lambda: in_process(server, model, X, concurrency=IN_FLIGHT, interval_ms=ms).infer_per_s,
-            lambda real, url: (
-                analyzer(real, url, model, concurrency=IN_FLIGHT, interval_ms=ms).infer_per_s
+            lambda real, at: (
+                analyzer(
+                    real, at.grpc_url, model, concurrency=IN_FLIGHT, interval_ms=ms
+                ).infer_per_s
             ),
         )
 
@@ -48,7 +50,9 @@ def one_more(session: Session) -> Iterator[Sides]:
     yield session.beside(
         MODELS,
         lambda: per_step(lambda model: in_process(server, model, X, interval_ms=ms).p50_us),
-        lambda real, url: per_step(lambda model: analyzer(real, url, model, interval_ms=ms).p50_us),
+        lambda real, at: per_step(
+            lambda model: analyzer(real, at.grpc_url, model, interval_ms=ms).p50_us
+        ),
     )
 
 
@@ -58,6 +62,10 @@ FIGURES = (
             f"ensemble.{name}", f"{name}-step ensemble, {IN_FLIGHT} in flight",
             "infer/s", "higher", "tritonserver over gRPC", (ratio_at_least(10),), in_flight(steps),
         )
+        for name, steps in (("two", FEW), ("eight", MANY))
+    ),
+    *(
+        processor_figure(f"ensemble.processor.{name}", MODELS, f"steps_{steps}", X)
         for name, steps in (("two", FEW), ("eight", MANY))
     ),
     Figure(

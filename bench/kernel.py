@@ -10,11 +10,11 @@ import numpy as np
 from bench.figures import Figure, Sides, ratio_at_least, value_at_most
 from bench.load import analyzer, in_process
 from bench.models import DOUBLE, NOOP
+from bench.processor import IN_FLIGHT, processor_figure
 from bench.session import Session
 
 __all__ = ["FIGURES"]
 
-IN_FLIGHT = 32
 MODELS = (NOOP, DOUBLE)
 X = {"IN": np.ones((1, 16), np.float32)}
 
@@ -25,7 +25,7 @@ def one(session: Session) -> Iterator[Sides]:
     yield session.beside(
         MODELS,
         lambda: in_process(server, "noop", X, interval_ms=ms).p50_us,
-        lambda real, url: analyzer(real, url, "noop", interval_ms=ms).p50_us,
+        lambda real, at: analyzer(real, at.grpc_url, "noop", interval_ms=ms).p50_us,
     )
 
 
@@ -35,8 +35,8 @@ def many(session: Session) -> Iterator[Sides]:
     yield session.beside(
         MODELS,
         lambda: in_process(server, "double", X, concurrency=IN_FLIGHT, interval_ms=ms).infer_per_s,
-        lambda real, url: (
-            analyzer(real, url, "double", concurrency=IN_FLIGHT, interval_ms=ms).infer_per_s
+        lambda real, at: (
+            analyzer(real, at.grpc_url, "double", concurrency=IN_FLIGHT, interval_ms=ms).infer_per_s
         ),
     )
 
@@ -51,4 +51,5 @@ FIGURES = (
         "kernel.many", f"{IN_FLIGHT} in flight, dynamic batching",
         "infer/s", "higher", "tritonserver over gRPC", (ratio_at_least(5),), many,
     ),
+    processor_figure("kernel.processor", MODELS, "double", X),
 )  # fmt: skip

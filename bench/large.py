@@ -61,8 +61,10 @@ def image(answer: str) -> Callable[[Session], AbstractContextManager[Sides]]:
         yield session.beside(
             loaded,
             lambda: per_step(answer, IMAGE, ours),
-            lambda real, url: per_step(
-                answer, IMAGE, lambda name: analyzer(real, url, name, interval_ms=3 * ms).p50_us
+            lambda real, at: per_step(
+                answer,
+                IMAGE,
+                lambda name: analyzer(real, at.grpc_url, name, interval_ms=3 * ms).p50_us,
             ),
         )
 

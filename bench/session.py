@@ -48,8 +48,12 @@ class Session:
     _ours: dict[tuple[Model, ...], nbtriton.Server] = field(default_factory=dict)
     _current: tuple[object, Any] | None = None
     _current_stack: ExitStack = field(default_factory=ExitStack)
-    _served: dict[tuple[Model, ...], ReferenceServer] = field(default_factory=dict)
-    _real: dict[tuple[Model, ...], ReferenceServer] = field(default_factory=dict)
+    _served: dict[tuple[tuple[Model, ...], tuple[str, ...]], ReferenceServer] = field(
+        default_factory=dict
+    )
+    _real: dict[tuple[tuple[Model, ...], tuple[str, ...]], ReferenceServer] = field(
+        default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         self.stack.push(self._current_stack)
@@ -74,23 +78,25 @@ class Session:
             self._ours[models] = server
         return self._ours[models]
 
-    def real(self, *models: Model) -> ReferenceServer:
+    def real(self, *models: Model, flags: tuple[str, ...] = ()) -> ReferenceServer:
         """Return a running tritonserver with these models; raises `Missing` where there is none."""
-        if models not in self._real:
+        key = (models, flags)
+        if key not in self._real:
             folder = self.folder()
             write(models, folder)
-            self._real[models] = self.stack.enter_context(self.reference.server(folder))
-        return self._real[models]
+            self._real[key] = self.stack.enter_context(self.reference.server(folder, *flags))
+        return self._real[key]
 
-    def served(self, *models: Model) -> ReferenceServer:
+    def served(self, *models: Model, flags: tuple[str, ...] = ()) -> ReferenceServer:
         """Return a running `nbtriton serve` with these models, in a process of its own."""
-        if models not in self._served:
+        key = (models, flags)
+        if key not in self._served:
             folder = self.folder()
             write(models, folder)
-            command = [sys.executable, "-m", "nbtriton", "serve"]
+            command = [sys.executable, "-m", "nbtriton", "serve", *flags]
             running = launch(command, folder, os.environ)
-            self._served[models] = self.stack.enter_context(running)
-        return self._served[models]
+            self._served[key] = self.stack.enter_context(running)
+        return self._served[key]
 
     def one_at_a_time(self, key: object, start: Callable[[], AbstractContextManager[T]]) -> T:
         """Return what was started under a key; what was there under another has ended before.
@@ -109,11 +115,14 @@ class Session:
         return found
 
     def beside(
-        self, models: Sequence[Model], ours: Measure, theirs: Callable[[Reference, str], float]
+        self,
+        models: Sequence[Model],
+        ours: Measure,
+        theirs: Callable[[Reference, ReferenceServer], float],
     ) -> Sides:
-        """Put nbtriton beside tritonserver with these models; `theirs` gets its gRPC address."""
+        """Put nbtriton beside tritonserver with these models; `theirs` gets the running one."""
         try:
             reference, server = self.reference, self.real(*models)
         except Missing as error:
             return Sides(ours, None, str(error))
-        return Sides(ours, lambda: theirs(reference, server.grpc_url))
+        return Sides(ours, lambda: theirs(reference, server))

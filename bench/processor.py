@@ -1,0 +1,91 @@
+"""The processor time of a request: unlike a rate, it does not depend on what else a machine has to do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.figures import Figure, Sides
+from bench.load import analyzer, in_process
+from bench.models import Model
+from bench.session import Session
+from nbtriton.repository.reference import Reference, ReferenceServer
+
+__all__ = ["IN_FLIGHT", "processor_figure", "processor_us"]
+
+IN_FLIGHT = 32
+
+
+def processor_figure(
+    name: str, models: Sequence[Model], model: str, inputs: Mapping[str, Any]
+) -> Figure:
+    """Return the figure of a model under 32 requests in flight, in the kernel and over gRPC."""
+
+    @contextmanager
+    def sides(session: Session) -> Iterator[Sides]:
+        server, ms = session.ours(*models), session.interval_ms
+
+        def here() -> object:
+            return in_process(server, model, inputs, concurrency=IN_FLIGHT, interval_ms=ms)
+
+        def there(reference: Reference, at: ReferenceServer) -> float:
+            def load() -> object:
+                return analyzer(
+                    reference, at.grpc_url, model, concurrency=IN_FLIGHT, interval_ms=ms
+                )
+
+            return processor_us(at, model, load)
+
+        def ours() -> float:
+            return _spent_us(time.process_time, lambda: _succeeded(server.statistics(model)), here)
+
+        yield session.beside(models, ours, there)
+
+    return Figure(
+        name, f"'{model}', {IN_FLIGHT} in flight: processor time of a request, here with the load's",
+        "us", "lower", "tritonserver alone", (), sides,
+    )  # fmt: skip
+
+
+def processor_us(server: ReferenceServer, model: str, load: Callable[[], object]) -> float:
+    """Return the processor time that a server spends on one request while a load runs."""
+    pid, url = server.process.pid, f"http://{server.http_url}/v2/models/{model}/stats"
+
+    def answered() -> int:
+        with urllib.request.urlopen(url) as reply:
+            return _succeeded(json.load(reply))
+
+    return _spent_us(lambda: _cpu_s(pid), answered, load)
+
+
+def _spent_us(
+    cpu_s: Callable[[], float], answered: Callable[[], int], load: Callable[[], object]
+) -> float:
+    before_s, before = cpu_s(), answered()
+    load()
+    after_s, after = cpu_s(), answered()
+    return (after_s - before_s) / (after - before) * 1e6
+
+
+def _succeeded(statistics: Mapping[str, Any]) -> int:
+    return int(statistics["model_stats"][0]["inference_stats"]["success"]["count"])
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the processor time that a process and its children have taken so far."""
+    found = {pid}
+    ticks = 0
+    for path in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+        with contextlib.suppress(OSError):
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+            if int(path.name) in found or int(fields[1]) in found:
+                found.add(int(path.name))
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
