@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import CoroutineType
 from typing import Any, Final, TypeGuard
 
@@ -22,7 +23,7 @@ from nbtriton.backends.synchronize import to_host
 from nbtriton.backends.tracebacks import describe, execute_error, load_error
 from nbtriton.errors import ModelError
 from nbtriton.errors import TritonError as EngineError
-from nbtriton.tensors import is_on_device
+from nbtriton.tensors import Array, is_on_device
 
 __all__ = ["PythonInstance"]
 
@@ -178,7 +179,7 @@ class PythonInstance(BackendInstance):
         for item in result:
             if item is not None:
                 tensors += item._output_tensors
-        own_outputs(tensors)
+        own_outputs(tensors, partial(_held, received, tensors))
         responses: list[Response | None] = []
         for request, view in zip(requests, received):  # noqa: B905 - of one length; 0.1 us less
             item = result[len(responses)]
@@ -287,6 +288,15 @@ def _all_plain(result: object, received: list[ReceivedRequest]) -> TypeGuard[lis
         if type(item) is not InferenceResponse or view._sender is not None or view._rescheduled:
             return False
     return True
+
+
+def _held(received: list[ReceivedRequest], outputs: list[Tensor]) -> Iterator[Array]:
+    """Yield the inputs that the requests of a batch refer to, and the tensors made of them."""
+    for view in received:
+        yield from view._backend_request.inputs.values()
+        for tensor in view._tensors.values():
+            if not any(tensor is output for output in outputs):
+                yield tensor._array
 
 
 def _leave_open(view: ReceivedRequest) -> None:

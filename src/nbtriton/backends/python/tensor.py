@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from sys import getrefcount
 from typing import Any
 
@@ -153,7 +153,9 @@ def wire_array(array: Array) -> Array:
     return array
 
 
-def own_outputs(tensors: Sequence[Tensor]) -> None:
+def own_outputs(
+    tensors: Sequence[Tensor], held: Callable[[], Iterable[Array]] | None = None
+) -> None:
     """Make outputs fit to leave the model: nobody else writes to them, and they are all written.
 
     In Triton outputs leave the process, so a model may send a buffer that it reuses, or its input.
@@ -161,27 +163,45 @@ def own_outputs(tensors: Sequence[Tensor]) -> None:
     then a numpy array is copied. Call it when ``execute`` has returned and its local variables are
     gone. Tensors of other libraries have counts of their own and are not copied; those on a GPU
     are waited for.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+    held : callable, optional
+        Gives, once for each reference to it, the arrays that we still hold ourselves and shall
+        not touch again: a model that passes an input on shares it with nobody else.
     """
     views: list[Tensor] = []
+    others: list[Tensor] = []
     foreign: list[Array] = []
     for tensor in tensors:
         array = tensor._array
         if type(array) is not np.ndarray:
             foreign.append(array)
         elif getrefcount(array) > _ARRAY_COUNT:
-            tensor._array = array.copy()
+            others.append(tensor)
         elif array.base is not None:
             views.append(tensor)
     if foreign:
         wait_for_outputs(foreign)
+    array = None
+    if others:
+        ours = Counter(map(id, held())) if held is not None else Counter()
+        for tensor in others:
+            array = tensor._array
+            if getrefcount(array) > _ARRAY_COUNT + ours[id(array)]:
+                tensor._array = array.copy()
+            elif array.base is not None:
+                views.append(tensor)
+        array = None
     if not views:
         return
     # Views of one batch share their base; it is ours if nothing else refers to it.
-    ours = Counter(id(tensor._array.base) for tensor in views)
+    bases = Counter(id(tensor._array.base) for tensor in views)
     shared = [
         tensor
         for tensor in views
-        if _base_count(tensor) > _BASE_COUNT + ours[id(tensor._array.base)] - 1
+        if _base_count(tensor) > _BASE_COUNT + bases[id(tensor._array.base)] - 1
     ]
     for tensor in shared:
         tensor._array = tensor._array.copy()
