@@ -22,7 +22,6 @@ from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.settings import ensemble_plan
 from nbtriton.engine.shield import wait_in_slices
 from nbtriton.engine.snapshot import ModelSnapshot
-from nbtriton.engine.tracing import TracedRequest
 from nbtriton.errors import (
     CancelledError,
     EngineStoppedError,
@@ -341,7 +340,7 @@ class _Flight:
                 request.root,
             )  # E5
             if request.trace is not None:
-                sub = TracedRequest.of(sub, request.trace.child())
+                request.trace.child().follow(sub)
             with self._lock:
                 self._running.add(sub)
             if not runtime.submit(sub):  # it is held: only the end of the server retires it

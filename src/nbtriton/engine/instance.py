@@ -184,6 +184,8 @@ class Instance:
             oldest = min(oldest, request.enqueued_ns)
             total += end - request.start_ns
             inferences += request.size
+            if request.trace is not None:
+                request.trace.executed(request)
         count = len(requests)
         books = owner.statistics
         times = (infer_start - start, infer_end - infer_start, end - infer_end)

@@ -90,10 +90,8 @@ class InferenceRequest(Ticket):
         "runtime",
         "start_ns",
         "step_timing",
+        "trace",
     )  # fmt: skip
-
-    # Set in a `nbtriton.engine.tracing.TracedRequest`: nobody else pays for it.
-    trace: Trace | None = None
 
     def __init__(
         self,
@@ -148,6 +146,7 @@ class InferenceRequest(Ticket):
         self.execute_end_ns = 0
         self.ridden_size = 0
         self.step_timing: RequestTiming | None = None
+        self.trace: Trace | None = None
 
     @property
     def root(self) -> InferenceRequest:
@@ -233,6 +232,9 @@ class InferenceRequest(Ticket):
         The future is resolved by the final response, or with the one before where that is a bare
         flag. A streamed request that ends without tensors of its own resolves to an empty result.
         """
+        trace = self.trace
+        if trace is not None:
+            trace.answering(response, final=final)
         if self.on_response is not None:
             self._report_response(BARE_FINAL if response is None else response, final)
         elif response is None:
@@ -244,6 +246,8 @@ class InferenceRequest(Ticket):
             self.outcome = outcome = BARE_FINAL if response is None else response
             if self.future is not None:
                 self._resolve(self.future, outcome)
+        if final and trace is not None:
+            trace.delivered(self)
 
     def _resolve(self, future: InferenceFuture, outcome: Response) -> None:
         if outcome.error is not None:

@@ -24,7 +24,7 @@ from nbtriton.engine.result import InferenceResult
 from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.shield import shield, wait_in_slices
 from nbtriton.engine.stamps import stamp_ns
-from nbtriton.engine.tracing import Trace, TracedRequest
+from nbtriton.engine.tracing import Trace
 from nbtriton.engine.versions import Versions
 from nbtriton.errors import (
     ConfigError,
@@ -415,7 +415,7 @@ class Server(Versions):
                         call.trace.refused()
                     continue
                 if call.trace is not None:
-                    request = TracedRequest.of(request, call.trace)
+                    call.trace.follow(request)
                 request.on_response = call.on_response
                 found.append(request)
                 places.setdefault(runtime, []).append(place)
@@ -503,7 +503,7 @@ class Server(Versions):
                 runtime = self._resolve(name, version, decoupled=on_response is not None)
                 request = runtime.admit(inputs, *options)
                 if trace is not None:
-                    request = TracedRequest.of(request, trace)
+                    trace.follow(request)
                 request.expect()
                 if on_response is not None:
                     request.on_response = lambda _, response, final: on_response(response, final)

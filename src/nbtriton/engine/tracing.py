@@ -1,7 +1,7 @@
 """Traces of sampled requests: when what happened to them, and to the requests that they led to.
 
-A request that nobody traces knows nothing of this: what it records for its own books is what a
-trace is made of, once the request is through. Only a traced one is a `TracedRequest`.
+What a request records for its own books is what a trace is made of, once the request is through;
+one that nobody traces only finds, twice, that it has no trace.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Mapping
-from itertools import chain
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbtriton.engine.request import InferenceRequest
 from nbtriton.tensors import datatype_of, shape_of, to_numpy
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response
+    from nbtriton.engine.request import InferenceRequest
 
-__all__ = ["Activity", "TensorActivity", "Trace", "TraceSample", "TracedRequest"]
+__all__ = ["Activity", "TensorActivity", "Trace", "TraceSample"]
 
 _ids = itertools.count(1)
 
@@ -98,8 +97,8 @@ class Trace:
     """
 
     __slots__ = (
-        "activities", "after", "before", "id", "model", "parent_id", "request_id", "sample",
-        "version",
+        "_answered_ns", "_closing", "_delivered", "activities", "after", "before", "id", "model",
+        "parent_id", "request_id", "sample", "version",
     )  # fmt: skip
 
     def __init__(self, sample: TraceSample, number: int, parent_id: int) -> None:
@@ -112,6 +111,16 @@ class Trace:
         self.before: list[Activity] = []
         self.activities: list[Activity | TensorActivity] = []
         self.after: list[Activity] = []
+        self._answered_ns = 0
+        self._delivered = False
+        # Popping is atomic with and without a GIL: who gets the item closes the trace.
+        self._closing = [None]
+
+    def follow(self, request: InferenceRequest) -> None:
+        """Trace an admitted request that was not submitted yet."""
+        request.trace = self
+        self.activities = []  # of a request that was not accepted, as its version had just gone
+        self.tensors("TENSOR_QUEUE_INPUT", request.inputs)
 
     def child(self) -> Trace:
         """Open the trace of a request that this one makes: a step of an ensemble, a call."""
@@ -142,8 +151,31 @@ class Trace:
         """End without a request: it was not accepted."""
         self.sample.let_go()
 
-    def close(self, request: InferenceRequest, answered_ns: int) -> None:
-        """Take over what the request recorded: it is through."""
+    def answering(self, response: Response | None, *, final: bool) -> None:
+        """Note a response that is about to be delivered."""
+        if response is not None and response.outputs:
+            self.tensors("TENSOR_BACKEND_OUTPUT", response.outputs)
+        if final:
+            # What the answer leads to, such as the next step of an ensemble, comes behind it.
+            self._answered_ns = monotonic_ns()
+
+    def delivered(self, request: InferenceRequest) -> None:
+        """Note that the final response was delivered."""
+        self._delivered = True
+        self.executed(request)
+
+    def executed(self, request: InferenceRequest) -> None:
+        """Close if the request is through: a model may send its final response before it returns."""
+        if not self._delivered or (request.execute_start_ns and not request.execute_end_ns):
+            return
+        try:
+            self._closing.pop()
+        except IndexError:
+            return
+        self._close(request)
+
+    def _close(self, request: InferenceRequest) -> None:
+        """Take over what the request recorded."""
         runtime = request.runtime
         assert runtime is not None
         self.model, self.version, self.request_id = (
@@ -162,65 +194,6 @@ class Trace:
                     Activity("COMPUTE_OUTPUT_START", request.compute_end_ns),
                     Activity("COMPUTE_END", request.execute_end_ns),
                 ]
-            end = Activity("REQUEST_END", max(answered_ns, request.execute_end_ns))
+            end = Activity("REQUEST_END", max(self._answered_ns, request.execute_end_ns))
             self.activities = [*head, *self.activities, *computed, end]
         self.sample.let_go()
-
-
-class TracedRequest(InferenceRequest):
-    """A request that tells its trace of its responses and of its end."""
-
-    __slots__ = ("_answered_ns", "_closing", "_delivered", "trace")
-
-    _answered_ns: int
-    _closing: list[Trace]
-    _delivered: bool
-
-    @classmethod
-    def of(cls, request: InferenceRequest, trace: Trace) -> TracedRequest:
-        """Return an admitted request that was not submitted yet as one that tells."""
-        self = cls.__new__(cls)
-        self._delivered = False
-        # Popping is atomic with and without a GIL: who gets the item closes the trace.
-        self._closing = [trace]
-        for name in _SLOTS:
-            setattr(self, name, getattr(request, name))
-        self.trace = trace
-        trace.tensors("TENSOR_QUEUE_INPUT", self.inputs)
-        return self
-
-    def deliver(self, response: Response | None, *, final: bool) -> None:
-        if self.trace is not None and response is not None and response.outputs:
-            self.trace.tensors("TENSOR_BACKEND_OUTPUT", response.outputs)
-        if final:
-            # What the answer leads to, such as the next step of an ensemble, comes behind it.
-            self._answered_ns = monotonic_ns()
-        super().deliver(response, final=final)
-        if final:
-            self._delivered = True
-            self._maybe_close()
-
-    # A model may send its final response before it returns: the times of its execution are
-    # complete when the last one is set.
-    @property
-    def execute_end_ns(self) -> int:
-        return _end_ns.__get__(self)
-
-    @execute_end_ns.setter
-    def execute_end_ns(self, value: int) -> None:
-        _end_ns.__set__(self, value)
-        if value:
-            self._maybe_close()
-
-    def _maybe_close(self) -> None:
-        if not self._delivered or (self.execute_start_ns and not self.execute_end_ns):
-            return
-        try:
-            trace = self._closing.pop()
-        except IndexError:
-            return
-        trace.close(self, self._answered_ns)
-
-
-_end_ns: Any = InferenceRequest.__dict__["execute_end_ns"]
-_SLOTS = tuple(chain(*(vars(each).get("__slots__", ()) for each in InferenceRequest.__mro__)))
