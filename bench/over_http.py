@@ -1,6 +1,6 @@
 """Throughput over HTTP beside the real tritonserver: one model.py, one perf_analyzer, one run.
 
-    python bench/over_http.py --rounds 3 --interval-ms 1000
+    python bench/over_http.py [--connections 1] [--json]
 
 Both servers answer the same unmodified perf_analyzer with 32 connections, each with a thread of its
 own: its asynchronous mode has one thread for all, which takes 75 us a request and is then what is
@@ -13,22 +13,26 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import importlib.metadata
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
+import nbtriton
 from doubling import CONFIG, MODEL
 from nbtriton.errors import TritonError
 from nbtriton.repository.reference import Reference, ensure_reference
 
-CONNECTIONS = 32
 TARGET = 1.5
+RESULTS = Path(__file__).resolve().parent / "results"
 
 
 # The other process: loads the model, says its port, ends with its input.
@@ -81,7 +85,9 @@ def answered(url: str) -> int:
         return int(json.load(reply)["model_stats"][0]["inference_stats"]["success"]["count"])
 
 
-def measure(reference: Reference, url: str, interval_ms: int, binary: bool) -> tuple[float, float]:
+def measure(
+    reference: Reference, url: str, interval_ms: int, binary: bool, connections: int
+) -> tuple[float, float]:
     """Return inferences a second and the median latency in microseconds."""
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch, "report.csv")
@@ -89,7 +95,7 @@ def measure(reference: Reference, url: str, interval_ms: int, binary: bool) -> t
         done = reference.perf_analyzer(
             "-m", "double", "-i", "http", "-u", url, "--sync",
             "--input-tensor-format", kind, "--output-tensor-format", kind,
-            "--concurrency-range", str(CONNECTIONS), "--measurement-interval", str(interval_ms),
+            "--concurrency-range", str(connections), "--measurement-interval", str(interval_ms),
             "--stability-percentage", "999", "--max-trials", "3", "-f", str(report),
             timeout_s=120,
         )  # fmt: skip
@@ -99,10 +105,15 @@ def measure(reference: Reference, url: str, interval_ms: int, binary: bool) -> t
     return float(row["Inferences/Second"]), float(row["p50 latency"])
 
 
+def spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--interval-ms", type=int, default=1000, help="length of one window")
+    parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--json", action="store_true", help="tensors as JSON instead of binary")
     arguments = parser.parse_args()
     try:
@@ -111,6 +122,7 @@ def main() -> int:
         print(f"There is nothing to compare with here: {error.message}")
         return 1
     found: dict[str, list[float]] = {"nbtriton": [], "triton": []}
+    latency: dict[str, list[float]] = {"nbtriton": [], "triton": []}
     cost: dict[str, list[float]] = {"nbtriton": [], "triton": []}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, "double")
@@ -126,28 +138,61 @@ def main() -> int:
                 for name, address, process in servers:
                     before_s, before = cpu_s(process), answered(address)
                     rate, p50_us = measure(
-                        reference, address, arguments.interval_ms, not arguments.json
-                    )
+                        reference, address, arguments.interval_ms, not arguments.json,
+                        arguments.connections,
+                    )  # fmt: skip
                     spent = (cpu_s(process) - before_s) / (answered(address) - before) * 1e6
                     found[name].append(rate)
+                    latency[name].append(p50_us)
                     cost[name].append(spent)
                     print(
                         f"round {number}/{arguments.rounds}  {name:<9} {rate:10,.0f} infer/s  "
                         f"p50 {p50_us:8,.0f} us  {spent:5,.0f} us of processor time a request",
                         flush=True,
                     )
-    mine, real = (statistics.median(found[name]) for name in ("nbtriton", "triton"))
     kind = "JSON" if arguments.json else "binary"
     print(
-        f"\n{CONNECTIONS} connections, {kind} tensors, the same model.py: nbtriton {mine:,.0f} "
-        f"infer/s, tritonserver {real:,.0f} infer/s, ratio {mine / real:.2f}x (wanted {TARGET}x)"
+        f"\nmedian (and spread) of {arguments.rounds} rounds, {arguments.connections} connections, "
+        f"{kind} tensors, the same model.py\n{'':32}{'nbtriton':>26}{'tritonserver':>26}"
     )
-    mine, real = (statistics.median(cost[name]) for name in ("nbtriton", "triton"))
-    print(
-        f"processor time a request: nbtriton {mine:.0f} us, tritonserver {real:.0f} us, "
-        f"ratio {real / mine:.2f}x; load of the machine {os.getloadavg()[0]:.1f} "
-        f"on {os.cpu_count()} processors"
+    ratios = {}
+    for what, unit, values, wanted in (
+        ("throughput", "infer/s", found, f" (wanted {TARGET}x)"),
+        ("latency p50", "us", latency, ""),
+        ("processor time a request", "us", cost, ""),
+    ):
+        mine, real = values["nbtriton"], values["triton"]
+        rounds = [a / b if unit == "infer/s" else b / a for a, b in zip(mine, real, strict=True)]
+        ratios[what] = statistics.median(rounds)
+        print(
+            f"{f'{what}, {unit}':<32}{spread(mine):>26}{spread(real):>26}   {ratios[what]:.2f}x, "
+            f"{min(rounds):.2f} to {max(rounds):.2f}{wanted if arguments.connections > 1 else ''}"
+        )
+    RESULTS.mkdir(exist_ok=True)
+    now = datetime.now(UTC)
+    target = RESULTS / f"http-{now:%Y%m%d-%H%M%S}.json"
+    target.write_text(
+        json.dumps(
+            {
+                "date": now.isoformat(timespec="seconds"),
+                "cores": os.cpu_count(),
+                "load_average": os.getloadavg()[0],
+                "system": platform.platform(),
+                "python": platform.python_version(),
+                "httptools": importlib.metadata.version("httptools"),
+                "nbtriton": nbtriton.__version__,
+                "connections": arguments.connections,
+                "tensors": kind,
+                "interval_ms": arguments.interval_ms,
+                "infer_per_s": found,
+                "p50_us": latency,
+                "processor_us": cost,
+                "ratios": ratios,
+            },
+            indent=1,
+        )
     )
+    print(f"load of the machine {os.getloadavg()[0]:.1f}; written to {target}")
     return 0
 
 
