@@ -137,13 +137,23 @@ def write_array(array: np.ndarray[Any, Any]) -> bytes:
     flat = array.reshape(-1)
     if flat.dtype.kind != "f":
         return _encoder.encode(flat.tolist()).encode()
-    wide = flat.astype(np.float64)
-    size = np.abs(wide)
-    # Within these bounds Python and RapidJSON print the same shortest form.
-    differs = ((size >= 1e16) | (size < 1e-4)) & (size != 0) & np.isfinite(size)
-    if differs.any():
-        return ("[" + ",".join(map(format_double, wide.tolist())) + "]").encode()
-    return _encoder.encode(wide.tolist()).encode()
+    # Python prints the same shortest form but for exponents: changing those in the whole text takes
+    # a third of the time of printing each number by itself.
+    text = repr(flat.astype(np.float64).tolist()).replace(" ", "")
+    if "e" in text:
+        numbers = text[1:-1].split(",")
+        printed = (
+            format_double(float(number)) if number.endswith(_OTHER_FORM) else number
+            for number in numbers
+        )
+        text = f"[{','.join(printed)}]".replace("e+", "e").replace("e-0", "e-")
+    if "n" in text:
+        text = text.replace("nan", "NaN").replace("inf", "Infinity")
+    return text.encode()
+
+
+# Where Python prints an exponent and RapidJSON does not.
+_OTHER_FORM = ("e-05", "e-06", *(f"e+{exponent}" for exponent in range(16, 22)))
 
 
 def format_double(value: float) -> str:
