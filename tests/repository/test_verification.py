@@ -259,9 +259,27 @@ input { name: "IN" data_type: TYPE_INT32 dims: 1 }
 output { name: "OUT" data_type: TYPE_INT32 dims: 1 }
 model_transaction_policy { decoupled: true }
 """
+CALLING = """
+max_batch_size: 8
+input { name: "IN" data_type: TYPE_FP32 dims: 4 }
+output { name: "OUT" data_type: TYPE_FP32 dims: 4 }
+"""
 STRING_IDS = """
 sequence_batching { control_input { name: "ID" control {
   kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } } }
+"""
+CALLS = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        out = []
+        for request in requests:
+            call = pb_utils.InferenceRequest(
+                model_name="m", requested_output_names=["OUT"], inputs=request.inputs())
+            answer = call.exec()
+            out.append(pb_utils.InferenceResponse(answer.output_tensors(), answer.error()))
+        return out
 """
 THROUGH = """
 platform: "ensemble" max_batch_size: 4
@@ -285,6 +303,8 @@ def test_streams_and_sequences_are_compared(reference, server, tmp_path):
     add(tmp_path, "changed", source=STREAM.replace("MORE", "7"), config=STREAMING)
     add(tmp_path, "named", source=STREAM.replace(" + MORE", ""), config=STREAMING + STRING_IDS)
     add(tmp_path, "counter", source=COUNTER, config=SEQUENCE)
+    add(tmp_path, "m")
+    add(tmp_path, "calls", source=CALLS, config=CALLING)
     add(tmp_path, "e_stream", source=None, config=THROUGH % "stream")
     add(tmp_path, "e_counter", source=None, config=THROUGH % "counter")
     server.load_repository(tmp_path)
@@ -298,7 +318,7 @@ def test_streams_and_sequences_are_compared(reference, server, tmp_path):
     said = {model.name: model for model in found.models}
     assert verdicts(found) == {
         "stream": "equal", "long": "different", "changed": "different", "named": "equal",
-        "counter": "equal", "e_stream": "equal", "e_counter": "equal",
+        "calls": "equal", "m": "equal", "counter": "equal", "e_stream": "equal", "e_counter": "equal",
     }, found  # fmt: skip
     # 2 + 0 + 3 + (an error and 1)
     assert (said["stream"].requests, said["stream"].responses) == (4, 7)

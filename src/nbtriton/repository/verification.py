@@ -186,7 +186,13 @@ def verify_repository(
         stack.callback(ask.close)
         traffic = Traffic(server, requests or {}, count)
         judge = _Judge(server, client, copied, ask, traffic, rtol, atol, stand_in=stand_in)
-        return Verification(root, client.describe(), tuple(judge.check(name) for name in names))
+        # All of them first: a model may call another one.
+        loaded = {name: judge.load(name) for name in names}
+        checked = (
+            judge.compare(name, found) if isinstance(found, str) else found
+            for name, found in loaded.items()
+        )
+        return Verification(root, client.describe(), tuple(checked))
 
 
 @dataclass(slots=True)
@@ -203,11 +209,10 @@ class _Judge:
     stand_in: bool
     replaced: set[str] = field(default_factory=set)
 
-    def check(self, name: str) -> Checked:
-        """Load a model in the reference and compare answers."""
+    def load(self, name: str) -> Checked | str:
+        """Load a model in the reference; returns a note about it, or why it is not compared."""
         if not self.server.is_ready(name):
             return Checked(name, "failed", note="it is not loaded in nbtriton")
-        note = ""
         lacking = f"the reference has no {self._backend(name)} backend"
         try:
             self._prepare(name)
@@ -218,10 +223,12 @@ class _Judge:
             if not self._replace(name):
                 return Checked(name, "not run", note=f"{lacking}; it accepts the configuration")
         if name in self.replaced:
-            note = f"{lacking}; the file ran in its python backend"
+            return f"{lacking}; the file ran in its python backend"
         difference = _config_difference(self.server.config(name), self.client.config(name))
-        if difference and not note:
-            note = f"configurations differ: {difference}"
+        return f"configurations differ: {difference}" if difference else ""
+
+    def compare(self, name: str, note: str) -> Checked:
+        """Compare the answers of a model that both have."""
         try:
             return self._compare(name, note)
         except UnsupportedError as error:  # no grpcio
