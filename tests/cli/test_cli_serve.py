@@ -7,9 +7,12 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -253,3 +256,63 @@ def test_perf_and_export(
     assert not (tmp_path / "written" / "other").exists()
     assert main(["perf", "nope", "--model-repository", str(repository)]) == 2
     assert "'nope' is not found" in capsys.readouterr().err
+
+
+def test_traces_and_summaries_from_the_flags(repository: Path, tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    flags = (
+        f"--trace-config=triton,file={file}", "--trace-config=level=TIMESTAMPS",
+        "--trace-config", "rate=1", "--metrics-config=summary_latencies=true",
+        "--metrics-config", "summary_quantiles=0.5:0.05,0.75:0.01",
+    )  # fmt: skip
+    with serving(f"--model-repository={repository}", *flags, *PORTS) as (process, ports, _):
+        for _ in range(2):
+            _infer(ports["HTTPService"], 0).getresponse().read()
+        url = f"http://127.0.0.1:{ports['Metrics']}/metrics"
+        with urllib.request.urlopen(url) as reply:
+            text = reply.read().decode()
+        assert re.search(
+            r'^nv_inference_queue_summary_us\{.*quantile="0.75"\} ', text, re.MULTILINE
+        )
+        assert not file.exists()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+        assert process.returncode == 0
+    written = json.loads(file.read_text())
+    assert [each["model_name"] for each in written if "model_name" in each] == ["double"] * 2
+
+
+def test_a_repository_is_polled(repository: Path) -> None:
+    flags = ("--model-control-mode=poll", "--repository-poll-secs=1")
+    with serving(f"--model-repository={repository}", *flags, *PORTS) as (_, ports, _):
+        url = f"http://127.0.0.1:{ports['HTTPService']}/v2"
+
+        def ready() -> set[str]:
+            request = urllib.request.Request(f"{url}/repository/index", b'{"ready": true}')
+            with urllib.request.urlopen(request) as reply:
+                return {entry["name"] for entry in json.load(reply)}
+
+        assert ready() == {"double", "other"}
+        shutil.copytree(repository / "double", repository / "third")
+        shutil.rmtree(repository / "other")
+        deadline = time.monotonic() + 30
+        while ready() != {"double", "third"}:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)  # it looks once a second
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(f"{url}/repository/models/third/unload", b"{}")
+
+
+def test_the_log_goes_to_a_file(repository: Path, tmp_path: Path, capfd) -> None:
+    (repository / "double" / "1" / "model.py").write_text("raise ValueError('broken')")
+    log = tmp_path / "log"
+    flags = (f"--log-file={log}", "--log-info=false", *PORTS)
+    done = subprocess.run(
+        [sys.executable, "-m", "nbtriton", "serve", f"--model-repository={repository}", *flags],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = [line for line in log.read_text().splitlines() if re.match(r"[IWE]\d{4} ", line)]
+    assert lines
+    assert {line[0] for line in lines} == {"E"}
+    assert any("broken" in line for line in lines)

@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
 
 import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
 
 import nbtriton as nt
 from nbtriton.errors import InvalidArgumentError
@@ -398,3 +399,53 @@ def test_a_file_that_cannot_be_written_harms_no_request(repository, tmp_path, ca
         assert "4.0" in client.infer("echo", 2)
         assert "4.0" in client.infer("echo", 2)
     assert "failed creating trace file" in caplog.text
+
+
+# -- the settings over both protocols ----------------------------------------------------------------
+
+# (protocol, model, settings): None clears, as tritonclient sends it.
+UPDATES = (
+    ("http", "", {"trace_level": ["TIMESTAMPS"], "trace_rate": "7"}),
+    ("http", "echo", {"trace_rate": "3", "log_frequency": "2"}),
+    ("grpc", "echo", {"trace_count": "5", "trace_level": ["TENSORS", "TIMESTAMPS"]}),
+    ("grpc", "cached", {"trace_rate": ["9"]}),
+    ("grpc", "", {"trace_rate": None}),
+    ("http", "echo", {"trace_rate": None, "trace_level": None}),
+    ("grpc", "cached", {"trace_rate": None}),
+    ("http", "", {"trace_level": ["OFF"]}),
+    ("grpc", "echo", {"trace_count": None, "log_frequency": None}),
+    ("http", "", {"trace_level": None}),
+)
+
+
+def settle(http: str, grpc: str) -> list[dict]:
+    """What both protocols say of all settings after each update."""
+    said = []
+    with (
+        contextlib.closing(httpclient.InferenceServerClient(http)) as over_http,
+        contextlib.closing(grpcclient.InferenceServerClient(grpc)) as over_grpc,
+    ):
+        clients = {"http": over_http, "grpc": over_grpc}
+        for protocol, model, settings in UPDATES:
+            clients[protocol].update_trace_settings(model_name=model, settings=settings)
+            for name in ("", "echo", "cached"):
+                found = over_http.get_trace_settings(model_name=name)
+                message = over_grpc.get_trace_settings(model_name=name)
+                also = {key: list(entry.value) for key, entry in message.settings.items()}
+                assert also == {
+                    key: value if isinstance(value, list) else [value]
+                    for key, value in found.items()
+                }
+                said.append({key: found[key] for key in found if key != "trace_file"})
+    return said
+
+
+@pytest.mark.reference
+@pytest.mark.slow
+def test_clients_change_the_settings_alike(reference, repository, tmp_path):
+    with ours(repository, tmp_path / "ours", TraceValues()) as client:
+        mine = settle(client.http, client.grpc)
+    flag = f"--trace-config=triton,file={tmp_path / 'theirs'}"
+    with reference.server(repository, flag) as real:
+        theirs = settle(real.http_url, real.grpc_url)
+    assert mine == theirs
