@@ -1,21 +1,52 @@
 """Work that waits until a thread has given all the answers of one execution.
 
 An endpoint that is told of each answer of a batch would wake its own thread for each; told once at
-the end, it handles them together.
+the end, it handles them together. The next steps of an ensemble would reach their model one by one,
+the first of them alone in a batch; together they are a batch again.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any, TypeVar
 
-__all__ = ["after_answers", "answering"]
+__all__ = ["Owed", "after_answers", "answering", "together"]
+
+_Key = TypeVar("_Key")
+_Item = TypeVar("_Item")
+
+
+class Owed:
+    """What a thread owes while it answers the requests of one execution."""
+
+    __slots__ = ("_calls", "_gathered")
+
+    def __init__(self) -> None:
+        self._calls: list[Callable[[], object]] = []
+        self._gathered: dict[tuple[Callable[[Any, list[Any]], object], Any], list[Any]] = {}
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Note a call; one is enough however often it is asked for."""
+        if function not in self._calls:
+            self._calls.append(function)
+
+    def gather(self, function: Callable[[Any, list[Any]], object], key: Any, item: Any) -> None:
+        """Note an item for the call of a function with a key."""
+        self._gathered.setdefault((function, key), []).append(item)
+
+    def pay(self) -> None:
+        """Do what is owed."""
+        for (function, key), items in self._gathered.items():
+            function(key, items)
+        for call in self._calls:
+            call()
 
 
 class _Answering(threading.local):
-    """The calls that this thread owes, or None while it is not answering a batch."""
+    """What this thread owes, or None while it is not answering a batch."""
 
-    owed: list[Callable[[], object]] | None = None
+    owed: Owed | None = None
 
 
 answering = _Answering()
@@ -29,5 +60,14 @@ def after_answers(function: Callable[[], object]) -> None:
     owed = answering.owed
     if owed is None:
         function()
-    elif function not in owed:
-        owed.append(function)
+    else:
+        owed.call(function)
+
+
+def together(function: Callable[[_Key, list[_Item]], object], key: _Key, item: _Item) -> None:
+    """Call ``function(key, items)`` with all items for the key, as `after_answers` calls."""
+    owed = answering.owed
+    if owed is None:
+        function(key, [item])
+    else:
+        owed.gather(function, key, item)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from nbtriton.backends.base import Response
 from nbtriton.config import ModelConfig
 from nbtriton.engine.admission import Interface
+from nbtriton.engine.answering import together
 from nbtriton.engine.inflight import StepGate
 from nbtriton.engine.request import BARE_FINAL, InferenceRequest
 from nbtriton.engine.result import RequestTiming
@@ -343,15 +344,19 @@ class _Flight:
                 request.trace.child().follow(sub)
             with self._lock:
                 self._running.add(sub)
-            if not runtime.submit(sub):  # it is held: only the end of the server retires it
-                raise EngineStoppedError("Server is stopping")
         except Exception as error:
-            with self._lock:
-                done = self._finished(start)
-            self._fail(_as_triton_error(error))
-            if done:
-                self._conclude()
-            self._left(start)
+            self.refused(start, error)
+        else:
+            together(_submit, runtime, (self, start, sub))
+
+    def refused(self, start: Start, error: Exception) -> None:
+        """A step could not be entered."""
+        with self._lock:
+            done = self._finished(start)
+        self._fail(_as_triton_error(error))
+        if done:
+            self._conclude()
+        self._left(start)
 
     def _responded(
         self, start: Start, sub: InferenceRequest, response: Response, final: bool
@@ -556,6 +561,23 @@ class _Flight:
         books.execution(request.size, input_ns, infer_ns, output_ns, 1, request.size, total_ns)
         if books.summaries is not None:
             books.summaries.executed(total_ns, 0, input_ns, infer_ns, output_ns)
+
+
+def _submit(runtime: Runtime, entered: list[tuple[_Flight, Start, InferenceRequest]]) -> None:
+    """Submit steps that are ready at the same moment to the model that they have in common."""
+    if len(entered) == 1:
+        ((flight, start, sub),) = entered
+        try:
+            accepted: bool | TritonError = runtime.submit(sub)
+        except Exception as error:
+            accepted = _as_triton_error(error)
+        if accepted is not True:
+            flight.refused(start, accepted or EngineStoppedError("Server is stopping"))
+        return
+    found = runtime.submit_many([sub for _, _, sub in entered])
+    for (flight, start, _), accepted in zip(entered, found, strict=True):
+        if accepted is not True:
+            flight.refused(start, accepted or EngineStoppedError("Server is stopping"))
 
 
 def _placed(error: TritonError, ensemble: str) -> TritonError:

@@ -11,7 +11,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response
-from nbtriton.engine.answering import answering
+from nbtriton.engine.answering import Owed, answering
 from nbtriton.engine.request import InferenceRequest
 from nbtriton.engine.shield import MAIN_THREAD, shield, wait_in_slices
 from nbtriton.engine.snapshot import InstanceSnapshot
@@ -216,7 +216,8 @@ class Instance:
         early = self.thread != self._thread.ident and owner.sequences is None
         again = owner.free(self._index, requests) if early else 0
         outer = answering.owed
-        owed = answering.owed = []
+        # A single answer has nothing to be gathered with.
+        owed = answering.owed = Owed() if count > 1 else None
         try:
             self._answer(requests, responses, error)
         finally:
@@ -225,8 +226,8 @@ class Instance:
                 again = owner.free(self._index, requests)
             if not self.decoupled:
                 owner.over(count - again)
-            for function in owed:
-                function()
+            if owed is not None:
+                owed.pay()
 
     def _answer(
         self,
