@@ -65,7 +65,7 @@ FIGURES = (
         for name, steps in (("two", FEW), ("eight", MANY))
     ),
     *(
-        processor_figure(f"ensemble.processor.{name}", MODELS, f"steps_{steps}", X)
+        processor_figure(f"ensemble.processor.{name}", f"{name}-step ensemble", MODELS, f"steps_{steps}", X)
         for name, steps in (("two", FEW), ("eight", MANY))
     ),
     Figure(

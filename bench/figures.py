@@ -197,7 +197,7 @@ def alternate(figure: Figure, sides: Sides, rounds: int, say: Callable[[str], No
             pairs.append((ours, theirs))
         beside = "" if theirs is None else f"  {figure.against} {show(theirs)}"
         say(
-            f"{figure.name:<22} round {number + 1}/{rounds}  "
+            f"{figure.name:<26} round {number + 1}/{rounds}  "
             f"{figure.first} {show(ours)}{beside} {figure.unit}"
         )
     if not pairs:

@@ -119,7 +119,7 @@ def summary(results: Sequence[Result]) -> str:
 def listed(figures: Sequence[Figure]) -> str:
     """Return each figure's name, what is measured and what was promised."""
     return "\n".join(
-        f"{f.name:<24} {', '.join(t.told(f.unit) for t in f.targets) or '-':<28} "
+        f"{f.name:<28} {', '.join(t.told(f.unit) for t in f.targets) or '-':<28} "
         f"{f.title} (against {f.against})"
         for f in figures
     )

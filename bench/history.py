@@ -73,7 +73,7 @@ def latest(entries: Sequence[Entry]) -> dict[str, Entry]:
 
 def table(entries: Sequence[Entry], pattern: str = "") -> str:
     """Return each figure's first, best and last ratio (or value), and their course."""
-    rows = [f"{'figure':<26}{'runs':>5}{'first':>10}{'last':>10}{'change':>9}  course"]
+    rows = [f"{'figure':<28}{'runs':>5}{'first':>10}{'last':>10}{'change':>9}  course"]
     for name in dict.fromkeys(line["figure"] for line in entries):
         if not re.search(pattern, name):
             continue
@@ -87,7 +87,7 @@ def table(entries: Sequence[Entry], pattern: str = "") -> str:
         sign = "x" if all(line["ratio"] for line in entries if line["figure"] == name) else ""
         change = f"{course[-1] / course[0] - 1:+.0%}" if course[0] else ""
         rows.append(
-            f"{name:<26}{len(course):>5}{show(course[0]) + sign:>10}{show(course[-1]) + sign:>10}"
+            f"{name:<28}{len(course):>5}{show(course[0]) + sign:>10}{show(course[-1]) + sign:>10}"
             f"{change:>9}  {_drawn(course[-DRAWN:])}"
         )
     return "\n".join(rows)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 from bench.figures import Figure, Missing, Sides, Wrong, value_at_most
 from bench.session import Session
@@ -40,12 +40,12 @@ def took_ms(statement: str, how: Sequence[str] = ("-c",), *, ours: bool = True) 
     return float(milliseconds)
 
 
-@contextmanager
-def plain(_session: Session) -> Iterator[Sides]:
-    yield Sides(
-        lambda: took_ms("import nbtriton; nbtriton.Server"),
-        lambda: took_ms("import numpy", ours=False),
-    )
+def plain(statement: str) -> Callable[[Session], AbstractContextManager[Sides]]:
+    @contextmanager
+    def sides(_session: Session) -> Iterator[Sides]:
+        yield Sides(lambda: took_ms(statement), lambda: took_ms("import numpy", ours=False))
+
+    return sides
 
 
 @contextmanager
@@ -58,8 +58,13 @@ def extension(_session: Session) -> Iterator[Sides]:
 
 FIGURES = (
     Figure(
-        "import.package", "import nbtriton and its Server, nothing heavy with it",
-        "ms", "lower", "import numpy", (value_at_most(300),), plain,
+        "import.package", "import nbtriton, nothing heavy with it",
+        "ms", "lower", "import numpy", (value_at_most(300),), plain("import nbtriton"),
+    ),
+    Figure(
+        "import.server", "import nbtriton and use its Server, nothing heavy with it",
+        "ms", "lower", "import numpy", (value_at_most(300, aim=True),),
+        plain("import nbtriton; nbtriton.Server"),
     ),
     Figure(
         "import.extension", "%load_ext nbtriton in IPython, nothing heavy with it",

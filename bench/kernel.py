@@ -51,5 +51,5 @@ FIGURES = (
         "kernel.many", f"{IN_FLIGHT} in flight, dynamic batching",
         "infer/s", "higher", "tritonserver over gRPC", (ratio_at_least(5),), many,
     ),
-    processor_figure("kernel.processor", MODELS, "double", X),
+    processor_figure("kernel.processor", "dynamic batching", MODELS, "double", X),
 )  # fmt: skip

@@ -24,7 +24,7 @@ IN_FLIGHT = 32
 
 
 def processor_figure(
-    name: str, models: Sequence[Model], model: str, inputs: Mapping[str, Any]
+    name: str, words: str, models: Sequence[Model], model: str, inputs: Mapping[str, Any]
 ) -> Figure:
     """Return the figure of a model under 32 requests in flight, in the kernel and over gRPC."""
 
@@ -49,7 +49,7 @@ def processor_figure(
         yield session.beside(models, ours, there)
 
     return Figure(
-        name, f"'{model}', {IN_FLIGHT} in flight: processor time of a request, here with the load's",
+        name, f"{words}, {IN_FLIGHT} in flight: processor time of a request, here with the client's",
         "us", "lower", "tritonserver alone", (), sides,
     )  # fmt: skip
 
