@@ -23,7 +23,7 @@ def real(
     reference, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RealSide]:
     log = tmp_path_factory.mktemp("log") / "server.log"
-    with reference.server(repository, log=log, timeout_s=180) as server:
+    with reference.server(repository, *RealSide.FLAGS, log=log, timeout_s=180) as server:
         side = RealSide(server, tmp_path_factory.mktemp("gates"))
         yield side
         side.close()

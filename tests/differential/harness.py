@@ -1,4 +1,4 @@
-"""One script of traffic, two servers: the real tritonserver over gRPC, and ours in this process.
+"""One script of traffic, two servers: the real tritonserver over its ports, and ours in this process.
 
 A `Scenario` says which models exist and which requests arrive in which order; `RealSide` and
 `OurSide` play it and return an `Outcome` that is plain data, equal if the servers agree.
@@ -6,7 +6,7 @@ A `Scenario` says which models exist and which requests arrive in which order; `
 Order of arrival is made certain, not hoped for. A request that carries a *gate* keeps its
 execution busy: the model creates ``<gate>.entered`` and returns once ``<gate>.open`` exists. While
 it is busy, each further request is submitted only when the server counts the one before as
-waiting.
+waiting; where it matters who came first, all go through one thread of the server (`wire.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tests.differential.wire import (
+    GRPC_STATUS,
+    counts_of,
+    difference,
+    exchange,
+    plain,
+    protocol_name,
+    raw_bytes,
+    read_message,
+    sum_of,
+    words,
+)
 
 __all__ = [
     "FAILED",
@@ -173,7 +186,10 @@ class _Side:
         self._before: dict[str, Any] = {}
 
     # Each side fills these in.
-    def send(self, send: Send, model: str, parameters: Mapping[str, Any]) -> Pending:
+    def send(
+        self, send: Send, model: str, parameters: Mapping[str, Any], *, in_order: bool
+    ) -> Pending:
+        """Send a request; `in_order` if it matters that it comes behind those before it."""
         raise NotImplementedError
 
     def waiting(self, model: str) -> int:
@@ -185,7 +201,7 @@ class _Side:
     def play(self, scenario: Scenario) -> Outcome:
         names = [model.name for model in scenario.models]
         before: dict[str, Any] = {
-            name: {} if scenario.since_load else _counts(self.statistics(name)) for name in names
+            name: {} if scenario.since_load else counts_of(self.statistics(name)) for name in names
         }
         pending: list[Pending] = []
         answers: list[Answer] = []
@@ -199,7 +215,7 @@ class _Side:
                     stack.callback(Path(gate + ".open").touch)
                     parameters["gate"] = gate
                 model = send.model or scenario.target
-                request = self.send(send, model, parameters)
+                request = self.send(send, model, parameters, in_order=scenario.batches)
                 pending.append(request)
                 if send.gate:
                     entered = Path(gate + ".entered")
@@ -224,7 +240,8 @@ class _Side:
     def reread(self, outcome: Outcome) -> Outcome:
         """Return the last outcome with its statistics as they are by now."""
         now = {
-            n: _difference(_counts(self.statistics(n)), self._before[n]) for n in outcome.statistics
+            n: difference(counts_of(self.statistics(n)), self._before[n])
+            for n in outcome.statistics
         }
         return replace(outcome, statistics=now)
 
@@ -246,7 +263,7 @@ class _Side:
         last: dict[str, Any] = {}
         deadline = time.monotonic() + 2.0
         while time.monotonic() < deadline:
-            now = {n: _difference(_counts(self.statistics(n)), before[n]) for n in names}
+            now = {n: difference(counts_of(self.statistics(n)), before[n]) for n in names}
             done = sum(a.status == "OK" for a in answers)
             counted = now[names[-1]].get("success", 0) + now[names[-1]].get("fail", 0)
             if now == last and counted >= done:
@@ -257,7 +274,13 @@ class _Side:
 
 
 class RealSide(_Side):
-    """The real tritonserver: raw gRPC messages, so that a wrong request can be sent as it is."""
+    """The real tritonserver: raw gRPC messages, so that a wrong request can be sent as it is.
+
+    Where the order of requests matters they go over HTTP, and the server has one thread for that
+    (`RealSide.FLAGS`): over gRPC they may overtake each other.
+    """
+
+    FLAGS = ("--http-thread-count=1",)
 
     def __init__(self, server: Any, scratch: Path) -> None:
         super().__init__(scratch)
@@ -273,17 +296,19 @@ class RealSide(_Side):
     def close(self) -> None:
         self._channel.close()
 
-    def send(self, send: Send, model: str, parameters: Mapping[str, Any]) -> Pending:
+    def send(
+        self, send: Send, model: str, parameters: Mapping[str, Any], *, in_order: bool
+    ) -> Pending:
         request = self._messages.ModelInferRequest(model_name=model, id=send.request_id)
         if send.version >= 0:
             request.model_version = str(send.version)
         for name, value in send.inputs.items():
             array = np.asarray(value)
             tensor = request.inputs.add(
-                name=name, datatype=_protocol_name(array.dtype), shape=array.shape
+                name=name, datatype=protocol_name(array.dtype), shape=array.shape
             )
             assert tensor.name == name
-            request.raw_input_contents.append(_raw(array))
+            request.raw_input_contents.append(raw_bytes(array))
         for name in send.outputs:
             request.outputs.add(name=name)
         own = {
@@ -307,6 +332,8 @@ class RealSide(_Side):
         took: list[float] = []
         if send.stream:
             return self._stream(request, start)
+        if in_order:
+            return self._over_http(request, start, send.patience_s)
         future = self._stub.ModelInfer.future(request)
         done = threading.Event()
 
@@ -324,13 +351,43 @@ class RealSide(_Side):
                 return Answer(status=UNANSWERED)
             except self._grpc.RpcError as error:
                 done.wait(ANSWER_S)
-                status = _TRITON_STATUS[error.code().name]
+                status = GRPC_STATUS[error.code().name]
                 return Answer(
-                    status=status, message=_words(error.details()),
+                    status=status, message=words(error.details()),
                     took_s=took[0], at_s=start + took[0],
                 )  # fmt: skip
             done.wait(ANSWER_S)
-            return Answer(*_read(response), took_s=took[0], at_s=start + took[0])
+            return Answer(*read_message(response), took_s=took[0], at_s=start + took[0])
+
+        return Pending(answer, done.is_set)
+
+    def _over_http(self, request: Any, start: float, patience_s: float) -> Pending:
+        """Send a request where one thread takes all of them, in their order."""
+        answers: list[Answer] = []
+        done = threading.Event()
+
+        def ask() -> None:
+            try:
+                status, message, outputs, parameters = exchange(
+                    self._server.http_url, request, patience_s
+                )
+            except TimeoutError:
+                answers.append(Answer(status=UNANSWERED))
+            else:
+                now = time.monotonic()
+                answers.append(
+                    Answer(
+                        outputs, parameters, status, words(message),
+                        took_s=now - start, at_s=now,
+                    )
+                )  # fmt: skip
+            done.set()
+
+        threading.Thread(target=ask, daemon=True).start()
+
+        def answer() -> Answer:
+            assert done.wait(patience_s + ANSWER_S)
+            return answers[0]
 
         return Pending(answer, done.is_set)
 
@@ -344,9 +401,9 @@ class RealSide(_Side):
         def collect() -> None:
             for message in self._stub.ModelStreamInfer(iter([request])):
                 if message.error_message:
-                    responses.append(Answer(status=FAILED, message=_words(message.error_message)))
+                    responses.append(Answer(status=FAILED, message=words(message.error_message)))
                 else:
-                    responses.append(Answer(*_read(message.infer_response)))
+                    responses.append(Answer(*read_message(message.infer_response)))
             done.set()
 
         threading.Thread(target=collect, daemon=True).start()
@@ -366,7 +423,7 @@ class RealSide(_Side):
         return int(match.group(1)) if match else 0
 
     def statistics(self, model: str) -> dict[str, Any]:
-        return _sum(self._get(f"models/{model}/stats")["model_stats"])
+        return sum_of(self._get(f"models/{model}/stats")["model_stats"])
 
     def config(self, model: str) -> dict[str, Any]:
         return self._get(f"models/{model}/config")
@@ -408,7 +465,9 @@ class OurSide(_Side):
     def close(self) -> None:
         self.server.close()
 
-    def send(self, send: Send, model: str, parameters: Mapping[str, Any]) -> Pending:
+    def send(
+        self, send: Send, model: str, parameters: Mapping[str, Any], *, in_order: bool
+    ) -> Pending:
         from nbtriton import TritonError
 
         start = time.monotonic()
@@ -419,20 +478,20 @@ class OurSide(_Side):
 
         def failed(error: TritonError) -> Answer:
             if send.stream:
-                refusal = Answer(status=FAILED, message=_words(error.message))
+                refusal = Answer(status=FAILED, message=words(error.message))
                 return Answer(responses=[refusal])
             took_s = took[0] if took else time.monotonic() - start
             return Answer(
-                status=error.status, message=_words(error.message),
+                status=error.status, message=words(error.message),
                 took_s=took_s, at_s=start + took_s,
             )  # fmt: skip
 
         def collect(response: Any, final: bool) -> None:
             if response.error is not None:
-                responses.append(Answer(status=FAILED, message=_words(response.error.message)))
+                responses.append(Answer(status=FAILED, message=words(response.error.message)))
             else:
                 parameters = {**response.parameters, "triton_final_response": final}
-                responses.append(Answer(_plain(response.outputs), parameters))
+                responses.append(Answer(plain(response.outputs), parameters))
 
         try:
             future = self.server.submit(
@@ -473,7 +532,7 @@ class OurSide(_Side):
                 return failed(error)
             done.wait(ANSWER_S)
             return Answer(
-                _plain(result), dict(result.parameters), took_s=took[0], at_s=start + took[0]
+                plain(result), dict(result.parameters), took_s=took[0], at_s=start + took[0]
             )
 
         return Pending(answer, done.is_set)
@@ -482,7 +541,7 @@ class OurSide(_Side):
         return sum(m.queued for m in self.server.snapshot().models if m.name == model)
 
     def statistics(self, model: str) -> dict[str, Any]:
-        return _sum(self.server.statistics(model)["model_stats"])
+        return sum_of(self.server.statistics(model)["model_stats"])
 
     def config(self, model: str) -> dict[str, Any]:
         from nbtriton.config import to_reported_dict
@@ -494,113 +553,6 @@ class OurSide(_Side):
 
 
 # --- normalising -------------------------------------------------------------------------------
-
-_TRITON_STATUS = {
-    "INVALID_ARGUMENT": "INVALID_ARG",
-    "UNIMPLEMENTED": "UNSUPPORTED",
-    **{
-        name: name
-        for name in (
-            "ALREADY_EXISTS", "CANCELLED", "INTERNAL", "NOT_FOUND", "UNAVAILABLE", "UNKNOWN"
-        )
-    },
-}  # fmt: skip
-
-_PROTOCOL_NAMES = {
-    "bool": "BOOL", "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64",
-    "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64",
-    "float16": "FP16", "float32": "FP32", "float64": "FP64", "object": "BYTES",
-}  # fmt: skip
-
-
-def _protocol_name(dtype: np.dtype[Any]) -> str:
-    return _PROTOCOL_NAMES[dtype.name]
-
-
-def _raw(array: np.ndarray[Any, Any]) -> bytes:
-    if array.dtype != object:
-        return np.ascontiguousarray(array).tobytes()
-    return b"".join(len(item).to_bytes(4, "little") + item for item in array.ravel())
-
-
-def _read(response: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a gRPC response's outputs and parameters as plain data."""
-    outputs = {
-        tensor.name: (tensor.datatype, list(tensor.shape), _values(tensor.datatype, raw))
-        for tensor, raw in zip(response.outputs, response.raw_output_contents, strict=True)
-    }
-    parameters = {
-        key: getattr(value, value.WhichOneof("parameter_choice"))
-        for key, value in response.parameters.items()
-    }
-    return outputs, parameters
-
-
-def _plain(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    from nbtriton.tensors import datatype_of, shape_of, to_numpy
-
-    return {
-        name: (datatype_of(a), list(shape_of(a)), to_numpy(a).ravel().tolist())
-        for name, a in arrays.items()
-    }
-
-
-def _values(datatype: str, raw: bytes) -> list[Any]:
-    if datatype != "BYTES":
-        (name,) = (k for k, v in _PROTOCOL_NAMES.items() if v == datatype)
-        return np.frombuffer(raw, dtype=name).tolist()
-    values, at = [], 0
-    while at < len(raw):
-        size = int.from_bytes(raw[at : at + 4], "little")
-        values.append(raw[at + 4 : at + 4 + size])
-        at += 4 + size
-    return values
-
-
-def _words(message: str) -> str:
-    """Drop from a message what differs by nature.
-
-    Folders of file names; the order of names where tritonserver walks a hash table.
-    """
-    message = re.sub(r"[^\s'\"(]*/([\w.]+\.py)", r"\1", message)
-    message = re.sub(r"input '\w+' batch size does not", "input '...' batch size does not", message)
-    return re.sub(
-        r"Got input\(s\) \[([^\]]*)\]",
-        lambda match: f"Got input(s) [{','.join(sorted(match.group(1).split(',')))}]",
-        message,
-    )
-
-
-def _sum(versions: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the statistics of the only version, or of all as if they were one."""
-    if len(versions) == 1:
-        return versions[0]
-    together: dict[str, Any] = {"inference_stats": {}, "batch_stats": []}
-    for statistics in versions:
-        for key in ("inference_count", "execution_count"):
-            together[key] = together.get(key, 0) + int(statistics.get(key, 0))
-        for key, value in statistics["inference_stats"].items():
-            count = together["inference_stats"].get(key, {"count": 0})["count"]
-            together["inference_stats"][key] = {"count": count + value["count"]}
-    return together
-
-
-def _counts(statistics: dict[str, Any]) -> dict[str, Any]:
-    """Keep the counts of a statistics answer; times differ by nature."""
-    counts = {
-        "inference_count": statistics.get("inference_count", 0),
-        "execution_count": statistics.get("execution_count", 0),
-        **{key: value["count"] for key, value in statistics["inference_stats"].items()},
-    }
-    for entry in statistics["batch_stats"]:
-        for part in ("compute_input", "compute_infer", "compute_output"):
-            counts[f"batch {entry['batch_size']} {part}"] = entry[part]["count"]
-    return counts
-
-
-def _difference(after: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-    changes = {key: value - before.get(key, 0) for key, value in after.items()}
-    return {key: value for key, value in changes.items() if value}
 
 
 def _executions(answers: Sequence[Answer]) -> Iterator[tuple[str, int, int, int]]:

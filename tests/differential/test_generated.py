@@ -57,7 +57,9 @@ class Pair:
         write(repository, models)
         cache = f"--cache-config=local,size={CACHE_BYTES}"
         server = self._stack.enter_context(
-            self._reference.server(repository, cache, log=folder / "server.log", timeout_s=180)
+            self._reference.server(
+                repository, cache, *RealSide.FLAGS, log=folder / "server.log", timeout_s=180
+            )
         )
         self.real = RealSide(server, folder)
         self._stack.callback(self.real.close)
