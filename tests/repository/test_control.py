@@ -672,6 +672,30 @@ def test_L12_no_file_leaves_the_directory(explicit, root, tmp_path, path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"default_model_filename": "../../secret.py"},
+        {"default_model_filename": "/etc/secret.py"},
+        {"cc_model_filenames": {"7.5": "../secret.pt"}},
+        {"output": [{"name": "OUT", "label_filename": "a/../../labels.txt"}]},
+        {"model_warmup": [{"name": "w", "inputs": {"IN": {"input_data_file": "../../data"}}}]},
+        {
+            "sequence_batching": {
+                "state": [{"initial_state": [{"name": "s", "data_file": "/etc/passwd"}]}]
+            }
+        },
+    ],
+    ids=lambda config: next(iter(config)),
+)
+def test_no_configuration_of_a_client_names_files_elsewhere(explicit, root, config):
+    add(root, "m")
+    error = refused(explicit, "m", {"config": json.dumps({"backend": "python", **config})})
+    assert error.message == "failed to load 'm', failed to poll from model repository"
+    assert "must stay within model directory" in error.hint
+    explicit.load("m")
+
+
 def test_L12_a_name_that_no_file_system_takes_is_refused(server, explicit, root):
     add(root, "m", source=times(2))
     explicit.load("m")

@@ -11,7 +11,7 @@ import binascii
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -213,6 +213,13 @@ def poll_model(
             given = as_config(override.config)
         except TritonError as error:
             raise InvalidArgumentError(f"Invalid config override: {error.message}") from None
+        # Whoever keeps the repository may name files elsewhere; a client may not.
+        for field_name, path in _paths_of(given):
+            if path and not _stays_inside(path):
+                raise InvalidArgumentError(
+                    f"Invalid config override: {field_name} '{path}' must stay within model "
+                    "directory."
+                )
     else:
         given = parse_config(model, auto_complete=auto_complete)
     config = normalize_for(model, given)
@@ -257,8 +264,7 @@ def _find(roots: Iterable[Path], name: str) -> Path:
 def _write_files(files: Mapping[str, bytes]) -> Path:
     """Lay files out in a new directory; none may leave it."""
     for path in files:
-        parts = PurePosixPath(path).parts
-        if not parts or ".." in parts or PurePosixPath(path).is_absolute() or "\0" in path:
+        if not _stays_inside(path):
             raise InvalidArgumentError(
                 f"Invalid file parameter '{_FILE}{path}' must stay within model directory."
             )
@@ -273,6 +279,26 @@ def _write_files(files: Mapping[str, bytes]) -> Path:
                 f"Invalid file parameter '{_FILE}{path}': {error.strerror}"
             ) from None
     return directory
+
+
+def _stays_inside(path: str) -> bool:
+    parts = PurePosixPath(path).parts
+    return bool(parts) and not (".." in parts or PurePosixPath(path).is_absolute() or "\0" in path)
+
+
+def _paths_of(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a configuration that name files, and what they name."""
+    yield "default_model_filename", config.default_model_filename
+    for filename in config.cc_model_filenames.values():
+        yield "cc_model_filenames", filename
+    for output in config.output:
+        yield "label_filename", output.label_filename
+    for sample in config.model_warmup:
+        for tensor in sample.inputs.values():
+            yield "input_data_file", tensor.input_data_file
+    for state in config.sequence_batching.state:
+        for initial in state.initial_state:
+            yield "data_file", initial.data_file
 
 
 def _decoded(value: str | bytes) -> bytes:
