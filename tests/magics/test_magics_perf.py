@@ -48,6 +48,19 @@ def test_it_returns_a_report(doubled):
     assert "throughput" in forms["text/plain"]
 
 
+def test_a_server_at_a_url_gives_the_same_report(doubled):
+    served = doubled.ok("%triton_serve --http-port 0 --grpc-port none --metrics-port none").value
+    url = f"127.0.0.1:{served.http_port}"
+    report = doubled.ok(f"%triton_perf double -c 2 --url {url} --request-count 20").value
+    (point,) = report.points
+    assert (point.request_count, point.error_count) == (20, 0)
+    assert point.server.success_count == 20
+    assert f"double at http://{url}" in doubled.forms(report)["text/html"]
+    doubled.ok("%triton_serve --stop")
+    ran = doubled(f"%triton_perf double --url {url} --protocol http")
+    assert "does not answer" in str(ran.error)
+
+
 def test_it_sends_what_it_is_given(doubled):
     doubled.ok("seen = []")
     doubled.ok(
