@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 
 import numpy as np
@@ -179,6 +180,26 @@ def test_B65_async_calls_run_side_by_side(inside, server):
     assert [values(r) for r in inside(use)] == [{"SUM": 5}] * 4
 
 
+def test_B65_streams_are_awaited_side_by_side(inside, server):
+    barrier = threading.Barrier(2)
+
+    def meet(A, B):
+        barrier.wait(20)  # an iterator that blocked the loop would keep the second call from coming
+        return [{"SUM": A}, {"SUM": B}]
+
+    server.models["meet"] = meet
+    server.decoupled = ("meet",)
+
+    async def consume():
+        responses = await request("meet").async_exec(decoupled=True)
+        return [values(response) for response in responses]
+
+    async def both():
+        return await asyncio.gather(consume(), consume())
+
+    assert inside(lambda: asyncio.run(both())) == [[{"SUM": 5}, {"SUM": 2}, {}]] * 2
+
+
 def test_B65_async_exec_in_an_async_model(make, run, server):
     class TritonPythonModel:
         async def execute(self, requests):
@@ -217,8 +238,12 @@ def test_B66_parameters_are_checked():
     assert str(caught.value) == (
         "Expect parameters keys to have type str, found type <class 'int'>"
     )
-    with pytest.raises(pb_utils.TritonModelException, match="got <class 'str'>"):
-        request(parameters="a")
+    for wrong in ("a", "", [], 0):
+        text = re.escape(f"Expect N8pybind114dictE, got {type(wrong)}")
+        with pytest.raises(pb_utils.TritonModelException, match=text):
+            request(parameters=wrong)
+        with pytest.raises(pb_utils.TritonModelException, match=text):
+            pb_utils.InferenceResponse(parameters=wrong)
 
 
 @pytest.mark.parametrize("missing", ["inputs", "requested_output_names", "model_name"])

@@ -43,8 +43,13 @@ class ResponseIterator:
     A decoupled target that ends with a bare final flag gives one last response without tensors.
     """
 
-    def __init__(self, preferred: PreferredMemory | None) -> None:
+    def __init__(
+        self,
+        preferred: PreferredMemory | None,
+        on_first: Callable[[ResponseIterator], None] | None = None,
+    ) -> None:
         self._preferred = preferred
+        self._on_first = on_first  # called once there is something to iterate over
         self._queue: SimpleQueue[InferenceResponse | None] = SimpleQueue()
         self._future: Any = None
         self._ended = False  # the producer's side
@@ -70,7 +75,7 @@ class ResponseIterator:
     def _on_response(self, response: Response | None, final: bool) -> None:
         if self._ended:
             return
-        self._queue.put(_from_response(response or Response(), self._preferred))
+        self._put(_from_response(response or Response(), self._preferred))
         if final:
             self._end()
 
@@ -80,12 +85,18 @@ class ResponseIterator:
             return
         error = future.exception()
         if error is not None:
-            self._queue.put(_failed(str(getattr(error, "message", error))))
+            self._put(_failed(str(getattr(error, "message", error))))
         self._end()
 
     def _end(self) -> None:
         self._ended = True
-        self._queue.put(None)
+        self._put(None)
+
+    def _put(self, response: InferenceResponse | None) -> None:
+        self._queue.put(response)
+        on_first, self._on_first = self._on_first, None
+        if on_first is not None:
+            on_first(self)
 
 
 def execute(request: InferenceRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
@@ -106,33 +117,40 @@ def execute(request: InferenceRequest, decoupled: bool) -> InferenceResponse | R
 
 
 def execute_async(request: InferenceRequest, decoupled: bool) -> asyncio.Future[Any]:
-    """Return an awaitable of what `execute` returns; needs a running event loop."""
+    """Return an awaitable of what `execute` returns; needs a running event loop.
+
+    An iterator is there with its first response: until then nothing blocks the loop.
+    """
     loop = asyncio.get_running_loop()
     server = _server()
     answer: asyncio.Future[Any] = loop.create_future()
-    if decoupled:
-        answer.set_result(_iterate(server, request))
-        return answer
-    future = _submit(server, request, server.submit)
-    if isinstance(future, InferenceResponse):
-        answer.set_result(future)
-        return answer
 
-    def deliver(response: InferenceResponse) -> None:
+    def set_answer(response: InferenceResponse | ResponseIterator) -> None:
         if not answer.done():
             answer.set_result(response)
+
+    def deliver(response: InferenceResponse | ResponseIterator) -> None:
+        # the loop was closed: nobody waits
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(set_answer, response)
 
     def done(future: Any) -> None:
         error = future.exception()
         if error is None:
-            response = _from_result(future.result(), request)
+            deliver(_from_result(future.result(), request))
         else:
-            response = _failed(_late_text(error))
-        # the loop was closed: nobody waits
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(deliver, response)
+            deliver(_failed(_late_text(error)))
 
-    future.add_done_callback(done)
+    if decoupled:
+        future = _iterate(server, request, deliver)._future
+        if future is None:
+            return answer
+    else:
+        future = _submit(server, request, server.submit)
+        if isinstance(future, InferenceResponse):
+            answer.set_result(future)
+            return answer
+        future.add_done_callback(done)
     mark_answer(answer)
     server.awaits(future, partial(only_awaits_answers, loop))
     # Once this coroutine, too, waits.
@@ -222,15 +240,19 @@ def _submit(
         return _failed(_admission_text(server, request, error))
 
 
-def _iterate(server: ServerHandle, request: InferenceRequest) -> ResponseIterator:
-    responses = ResponseIterator(request._preferred_memory)
+def _iterate(
+    server: ServerHandle,
+    request: InferenceRequest,
+    on_first: Callable[[ResponseIterator], None] | None = None,
+) -> ResponseIterator:
+    responses = ResponseIterator(request._preferred_memory, on_first)
     name = request._model_name
     try:
         future = server.submit(
             name, _inputs(request), on_response=responses._on_response, **_options(request)
         )
     except EngineError as error:
-        responses._queue.put(_failed(_admission_text(server, request, error)))
+        responses._put(_failed(_admission_text(server, request, error)))
         responses._end()
         return responses
     responses._future = future

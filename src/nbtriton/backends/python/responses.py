@@ -51,7 +51,7 @@ class InferenceResponse:
             )
         self._output_tensors = list(output_tensors)
         self._error = error
-        self._parameters = check_parameters(parameters) if parameters else {}
+        self._parameters = {} if parameters is None else check_parameters(parameters)
 
     def output_tensors(self) -> list[Tensor]:
         """Return the tensors."""
