@@ -257,6 +257,7 @@ def fuzz_handlers(server: Server, count: int, dice: random.Random, tally: Tally)
             for data in streamed:
                 taker.message(data)
             taker.half_closed()
+            inference.submit()
             codes = [call.code() for call in calls]
             assert stream.ended.wait(TIMEOUT_S), ("a stream does not end", streamed)
             assert stream.ends == [()], ("a stream ended otherwise", streamed)

@@ -302,6 +302,15 @@ def test_S4_the_bare_flag_comes_on_request_only(channel: Any) -> None:
     assert (last.id, last.model_name, len(last.outputs)) == ("i", "stream", 0)
 
 
+def test_a_call_of_a_decoupled_model_is_refused_after_a_stream_too(channel: Any) -> None:
+    """What was read on streams is remembered, and read again the same way."""
+    for _ in range(2):
+        assert len(stream(channel, [_streamed(3)])) == 3
+        seen = ask(channel, "ModelInfer", _streamed(3))
+        assert seen.code == "UNIMPLEMENTED"
+        assert "decoupled transaction policy" in seen.details
+
+
 def test_S6_errors_of_models(channel: Any) -> None:
     (failed,) = stream(channel, [infer("failing", request_id="a")])
     assert (failed.error_message, failed.infer_response.id, _final(failed)) == (
@@ -383,7 +392,9 @@ def test_a_call_that_is_given_up_while_it_is_read_is_cancelled(
 ) -> None:
     call = Collected("ModelInfer", infer("waiting").SerializeToString())
     call.is_gone = True
-    GrpcInference(Service(server, NoControl(server))).infer(call.data, call)  # type: ignore[arg-type]
+    inference = GrpcInference(Service(server, NoControl(server)))
+    inference.infer(call.data, call)  # type: ignore[arg-type]
+    inference.submit()
     assert call.code() == "CANCELLED"
 
 

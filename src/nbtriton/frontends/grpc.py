@@ -95,6 +95,7 @@ class GrpcEndpoint:
                     *options,
                 ),
                 unread_bytes=service.limits.unread_bytes,
+                after_messages=inference.submit,
             )
         except BaseException:
             self._workers.shutdown()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.engine import InferenceFuture, Interface
+from nbtriton.engine import Submission
 from nbtriton.engine.request import BARE_FINAL
-from nbtriton.errors import InternalError, TritonError, UnsupportedError
+from nbtriton.errors import CancelledError, InternalError, TritonError, UnsupportedError
 from nbtriton.frontends.grpc_answers import (
     encode_response,
     encode_stream_error,
@@ -18,12 +18,12 @@ from nbtriton.frontends.grpc_answers import (
 )
 from nbtriton.frontends.grpc_codec import InferCall, parse_infer, read_request, read_version
 from nbtriton.frontends.grpc_plans import GrpcPlans
-from nbtriton.frontends.tracing import watched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from nbtriton.backends.base import Response
+    from nbtriton.engine import InferenceRequest, Interface
     from nbtriton.engine.tracing import Trace
     from nbtriton.frontends.grpc_transport import Rpc, StreamRpc
     from nbtriton.frontends.service import Service
@@ -36,7 +36,7 @@ _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction p
 
 
 class GrpcInference:
-    """Answers requests for inference.
+    """Reads requests for inference, and gives them to the engine; used by one thread.
 
     Parameters
     ----------
@@ -45,23 +45,17 @@ class GrpcInference:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self.server = service.server
         self._plans = GrpcPlans()
+        self._ready: list[_Waiting] = []
 
     def infer(self, data: bytes, rpc: Rpc) -> None:
-        """Answer one unary call."""
+        """Take one unary call; `submit` has it answered."""
         try:
             interface, version, call = self.read(data, rpc.metadata, unary=True)
-            trace = self.sample(interface, call)
-            future = self.submit(interface, version, call)
         except TritonError as error:
             rpc.fail(error)
             return
-        rpc.on_gone = future.cancel
-        if rpc.is_gone:  # the endpoint was closed in between, by another thread
-            future.cancel()
-        answer = partial(self._answered, rpc, call, interface)
-        future.add_done_callback(answer if trace is None else watched(answer, trace, "GRPC"))
+        self.put(_Unary(self, interface, version, call, rpc))
 
     def read(
         self, data: bytes, metadata: Sequence[tuple[str, Any]], *, unary: bool = False
@@ -70,95 +64,208 @@ class GrpcInference:
         like = self._plans.read(data)
         if like is not None:
             name, version, call = like
-            interface = self.server.interface(name, version)
+            interface = self._interface(name, version, unary)
         else:
             request = parse_infer(data)
             version = read_version(request.model_version)
-            interface = self.server.interface(request.model_name, version)
-            if unary and interface.decoupled:  # Triton looks no further
-                raise UnsupportedError(_DECOUPLED)
+            interface = self._interface(request.model_name, version, unary)
             call = read_request(request, interface, self.service.shared_memory)
             self._plans.learn(data, request, version, call)
         pattern = self.service.header_forward
         if pattern is not None:
-            parameters = call.options.setdefault("parameters", {})
-            for header, value in metadata:
-                if pattern.search(header) and isinstance(value, str):
-                    parameters[header] = value
+            forwarded = {
+                header: value
+                for header, value in metadata
+                if pattern.search(header) and isinstance(value, str)
+            }
+            parameters = {**call.options.get("parameters", {}), **forwarded}
+            call.options = {**call.options, "parameters": parameters}
+            call.positional = None
         return interface, version, call
 
-    def submit(
-        self,
-        interface: Interface,
-        version: int,
-        call: InferCall,
-        on_response: Callable[[Response, bool], None] | None = None,
-    ) -> InferenceFuture:
-        """Hand a request to the engine; its shared memory is given back if it is refused."""
-        try:
-            return self.server.submit(
-                interface.name, call.arrays, version=version, on_response=on_response,
-                **call.options,
-            )  # fmt: skip
-        except BaseException:
-            call.release()
-            if "trace" in call.options:
-                call.options["trace"].sample.let_go()
-            raise
+    def _interface(self, name: str, version: int, unary: bool) -> Interface:
+        interface = self.service.server.interface(name, version)
+        if unary and interface.decoupled:  # Triton looks no further
+            raise UnsupportedError(_DECOUPLED)
+        return interface
 
-    def sample(self, interface: Interface, call: InferCall) -> Trace | None:
-        """Return the trace of a request that is to be traced."""
+    def put(self, waiting: _Waiting) -> None:
+        """Keep a request for the next `submit`."""
         tracing = self.service.trace
-        trace = tracing.sample(interface.name) if tracing.on else None
-        if trace is not None:
-            trace.received("GRPC_WAITREAD_START", "GRPC_WAITREAD_END")
-            call.options["trace"] = trace
-        return trace
+        if tracing.on:
+            trace = waiting.trace = tracing.sample(waiting.interface.name)
+            if trace is not None:
+                trace.received("GRPC_WAITREAD_START", "GRPC_WAITREAD_END")
+        self._ready.append(waiting)
 
-    def encode(
-        self, call: InferCall, interface: Interface, outputs: Mapping[str, Any],
-        parameters: Mapping[str, Any], version: int,
-    ) -> bytes:  # fmt: skip
+    def submit(self) -> None:
+        """Give the requests that came together to the engine."""
+        ready, self._ready = self._ready, []
+        if not ready:
+            return
+        try:
+            accepted = self.service.server.submit_many([one.submission() for one in ready])
+        except Exception as error:
+            _log.exception("requests could not be submitted")
+            refusal = InternalError(f"{type(error).__name__}: {error}")
+            for waiting in ready:
+                waiting.refused(refusal)
+            return
+        for waiting, request in zip(ready, accepted, strict=True):
+            waiting.submitted(request)
+
+
+class _Waiting(ABC):
+    """A request that has been read, until its last response.
+
+    Parameters
+    ----------
+    inference : GrpcInference
+    interface : Interface
+        Of the model that it is for.
+    version : int
+        Of the model, -1 for any.
+    call : InferCall
+        What the engine is asked for.
+    """
+
+    __slots__ = ("_request", "_service", "call", "interface", "trace", "version")
+
+    def __init__(
+        self, inference: GrpcInference, interface: Interface, version: int, call: InferCall
+    ) -> None:
+        self._service = inference.service
+        self.interface = interface
+        self.version = version
+        self.call = call
+        self.trace: Trace | None = None
+        self._request: InferenceRequest | None = None
+
+    def submission(self) -> Submission:
+        """Return what the engine is asked for."""
+        call = self.call
+        return Submission(
+            self.interface.name,
+            self.version,
+            call.arrays,
+            call.by_position(),
+            self.take,
+            self.trace,
+        )
+
+    def submitted(self, request: InferenceRequest | TritonError) -> None:
+        """Take what the engine made of the request."""
+        if isinstance(request, TritonError):
+            self.refused(request)
+            return
+        self._request = request
+        if self.is_gone():
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more."""
+        if self._request is not None:
+            self._request.cancel()
+
+    def tell(self, *activities: str) -> None:
+        """Note what is done with an answer, if the request is traced."""
+        if self.trace is not None:
+            for activity in activities:
+                self.trace.answered(activity)
+
+    def end(self) -> None:
+        """Let go of what the request holds."""
+        self.call.release()
+        if self.trace is not None:
+            self.trace.sample.let_go()
+
+    def written(
+        self, outputs: Mapping[str, Any], parameters: Mapping[str, Any], version: int
+    ) -> bytes:
         """Return a serialized response; raises TritonError where it cannot travel."""
         try:
             return encode_response(
-                call,
+                self.call,
                 outputs,
                 parameters,
-                model_name=interface.name,
+                model_name=self.interface.name,
                 model_version=version,
-                batches=interface.max_batch_size > 0,
-                labels=self.service.labels,
+                batches=self.interface.max_batch_size > 0,
+                labels=self._service.labels,
             )
         except TritonError:
             raise
         except Exception as error:
-            _log.exception("a response of %s could not be written", interface.name)
+            _log.exception("a response of %s could not be written", self.interface.name)
             raise InternalError(f"{type(error).__name__}: {error}") from error
 
-    def encode_future(
-        self, call: InferCall, interface: Interface, future: InferenceFuture
-    ) -> bytes:
-        """Return the serialized answer of a request that is done; raises what went wrong."""
-        result = future.result()
-        outputs = {name: result.raw(name) for name in result}
-        return self.encode(call, interface, outputs, result.parameters, result.model_version)
+    @abstractmethod
+    def is_gone(self) -> bool:
+        """True if nobody waits for the answer any more."""
 
-    def _answered(
-        self, rpc: Rpc, call: InferCall, interface: Interface, future: InferenceFuture
+    @abstractmethod
+    def refused(self, error: TritonError) -> None:
+        """Answer a request that the engine will not."""
+
+    @abstractmethod
+    def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
+        """One more response, on the thread that sent it: the model may reuse its memory after."""
+
+
+class _Unary(_Waiting):
+    """One ModelInfer call."""
+
+    __slots__ = ("_answer", "_rpc")
+
+    def __init__(
+        self,
+        inference: GrpcInference,
+        interface: Interface,
+        version: int,
+        call: InferCall,
+        rpc: Rpc,
     ) -> None:
-        """Write the answer, on the thread that made it: the model may reuse its memory after."""
-        data, error = b"", None
-        try:
-            data = self.encode_future(call, interface, future)
-        except TritonError as raised:
-            error = raised
+        super().__init__(inference, interface, version, call)
+        self._rpc = rpc
+        self._answer: bytes | TritonError | None = None
+        rpc.on_gone = self.cancel
+
+    def is_gone(self) -> bool:
+        return self._rpc.is_gone
+
+    def cancel(self) -> None:
+        super().cancel()
+        # The call does not wait for a model that goes on regardless.
+        self._rpc.fail(CancelledError("the request was cancelled by the caller"))
+
+    def refused(self, error: TritonError) -> None:
+        self.end()
+        self._rpc.fail(error)
+
+    def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
+        if final:
+            self.tell("INFER_RESPONSE_COMPLETE", "GRPC_SEND_START")
+        if self._answer is None or response is not BARE_FINAL:
+            self._answer = self._made(request, response)
+        if not final:
+            return
         # First: who has the answer may unregister the memory.
-        call.release()
-        if error is None:
-            rpc.reply(data)
+        self.call.release()
+        if isinstance(self._answer, bytes):
+            self._rpc.reply(self._answer)
         else:
-            rpc.fail(error)
+            self._rpc.fail(self._answer)
+        self.tell("GRPC_SEND_END")
+        self.end()
+
+    def _made(self, request: InferenceRequest, response: Response) -> bytes | TritonError:
+        if response.error is not None:
+            return response.error
+        assert request.runtime is not None
+        try:
+            return self.written(response.outputs, response.parameters, request.runtime.version)
+        except TritonError as error:
+            return error
 
 
 class InferStream:
@@ -168,28 +275,21 @@ class InferStream:
         self._inference = inference
         self._rpc = rpc
         self._lock = threading.Lock()
-        self._running: set[_StreamRequest] = set()
+        self._running: set[_Streamed] = set()
         self._ended = False
 
     def message(self, data: bytes) -> None:
-        """Take one request."""
+        """Take one request; `GrpcInference.submit` has it answered."""
         try:
             interface, version, call = self._inference.read(data, self._rpc.metadata)
         except TritonError as error:
             self._rpc.send(encode_stream_error(error.message, _request_id(data)))
             self._rpc.done()
             return
-        request = _StreamRequest(self._inference, self, self._rpc, call, interface, version)
+        request = _Streamed(self._inference, interface, version, call, self, self._rpc)
         with self._lock:
             self._running.add(request)
-        try:
-            request.start()
-        except TritonError as error:
-            self._rpc.send(encode_stream_error(error.message, call.request_id))
-            self.over(request)
-            return
-        if self._rpc.is_gone:
-            request.cancel()
+        self._inference.put(request)
 
     def half_closed(self) -> None:
         """No more requests: the call ends with the last answer."""
@@ -206,123 +306,93 @@ class InferStream:
         for request in running:
             request.cancel()
 
-    def over(self, request: _StreamRequest) -> None:
-        """A request got its last response."""
+    def over(self, request: _Streamed) -> None:
+        """Nothing more is sent for a request; harmless when repeated."""
         with self._lock:
             if request not in self._running:
                 return
             self._running.discard(request)
             over = self._ended and not self._running
-        request.call.release()
         self._rpc.done()
         if over:
             self._rpc.finish()
 
 
-class _StreamRequest:
-    """One request of a stream, until its last response."""
+class _Streamed(_Waiting):
+    """One request of a stream."""
 
-    __slots__ = (
-        "_inference",
-        "_interface",
-        "_rpc",
-        "_stream",
-        "_trace",
-        "_version",
-        "call",
-        "future",
-    )
+    __slots__ = ("_only", "_rpc", "_stream")
 
     def __init__(
         self,
         inference: GrpcInference,
-        stream: InferStream,
-        rpc: StreamRpc,
-        call: InferCall,
         interface: Interface,
         version: int,
+        call: InferCall,
+        stream: InferStream,
+        rpc: StreamRpc,
     ) -> None:
-        self._inference = inference
+        super().__init__(inference, interface, version, call)
         self._stream = stream
         self._rpc = rpc
-        self.call = call
-        self._interface = interface
-        self._version = version
-        self._trace: Trace | None = None
-        self.future: InferenceFuture | None = None
+        self._only: bytes | None = None
 
-    def start(self) -> None:
-        take = self._take if self._interface.decoupled else None
-        self._trace = trace = self._inference.sample(self._interface, self.call)
-        self.future = self._inference.submit(self._interface, self._version, self.call, take)
-        if take is None:
-            answer = self._answered
-            self.future.add_done_callback(
-                answer if trace is None else watched(answer, trace, "GRPC")
-            )
+    def is_gone(self) -> bool:
+        return self._rpc.is_gone
 
     def cancel(self) -> None:
-        if self.future is not None:
-            self.future.cancel()
-            self._stream.over(self)
-
-    def _answered(self, future: InferenceFuture) -> None:
-        """Send the one response of a model that is not decoupled (S-3)."""
-        try:
-            response = self._inference.encode_future(self.call, self._interface, future)
-            data = encode_stream_response(response, final=True)
-        except TritonError as error:
-            data = self._error(error, final=True)
-        self.call.release()
-        self._rpc.send(data)
+        super().cancel()
         self._stream.over(self)
 
-    def _take(self, response: Response, final: bool) -> None:
-        """Send one response of a decoupled model, on the thread that made it (S-2 to S-6)."""
-        data = None
-        if response.error is not None:
-            data = self._error(response.error, final=final)
-        elif response is not BARE_FINAL:
-            version = self._interface.version
-            data = self._written(response.outputs, response.parameters, version, final=final)
-        elif self.call.empty_final:
-            data = self._written({}, {}, self._version, final=True)
+    def refused(self, error: TritonError) -> None:
+        self.end()
+        self._rpc.send(encode_stream_error(error.message, self.call.request_id))
+        self._stream.over(self)
+
+    def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
+        data: bytes | None
+        if self.interface.decoupled:
+            data = self._one_of_many(request, response, final=final)
+        else:  # S-3
+            if self._only is None or response is not BARE_FINAL:
+                self._only = self._made(request, response, final=True)
+            if not final:
+                return
+            data = self._only
         if final:
             self.call.release()
         if data is not None:
-            self._tell("INFER_RESPONSE_COMPLETE")
-            self._tell("GRPC_SEND_START")
+            self.tell("INFER_RESPONSE_COMPLETE", "GRPC_SEND_START")
             self._rpc.send(data)
-            self._tell("GRPC_SEND_END")
+            self.tell("GRPC_SEND_END")
         if final:
-            if self._trace is not None:
-                self._trace.sample.let_go()
+            self.end()
             self._stream.over(self)
 
-    def _tell(self, activity: str) -> None:
-        if self._trace is not None:
-            self._trace.answered(activity)
+    def _one_of_many(
+        self, request: InferenceRequest, response: Response, *, final: bool
+    ) -> bytes | None:
+        """Return what a response of a decoupled model becomes, if anything (S-2 to S-6)."""
+        if response is not BARE_FINAL:
+            return self._made(request, response, final=final)
+        if not self.call.empty_final:
+            return None
+        return encode_stream_response(self.written({}, {}, self.version), final=True)
 
-    def _written(
-        self,
-        outputs: Mapping[str, Any],
-        parameters: Mapping[str, Any],
-        version: int,
-        *,
-        final: bool,
-    ) -> bytes:
-        try:
-            data = self._inference.encode(self.call, self._interface, outputs, parameters, version)
-        except TritonError as error:
-            return self._error(error, final=final)
-        return encode_stream_response(data, final=final)
-
-    def _error(self, error: TritonError, *, final: bool) -> bytes:
+    def _made(self, request: InferenceRequest, response: Response, *, final: bool) -> bytes:
+        error = response.error
+        if error is None:
+            assert request.runtime is not None
+            try:
+                data = self.written(response.outputs, response.parameters, request.runtime.version)
+                return encode_stream_response(data, final=final)
+            except TritonError as raised:
+                error = raised
         return encode_stream_error(
             error.message,
             self.call.request_id,
-            model=self._interface.name,
-            version=self._version,
+            model=self.interface.name,
+            version=self.version,
             final=final,
         )
 

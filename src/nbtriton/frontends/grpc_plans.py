@@ -49,7 +49,8 @@ class _Plan:
     inputs: tuple[tuple[str, np.dtype[Any], tuple[int, ...], int, bytes], ...]
     outputs: Mapping[str, OutputRequest]
     default: OutputRequest
-    options: Mapping[str, Any]
+    options: dict[str, Any]
+    positional: tuple[Any, ...]
     empty_final: bool
     size: int
 
@@ -76,13 +77,17 @@ class GrpcPlans:
             array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data, at)
             arrays[name] = array if array.flags.aligned else array.copy()
             at += size
-        options = dict(plan.options)
+        options, positional = plan.options, plan.positional
         if id_end > id_at:
             try:
-                options["request_id"] = data[id_at:id_end].decode()
+                request_id = data[id_at:id_end].decode()
             except UnicodeDecodeError:
                 return None
-        call = InferCall(arrays, plan.outputs, plan.default, options, [], plan.empty_final)
+            options = {**options, "request_id": request_id}
+            positional = (positional[0], request_id, *positional[2:])
+        call = InferCall(
+            arrays, plan.outputs, plan.default, options, [], plan.empty_final, positional=positional
+        )
         return plan.model, plan.version, call
 
     def _like_the_last(self, data: bytes) -> tuple[_Plan, int, int, int] | None:
@@ -142,7 +147,8 @@ class GrpcPlans:
         options = {key: value for key, value in call.options.items() if key != "request_id"}
         key, id_field = found[:2]
         self._plans[key] = _Plan(
-            key[:id_field], key[id_field:], request.model_name, version, tuple(described), call.outputs, call.default, options,
+            key[:id_field], key[id_field:], request.model_name, version, tuple(described),
+            call.outputs, call.default, options, InferCall(options=options).by_position(),
             call.empty_final, total,
         )  # fmt: skip
 

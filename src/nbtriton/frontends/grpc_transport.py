@@ -154,8 +154,9 @@ class Rpc:
     def gone(self) -> None:
         """The client does not wait any more."""
         self.is_gone = True
-        if self.on_gone is not None and self._open:
-            self.on_gone()
+        on_gone = self.on_gone
+        if on_gone is not None and self._open:
+            on_gone()
 
     def reply(self, message: bytes) -> None:
         """Answer; from any thread, nothing happens if it was answered before."""
@@ -354,6 +355,9 @@ class Transport:
         gRPC's channel arguments.
     unread_bytes : int
         Messages of a stream that its client does not read; beyond this it is cut off.
+    after_messages : callable, optional
+        Called on the transport's thread when all messages that came together have been handed out;
+        must not raise.
 
     Raises
     ------
@@ -369,6 +373,7 @@ class Transport:
         *,
         options: Sequence[tuple[str, int | str]] = (),
         unread_bytes: int = 64 << 20,
+        after_messages: Callable[[], object] = lambda: None,
     ) -> None:
         self.unread_bytes = unread_bytes
         self.rpcs: set[Rpc | StreamRpc] = set()
@@ -382,6 +387,7 @@ class Transport:
         self._ended = False
         self._ident = 0
         self._handlers = handlers
+        self._after_messages = after_messages
         self._queue = cygrpc.CompletionQueue()
         arguments = (("grpc.so_reuseport", 0), *options)
         self._server = cygrpc.Server(
@@ -539,6 +545,7 @@ class Transport:
         arrived, self.arrived = self.arrived, []
         for answer, message in arrived:
             answer(message)
+        self._after_messages()
 
     def _watch_oldest(self) -> None:
         due = time.monotonic() - _PATIENCE_S

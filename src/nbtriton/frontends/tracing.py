@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from nbtriton.engine import InferenceFuture
 from nbtriton.engine.tracing import Activity, TensorActivity, Trace, TraceSample
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.tensors import Array
 
-__all__ = ["TRACE_LEVELS", "TraceValues", "Tracing", "parse_number", "watched"]
+__all__ = ["TRACE_LEVELS", "TraceValues", "Tracing", "parse_number"]
 
 _log = logging.getLogger("nbtriton.trace")
 
@@ -219,21 +218,6 @@ def _check(values: TraceValues, file: str) -> None:
         reason = ""  # Triton has no words for it
     if reason is not None:
         raise InvalidArgumentError(f"Attempting to set invalid trace setting :{reason}")
-
-
-def watched(
-    answer: Callable[[InferenceFuture], object], trace: Trace, protocol: str
-) -> Callable[[InferenceFuture], object]:
-    """Return what answers a client and tells the trace of it."""
-
-    def answer_and_tell(future: InferenceFuture) -> None:
-        trace.answered("INFER_RESPONSE_COMPLETE")
-        trace.answered(f"{protocol}_SEND_START")
-        answer(future)
-        trace.answered(f"{protocol}_SEND_END")
-        trace.sample.let_go()
-
-    return answer_and_tell
 
 
 class _Sampling:
