@@ -184,10 +184,8 @@ class Rpc:
         return True
 
     def _send(self, *operations: Any) -> None:
-        self._transport.post(self._call, self._start, operations)
-
-    def _start(self, operations: tuple[Any, ...]) -> None:
-        # Whoever takes the call out of the dict is the one to ask for its end.
+        # On the thread that has the answer: the transport's reads the next requests meanwhile, and
+        # they make a larger batch. Whoever takes the call out of the dict is the one to ask for its end.
         if self._transport.unwatched.pop(self, self) is None:
             operations = (*operations, _CLOSE)
         self._call.start_server_batch(operations, self._finished)
@@ -432,10 +430,10 @@ class Transport:
             self._server.destroy()
 
     def post(self, call: Any, function: Callable[..., None], *arguments: Any) -> None:
-        """Run a function on the transport's thread, here and now if this is it.
+        """Run a stream's function on the transport's thread, here and now if this is it.
 
-        Two threads that both call into C hand the interpreter's lock to and fro at every call: that
-        all answers of a batch are sent by this one thread makes half as many again possible.
+        After the whole batch, not after each of its answers: those that go to one stream are then
+        written together.
         """
         if get_ident() == self._ident:
             function(*arguments)
