@@ -159,7 +159,11 @@ class Rpc:
             on_gone()
 
     def reply(self, message: bytes) -> None:
-        """Answer; from any thread, nothing happens if it was answered before."""
+        """Answer; nothing happens if it was answered before.
+
+        Sent on the thread that has the answer: the transport's reads the next requests meanwhile, and
+        they make a larger batch.
+        """
         if not self._claim():
             return
         self._send(_HEADERS, cygrpc.SendMessageOperation(message, _NO_FLAGS), _OK)
@@ -184,8 +188,7 @@ class Rpc:
         return True
 
     def _send(self, *operations: Any) -> None:
-        # On the thread that has the answer: the transport's reads the next requests meanwhile, and
-        # they make a larger batch. Whoever takes the call out of the dict is the one to ask for its end.
+        # Whoever takes the call out of the dict is the one to ask for its end.
         if self._transport.unwatched.pop(self, self) is None:
             operations = (*operations, _CLOSE)
         self._call.start_server_batch(operations, self._finished)
