@@ -115,3 +115,44 @@ def test_lines_of_the_real_server_have_this_form(reference, tmp_path: Path):
         assert any(text.startswith('"Started HTTPService at') for text in texts)
         assert "" in texts  # a table follows
         assert all(text == "" or text[0] == '"' for text in texts)
+
+
+SAYING = """import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        logger = pb_utils.Logger
+        logger.log_info("it's here: \\"x\\"")
+        logger.log_warn("careful\\nnow")
+        logger.log_error("no good")
+        logger.log_verbose("by the way")
+        logger.log("plain")
+
+    def execute(self, requests):
+        return []
+"""
+
+
+def said(text: str) -> list[tuple[str, str, str]]:
+    """Level, line of the source, and text of what a model said."""
+    return re.findall(r"^([IWE])\d{4} \S+ \d+ model\.py:(\d+)\] (.*)", text, re.MULTILINE)
+
+
+@pytest.mark.reference
+@pytest.mark.slow
+def test_what_models_say_is_logged_alike(reference, written, tmp_path: Path):
+    (tmp_path / "models" / "m" / "1").mkdir(parents=True)
+    source = tmp_path / "models" / "m" / "1" / "model.py"
+    source.write_text(SAYING)
+    tensor = '{ name: "%s" data_type: TYPE_FP32 dims: 1 }'
+    config = f'backend: "python" input {tensor % "IN"} output {tensor % "OUT"}'
+    (tmp_path / "models" / "m" / "config.pbtxt").write_text(config)
+    log = tmp_path / "log"
+    with reference.server(tmp_path / "models", "--log-verbose=1", log=log):
+        pass
+    settings, stream = written
+    settings.update({"log_verbose_level": 1})
+    with Server(gpus=()) as server:
+        server.load(config, source, name="m")
+    assert said(stream.getvalue()) == said(log.read_text())
+    assert len(said(stream.getvalue())) == 5

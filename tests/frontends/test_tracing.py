@@ -307,6 +307,17 @@ def _files(folder: Path) -> dict[str, int]:
     }
 
 
+def test_what_comes_after_the_end_of_a_sample_is_in_no_file(tmp_path):
+    tracing = Tracing(str(tmp_path / "t"), TraceValues(BOTH, 1, -1, 1))
+    trace = tracing.sample("m")
+    _end(trace)
+    late = trace.child()
+    late.model = "late"
+    late.sample.let_go()
+    tracing.close()
+    assert _files(tmp_path) == {"t.0": 1}
+
+
 def test_each_so_many_th_request(tmp_path):
     tracing = Tracing(str(tmp_path / "t"), TraceValues(BOTH, 3))
     assert tracing.on

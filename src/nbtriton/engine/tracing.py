@@ -43,6 +43,8 @@ class TensorActivity(NamedTuple):
 class TraceSample:
     """One sampled request and all that follow from it; complete when the last of them is.
 
+    What a model calls after that, from a thread that it kept, belongs to no sample any more.
+
     Parameters
     ----------
     levels : frozenset of str
@@ -60,6 +62,7 @@ class TraceSample:
         self._on_complete = on_complete
         self._lock = threading.Lock()
         self._open = 0
+        self._complete = False
 
     def begin(self, parent: Trace | None = None) -> Trace:
         """Open a trace."""
@@ -78,7 +81,8 @@ class TraceSample:
         """End one trace or one `hold`."""
         with self._lock:
             self._open -= 1
-            complete = not self._open
+            complete = not self._open and not self._complete
+            self._complete = self._complete or complete
         if complete:
             self._on_complete(self)
 
