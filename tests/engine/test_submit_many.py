@@ -176,3 +176,53 @@ def test_a_closed_server_refuses():
     server.close()
     (found,) = server.submit_many([call(Answers(0), "late")])
     assert isinstance(found, TritonError)
+
+
+# -- the next steps of a batch ------------------------------------------------------------------------
+
+TWO_STEPS = ensemble_text(
+    ("first", {"IN": "X"}, {"OUT": "T"}),
+    ("second", {"IN": "T"}, {"OUT": "Y"}),
+    inputs={"X": "FP32[4]"},
+    outputs={"Y": "FP32[4]"},
+)
+
+
+def test_what_was_one_batch_in_one_step_is_one_batch_in_the_next(server: Server, gate: Gate):
+    server.load(BATCHING, gated(Gate(is_open=True)), name="first")
+    server.load(BATCHING, gated(gate), name="second")
+    server.load(TWO_STEPS, name="e")
+    gate.open()
+    answers = Answers(6)
+    send(server, [call(answers, str(n), "e", {"X": row(float(n))}) for n in range(6)])
+    waited(answers.all)
+    assert gate.batches == [["0", "1", "2", "3", "4", "5"]]
+    assert [answers.found[str(n)].outputs["Y"][0, 0] for n in range(6)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_callback_may_wait_for_a_request_of_its_own_batch(server: Server):
+    """The next step of the one is sent before the other's callback blocks the thread."""
+    gate = Gate()
+    server.load(BATCHING, gated(gate), name="busy")
+    server.load(BATCHING, gated(Gate(is_open=True)), name="second")
+    server.load(
+        ensemble_text(
+            ("busy", {"IN": "X"}, {"OUT": "T"}),
+            ("second", {"IN": "T"}, {"OUT": "Y"}),
+            inputs={"X": "FP32[4]"},
+            outputs={"Y": "FP32[4]"},
+        ),
+        name="both",
+    )
+    blocker = server.submit("busy", {"IN": ones()})
+    gate.wait_entered()
+    ensemble = server.submit("both", {"X": row(3.0)})
+    seen: list[float] = []
+    plain = server.submit("busy", {"IN": ones()})
+    plain.add_done_callback(lambda _: seen.append(ensemble.result(WAIT_S)["Y"][0, 0]))
+    gate.open()
+    blocker.result(WAIT_S)
+    plain.result(WAIT_S)
+    assert ensemble.result(WAIT_S)["Y"][0, 0] == 3
+    server.infer("busy", {"IN": ones()})  # its instance is through with the callback
+    assert seen == [3]

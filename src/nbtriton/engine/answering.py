@@ -36,10 +36,12 @@ class Owed:
         self._gathered.setdefault((function, key), []).append(item)
 
     def pay(self) -> None:
-        """Do what is owed."""
-        for (function, key), items in self._gathered.items():
+        """Do what is owed so far: at the end, or before a callback waits for what may need it."""
+        gathered, self._gathered = self._gathered, {}
+        calls, self._calls = self._calls, []
+        for (function, key), items in gathered.items():
             function(key, items)
-        for call in self._calls:
+        for call in calls:
             call()
 
 

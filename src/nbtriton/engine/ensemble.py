@@ -15,7 +15,7 @@ from typing import NamedTuple
 from nbtriton.backends.base import Response
 from nbtriton.config import ModelConfig
 from nbtriton.engine.admission import Interface
-from nbtriton.engine.answering import together
+from nbtriton.engine.answering import Owed, answering, together
 from nbtriton.engine.inflight import StepGate
 from nbtriton.engine.request import BARE_FINAL, InferenceRequest
 from nbtriton.engine.result import RequestTiming
@@ -87,6 +87,16 @@ class EnsembleRuntime(Runtime):
         request.enqueued_ns = monotonic_ns()
         flight.begin()
         return True
+
+    def submit_many(self, requests: Sequence[InferenceRequest]) -> Sequence[bool | TritonError]:
+        """Accept requests that are there at the same moment; their first steps go together."""
+        outer = answering.owed
+        owed = answering.owed = Owed()
+        try:
+            return super().submit_many(requests)
+        finally:
+            answering.owed = outer
+            owed.pay()
 
     def _muster(self) -> _Crew:
         """Hold the versions that serve the steps now.

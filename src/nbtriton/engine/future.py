@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.engine.answering import answering
 from nbtriton.engine.shield import MAIN_THREAD, shield, wait_in_slices
 from nbtriton.engine.waits import executing, waits
 from nbtriton.errors import CancelledError, TritonError
@@ -145,6 +146,8 @@ class InferenceFuture:
         self._waiters.append(lock)
         if self._done:  # resolved in between: whoever resolves looks at the waiters afterwards
             return
+        if answering.owed is not None:  # a callback waits: perhaps for what is to follow from it
+            answering.owed.pay()
         timeout = None if timeout_s is None else max(0.0, timeout_s)
         on_main = get_ident() == MAIN_THREAD
         depth = shield.depth
