@@ -55,7 +55,9 @@ def ours(repository: str) -> Iterator[str]:
         sys.executable, "-m", "nbtriton", "serve", f"--model-repository={repository}",
         "--grpc-port=0", "--allow-http=false", "--allow-metrics=false", *FLAGS,
     ]  # fmt: skip
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    # In a session of its own, as the reference's: Linux shares a busy processor out by sessions, and
+    # perf_analyzer is in this one.
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stderr is not None
     try:
         for line in process.stderr:
