@@ -27,7 +27,16 @@ from nbtriton.frontends.tracing import TraceValues, Tracing
 if TYPE_CHECKING:
     from nbtriton.engine import Server
 
-__all__ = ["Control", "Endpoints", "Limits", "Service", "serve"]
+__all__ = [
+    "Control",
+    "Endpoints",
+    "Limits",
+    "LogSettings",
+    "MetricsConfig",
+    "Service",
+    "TraceValues",
+    "serve",
+]
 
 
 class Endpoints:
