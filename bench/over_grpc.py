@@ -21,17 +21,22 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+
+import tritonclient.grpc
 
 import nbtriton
 from doubling import CONFIG, MODEL
 from nbtriton.errors import TritonError
 from nbtriton.repository.reference import Reference, ensure_reference
+from over_http import cpu_s, spread
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SIDES = ("nbtriton", "tritonserver")
+# Inferences a second, median latency in us, and the server's processor time a request in us.
+Measured = tuple[float, float, float]
 
 
 # tritonserver 2.51 dies of SIGSEGV (in TRITONSERVER_InferenceRequestDelete) within a second of 32
@@ -49,8 +54,8 @@ LOADS = {
 
 
 @contextlib.contextmanager
-def ours(repository: str) -> Iterator[str]:
-    """Run `nbtriton serve` over the repository; gives its address."""
+def ours(repository: str) -> Iterator[tuple[str, int]]:
+    """Run `nbtriton serve` over the repository; gives its address and process."""
     command = [
         sys.executable, "-m", "nbtriton", "serve", f"--model-repository={repository}",
         "--grpc-port=0", "--allow-http=false", "--allow-metrics=false", *FLAGS,
@@ -66,24 +71,26 @@ def ours(repository: str) -> Iterator[str]:
                 break
         else:
             sys.exit("nbtriton did not start")
-        yield found[1]
+        yield found[1], process.pid
     finally:
         process.terminate()
         process.communicate(timeout=40)
 
 
-def spread(values: Sequence[float]) -> str:
-    if not values:
-        return "gave up"
-    return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
+def answered(url: str) -> int:
+    """Return how many requests a server has answered so far."""
+    with tritonclient.grpc.InferenceServerClient(url) as client:
+        statistics = client.get_inference_statistics("double")
+        return int(statistics.model_stats[0].inference_stats.success.count)
 
 
 def measure(
-    reference: Reference, url: str, load: Sequence[str], interval_ms: int
-) -> tuple[float, float] | None:
-    """Return inferences a second and the median latency in us; None if perf_analyzer gave up."""
+    reference: Reference, url: str, pid: int, load: Sequence[str], interval_ms: int
+) -> Measured | None:
+    """Drive one server; None if perf_analyzer gave up."""
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch, "report.csv")
+        before_s, before = cpu_s(pid), answered(url)
         try:
             done = reference.perf_analyzer(
                 "-m", "double", "-i", "grpc", "-u", url, *load,
@@ -96,13 +103,14 @@ def measure(
         if done.returncode or not report.exists():
             return None
         (row,) = csv.DictReader(report.read_text().splitlines())
-    return float(row["Inferences/Second"]), float(row["p50 latency"])
+    spent_us = (cpu_s(pid) - before_s) / (answered(url) - before) * 1e6
+    return float(row["Inferences/Second"]), float(row["p50 latency"]), spent_us
 
 
 def rounds(
     reference: Reference, count: int, interval_ms: int, loads: dict[str, Sequence[str]]
-) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+) -> dict[str, dict[str, list[Measured]]]:
+    found: dict[str, dict[str, list[Measured]]] = {}
     with tempfile.TemporaryDirectory() as repository:
         folder = Path(repository, "double", "1")
         folder.mkdir(parents=True)
@@ -112,24 +120,17 @@ def rounds(
             for load, arguments in loads.items():
                 # A server of its own for each load: one that died of it spoils no other.
                 with reference.server(repository, *FLAGS) as theirs:
-                    sides: list[tuple[str, Callable[[], tuple[float, float] | None]]] = [
-                        ("nbtriton", lambda a=arguments: measure(reference, mine, a, interval_ms)),
-                        (
-                            "tritonserver",
-                            lambda a=arguments, url=theirs.grpc_url: measure(
-                                reference, url, a, interval_ms
-                            ),
-                        ),
-                    ]
+                    servers = (mine, (theirs.grpc_url, theirs.process.pid))
                     for number in range(1, count + 1):
-                        for name, run in sides:
-                            got = run()
-                            text = "gave up" if got is None else f"{got[0]:10,.0f} infer/s"
+                        got = [measure(reference, *one, arguments, interval_ms) for one in servers]
+                        for name, one in zip(SIDES, got, strict=True):
+                            text = "gave up" if one is None else f"{one[0]:10,.0f} infer/s  p50 {one[1]:8,.0f} us  {one[2]:5,.0f} us of processor time a request"  # fmt: skip
                             print(
                                 f"round {number}/{count}  {load:<15} {name:<13} {text}", flush=True
                             )
-                            if got is not None:
-                                found.setdefault(load, {}).setdefault(name, []).append(got)
+                        if None not in got:
+                            for name, one in zip(SIDES, got, strict=True):
+                                found.setdefault(load, {}).setdefault(name, []).append(one)
     return found
 
 
@@ -147,17 +148,22 @@ def main() -> int:
     loads = {name: load for name, load in LOADS.items() if re.search(arguments.only, name)}
     found = rounds(reference, arguments.rounds, arguments.interval_ms, loads)
     print(
-        f"\nmedian (and spread) of {arguments.rounds} rounds, inferences a second over gRPC, the same model.py"
+        f"\nmedian (and spread) of {arguments.rounds} rounds over gRPC, the same model.py\n"
+        f"{'':33}{'nbtriton':>26}{'tritonserver':>26}  ratio"
     )
-    print(f"{'':17}{'nbtriton':>26}{'tritonserver':>26}{'ratio':>9}")
-    ratios = {}
-    for load, sides in found.items():
-        mine, theirs = ([infer for infer, _ in sides.get(name, ())] for name in SIDES)
-        if not mine or not theirs:
-            print(f"{load:<17}{spread(mine):>26}{spread(theirs):>26}")
+    ratios: dict[str, dict[str, float]] = {}
+    for load in loads:
+        if load not in found:
+            print(f"{load}: no round in which both were measured")
             continue
-        ratios[load] = statistics.median(mine) / statistics.median(theirs)
-        print(f"{load:<17}{spread(mine):>26}{spread(theirs):>26}{ratios[load]:>8.2f}x")
+        for place, what in enumerate(("infer/s", "p50 us", "processor us")):
+            mine, real = ([row[place] for row in found[load][name]] for name in SIDES)
+            each = [a / b if place == 0 else b / a for a, b in zip(mine, real, strict=True)]
+            ratio = ratios.setdefault(load, {})[what] = statistics.median(each)
+            print(
+                f"{load:<17}{what:<16}{spread(mine):>26}{spread(real):>26}  {ratio:.2f}x, "
+                f"{min(each):.2f} to {max(each):.2f}"
+            )
     RESULTS.mkdir(exist_ok=True)
     now = datetime.now(UTC)
     target = RESULTS / f"grpc-{now:%Y%m%d-%H%M%S}.json"
