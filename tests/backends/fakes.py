@@ -92,9 +92,8 @@ class Future:
         else:
             self._callbacks.append(callback)
 
-    def cancel(self):
+    def ask_to_end(self):
         self.cancelled = True
-        return True
 
 
 class Server:

@@ -69,7 +69,7 @@ NAMES = {
     "cancelled-ensembles": "tests/engine/test_futures.py::test_X6_cancelling_an_ensemble_drops_its_waiting_step",
     "bls-deadlock": "tests/engine/test_waits.py::test_two_models_that_call_each_other_are_told",
     "bls-stream-errors": CASE,
-    "bls-cancel": "tests/backends/test_bls.py::test_an_iterator_can_be_cancelled",
+    "bls-cancel": "tests/engine/test_bls_cancel.py::test_the_model_that_is_called_decides",
     # Traces
     "trace-receiving": "tests/frontends/test_tracing.py::test_times_are_in_order",
     "trace-details": "tests/frontends/test_tracing.py::test_a_hit_of_the_cache_computes_nothing",

@@ -115,6 +115,17 @@ class InferenceFuture:
                 request.cancel()
             return True
 
+    def ask_to_end(self) -> None:
+        """Tell the model that no more is wanted, and go on taking what it sends.
+
+        A request that still waits is dropped. A model that executes sees `is_cancelled`, and may end
+        early or not.
+        """
+        with shield:
+            request = self._request
+            if request is not None:
+                request.cancel()
+
     def __await__(self) -> Generator[Any, None, InferenceResult]:
         return self._as_asyncio().__await__()
 

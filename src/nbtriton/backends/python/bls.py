@@ -11,13 +11,14 @@ from queue import SimpleQueue
 from typing import Any
 
 from nbtriton.backends.base import Response, ServerHandle
-from nbtriton.backends.python.errors import TritonError, TritonModelException
+from nbtriton.backends.python.errors import TritonError, TritonErrorCode, TritonModelException
 from nbtriton.backends.python.loop import mark_answer, only_awaits_answers
 from nbtriton.backends.python.requests import InferenceRequest, MemoryType, PreferredMemory
 from nbtriton.backends.python.responses import InferenceResponse
 from nbtriton.backends.python.running import current, current_server
 from nbtriton.backends.python.tensor import Tensor, wire_array
 from nbtriton.backends.python.text import as_text
+from nbtriton.errors import CancelledError
 from nbtriton.errors import TritonError as EngineError
 from nbtriton.tensors import Array, is_on_device, to_numpy, to_torch
 
@@ -68,9 +69,12 @@ class ResponseIterator:
         return response
 
     def cancel(self) -> None:
-        """Tell the target that nobody waits any more; the iterator still ends by itself."""
+        """Tell the target that no more is wanted; the iterator still ends by itself.
+
+        A target that honours it ends with an error of the code CANCELLED.
+        """
         if self._future is not None:
-            self._future.cancel()
+            self._future.ask_to_end()
 
     def _on_response(self, response: Response | None, final: bool) -> None:
         if self._ended:
@@ -85,7 +89,7 @@ class ResponseIterator:
             return
         error = future.exception()
         if error is not None:
-            self._put(_failed(str(getattr(error, "message", error))))
+            self._put(_failed(str(getattr(error, "message", error)), _code(error)))
         self._end()
 
     def _end(self) -> None:
@@ -292,9 +296,15 @@ def _late_text(error: BaseException) -> str:
     return error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
 
 
-def _failed(message: str) -> InferenceResponse:
-    # Always INTERNAL, whatever the target's own status was: so does Triton (B-60).
-    return InferenceResponse([], TritonError(message, TritonError.INTERNAL))
+def _failed(message: str, code: TritonErrorCode = TritonErrorCode.INTERNAL) -> InferenceResponse:
+    return InferenceResponse([], TritonError(message, code))
+
+
+def _code(error: BaseException) -> TritonErrorCode:
+    # INTERNAL, whatever the target's own status was: so does Triton (B-60). But whoever cancels a
+    # call wants to tell that from a failure.
+    cancelled = isinstance(error, CancelledError)
+    return TritonErrorCode.CANCELLED if cancelled else TritonErrorCode.INTERNAL
 
 
 def _from_result(result: Any, request: InferenceRequest) -> InferenceResponse:
@@ -303,7 +313,7 @@ def _from_result(result: Any, request: InferenceRequest) -> InferenceResponse:
 
 def _from_response(response: Response, preferred: PreferredMemory | None) -> InferenceResponse:
     if response.error is not None:
-        return _failed(response.error.message)
+        return _failed(response.error.message, _code(response.error))
     return _respond(response.outputs, response.parameters, preferred)
 
 
