@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
 import nbtriton as nt
 from nbtriton.cli import main
 from nbtriton.errors import (
+    CancelledError,
     InvalidArgumentError,
     NotFoundError,
     TritonError,
@@ -164,6 +166,23 @@ def test_a_request_is_ended_once_and_threads_go_with_the_server(urls, protocol):
             remote.infer("double", {"IN": np.ones((9, 4), np.float32)})
     left = {t for t in set(threading.enumerate()) - before if t.name.startswith("nbtriton-perf")}
     assert not left
+
+
+def test_a_server_that_never_answers_is_left():
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        remote = remote_server(f"127.0.0.1:{deaf.getsockname()[1]}")
+        request = {"IN": np.ones((1, 4), np.float32)}
+        first, second = (remote.submit("double", request) for _ in range(2))
+        connection, _ = deaf.accept()
+        with connection:
+            assert connection.recv(1)  # it was sent
+            assert first.cancel()
+            assert isinstance(first.exception(), CancelledError)
+            ended = threading.Event()
+            second.add_done_callback(lambda _: ended.set())
+            remote.close()
+            assert ended.is_set()
+            assert isinstance(second.exception(), UnavailableError)
 
 
 def test_what_makes_no_sense_is_refused(urls):

@@ -6,7 +6,9 @@ sent again and again, so a measurement is about the server and the way to it.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -230,6 +232,7 @@ class _Http(RemoteServer):
         self._lock = threading.Lock()
         self._free = 0  # senders that wait for a job, less the jobs that wait for a sender
         self._senders: list[threading.Thread] = []
+        self._lines: list[_Line] = []
 
     def config(self, name: str, version: int = -1) -> ModelConfig:
         known = {field.name for field in ModelConfig.DESCRIPTOR.fields}
@@ -245,7 +248,7 @@ class _Http(RemoteServer):
     def infer(self, name: str, inputs: Request, /) -> None:
         line = getattr(self._local, "line", None)
         if line is None:
-            line = self._local.line = _Line(self.url)
+            line = self._local.line = self._line()
         line.send(self._bytes(name, inputs))
 
     def submit(self, name: str, inputs: Request, /) -> Pending:
@@ -266,18 +269,27 @@ class _Http(RemoteServer):
     def close(self) -> None:
         for _ in self._senders:
             self._jobs.put(None)
+        for line in self._lines:  # a server may never answer
+            line.end()
         for sender in self._senders:
             sender.join()
         self._senders.clear()
+        self._lines.clear()
 
     def _encode(self, name: str, inputs: Request) -> _Message:
         body, size = encode_infer(inputs)
         return _Message(infer_path(name), body, {"Inference-Header-Content-Length": str(size)})
 
-    def _send_all(self) -> None:
+    def _line(self) -> _Line:
         line = _Line(self.url)
+        self._lines.append(line)
+        return line
+
+    def _send_all(self) -> None:
+        line = self._line()
         while (job := self._jobs.get()) is not None:
             sent, message = job
+            sent.stop = line.abort
             error: TritonError | None = None
             try:
                 line.send(message)
@@ -286,8 +298,8 @@ class _Http(RemoteServer):
             # First: the one who hears of the end may send the next request at once.
             with self._lock:
                 self._free += 1
+            sent.stop = None
             sent.end(error)
-        line.close()
 
 
 class _Message:
@@ -305,10 +317,15 @@ class _Line:
     def __init__(self, url: str) -> None:
         self._url = url
         self._connection = http.client.HTTPConnection(url, timeout=_TIMEOUT_S)
+        self._ended = False
 
     def send(self, message: _Message) -> None:
         """Send a request and read its answer; raises what it says if it is none of 200."""
         try:
+            if self._connection.sock is None:
+                self._connection.connect()
+            if self._ended:  # while it connected: there was nothing to be ended yet
+                raise ConnectionAbortedError("the connection was closed here")
             self._connection.request("POST", message.path, message.body, dict(message.headers))
             response = self._connection.getresponse()
             body = response.read()
@@ -318,5 +335,15 @@ class _Line:
         if response.status != 200:
             raise error_of(response.status, body)
 
-    def close(self) -> None:
+    def end(self) -> None:
+        """Close the connection for good."""
+        self._ended = True
+        self.abort()
+
+    def abort(self) -> None:
+        """Close the connection, whoever waits for an answer on it; the next request opens it anew."""
+        found = self._connection.sock
+        if found is not None:
+            with contextlib.suppress(OSError):  # it has just ended by itself
+                found.shutdown(socket.SHUT_RDWR)
         self._connection.close()
