@@ -489,6 +489,17 @@ def test_W4_a_failing_sample_fails_the_load(server: Server):
     assert not [t.name for t in threading.enumerate() if t.name.startswith("nbtriton-m")]
 
 
+@pytest.mark.parametrize(("limit", "size"), [(2, 3), (0, 2)])
+def test_W4b_a_sample_that_no_batch_holds_fails_the_load(server: Server, limit: int, size: int):
+    config = warm(f"batch_size: {size} {ZERO}").replace("size: 8", f"size: {limit}")
+    seen: list = []
+    with pytest.raises(LoadError) as caught:
+        server.load(config, watching(seen), name="m")
+    refused = f"batch size {size} for 'm_0', max allowed is {limit}; "
+    assert f"failed to run warmup sample 'w': {refused * size}" in caught.value.message
+    assert seen == []
+
+
 def test_a_handle_is_the_model_by_name(server: Server):
     handle = server.load(echo(), plus(1), name="m")
     assert handle(IN=row(1))["OUT"][0, 0] == 2

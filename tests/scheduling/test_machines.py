@@ -7,6 +7,7 @@ many steps the walk takes of each scheduler; a million: ``python -m tests.schedu
 from __future__ import annotations
 
 import os
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,6 +25,8 @@ from tests.scheduling.driver import Pair, random_settings
 from tests.scheduling.flow import random_flow
 from tests.scheduling.order import Line
 from tests.scheduling.reference import FAILS
+from tests.scheduling.sequence_oracle import US, SequencePair
+from tests.scheduling.sequence_oracle import random_settings as random_sequences
 from tests.scheduling.walk import EPISODES, walk
 
 # In fewer steps not every reason comes up.
@@ -65,6 +68,20 @@ EXPECTED = {
     },
     "ensemble_episode": {"decoupled", "failed", "one wave"},
     "order_episode": set(),
+    # Of both strategies, direct and oldest.
+    "sequence_episode": {
+        "cancelled",
+        "max_batch_size",
+        "max_queue_delay",
+        "minimum_slot_utilization",
+        "preferred_batch_size",
+        "removed",
+        "sequence_ready",
+        "sequence_rule",
+        "stopped",
+        "timeout",
+    },
+    "limiter_episode": set(),
 }
 
 
@@ -131,6 +148,75 @@ class BatcherMachine(RuleBasedStateMachine):
         self.pair.tick()
 
     @precondition(lambda self: self.pair.waiting)
+    @rule()
+    def clear(self):
+        self.pair.clear()
+
+    def teardown(self):
+        if hasattr(self, "pair"):
+            self.pair.drain()
+
+
+class SequenceMachine(RuleBasedStateMachine):
+    """Requests of sequences come, in order or not; instances of either strategy come and go."""
+
+    @initialize(seed=st.integers(0, 10_000), instances=st.integers(1, 3))
+    def begin(self, seed: int, instances: int) -> None:
+        self.pair = SequencePair(random_sequences(Random(seed)), instances)
+
+    @rule(
+        name=st.sampled_from([0, 1, 2, 3, 4, "a", "b"]),
+        flags=st.integers(0, 3),
+        timeout=st.sampled_from([0, 0, 30, 2000]),
+        shape=st.integers(0, 1),
+    )
+    def submit(self, name, flags, timeout, shape):
+        self.pair.submit(name, flags, timeout * US, shape)
+
+    @rule(
+        name=st.integers(1, 4),
+        length=st.integers(1, 5),
+        ends=st.booleans(),
+        shape=st.integers(0, 1),
+    )
+    def submit_sequence(self, name, length, ends, shape):
+        for number in range(length):
+            flags = (number == 0) | 2 * (ends and number == length - 1)
+            self.pair.submit(name, flags, 0, shape)
+
+    @precondition(lambda self: self.pair.busy)
+    @rule(pick=st.integers(0, 2), again=st.booleans())
+    def finish(self, pick, again):
+        busy = sorted(self.pair.busy)
+        self.pair.finish(busy[pick % len(busy)], again)
+
+    @precondition(lambda self: self.pair.tickets)
+    @rule(back=st.integers(0, 15))
+    def cancel(self, back):
+        self.pair.cancel(max(0, len(self.pair.tickets) - 1 - back))
+
+    @rule(by=st.sampled_from([0, 20, 200, 3000, 60_000]))
+    def wait(self, by):
+        self.pair.now += by * US
+
+    @rule()
+    def wake(self):
+        wake = self.pair.batcher.wake_at()
+        if wake is not None:
+            self.pair.now = max(self.pair.now, wake)
+        self.pair.tick()
+
+    @precondition(lambda self: len(self.pair.staying) < 4)
+    @rule()
+    def add_instance(self):
+        self.pair.add_instance()
+
+    @precondition(lambda self: self.pair.staying)
+    @rule(pick=st.integers(0, 3))
+    def remove_instance(self, pick):
+        staying = self.pair.staying
+        self.pair.remove_instance(staying[pick % len(staying)])
+
     @rule()
     def clear(self):
         self.pair.clear()
@@ -214,7 +300,9 @@ class OrderMachine(RuleBasedStateMachine):
         self.line.respond(which % len(self.line.open), final=final)
 
 
-@pytest.mark.parametrize("machine", [BatcherMachine, EnsembleMachine, OrderMachine])
+@pytest.mark.parametrize(
+    "machine", [BatcherMachine, SequenceMachine, EnsembleMachine, OrderMachine]
+)
 def test_machine(machine):
     run_state_machine_as_test(
         machine,

@@ -11,11 +11,15 @@ from collections.abc import Callable
 from random import Random
 from time import perf_counter
 
+from tests.scheduling.books import Books
 from tests.scheduling.driver import Pair, random_request, random_settings, random_volume
 from tests.scheduling.flow import random_flow
 from tests.scheduling.order import Line
+from tests.scheduling.sequence_oracle import US, SequencePair
+from tests.scheduling.sequence_oracle import random_settings as random_sequences
 
 EPISODE = 150
+SEQUENCE_EPISODE = 200
 
 
 def batcher_episode(random: Random) -> tuple[int, set[str]]:
@@ -101,6 +105,73 @@ def order_episode(random: Random) -> tuple[int, set[str]]:
     return facts, set()
 
 
+def sequence_episode(random: Random) -> tuple[int, set[str]]:
+    """Walk with one random configuration until nothing is left; facts, and reasons met."""
+    pair = SequencePair(random_sequences(random), random.choice((1, 1, 2, 3)))
+    ids = random.choice((2, 5, 12))
+    load = random.choice((0.3, 0.5, 0.75))
+    for _ in range(SEQUENCE_EPISODE):
+        chance = random.random()
+        wake = pair.batcher.wake_at()
+        if chance < load:
+            name = random.randrange(ids + 1)
+            if random.random() < 0.9:  # most clients know what they do
+                flags = (0 if name in pair.live else 1) | 2 * (random.random() < 0.3)
+            else:
+                flags = random.randrange(4)
+            timeout = random.choice((0, 0, 0, 50, 1000)) * US
+            size = 2 if random.random() < 0.01 else 1
+            pair.submit(name, flags, timeout, random.choice((0, 0, 0, 1)), size)
+        elif chance < load + 0.12 and pair.busy:
+            pair.finish(random.choice(list(pair.busy)), random.random() < 0.5)
+        elif chance < load + 0.16 and pair.tickets:
+            pair.cancel(random.randrange(max(0, len(pair.tickets) - 20), len(pair.tickets)))
+        elif chance < load + 0.162:
+            pair.clear()
+        elif chance < load + 0.17 and len(pair.staying) < 4:
+            pair.add_instance()
+        elif chance < load + 0.18 and pair.staying:  # the last one too
+            pair.remove_instance(random.choice(pair.staying))
+        elif wake is not None and random.random() < 0.5:
+            pair.now = max(pair.now, wake)
+            pair.tick()
+        else:  # late timers too: the next fact may come long after `wake_at`
+            pair.now += random.choice((0, 1, 40, 200, 1000, 40_000)) * US
+            if wake is not None and wake <= pair.now and random.random() < 0.5:
+                pair.tick()
+    pair.drain()
+    return pair.facts, pair.reasons
+
+
+def limiter_episode(random: Random) -> tuple[int, set[str]]:
+    """Let instances of random needs come, go and work."""
+    books = Books(random)
+
+    def add() -> None:
+        names = [name for name in Books.NAMES if random.random() < 0.6]
+        books.add(
+            [(name, random.randint(1, 4)) for name in names],
+            random.randrange(2),
+            random.choice((0, 1, 1, 2, 5)),
+        )
+
+    for _ in range(random.randint(2, 6)):
+        add()
+    for _ in range(250):
+        chance = random.random()
+        idle = [key for key in books.members if key not in books.running]
+        if chance < 0.03:
+            add()
+        elif chance < 0.06 and books.members:
+            books.remove(random.choice(list(books.members)))
+        elif chance < 0.5 and idle:
+            books.stage(random.choice(idle))
+        elif books.running:
+            books.release(random.choice(list(books.running)), random.random() < 0.6)
+    books.drain()
+    return books.facts, set()
+
+
 def walk(episode: Callable[[Random], tuple[int, set[str]]], steps: int, seed: int = 0):
     """Walk at least so many steps; answer how many there were, and what was met."""
     done = 0
@@ -129,7 +200,13 @@ def main() -> None:
         print(f"{episode.__name__}: {done} steps in {took:.1f} s", *sorted(met))
 
 
-EPISODES = (batcher_episode, ensemble_episode, order_episode)
+EPISODES = (
+    batcher_episode,
+    sequence_episode,
+    ensemble_episode,
+    order_episode,
+    limiter_episode,
+)
 
 if __name__ == "__main__":
     main()

@@ -36,19 +36,22 @@ def warm_up(runtime: Runtime, context: InstanceContext, model: BackendInstance) 
             continue
         inputs = {name: _data(runtime, context, name, spec) for name, spec in sample.inputs.items()}
         for _ in range(max(1, sample.count)):
-            _run(runtime, model, sample, inputs)
+            _run(runtime, context.name, model, sample, inputs)
 
 
-def _run(runtime: Runtime, model: BackendInstance, sample: Any, inputs: dict[str, Array]) -> None:
+def _run(
+    runtime: Runtime, instance: str, model: BackendInstance, sample: Any, inputs: dict[str, Array]
+) -> None:
     requests = [runtime.admit(inputs) for _ in range(sample.batch_size)]
     timer = Timer()
     start = monotonic_ns()
     errors: list[str] = []
     try:
+        _check_size(len(requests), instance, runtime.interface.max_batch_size)
         responses = model.execute(requests, timer) or []
         errors = [str(r.error) for r in responses if r is not None and r.error is not None]
     except Exception as error:
-        errors = [str(error)]
+        errors = [str(error)] * len(requests)  # Triton answers each of them with it
     end = monotonic_ns()
     if errors:
         raise InternalError(
@@ -60,6 +63,12 @@ def _run(runtime: Runtime, model: BackendInstance, sample: Any, inputs: dict[str
     runtime.statistics.execution(
         count, began - start, ended - began, end - ended, count, count, count * (end - start)
     )
+
+
+def _check_size(size: int, instance: str, limit: int) -> None:
+    """Refuse what a backend refuses: the configuration's own check lets it pass (W4b)."""
+    if size > max(1, limit):
+        raise InternalError(f"batch size {size} for '{instance}', max allowed is {limit}")
 
 
 def _data(runtime: Runtime, context: InstanceContext, name: str, spec: Any) -> Array:

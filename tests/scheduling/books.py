@@ -1,0 +1,123 @@
+"""A rate limiter beside lists that are searched from end to end; shared by walk and state machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from nbtriton.scheduling import RateLimiter, ResourceNeed, ResourceShortage
+
+
+def needs(*resources: tuple[str, int]) -> list[ResourceNeed]:
+    """Write ``("X", 2)`` for a device resource, ``("@X", 2)`` for a global one."""
+    return [ResourceNeed(name.lstrip("@"), count, name[0] == "@") for name, count in resources]
+
+
+class Books:
+    """The limiter beside lists that are searched from end to end on every step."""
+
+    NAMES = ("X", "Y", "@G")
+
+    def __init__(self, random: Random) -> None:
+        limits = None
+        if random.random() < 0.3:
+            limits = {(name.lstrip("@"), None): random.randint(2, 6) for name in self.NAMES}
+        self.size = {name: count for (name, _), count in (limits or {}).items()}
+        self.limiter = RateLimiter(limits)
+        self.members: dict[int, tuple[dict[tuple[str, int], int], int]] = {}
+        self.executions: Counter[int] = Counter()
+        self.staged: list[tuple[int, int, int]] = []  # order, when staged, who
+        self.running: set[int] = set()
+        self.leaving: set[int] = set()  # removed while they held their resources
+        self.count = 0
+        self.facts = 0
+        self.waits: Counter[int] = Counter()
+
+    def add(self, resources: list[tuple[str, int]], device: int, priority: int) -> None:
+        self.count += 1
+        key = self.count
+        pools = {
+            (name.lstrip("@").lower(), -1 if name[0] == "@" else device): count
+            for name, count in resources
+        }
+        impossible = [
+            name for name, count in resources if self.size and self.size[name.lstrip("@")] < count
+        ]
+        if impossible:
+            with pytest.raises(ResourceShortage):
+                self.limiter.add(key, needs(*resources), device, priority)
+            self._compare([])
+            return
+        self.members[key] = (pools, max(1, priority))
+        self._compare(self.limiter.add(key, needs(*resources), device, priority))
+
+    def stage(self, key: int) -> None:
+        self._stage(key)
+        self._compare(self.limiter.stage(key))
+
+    def release(self, key: int, more: bool) -> None:
+        self.running.remove(key)
+        self.executions[key] += 1
+        if key in self.leaving:
+            self.leaving.remove(key)
+            del self.members[key]
+        elif more:
+            self._stage(key)
+        self._compare(self.limiter.release(key, more=more))
+
+    def remove(self, key: int) -> None:
+        if key in self.running:
+            self.leaving.add(key)
+        else:
+            del self.members[key]
+        self.staged = [entry for entry in self.staged if entry[2] != key]
+        self._compare(self.limiter.remove(key))
+
+    def drain(self) -> None:
+        while self.running:
+            self.release(min(self.running), False)
+        assert not self.leaving
+        assert not self.staged, "somebody waits though everything is free"
+        assert all(used == 0 for used, _ in self.limiter.pools().values())
+
+    def _stage(self, key: int) -> None:
+        if key not in [entry[2] for entry in self.staged]:
+            self.count += 1
+            order = self.executions[key] * self.members[key][1]
+            self.staged.append((order, self.count, key))
+
+    def _compare(self, granted: list[int]) -> None:
+        self.facts += 1
+        expected = []
+        while self.staged:
+            head = min(self.staged)
+            pools, _ = self.members[head[2]]
+            used, size = self._used(), self._sizes()
+            if any(used[pool] + count > size[pool] for pool, count in pools.items()):
+                break
+            self.staged.remove(head)
+            self.running.add(head[2])
+            expected.append(head[2])
+        assert granted == expected
+        assert self.limiter.pools() == {
+            pool: (self._used()[pool], size) for pool, size in self._sizes().items()
+        }
+        # Nobody is granted more than there is; a pool that shrank meanwhile only drains.
+        for key in granted:
+            for pool in self.members[key][0]:
+                held, size = self.limiter.pools()[pool]
+                assert held <= size
+
+    def _used(self) -> Counter[tuple[str, int]]:
+        return sum((Counter(self.members[key][0]) for key in self.running), Counter())
+
+    def _sizes(self) -> dict[tuple[str, int], int]:
+        sizes: dict[tuple[str, int], int] = {}
+        for pools, _ in self.members.values():
+            for pool, count in pools.items():
+                sizes[pool] = max(sizes.get(pool, 0), count)
+        if self.size:
+            sizes = {(name, d): self.size["G" if d == -1 else name.upper()] for name, d in sizes}
+        return sizes
