@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -112,13 +113,13 @@ def see_doubled(title: str, post: Request) -> None:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask it to end, then end it and all it started."""
+    """Ask it to end, then end all that it started: workers outlive some of them."""
     process.terminate()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(20)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        process.wait()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def figure(other: Other, where: Where, connections: int) -> Figure:
