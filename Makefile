@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # Jupyter refuses to run as root unless told; in a container one often is.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # As `python -m bench --list` has them.
-BENCHES := kernel ensemble bls large strings torch batching scale import memory others threads
+BENCHES := kernel ensemble bls large http grpc strings torch batching scale import memory others threads
 INPUTS := pyproject.toml constraints.txt scripts/environment.py
 
 export PYTHONUNBUFFERED := 1
@@ -16,14 +16,14 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test bench $(BENCHES:%=bench-%) bench-http bench-grpc bench-history examples fmt pin clean python
+.PHONY: help demo lab test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page examples fmt pin clean python
 
 help:
 	@echo "make demo    run the quickstart notebook, print its table, leave build/01_quickstart.html"
 	@echo "make lab     open the notebooks in JupyterLab"
 	@echo "make test    style, types, layers and the whole test suite"
 	@echo "make bench   what everything costs, beside the real server or a bare loop; one of them:"
-	@echo "             make $(BENCHES:%=bench-%) bench-stages bench-http bench-grpc"
+	@echo "             make $(BENCHES:%=bench-%) bench-stages"
 	@echo "             (BENCH_FLAGS=\"--rounds 9 --short\")"
 	@echo "             make bench-history shows the past, make bench-page writes docs/performance.md"
 	@echo "make examples"
@@ -64,7 +64,7 @@ test: $(VENV)/.test $(VENV)/.browser
 	@$(BIN)/python -m nbtriton.repository.reference || echo "The tests against the real server will skip."
 	@NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" sh scripts/test.sh $(BIN) $(PYTEST_FLAGS)
 
-bench: $(BENCHES:%=bench-%) bench-stages bench-http bench-grpc
+bench: $(BENCHES:%=bench-%) bench-stages
 
 $(BENCHES:%=bench-%): bench-%: $(VENV)/.test
 	@$(BIN)/python -m bench $* $(BENCH_FLAGS)
@@ -78,12 +78,6 @@ bench-history: $(VENV)/.test
 # docs/performance.md, from the newest results.
 bench-page: $(VENV)/.test
 	@$(BIN)/python -m bench.page
-
-bench-http: $(VENV)/.test
-	@$(BIN)/python bench/over_http.py
-
-bench-grpc: $(VENV)/.test
-	@$(BIN)/python bench/over_grpc.py
 
 examples: $(VENV)/.test
 	@$(BIN)/python -m tests.examples $(EXAMPLES_FLAGS)

@@ -20,6 +20,8 @@ BENCHES = {
     "ensemble": "ensemble",
     "bls": "bls",
     "large": "large",
+    "http": "over_http",
+    "grpc": "over_grpc",
     "strings": "strings",
     "torch": "pytorch",
     "batching": "batching",

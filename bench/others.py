@@ -85,10 +85,12 @@ def running(session: Session, other: Other) -> Iterator[Request]:
         env["LD_LIBRARY_PATH"] = ":".join(map(str, libraries))
     ports = free_ports(3)
     program = ROOT / "bench" / "programs" / f"{other.name}_double.py"
-    with (session.folder() / f"{other.name}.log").open("w+") as log:
+    folder = session.folder()
+    with (folder / "log").open("w+") as log:
         process = subprocess.Popen(
             [python, program, *map(str, ports)],
-            env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True,
         )  # fmt: skip
         try:
             post = Request(ports[0], other.path, other.body)

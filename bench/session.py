@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -26,6 +28,8 @@ from nbtriton.repository.reference import (
 __all__ = ["Session"]
 
 T = TypeVar("T")
+# How long a server may take to listen.
+START_S = 30
 
 
 @dataclass
@@ -95,7 +99,10 @@ class Session:
             write(models, folder)
             command = [sys.executable, "-m", "nbtriton", "serve", *flags]
             running = launch(command, folder, os.environ)
-            self._served[key] = self.stack.enter_context(running)
+            server = self.stack.enter_context(running)
+            # Readiness is asked over HTTP, which listens before grpcio is even imported.
+            _wait_for_port(server.grpc_port)
+            self._served[key] = server
         return self._served[key]
 
     def one_at_a_time(self, key: object, start: Callable[[], AbstractContextManager[T]]) -> T:
@@ -126,3 +133,16 @@ class Session:
         except Missing as error:
             return Sides(ours, None, str(error))
         return Sides(ours, lambda: theirs(reference, server))
+
+
+def _wait_for_port(port: int) -> None:
+    """Return once somebody listens there."""
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise Missing(f"nobody listens on port {port}") from error
+            time.sleep(0.05)

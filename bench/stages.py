@@ -163,7 +163,7 @@ def infer_request(port: int) -> Request:
 
 def grpc_request() -> bytes:
     """Return the serialized ModelInferRequest with raw contents."""
-    from tritonclient.grpc import service_pb2
+    from tritonclient.grpc import service_pb2  # type: ignore[import-untyped]
 
     message = service_pb2.ModelInferRequest(
         model_name="noop", raw_input_contents=[X["IN"].tobytes()]

@@ -10,7 +10,10 @@ from statistics import median
 from time import perf_counter_ns
 
 import numpy as np
-from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
+from tritonclient.utils import (  # type: ignore[import-untyped]
+    deserialize_bytes_tensor,
+    serialize_byte_tensor,
+)
 
 from bench.figures import Figure, Measure, Missing, Sides, Wrong, value_at_most
 from bench.models import python_model
