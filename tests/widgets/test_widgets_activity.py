@@ -102,11 +102,18 @@ def test_a_model_loaded_anew_begins_anew():
     assert len(activity.ages_s) == 2
 
 
-def test_a_changed_number_of_instances_begins_anew():
+def test_instances_come_and_go_and_the_others_keep_what_they_did():
     recorder = Recorder()
-    recorder.add(shot(0, model("m")))
-    recorder.add(shot(1, replace(model("m"), instances=(instance(),))))
-    assert len(recorder.models()[0].lanes) == 1
+    for at, busy in ((0, 0), (1, 0.5), (2, 1)):
+        lasting = instance("b", busy_ns=int(busy * SECOND))
+        other = {0: (instance("a"),), 1: (instance("a"),), 2: (instance("c"), instance("d"))}[at]
+        recorder.add(shot(at, replace(model("m"), instances=(*other[:1], lasting, *other[1:]))))
+    (activity,) = recorder.models()
+    assert {lane.name: lane.busy for lane in activity.lanes} == {
+        "c": (0.0, 0.0, 0.0),
+        "b": (0.0, 0.5, 0.5),
+        "d": (0.0, 0.0, 0.0),
+    }
 
 
 def test_unloaded_models_and_other_names_are_not_shown():

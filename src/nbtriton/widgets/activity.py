@@ -7,16 +7,20 @@ import sys
 import threading
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nbtriton.drawing import Lane, ModelActivity, batch_bins, bin_counts
-from nbtriton.engine.snapshot import ModelSnapshot, ServerSnapshot
+from nbtriton.engine.snapshot import InstanceSnapshot, ModelSnapshot, ServerSnapshot
 
 __all__ = ["Recorder", "encode"]
 
 _NS = 1e9
 _RATE_OVER_NS = 2_000_000_000
+
+
+# An instance: its name, kind and device. They come and go while a model serves.
+_Key = tuple[str, str, int]
 
 
 @dataclass(slots=True)
@@ -25,7 +29,7 @@ class _Sample:
 
     at_ns: int
     depth: int
-    busy: tuple[float, ...]  # per instance, share of the time since the sample before
+    busy: Mapping[_Key, float]  # of each instance, share of the time since the sample before
     model: ModelSnapshot
 
 
@@ -73,10 +77,7 @@ class Recorder:
 
     def _append(self, samples: deque[_Sample], model: ModelSnapshot) -> None:
         last = samples[-1] if samples else None
-        if last is not None and (
-            model.inference_count < last.model.inference_count
-            or len(model.instances) != len(last.model.instances)
-        ):
+        if last is not None and model.inference_count < last.model.inference_count:
             samples.clear()  # loaded anew: its counters began again
             last = None
         depth = _depth(model)
@@ -84,9 +85,12 @@ class Recorder:
             depth = max(depth, last.depth)
             samples.pop()
             last = samples[-1]
-        busy = tuple(
-            0.0 if last is None else self._busy(last, model, i) for i in range(len(model.instances))
-        )
+        before = {} if last is None else {_key(one): one for one in last.model.instances}
+        busy = {
+            key: 0.0 if last is None or key not in before else self._busy(last, before[key], now)
+            for now in model.instances
+            for key in (_key(now),)
+        }
         samples.append(_Sample(self._now_ns, depth, busy, model))
         while samples[0].at_ns < self._now_ns - self._span_ns:
             samples.popleft()
@@ -95,9 +99,8 @@ class Recorder:
         """Tell whether the newest sample has not yet lasted a whole step."""
         return self._now_ns - samples[-2].at_ns < self._step_ns
 
-    def _busy(self, last: _Sample, model: ModelSnapshot, i: int) -> float:
-        now, before = model.instances[i], last.model.instances[i]
-        spent = now.busy_ns - before.busy_ns
+    def _busy(self, last: _Sample, before: InstanceSnapshot, now: InstanceSnapshot) -> float:
+        spent = max(0, now.busy_ns - before.busy_ns)
         if not spent and now.batch_size:
             return 1.0  # in the middle of an execution, which is counted when it ends
         return min(1.0, spent / max(1, self._now_ns - last.at_ns))
@@ -144,11 +147,11 @@ class Recorder:
             lanes=tuple(
                 Lane(
                     instance.name,
-                    tuple(sample.busy[i] for sample in samples),
+                    tuple(sample.busy.get(_key(instance), 0.0) for sample in samples),
                     instance.batch_size,
                     instance.executions,
                 )
-                for i, instance in enumerate(model.instances)
+                for instance in model.instances
             ),
             bins=bin_counts(bins, within if recent else model.batch_sizes),
             bins_since="in this time" if recent else "since load",
@@ -159,6 +162,10 @@ class Recorder:
             execution_count=model.execution_count,
             fail_count=model.fail_count,
         )
+
+
+def _key(instance: InstanceSnapshot) -> _Key:
+    return instance.name, instance.kind, instance.device_id
 
 
 def _recent(samples: Sequence[_Sample]) -> tuple[_Sample, _Sample]:
