@@ -176,9 +176,9 @@ CANDIDATES = model("candidates", f"{LONG} oldest {{ max_candidate_sequences: 2 }
 # A full batch waits: nothing can join it, whatever the threads do.
 OLDEST_FIVE = model("oldest_five", "oldest { max_candidate_sequences: 5 }")
 SINGLE = model("single", LONG, mbs=1)
-IDLE = model("idle", "max_sequence_idle_microseconds: 400000", mbs=1)
+IDLE = model("idle", "max_sequence_idle_microseconds: 1500000", mbs=1)
 IDLE_OLDEST = model(
-    "idle_oldest", "max_sequence_idle_microseconds: 400000 oldest { max_candidate_sequences: 1 }"
+    "idle_oldest", "max_sequence_idle_microseconds: 1500000 oldest { max_candidate_sequences: 1 }"
 )
 TWO = model("two", LONG, mbs=2, rest="instance_group { count: 2 kind: KIND_CPU }")
 DELAY = model(
@@ -484,7 +484,7 @@ def test_same_traffic_same_outcome(real: RealSide, ours: OurSide, scenario: Scen
 
 
 @pytest.mark.parametrize("target", [IDLE, IDLE_OLDEST], ids=lambda target: target.name)
-@pytest.mark.parametrize("silence_s", [0.2, 0.8])
+@pytest.mark.parametrize("silence_s", [0.2, 2.0])
 def test_Q9_idle_sequences_end(
     real: RealSide, ours: OurSide, target: Model, silence_s: float
 ) -> None:
@@ -504,7 +504,7 @@ def test_Q9_idle_sequences_give_their_slot_to_the_backlog(
 
     def play(side: RealSide | OurSide) -> list[Answer]:
         answers = side.play(replace(scenario, traffic=scenario.traffic[:3])).answers
-        assert 0.2 <= answers[1].took_s <= 1.5
+        assert 1.0 <= answers[1].took_s <= 5.0
         return answers + side.play(replace(scenario, traffic=scenario.traffic[3:])).answers
 
     assert play(ours) == play(real)
