@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 import struct
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.engine import Server
+from nbtriton.config import as_config, normalize
+from nbtriton.engine import Interface, Server
 from nbtriton.errors import InvalidArgumentError, TritonError
 from nbtriton.frontends.answer import encode_infer, json_elements
 from nbtriton.frontends.classification import classify
@@ -133,6 +134,24 @@ def test_the_last_id_counts_also_in_a_known_text(server: Server, head: str) -> N
         assert (
             decode_infer(body, length, server.interface("one"), MEMORY, plans).options == expected
         )
+
+
+@pytest.mark.parametrize(("datatype", "width"), [("FP64", 64), ("FP32", 32)])
+def test_numbers_in_json_are_the_nearest_ones(datatype: str, width: Literal[32, 64]) -> None:
+    config = as_config(
+        f"""input {{ name: "IN" data_type: TYPE_{datatype} dims: -1 }}
+        output {{ name: "OUT" data_type: TYPE_{datatype} dims: -1 }}"""
+    )
+    interface = Interface(normalize(config, name="numbers"))
+
+    @given(st.lists(st.floats(width=width, allow_nan=False), min_size=1))
+    def come_back(values: list[float]) -> None:
+        tensor = {"name": "IN", "datatype": datatype, "shape": [len(values)], "data": values}
+        body = json.dumps({"inputs": [tensor]}).encode()
+        found = decode_infer(body, len(body), interface, MEMORY).arrays["IN"]
+        assert found.tolist() == values
+
+    come_back()
 
 
 @given(st.floats(width=64))

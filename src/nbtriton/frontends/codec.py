@@ -158,8 +158,9 @@ def decode_infer(
         call.default = OutputRequest("binary")
         call.arrays = arrays_of(interface, [raw_input(interface, body)])
         return call
-    view = body if header_length == len(body) else memoryview(body)[:header_length]
-    document = parse(view)
+    text = text or bytes(data[start : start + header_length])
+    # The last bit of a double is lost when it becomes an FP32.
+    document = parse(text, exact=b"FP64" in text)
     try:
         if type(document) is dict:
             if "id" in document:
@@ -179,7 +180,7 @@ def decode_infer(
         raise
     if call.outputs:
         call.options["outputs"] = tuple(call.outputs)
-    if plans is not None and text:
+    if plans is not None and size:
         plans.learn(text, inputs, size, call)
     return call
 
