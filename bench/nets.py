@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from statistics import median
-from time import perf_counter_ns
+from time import perf_counter, process_time_ns
 
 import torch
 from torch import nn
@@ -76,15 +76,17 @@ NETS = (
 
 
 def rows_per_s(call: Callable[[], object], rows: int, seconds: float) -> float:
-    """Return the throughput of calls in a row, by their median time.
+    """Return the throughput of calls in a row, by their median processor time.
 
-    What the machine does beside them makes single calls very long; the median does not follow.
+    One thread computes, so on a machine with nothing else to do it is the time that passes; on a
+    busy one it is what the call itself costs.
     """
     took: list[int] = []
-    end = perf_counter_ns() + round(seconds * 1e9)
-    while (begin := perf_counter_ns()) < end:
+    end = perf_counter() + seconds
+    while perf_counter() < end:
+        begin = process_time_ns()
         call()
-        took.append(perf_counter_ns() - begin)
+        took.append(process_time_ns() - begin)
     return rows / median(took) * 1e9
 
 
