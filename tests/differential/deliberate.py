@@ -74,6 +74,18 @@ NAMES = {
     "trace-receiving": "tests/frontends/test_tracing.py::test_times_are_in_order",
     "trace-details": "tests/frontends/test_tracing.py::test_a_hit_of_the_cache_computes_nothing",
     "trace-modes": "tests/frontends/test_tracing.py::test_what_makes_no_sense",
+    # Model control
+    "override-paths": (
+        "tests/repository/test_control.py::test_no_configuration_of_a_client_names_files_elsewhere"
+    ),
+    # Metrics
+    "metrics-pinned-pool": "tests/frontends/test_metrics.py::test_there_is_no_pinned_pool",
+    "metrics-quantiles": (
+        "tests/frontends/test_metrics.py::test_a_quantile_is_one_of_the_values_within_a_percent"
+    ),
+    "metrics-without-latencies": (
+        "tests/frontends/test_metrics.py::test_without_sums_of_latencies"
+    ),
     # Response cache
     "cache-key": CASE,
     "cache-errors": CASE,

@@ -293,6 +293,11 @@ def test_without_sums_of_latencies(repository):
     assert samples['nv_inference_request_success{model="plain",version="1"}'] == 1
 
 
+def test_there_is_no_pinned_pool(repository):
+    with ours(repository) as client:
+        assert set(client.samples("nv_pinned_memory_pool").values()) == {0.0}
+
+
 # -- quantiles ---------------------------------------------------------------------------------------
 
 SECOND = 1_000_000_000
