@@ -241,7 +241,8 @@ MESSAGE = "Failed to process the request for model 'm_0_0', message: "
 
 def test_B80_counters(inside):
     def use():
-        counter = pb_utils.MetricFamily("c", "a counter", pb_utils.MetricFamily.COUNTER).Metric()
+        family = pb_utils.MetricFamily("c", "a counter", pb_utils.MetricFamily.COUNTER)
+        counter = family.Metric()
         counter.increment(2)
         counter.increment(0.5)
         return (
@@ -265,7 +266,8 @@ def test_B80_counters(inside):
 
 def test_B81_gauges(inside):
     def use():
-        gauge = pb_utils.MetricFamily("g", "a gauge", pb_utils.MetricFamily.GAUGE).Metric()
+        family = pb_utils.MetricFamily("g", "a gauge", pb_utils.MetricFamily.GAUGE)
+        gauge = family.Metric()
         gauge.set(3)
         gauge.increment(-5)
         return gauge.value()
@@ -295,6 +297,36 @@ def test_B82_histograms(inside):
         "Value"
     )
     assert missing == "Failed to create metric. Missing required buckets."
+
+
+def test_B82_a_histogram_may_have_one_bucket_for_all(inside):
+    def use():
+        family = pb_utils.MetricFamily("all", "d", pb_utils.MetricFamily.HISTOGRAM)
+        histogram = family.Metric(buckets=[])
+        histogram.observe(3)
+        return histogram._sample.buckets
+
+    assert inside(use) == [1]
+
+
+@pytest.mark.parametrize("kind", ["COUNTER", "GAUGE", "HISTOGRAM"])
+def test_a_metric_is_of_no_use_without_its_family(inside, kind):
+    def use():
+        family = pb_utils.MetricFamily(f"gone_{kind}", "d", getattr(pb_utils.MetricFamily, kind))
+        metric = family.Metric(buckets=[1])
+        del family
+        return [
+            failing(lambda: metric.increment(1)),
+            failing(lambda: metric.set(1)),
+            failing(lambda: metric.observe(1)),
+            failing(metric.value),
+        ]
+
+    for what, text in zip(("increment", "set", "observe", "get"), inside(use), strict=True):
+        assert text.startswith(
+            f"Failed to {what} metric value: Invalid metric operation as the corresponding "
+            "'MetricFamily' has been deleted."
+        )
 
 
 def test_B83_the_same_name_and_labels_are_the_same_metric(inside):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from nbtriton.backends.python.errors import TritonModelException
 from nbtriton.backends.python.running import current
@@ -115,19 +115,24 @@ class MetricFamily:
         buckets : sequence of float
             Ascending upper bounds; for histograms, which need them.
         """
-        return Metric(self._family, labels or {}, buckets)
+        return Metric(self._family, labels or {}, buckets, self)
 
 
 class Metric:
-    """One value, or one histogram."""
+    """One value, or one histogram; of use while the `MetricFamily` that made it is there."""
 
     def __init__(
-        self, family: Family, labels: Mapping[str, str], buckets: Sequence[float] | None
+        self,
+        family: Family,
+        labels: Mapping[str, str],
+        buckets: Sequence[float] | None,
+        owner: MetricFamily | None = None,
     ) -> None:
         self._family = family
+        self._owner = None if owner is None else ref(owner)
         bounds: tuple[float, ...] = ()
         if family.kind is MetricKind.HISTOGRAM:
-            if not buckets:
+            if buckets is None:
                 raise TritonModelException("Failed to create metric. Missing required buckets.")
             bounds = tuple(float(bound) for bound in buckets)
             if list(bounds) != sorted(set(bounds)):
@@ -144,6 +149,7 @@ class Metric:
 
     def increment(self, value: float) -> None:
         """Add to a counter (0 or more) or to a gauge."""
+        self._check("increment")
         kind = self._family.kind
         if kind is MetricKind.HISTOGRAM:
             raise self._unsupported("increment metric", "Increment")
@@ -160,6 +166,7 @@ class Metric:
 
     def set(self, value: float) -> None:
         """Set a gauge."""
+        self._check("set")
         if self._family.kind is not MetricKind.GAUGE:
             raise self._unsupported("set metric", "Set")
         with self._sample.lock:
@@ -167,6 +174,7 @@ class Metric:
 
     def observe(self, value: float) -> None:
         """Add an observation to a histogram."""
+        self._check("observe")
         if self._family.kind is not MetricKind.HISTOGRAM:
             raise self._unsupported("observe metric", "Observe")
         sample = self._sample
@@ -177,9 +185,18 @@ class Metric:
 
     def value(self) -> float:
         """Return the value of a counter or a gauge."""
+        self._check("get")
         if self._family.kind is MetricKind.HISTOGRAM:
             raise self._unsupported("get metric", "Value")
         return self._sample.value
+
+    def _check(self, what: str) -> None:
+        if self._owner is not None and self._owner() is None:
+            raise TritonModelException(
+                f"Failed to {what} metric value: Invalid metric operation as the corresponding "
+                "'MetricFamily' has been deleted. The 'MetricFamily' object should be deleted AFTER "
+                "its corresponding 'Metric' objects have been deleted."
+            )
 
     def _unsupported(self, what: str, method: str) -> TritonModelException:
         kind = f"TRITONSERVER_METRIC_KIND_{self._family.kind.name}"
