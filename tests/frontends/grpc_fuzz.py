@@ -339,7 +339,8 @@ def fuzz(server: Server, inputs: int, seed: int, every: int = 50_000) -> None:
     print(f"{more - objects:+,} of {more:,} objects, {now_mib - size_mib:+.1f} MiB", flush=True)
     assert more - objects < KEPT, "objects are kept"
     fuzz_endpoint(server, on_port, dice, tally)
-    tally.tell()
+    if tally.done % every:
+        tally.tell()
 
 
 def load_models(server: Server, folder: Path) -> None:
