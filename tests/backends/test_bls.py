@@ -152,6 +152,34 @@ def test_B64_a_failure_is_one_error_response(inside, model, text):
     assert message(response).endswith(text)
 
 
+def test_B64_an_iterator_gives_its_responses_again(inside):
+    def use():
+        responses = request("stream").exec(decoupled=True)
+        seen = [[values(next(responses))]]
+        for _ in range(3):
+            seen.append([values(response) for response in responses])
+            with pytest.raises(StopIteration):
+                next(responses)
+        # A loop that ends early, and one that goes on.
+        seen.append([values(response) for response, _ in zip(responses, range(1), strict=False)])
+        seen.append([values(response) for response in responses])
+        return seen
+
+    every = [{"SUM": 5}, {"SUM": 2}, {}]
+    # zip takes one more than it gives.
+    assert inside(use) == [every[:1], every[1:], every, every, every[:1], every[2:]]
+
+
+def test_B64_an_iterator_that_was_read_to_its_last_response_begins_anew(inside):
+    def use():
+        responses = request("stream").exec(decoupled=True)
+        first = [values(next(responses)) for _ in range(3)]
+        return first, [values(response) for response in responses]
+
+    first, again = inside(use)
+    assert first == again == [{"SUM": 5}, {"SUM": 2}, {}]
+
+
 def test_an_iterator_can_be_cancelled(inside):
     def use():
         responses = request("stream").exec(decoupled=True)

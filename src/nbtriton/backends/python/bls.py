@@ -42,6 +42,7 @@ class ResponseIterator:
     Notes
     -----
     A decoupled target that ends with a bare final flag gives one last response without tensors.
+    Who iterates again gets the same responses again; one loop that ended early goes on in the next.
     """
 
     def __init__(
@@ -51,53 +52,66 @@ class ResponseIterator:
     ) -> None:
         self._preferred = preferred
         self._on_first = on_first  # called once there is something to iterate over
-        self._queue: SimpleQueue[InferenceResponse | None] = SimpleQueue()
+        # Responses and whether each is the last one; None for an end without one.
+        self._queue: SimpleQueue[tuple[InferenceResponse, bool] | None] = SimpleQueue()
         self._future: Any = None
         self._ended = False  # the producer's side
         self._exhausted = False  # the consumer's side
+        self._responses: list[InferenceResponse] = []
+        self._position = 0  # of the next one, once exhausted
 
     def __iter__(self) -> Iterator[InferenceResponse]:
+        if self._exhausted and self._position >= len(self._responses):
+            self._position = 0
         return self
 
     def __next__(self) -> InferenceResponse:
         if self._exhausted:
-            raise StopIteration
-        response = self._queue.get()
-        if response is None:
+            if self._position >= len(self._responses):
+                raise StopIteration
+            self._position += 1
+            return self._responses[self._position - 1]
+        item = self._queue.get()
+        if item is not None:
+            self._responses.append(item[0])
+        if item is None or item[1]:
             self._exhausted = True
+            self._position = len(self._responses)
+        if item is None:
             raise StopIteration
-        return response
+        return item[0]
 
     def cancel(self) -> None:
         """Tell the target that no more is wanted; the iterator still ends by itself.
 
         A target that honours it ends with an error of the code CANCELLED.
         """
-        if self._future is not None:
+        if self._future is not None and not self._exhausted:
             self._future.ask_to_end()
 
     def _on_response(self, response: Response | None, final: bool) -> None:
         if self._ended:
             return
-        self._put(_from_response(response or Response(), self._preferred))
-        if final:
-            self._end()
+        self._ended = final
+        self._put((_from_response(response or Response(), self._preferred), final))
 
     def _on_done(self, future: Any) -> None:
         # Requests that failed before their model saw them may end without any response.
         if self._ended:
             return
         error = future.exception()
-        if error is not None:
-            self._put(_failed(str(getattr(error, "message", error)), _code(error)))
-        self._end()
+        if error is None:
+            self._ended = True
+            self._put(None)
+        else:
+            self._fail(_failed(str(getattr(error, "message", error)), _code(error)))
 
-    def _end(self) -> None:
+    def _fail(self, response: InferenceResponse) -> None:
         self._ended = True
-        self._put(None)
+        self._put((response, True))
 
-    def _put(self, response: InferenceResponse | None) -> None:
-        self._queue.put(response)
+    def _put(self, item: tuple[InferenceResponse, bool] | None) -> None:
+        self._queue.put(item)
         on_first, self._on_first = self._on_first, None
         if on_first is not None:
             on_first(self)
@@ -256,8 +270,7 @@ def _iterate(
             name, _inputs(request), on_response=responses._on_response, **_options(request)
         )
     except EngineError as error:
-        responses._put(_failed(_admission_text(server, request, error)))
-        responses._end()
+        responses._fail(_failed(_admission_text(server, request, error)))
         return responses
     responses._future = future
     future.add_done_callback(responses._on_done)
