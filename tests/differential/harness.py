@@ -18,13 +18,15 @@ import re
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tests.differential.answers import Answer, Outcome, batches_of, groups_of, without_seen
+from tests.differential.rest import come_to_rest
 from tests.differential.wire import (
     GRPC_STATUS,
     counts_of,
@@ -54,8 +56,6 @@ __all__ = [
 ANSWER_S = 30.0
 # How long to wait for a sign that a request has arrived; there is none if its answer is held back.
 SETTLE_S = 1.0
-# Answers that are sent at once are at most so far apart when they arrive.
-TOGETHER_S = 0.05
 # Statuses of our own: no answer came, and an error in a stream (it has a text but no code).
 UNANSWERED = "UNANSWERED"
 FAILED = "FAILED"
@@ -130,29 +130,10 @@ class Scenario:
     def target(self) -> str:
         return self.models[-1].name
 
-
-@dataclass
-class Answer:
-    """What a client sees of one request; of a stream, its responses in ``responses``."""
-
-    outputs: dict[str, tuple[str, list[int], list[Any]]] = field(default_factory=dict)
-    parameters: dict[str, Any] = field(default_factory=dict)
-    status: str = "OK"
-    message: str = ""
-    responses: list[Answer] = field(default_factory=list)
-    took_s: float = field(default=0.0, compare=False)
-    at_s: float = field(default=0.0, compare=False)
-
-
-@dataclass
-class Outcome:
-    """Everything that the two servers must agree on."""
-
-    answers: list[Answer]
-    batches: list[list[int]]
-    statistics: dict[str, Any]
-    # Answers that come together are one group: their order on the wire is nobody's promise.
-    order: list[list[int]] = field(default_factory=list)
+    @property
+    def by_the_clock(self) -> bool:
+        """True where it matters how much time passes between requests."""
+        return any(re.search(r"delay_micro|timeout", model.config) for model in self.models)
 
 
 @dataclass(frozen=True)
@@ -198,6 +179,9 @@ class _Side:
     def statistics(self, model: str) -> dict[str, Any]:
         raise NotImplementedError
 
+    def rest(self) -> None:
+        """Wait until the server has decided all that it can decide about what has arrived."""
+
     def play(self, scenario: Scenario) -> Outcome:
         names = [model.name for model in scenario.models]
         before: dict[str, Any] = {
@@ -226,15 +210,19 @@ class _Side:
                     self._arrived(
                         scenario.waits_on or model, scenario.traffic, pending, scenario.settle_s
                     )
+                    # A request is counted before the batcher has looked at it, and whether it has
+                    # when the next one comes may decide about a batch.
+                    if scenario.batches and not scenario.by_the_clock:
+                        self.rest()
             time.sleep(scenario.hold_s)
         answers = answers or [request.answer() for request in pending]
         self._before = before
         after = self._settled(names, before, answers) if scenario.statistics else {}
         return Outcome(
-            answers=[_without_seen(a) if scenario.batches else a for a in answers],
-            batches=_batches(answers) if scenario.batches else [],
+            answers=[without_seen(a) if scenario.batches else a for a in answers],
+            batches=batches_of(answers) if scenario.batches else [],
             statistics=after,
-            order=_groups(answers) if scenario.ordered else [],
+            order=groups_of(answers) if scenario.ordered else [],
         )
 
     def reread(self, outcome: Outcome) -> Outcome:
@@ -295,6 +283,9 @@ class RealSide(_Side):
 
     def close(self) -> None:
         self._channel.close()
+
+    def rest(self) -> None:
+        come_to_rest(self._server.process.pid, SETTLE_S)
 
     def send(
         self, send: Send, model: str, parameters: Mapping[str, Any], *, in_order: bool
@@ -553,45 +544,6 @@ class OurSide(_Side):
 
 
 # --- normalising -------------------------------------------------------------------------------
-
-
-def _executions(answers: Sequence[Answer]) -> Iterator[tuple[str, int, int, int]]:
-    for request, answer in enumerate(answers):
-        if "SEEN" in answer.outputs:
-            instance, execution, position = answer.outputs["SEEN"][2][0].decode().split()
-            yield instance, int(execution), int(position), request
-
-
-def _batches(answers: Sequence[Answer]) -> list[list[int]]:
-    """Return which requests (by place in the traffic) each execution held, in order.
-
-    Which of several idle instances takes a batch is unspecified, so executions are listed by the
-    first request in them.
-    """
-    found: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for instance, execution, position, request in _executions(answers):
-        found.setdefault((instance, execution), []).append((position, request))
-    ordered = sorted(found.items(), key=lambda item: item[0][1])
-    lists = [[request for _, request in sorted(members)] for _, members in ordered]
-    several = len({instance for instance, _ in found}) > 1
-    return sorted(lists) if several else lists
-
-
-def _groups(answers: Sequence[Answer]) -> list[list[int]]:
-    """Return the answers by place in the traffic, those that came together in one group."""
-    groups: list[list[int]] = []
-    last = float("-inf")
-    for number in sorted(range(len(answers)), key=lambda n: answers[n].at_s):
-        if answers[number].at_s - last > TOGETHER_S:
-            groups.append([])
-        groups[-1].append(number)
-        last = answers[number].at_s
-    return [sorted(group) for group in groups]
-
-
-def _without_seen(answer: Answer) -> Answer:
-    outputs = {name: value for name, value in answer.outputs.items() if name != "SEEN"}
-    return replace(answer, outputs=outputs)
 
 
 def _until(condition: Callable[[], bool], seconds: float) -> None:

@@ -483,7 +483,7 @@ def test_W4_a_failing_sample_fails_the_load(server: Server):
 
     with pytest.raises(LoadError) as caught:
         server.load(warm(f"batch_size: 1 {ZERO}"), model, name="m")
-    assert "failed to run warmup sample 'w': " in caught.value.message
+    assert "state: Invalid argument: failed to run warmup sample 'w': " in caught.value.message
     assert "ValueError: cold" in caught.value.message
     assert not server.is_ready("m")
     assert not [t.name for t in threading.enumerate() if t.name.startswith("nbtriton-m")]

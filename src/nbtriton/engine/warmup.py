@@ -28,7 +28,7 @@ def warm_up(runtime: Runtime, context: InstanceContext, model: BackendInstance) 
 
     Raises
     ------
-    InternalError
+    InvalidArgumentError
         A sample failed: the load fails with Triton's text (W4).
     """
     for sample in context.model.config.model_warmup:
@@ -54,7 +54,7 @@ def _run(
         errors = [str(error)] * len(requests)  # Triton answers each of them with it
     end = monotonic_ns()
     if errors:
-        raise InternalError(
+        raise InvalidArgumentError(
             f"failed to run warmup sample '{sample.name}': " + "".join(f"{e}; " for e in errors)
         )
     count = len(requests)
