@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable, Generator
@@ -15,6 +14,8 @@ from nbtriton.engine.waits import executing, waits
 from nbtriton.errors import CancelledError, TritonError
 
 if TYPE_CHECKING:
+    import asyncio
+
     from nbtriton.engine.request import InferenceRequest
     from nbtriton.engine.result import InferenceResult
 
@@ -130,6 +131,8 @@ class InferenceFuture:
         return self._as_asyncio().__await__()
 
     def _as_asyncio(self) -> asyncio.Future[InferenceResult]:
+        import asyncio  # 20 ms: not for those who never await
+
         loop = asyncio.get_running_loop()
         future: asyncio.Future[InferenceResult] = loop.create_future()
 
