@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # Jupyter refuses to run as root unless told; in a container one often is.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # As `python -m bench --list` has them.
-BENCHES := kernel ensemble bls large http grpc strings torch batching scale import memory others threads
+BENCHES := kernel ensemble bls compiled large http grpc strings torch batching scale import memory others threads
 INPUTS := pyproject.toml constraints.txt scripts/environment.py
 
 export PYTHONUNBUFFERED := 1
@@ -16,7 +16,7 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page examples fmt pin clean python
+.PHONY: help demo lab test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page compiled examples fmt pin clean python
 
 help:
 	@echo "make demo    run the quickstart notebook, print its table, leave build/01_quickstart.html"
@@ -26,6 +26,8 @@ help:
 	@echo "             make $(BENCHES:%=bench-%) bench-stages"
 	@echo "             (BENCH_FLAGS=\"--rounds 9 --short\")"
 	@echo "             make bench-history shows the past, make bench-page writes docs/performance.md"
+	@echo "make compiled"
+	@echo "             the hot core as C extensions in build/compiled: its tests and its figures"
 	@echo "make examples"
 	@echo "             Triton's client and python backend examples against nbtriton serve, a line each"
 	@echo "             (EXAMPLES_FLAGS=\"--client-source DIR --python-backend-source DIR\" or --real)"
@@ -78,6 +80,23 @@ bench-history: $(VENV)/.test
 # docs/performance.md, from the newest results.
 bench-page: $(VENV)/.test
 	@$(BIN)/python -m bench.page
+
+# Needs a C compiler and Python's headers. What runs with PYTHONPATH=build/compiled runs compiled.
+COMPILED := $(CURDIR)/build/compiled
+# Counts the calls of a method by a subclass, which a compiled class cannot have.
+COUNTS_CALLS := tests/scheduling/test_queue_policy.py::test_a_batch_costs_the_same_however_many_wait
+compiled: $(VENV)/.test
+	@$(BIN)/python scripts/compiled.py
+	@rm -rf $(COMPILED)
+	@echo "Compiling the hot core: some minutes of a processor"
+	@HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install \
+		--quiet --disable-pip-version-check --no-deps --target $(COMPILED) .
+	@$(BIN)/python -m bench compiled $(BENCH_FLAGS)
+	@PYTHONPATH=$(COMPILED) $(BIN)/python -c "from nbtriton.scheduling import batcher as b; \
+		assert b.__file__.startswith('$(COMPILED)') and b.__file__.endswith('.so'), b.__file__; \
+		print('Testing', b.__file__)"
+	@PYTHONPATH=$(COMPILED) $(BIN)/python -m pytest -q tests/engine tests/scheduling tests/backends \
+		--deselect $(COUNTS_CALLS) $(PYTEST_FLAGS)
 
 examples: $(VENV)/.test
 	@$(BIN)/python -m tests.examples $(EXAMPLES_FLAGS)

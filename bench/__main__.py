@@ -19,6 +19,7 @@ BENCHES = {
     "kernel": "kernel",
     "ensemble": "ensemble",
     "bls": "bls",
+    "compiled": "compiled",
     "large": "large",
     "http": "over_http",
     "grpc": "over_grpc",

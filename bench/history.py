@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.figures import Result, show
 
-__all__ = ["HISTORY", "append", "entry", "latest", "read", "table"]
+__all__ = ["HISTORY", "append", "entry", "latest", "named", "read", "table"]
 
 HISTORY = Path(__file__).with_name("history.jsonl")
 BARS = "▁▂▃▄▅▆▇█"
@@ -27,7 +27,7 @@ def entry(result: Result, date: str, machine: Mapping[str, object], *, short: bo
     """Return a figure's line of the history: medians, the spread of the ratio, and whether it is met."""
     ratios = result.ratios
     return {
-        "figure": result.figure.name,
+        "figure": named(result.figure.name, machine),
         "date": date,
         "commit": machine["commit"],
         "cpu": machine["cpu"],
@@ -45,6 +45,11 @@ def entry(result: Result, date: str, machine: Mapping[str, object], *, short: bo
         "met": result.met,
         "note": result.note,
     }
+
+
+def named(figure: str, machine: Mapping[str, object]) -> str:
+    """Return the key of a figure: a compiled build is another course than pure Python."""
+    return f"{figure} compiled" if machine["compiled"] else figure
 
 
 def append(path: Path, entries: Iterable[Entry]) -> None:

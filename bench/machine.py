@@ -11,8 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import nbtriton
+from nbtriton.scheduling import batcher
 
-__all__ = ["ROOT", "commit", "cpu", "machine"]
+__all__ = ["ROOT", "commit", "compiled", "cpu", "machine"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("numpy", "torch", "grpcio", "httptools", "uvloop", "ipython")
@@ -39,6 +40,11 @@ def commit() -> str:
     return ""
 
 
+def compiled() -> bool:
+    """Whether the nbtriton that is imported here is a compiled build (`make compiled`)."""
+    return not str(batcher.__file__).endswith(".py")
+
+
 def machine() -> dict[str, object]:
     """Return the machine, its load and the versions that matter."""
     versions = {}
@@ -53,6 +59,7 @@ def machine() -> dict[str, object]:
         "system": platform.platform(),
         "python": platform.python_version() + ("" if locked else " free-threaded"),
         "nbtriton": nbtriton.__version__,
+        "compiled": compiled(),
         "commit": commit(),
         **versions,
         **REFERENCE,

@@ -229,7 +229,7 @@ def main() -> int:
             print(told(title, parts), flush=True)
             lines.append(
                 {
-                    "figure": name,
+                    "figure": history.named(name, where),
                     "date": datetime.now(UTC).isoformat(timespec="seconds"),
                     **{key: where[key] for key in ("commit", "cpu", "cores", "python")},
                     "load": where["load_average"],

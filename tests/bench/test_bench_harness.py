@@ -24,6 +24,7 @@ from bench.figures import (
     value_at_most,
 )
 from bench.harness import Options, run, summary, table, write
+from bench.machine import machine
 from bench.page import PAGE, filled
 from bench.stages import TABLES
 
@@ -235,6 +236,17 @@ def test_the_pages_tables_are_written_from_the_history():
     assert re.sub(r"<!--.*?end -->\n", "", told, flags=re.DOTALL) == "before\nbetween\nafter\n"
     assert filled(told, history.latest([line, steps])) == told
     assert "not measured yet" in filled(page, {})
+
+
+def test_a_compiled_build_has_a_course_of_its_own():
+    assert machine()["compiled"] is False
+    figure, _ = of([1.0], [2.0])
+    lines = [
+        history.entry(Result(figure, (ours,), (2.0,)), date, {**machine(), "compiled": compiled}, short=False)
+        for ours, date, compiled in [(1.0, "2026-11-19", False), (0.5, "2026-11-20", True)]
+    ]  # fmt: skip
+    found = history.latest(lines)
+    assert [found[name]["ours"] for name in (figure.name, f"{figure.name} compiled")] == [1.0, 0.5]
 
 
 def test_the_page_shows_every_bench():

@@ -57,13 +57,13 @@ class Instance:
         self._model: BackendInstance | None = None
         self._timer = Timer()
         self._called = (self,)  # who is executing, where no other model's code called it
-        self._thread = threading.Thread(
+        self._worker = threading.Thread(
             target=self._live, name=f"nbtriton-{context.name}", daemon=True
         )
 
     def start(self) -> None:
         """Start the thread, which creates the backend's instance."""
-        self._thread.start()
+        self._worker.start()
 
     def wait_created(self) -> BaseException | None:
         """Wait until the backend's instance is there; returns what went wrong, if anything."""
@@ -80,8 +80,8 @@ class Instance:
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the thread's end; False if it still runs."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        self._worker.join(timeout_s)
+        return not self._worker.is_alive()
 
     def snapshot(self) -> InstanceSnapshot:
         """Return what the instance is doing now."""
@@ -213,7 +213,7 @@ class Instance:
         # On the direct path it is idle before it answers: what follows from the answer, such as the
         # next step of an ensemble, may want it. (Before a sequence goes on, its state has to be
         # kept; and a thread of its own is not idle while it answers.)
-        early = self.thread != self._thread.ident and owner.sequences is None
+        early = self.thread != self._worker.ident and owner.sequences is None
         again = owner.free(self._index, requests) if early else 0
         outer = answering.owed
         # A single answer has nothing to be gathered with.

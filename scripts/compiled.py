@@ -1,0 +1,92 @@
+"""The compiled build: a build hook that puts the hot core into the wheel as C extensions (mypyc).
+
+    HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 pip install .
+
+The hook is off by default, and an editable installation is never compiled: it must follow its
+sources. Everything is made in a folder of its own, so that no ``.so`` is left beside the sources,
+where it would be imported in their place.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+__all__ = ["CompiledCore", "missing"]
+
+# The isolated environment of a build has none of our dependencies, and what they declare changes
+# nothing for compiled code: all of them are `Any`. The project's own checks are `make test`'s.
+MYPY_FLAGS = (
+    "--config-file=",
+    "--no-site-packages",
+    "--ignore-missing-imports",
+    "--follow-imports=silent",
+)
+
+
+def missing() -> str:
+    """Return what this machine lacks for a compiled build, in one line; empty if nothing."""
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(compiler) is None:
+        return f"the compiled build needs a C compiler: there is no '{compiler}' on the PATH"
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    if not header.exists():
+        return f"the compiled build needs Python's headers (python3-dev): there is no {header}"
+    return ""
+
+
+class CompiledCore(BuildHookInterface[Any]):
+    """Adds extensions of the modules that ``modules`` lists in pyproject.toml."""
+
+    _folder: Path | None = None
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile, unless the installation is editable."""
+        if version == "editable":
+            self.app.display_warning("An editable installation of nbtriton is never compiled.")
+            return
+        lacking = missing()
+        if lacking:
+            self.app.abort(lacking)
+        folder = Path(tempfile.mkdtemp(prefix="nbtriton-compiled-"))
+        self._folder = folder
+        shutil.copytree(
+            Path(self.root, "src", "nbtriton"),
+            folder / "nbtriton",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+        done = subprocess.run(
+            [sys.executable, "-m", "mypyc", *MYPY_FLAGS, *self.config["modules"]],
+            cwd=folder,
+            env={**os.environ, "MYPYC_DEBUG_LEVEL": "0"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            shutil.rmtree(folder)
+            self.app.abort(f"mypyc could not compile nbtriton:\n{done.stdout}")
+        suffix = sysconfig.get_config_var("EXT_SUFFIX")
+        for extension in [*folder.glob(f"*{suffix}"), *folder.glob(f"nbtriton/**/*{suffix}")]:
+            build_data["force_include"][str(extension)] = str(extension.relative_to(folder))
+        build_data["infer_tag"] = True
+        build_data["pure_python"] = False
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
+        """Remove what the extensions were made in."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder)
+            self._folder = None
+
+
+if __name__ == "__main__":
+    sys.exit(missing())

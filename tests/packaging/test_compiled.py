@@ -1,0 +1,114 @@
+"""The compiled build: what it lists can be compiled, and nothing compiles by accident."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "src"
+HOOK = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"][
+    "wheel"
+]["hooks"]["custom"]
+ENABLED = {**os.environ, "HATCH_BUILD_HOOK_ENABLE_CUSTOM": "1"}
+# As mypycify does it before it calls a C compiler: types, mypyc's own rules, and the C text.
+TO_C = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from compiled import MYPY_FLAGS
+from mypyc.build import mypycify
+mypycify([*MYPY_FLAGS, *sys.argv[2:]], target_dir="c")
+"""
+
+
+def module(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCES).with_suffix("").parts).removesuffix(".__init__")
+
+
+def subclasses(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield (module, class) that a file imports by name and inherits from."""
+    origin = {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module is not None
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for base in node.bases:
+                name = base.value if isinstance(base, ast.Subscript) else base
+                if isinstance(name, ast.Name) and name.id in origin:
+                    yield origin[name.id]
+
+
+def test_the_listed_modules_exist_once_each_in_order():
+    assert HOOK["modules"] == sorted(set(HOOK["modules"]))
+    assert [path for path in HOOK["modules"] if not (SOURCES / path).is_file()] == []
+
+
+def test_no_interpreted_class_inherits_from_a_compiled_one():
+    compiled = {module(SOURCES / path): SOURCES / path for path in HOOK["modules"]}
+    homes = {
+        (home, node.name)
+        for name, path in compiled.items()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+        # A class may be imported from its module or from its package.
+        for home in (name, name.rpartition(".")[0])
+    }
+    assert ("nbtriton.scheduling", "Ticket") in homes
+    bases = {
+        (module(path), base)
+        for path in SOURCES.rglob("*.py")
+        for base in subclasses(ast.parse(path.read_text()))
+        if base in homes
+    }
+    assert ("nbtriton.engine.request", ("nbtriton.scheduling", "Ticket")) in bases
+    assert {name for name, _ in bases} <= compiled.keys()
+
+
+@pytest.mark.slow
+def test_mypyc_takes_the_listed_modules(tmp_path: Path):
+    shutil.copytree(SOURCES / "nbtriton", tmp_path / "nbtriton")
+    done = subprocess.run(
+        [sys.executable, "-c", TO_C, str(ROOT / "scripts"), *HOOK["modules"]],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(tmp_path.glob("c/**/*.c"))
+
+
+def test_an_editable_installation_is_not_compiled_though_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    assert WheelBuilder(str(ROOT)).get_build_hooks(str(tmp_path)) == {}
+    monkeypatch.setenv("HATCH_BUILD_HOOK_ENABLE_CUSTOM", "1")
+    (hook,) = WheelBuilder(str(ROOT)).get_build_hooks(str(tmp_path)).values()
+    data: dict[str, object] = {}
+    hook.initialize("editable", data)
+    hook.finalize("editable", data, "")
+    assert data == {}
+    assert "never compiled" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_build_without_a_compiler_says_so_in_one_line(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT, env={**ENABLED, "CC": "no-such-compiler"}, check=False, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1] == (
+        "the compiled build needs a C compiler: there is no 'no-such-compiler' on the PATH"
+    )
+    assert not list(tmp_path.iterdir())
