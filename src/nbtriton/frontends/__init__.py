@@ -229,14 +229,7 @@ def serve(
     thread = LoopThread("nbtriton-http")
     endpoints = Endpoints(service, thread, own_log=log is None)
     try:
-        if http_port is not None:
-            handle = Handlers(service).handle
-            endpoints.add(
-                "http",
-                HttpEndpoint(
-                    handle, host, http_port, service.limits, thread, keep_fields=pattern is not None
-                ),
-            )
+        # First, as in Triton: who is told over HTTP that the server is ready may ask over gRPC.
         if grpc_port is not None:
             # By name: grpcio is an extra, and heavy.
             module = importlib.import_module("nbtriton.frontends.grpc")
@@ -247,6 +240,14 @@ def serve(
                     restricted=grpc_restricted,
                 ),
             )  # fmt: skip
+        if http_port is not None:
+            handle = Handlers(service).handle
+            endpoints.add(
+                "http",
+                HttpEndpoint(
+                    handle, host, http_port, service.limits, thread, keep_fields=pattern is not None
+                ),
+            )
         if metrics_port is not None:
             answer = _MetricsHandler(Metrics(server, metrics or MetricsConfig()))
             endpoints.add(
