@@ -276,7 +276,8 @@ def test_summaries(repository):
             for rank in DEFAULT_QUANTILES
         ]
         assert values == sorted(values)
-        assert values[0] * 6 <= samples[f"{name}_sum{labels}"] * 1.01 + 6
+        # None is negative, so the largest is no more than all together.
+        assert 0 <= values[0] <= values[-1] <= samples[f"{name}_sum{labels}"] * 1.005 + 0.5
     # Whole requests of a cached model are not summed up, as in Triton.
     assert not [key for key in samples if key.startswith(f'{SUMMARIES[0]}_count{{model="cached"')]
     assert samples['nv_cache_hit_summary_per_model_count{model="cached",version="1"}'] == 2
@@ -314,7 +315,7 @@ def test_a_quantile_is_one_of_the_values_within_a_percent(values, rank):
     reading = summary.read(start)
     assert (reading.count, reading.total) == (len(values), sum(values))
     exact = sorted(values)[max(1, math.ceil(rank * len(values))) - 1]
-    assert reading.quantile(rank) == pytest.approx(exact, rel=0.006, abs=0.51)
+    assert abs(reading.quantile(rank) - exact) <= 0.005 * exact + 0.51
 
 
 def test_the_last_minute_counts():

@@ -106,7 +106,8 @@ def test_P42_what_cannot_be_mapped(
     with pytest.raises(InvalidArgumentError) as caught:
         memory.register_system("a", shm.key, offset, size)
     assert caught.value.message == f"failed to register shared memory region 'a': {reason}"
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    # Others of this process may be closed meanwhile, such as what earlier tests left to be collected.
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 def test_P42_a_name_is_registered_once(memory: SharedMemory, shm: Object) -> None:

@@ -1,7 +1,7 @@
 """Latency summaries: quantiles of the last minute, for Triton's summary metrics.
 
-Values fall into buckets that grow by 1 %, so a quantile is off by at most half a percent, whatever
-the load, and costs no more memory than there are orders of magnitude.
+Values fall into buckets that grow by 1 %, so a quantile is off by at most half a percent and half a
+microsecond (it is a whole number), whatever the load, and costs no more memory than there are orders of magnitude.
 """
 
 from __future__ import annotations

@@ -52,8 +52,6 @@ def perf(
     server: Server | None,
     model: str,
     *,
-    url: str | None = None,
-    protocol: RemoteProtocol | None = None,
     concurrency: int | str | range | Iterable[int] = 1,
     request_rate: float | str | Iterable[float] | None = None,
     request_distribution: Distribution = "constant",
@@ -80,6 +78,8 @@ def perf(
     seed: int = 0,
     quick: bool = False,
     observer: Observer | None = None,
+    url: str | None = None,
+    protocol: RemoteProtocol | None = None,
 ) -> PerfReport:
     """Measure a model's throughput and latency under load, as perf_analyzer does.
 
