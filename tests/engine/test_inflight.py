@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from nbtriton.backends.base import Response
 from nbtriton.engine import Server
 from nbtriton.errors import TritonError
 
@@ -108,14 +109,17 @@ def test_E21_a_decoupled_model_is_held_back_by_a_slow_step():
         server.load(MODEL + "model_transaction_policy { decoupled: true }", Stream, name="first")
         server.load(MODEL, gated.model(), name="second")
         server.load(ENSEMBLE.replace("LIMIT", "max_inflight_requests: 1"), name="e")
-        stream = server.stream("e", {"IN": X})
-        results = []
-        reader = threading.Thread(target=lambda: results.extend(stream))
-        reader.start()
+        # Told on the thread that answers, before it gives the step's place to the next one.
+        results: list[Response] = []
+        future = server.submit(
+            "e",
+            {"IN": X},
+            on_response=lambda response, _: results.append(response) if response.outputs else None,
+        )
         for _ in range(5):
             assert gated.inside.acquire(timeout=30)
             # The one inside, and the one whose sender waits for the place.
             assert len(sent) <= len(results) + 2
             gated.permits.release()
-        reader.join(30)
+        future.result(30)
         assert len(results) == 5
