@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.engine import Submission
 from nbtriton.engine.request import BARE_FINAL
 from nbtriton.errors import CancelledError, InternalError, TritonError, UnsupportedError
 from nbtriton.frontends.grpc_answers import (
@@ -18,13 +17,13 @@ from nbtriton.frontends.grpc_answers import (
 )
 from nbtriton.frontends.grpc_codec import InferCall, parse_infer, read_request, read_version
 from nbtriton.frontends.grpc_plans import GrpcPlans
+from nbtriton.frontends.pending import Pending
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbtriton.backends.base import Response
     from nbtriton.engine import InferenceRequest, Interface
-    from nbtriton.engine.tracing import Trace
     from nbtriton.frontends.grpc_transport import Rpc, StreamRpc
     from nbtriton.frontends.service import Service
 
@@ -93,9 +92,8 @@ class GrpcInference:
         """Keep a request for the next `submit`."""
         tracing = self.service.trace
         if tracing.on:
-            trace = waiting.trace = tracing.sample(waiting.interface.name)
-            if trace is not None:
-                trace.received("GRPC_WAITREAD_START", "GRPC_WAITREAD_END")
+            trace = tracing.sample(waiting.interface.name)
+            waiting.watch(trace, "GRPC_WAITREAD_START", "GRPC_WAITREAD_END")
         self._ready.append(waiting)
 
     def submit(self) -> None:
@@ -115,43 +113,26 @@ class GrpcInference:
             waiting.submitted(request)
 
 
-class _Waiting(ABC):
-    """A request that has been read, until its last response.
+class _Waiting(Pending):
+    """A request over gRPC that has been read, until its last response.
 
     Parameters
     ----------
     inference : GrpcInference
-    interface : Interface
-        Of the model that it is for.
-    version : int
-        Of the model, -1 for any.
-    call : InferCall
-        What the engine is asked for.
+    interface, version, call
+        As for `Pending`.
     """
 
-    __slots__ = ("_request", "_service", "call", "interface", "trace", "version")
+    __slots__ = ("_request", "_service")
+
+    call: InferCall
 
     def __init__(
         self, inference: GrpcInference, interface: Interface, version: int, call: InferCall
     ) -> None:
+        super().__init__(interface, version, call)
         self._service = inference.service
-        self.interface = interface
-        self.version = version
-        self.call = call
-        self.trace: Trace | None = None
         self._request: InferenceRequest | None = None
-
-    def submission(self) -> Submission:
-        """Return what the engine is asked for."""
-        call = self.call
-        return Submission(
-            self.interface.name,
-            self.version,
-            call.arrays,
-            call.by_position(),
-            self.take,
-            self.trace,
-        )
 
     def submitted(self, request: InferenceRequest | TritonError) -> None:
         """Take what the engine made of the request."""
@@ -166,18 +147,6 @@ class _Waiting(ABC):
         """Nobody waits for the answer any more."""
         if self._request is not None:
             self._request.cancel()
-
-    def tell(self, *activities: str) -> None:
-        """Note what is done with an answer, if the request is traced."""
-        if self.trace is not None:
-            for activity in activities:
-                self.trace.answered(activity)
-
-    def end(self) -> None:
-        """Let go of what the request holds."""
-        self.call.release()
-        if self.trace is not None:
-            self.trace.sample.let_go()
 
     def written(
         self, outputs: Mapping[str, Any], parameters: Mapping[str, Any], version: int
@@ -206,10 +175,6 @@ class _Waiting(ABC):
     @abstractmethod
     def refused(self, error: TritonError) -> None:
         """Answer a request that the engine will not."""
-
-    @abstractmethod
-    def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
-        """One more response, on the thread that sent it: the model may reuse its memory after."""
 
 
 class _Unary(_Waiting):

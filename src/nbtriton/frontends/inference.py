@@ -87,7 +87,8 @@ class Inference:
         tracing = self.service.trace
         if tracing.on:
             for waiting in ready:
-                waiting.watch(tracing.sample(waiting.interface.name))
+                trace = tracing.sample(waiting.interface.name)
+                waiting.watch(trace, "HTTP_RECV_START", "HTTP_RECV_END")
         try:
             accepted = self.server.submit_many([waiting.submission() for waiting in ready])
         except Exception as error:

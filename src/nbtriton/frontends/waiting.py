@@ -5,11 +5,9 @@ from __future__ import annotations
 import gzip
 import logging
 import zlib
-from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nbtriton.engine import Submission
 from nbtriton.engine.request import BARE_FINAL
 from nbtriton.errors import TritonError
 from nbtriton.frontends.answer import Answer, encode_infer
@@ -23,11 +21,11 @@ from nbtriton.frontends.exchange import (
     unforeseen,
 )
 from nbtriton.frontends.generate import encode_generate
+from nbtriton.frontends.pending import Pending
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response
     from nbtriton.engine import InferenceRequest, Interface
-    from nbtriton.engine.tracing import Trace
     from nbtriton.frontends.codec import Call
     from nbtriton.frontends.service import Service
 
@@ -43,46 +41,21 @@ _NOT_ONE = (
 )
 
 
-class Waiting(ABC):
-    """A request for inference that has been read, until it is answered.
+class Waiting(Pending):
+    """A request over HTTP that has been read, until it is answered.
 
     Parameters
     ----------
     exchange : Exchange
-    interface : Interface
-        Of the model that it is for.
-    version : int
-        Of the model, -1 for any.
-    call : Call
-        What the engine is asked for.
+    interface, version, call
+        As for `Pending`.
     """
 
-    __slots__ = ("call", "exchange", "interface", "trace", "version")
+    __slots__ = ("exchange",)
 
     def __init__(self, exchange: Exchange, interface: Interface, version: int, call: Call) -> None:
+        super().__init__(interface, version, call)
         self.exchange = exchange
-        self.interface = interface
-        self.version = version
-        self.call = call
-        self.trace: Trace | None = None
-
-    def watch(self, trace: Trace | None) -> None:
-        """Tell a trace what happens, if the request is to be traced."""
-        if trace is not None:
-            trace.received("HTTP_RECV_START", "HTTP_RECV_END")
-            self.trace = trace
-
-    def submission(self) -> Submission:
-        """Return what the engine is asked for."""
-        call = self.call
-        return Submission(
-            self.interface.name,
-            self.version,
-            call.arrays,
-            call.by_position(),
-            self.take,
-            self.trace,
-        )
 
     def submitted(self, request: InferenceRequest | TritonError) -> None:
         """The engine has accepted the request, or refused it."""
@@ -96,23 +69,8 @@ class Waiting(ABC):
 
     def give_up(self, reply: Reply) -> None:
         """Answer a request that the engine will not."""
-        self._end()
+        self.end()
         self.exchange.respond(reply)
-
-    def _tell(self, *activities: str) -> None:
-        if self.trace is not None:
-            for activity in activities:
-                self.trace.answered(activity)
-
-    def _end(self) -> None:
-        """The last thing has been sent."""
-        self.call.release()
-        if self.trace is not None:
-            self.trace.sample.let_go()
-
-    @abstractmethod
-    def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
-        """One more response, on the thread that sent it: the model may reuse its memory after."""
 
 
 class Whole(Waiting):
@@ -144,13 +102,13 @@ class Whole(Waiting):
 
     def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
         if final:
-            self._tell("INFER_RESPONSE_COMPLETE", "HTTP_SEND_START")
+            self.tell("INFER_RESPONSE_COMPLETE", "HTTP_SEND_START")
         if self._reply is None or response is not BARE_FINAL:
             self._reply = self._written(request, response)
         if final:
             self.exchange.respond(self._reply)
-            self._tell("HTTP_SEND_END")
-            self._end()
+            self.tell("HTTP_SEND_END")
+            self.end()
 
     def _written(self, request: InferenceRequest, response: Response) -> Reply:
         if response.error is not None:
@@ -201,19 +159,19 @@ class Single(Waiting):
         self._body = b""
 
     def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
-        self._tell("INFER_RESPONSE_COMPLETE")
+        self.tell("INFER_RESPONSE_COMPLETE")
         body, failed = self._written(request, response)
         if body or final:
-            self._tell("HTTP_SEND_START")
+            self.tell("HTTP_SEND_START")
         if body:
             self._count += 1
             self._send(body, failed=failed)
         if final:
             self._finish()
         if body or final:
-            self._tell("HTTP_SEND_END")
+            self.tell("HTTP_SEND_END")
         if final:
-            self._end()
+            self.end()
 
     def _send(self, body: bytes, *, failed: bool) -> None:
         if self._count == 1:
