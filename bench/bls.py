@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
 import numpy as np
 
-from bench.figures import Figure, Sides, value_at_most
-from bench.load import analyzer, in_process
+from bench.figures import Figure, value_at_most
 from bench.models import NOOP, python_model
-from bench.session import Session
+from bench.one_more import one_more
 
 __all__ = ["FIGURES"]
 
@@ -33,27 +29,10 @@ MODELS = (
 )
 X = {"IN": np.ones((1, 16), np.float32)}
 
-
-@contextmanager
-def call(session: Session) -> Iterator[Sides]:
-    """The difference between five calls in a row and one, for each of the four."""
-    server, ms = session.ours(*MODELS), session.interval_ms
-
-    def per_call(p50_us: Callable[[str], float]) -> float:
-        return (p50_us(f"calls_{MANY}") - p50_us(f"calls_{FEW}")) / (MANY - FEW)
-
-    yield session.beside(
-        MODELS,
-        lambda: per_call(lambda model: in_process(server, model, X, interval_ms=ms).p50_us),
-        lambda real, at: per_call(
-            lambda model: analyzer(real, at.grpc_url, model, interval_ms=ms).p50_us
-        ),
-    )
-
-
 FIGURES = (
     Figure(
         "bls.call", "a call from model to model (BLS) on an idle server, p50",
-        "us", "lower", "tritonserver", (value_at_most(30),), call,
+        "us", "lower", "tritonserver", (value_at_most(30),),
+        one_more(MODELS, "calls", FEW, MANY, X),
     ),
 )  # fmt: skip

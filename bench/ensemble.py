@@ -10,6 +10,7 @@ import numpy as np
 from bench.figures import Figure, Sides, ratio_at_least, value_at_most
 from bench.load import analyzer, in_process
 from bench.models import NOOP, chain
+from bench.one_more import one_more
 from bench.processor import IN_FLIGHT, processor_figure
 from bench.session import Session
 
@@ -39,23 +40,6 @@ def in_flight(steps: int) -> Callable[[Session], AbstractContextManager[Sides]]:
     return sides
 
 
-@contextmanager
-def one_more(session: Session) -> Iterator[Sides]:
-    """The difference between eight steps and two, on an idle server, for each of the six."""
-    server, ms = session.ours(*MODELS), session.interval_ms
-
-    def per_step(p50_us: Callable[[str], float]) -> float:
-        return (p50_us(f"steps_{MANY}") - p50_us(f"steps_{FEW}")) / (MANY - FEW)
-
-    yield session.beside(
-        MODELS,
-        lambda: per_step(lambda model: in_process(server, model, X, interval_ms=ms).p50_us),
-        lambda real, at: per_step(
-            lambda model: analyzer(real, at.grpc_url, model, interval_ms=ms).p50_us
-        ),
-    )
-
-
 FIGURES = (
     *(
         Figure(
@@ -70,6 +54,7 @@ FIGURES = (
     ),
     Figure(
         "ensemble.step", "each further ensemble step on an idle server, p50",
-        "us", "lower", "tritonserver", (value_at_most(10),), one_more,
+        "us", "lower", "tritonserver", (value_at_most(10),),
+        one_more(MODELS, "steps", FEW, MANY, X),
     ),
 )  # fmt: skip
