@@ -9,17 +9,10 @@ without a socket between; one in twenty goes to the endpoint itself, on calls an
 
 from __future__ import annotations
 
-import argparse
-import gc
 import random
 import sys
-import tempfile
 import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -32,16 +25,14 @@ from nbtriton.frontends import Limits, serve
 from nbtriton.frontends.grpc_inference import GrpcInference, InferStream
 from nbtriton.frontends.grpc_methods import grpc_methods
 from nbtriton.frontends.service import NoControl, Service
+from tests.frontends.fuzzing import Tally, main
 from tests.frontends.grpc_cases import CASES
 from tests.frontends.grpc_support import SERVICE, infer, tensor
-from tests.frontends.models import MODELS, load_all, write_all
 
-__all__ = ["fuzz", "fuzz_endpoint", "fuzz_handlers", "mutated"]
+__all__ = ["Collected", "fuzz_endpoint", "fuzz_handlers", "mutated"]
 
 TIMEOUT_S = 60
 TOGETHER = 500
-# Requests that look alike are remembered, 256 of them with some outputs each.
-KEPT = 2_000
 _INFER, _STREAM = "ModelInfer", "ModelStreamInfer"
 # What Triton, gRPC or a model calls INTERNAL; anything else would be ours.
 THEIR_INTERNAL = (
@@ -61,27 +52,6 @@ _NUMBERS = (0, 1, -1, 2, 4, 127, 255, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 63)
 _FLOATS = (0.0, -0.0, 1.5, float("nan"), float("inf"), 1e308, -1e-320)
 _CPP = FieldDescriptor
 _BITS = {_CPP.CPPTYPE_INT32: 31, _CPP.CPPTYPE_UINT32: 32, _CPP.CPPTYPE_INT64: 63, _CPP.CPPTYPE_UINT64: 64}  # fmt: skip
-
-
-@dataclass
-class Tally:
-    """What has been seen, and when to say so."""
-
-    every: int
-    done: int = 0
-    codes: Counter[str] = field(default_factory=Counter)
-    started_s: float = field(default_factory=time.monotonic)
-
-    def count(self, codes: Sequence[str]) -> None:
-        self.codes.update(codes)
-        before, self.done = self.done, self.done + len(codes)
-        if self.done // self.every > before // self.every:
-            self.tell()
-
-    def tell(self) -> None:
-        rate = self.done / (time.monotonic() - self.started_s)
-        codes = ", ".join(f"{code} {count:,}" for code, count in self.codes.most_common())
-        print(f"{self.done:>10,} inputs, {rate:,.0f} a second: {codes}", flush=True)
 
 
 # -- what is sent ------------------------------------------------------------------------------------
@@ -312,56 +282,5 @@ def _code_of(method: str, data: bytes, future: Any) -> str:
     return str(code)
 
 
-# -- the run -----------------------------------------------------------------------------------------
-
-
-def memory() -> tuple[int, float]:
-    """Return how many objects of ours are alive, and how many MiB this process takes."""
-    gc.collect()
-    ours = sum(str(type(one).__module__).startswith("nbtriton") for one in gc.get_objects())
-    (line,) = (s for s in Path("/proc/self/status").read_text().splitlines() if "VmRSS" in s)
-    return ours, int(line.split()[1]) / 1024
-
-
-def fuzz(server: Server, inputs: int, seed: int, every: int = 50_000) -> None:
-    """Send that many inputs; raises AssertionError at the first wrong answer.
-
-    What is kept must not grow: a tenth of the inputs fills what is meant to be kept.
-    """
-    print(f"seed {seed}, {inputs:,} inputs", flush=True)
-    dice = random.Random(seed)
-    tally = Tally(every)
-    on_port = inputs // 20
-    fuzz_handlers(server, inputs // 10, dice, tally)
-    objects, size_mib = memory()
-    fuzz_handlers(server, inputs - inputs // 10 - on_port, dice, tally)
-    more, now_mib = memory()
-    print(f"{more - objects:+,} of {more:,} objects, {now_mib - size_mib:+.1f} MiB", flush=True)
-    assert more - objects < KEPT, "objects are kept"
-    fuzz_endpoint(server, on_port, dice, tally)
-    if tally.done % every:
-        tally.tell()
-
-
-def load_models(server: Server, folder: Path) -> None:
-    """Load the models of the endpoints' tests; a stream of them ends after 20 responses."""
-    write_all(folder)
-    source = folder / "stream" / "1" / "model.py"
-    source.write_text(source.read_text().replace("100_000", "20"))
-    load_all(server, folder, tuple(MODELS))
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--inputs", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, Server(gpus=()) as server:
-        load_models(server, Path(folder))
-        fuzz(server, arguments.inputs, arguments.seed)
-    print("no crash, no hang, no answer of ours that is INTERNAL")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main((__doc__ or "").splitlines()[0], fuzz_handlers, fuzz_endpoint))

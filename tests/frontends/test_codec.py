@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import warnings
 from typing import Any, Literal
 
 import numpy as np
@@ -167,6 +168,13 @@ def test_P23_doubles_come_back(value: float) -> None:
 def test_P23_lists_are_written_as_their_elements(values: list[float]) -> None:
     text = write_array(np.array(values, np.float32)).decode()
     assert text == "[" + ",".join(map(format_double, values)) + "]"
+
+
+def test_P23_a_signalling_nan_is_written_without_a_warning() -> None:
+    signalling = np.array([0x7F800001, 0xFFBFFFFF], np.uint32).view(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert write_array(signalling) == b"[NaN,NaN]"
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text() | st.integers(-(1 << 63), (1 << 64) - 1), lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=12))  # fmt: skip

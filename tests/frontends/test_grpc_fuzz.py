@@ -12,7 +12,8 @@ pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
 pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
 
 from nbtriton.engine import Server
-from tests.frontends.grpc_fuzz import fuzz, load_models
+from tests.frontends.fuzzing import fuzz, load_models
+from tests.frontends.grpc_fuzz import fuzz_endpoint, fuzz_handlers
 
 INPUTS = int(os.environ.get("NBTRITON_FUZZ", "20000"))
 
@@ -21,4 +22,5 @@ INPUTS = int(os.environ.get("NBTRITON_FUZZ", "20000"))
 def test_every_message_has_an_answer(tmp_path: Path) -> None:
     with Server(gpus=()) as server:
         load_models(server, tmp_path)
-        fuzz(server, INPUTS, random.SystemRandom().getrandbits(32))
+        seed = random.SystemRandom().getrandbits(32)
+        fuzz(server, INPUTS, seed, handlers=fuzz_handlers, endpoint=fuzz_endpoint)

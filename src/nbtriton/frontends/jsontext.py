@@ -147,7 +147,7 @@ def write_array(array: np.ndarray[Any, Any]) -> bytes:
         return _encoder.encode(flat.tolist()).encode()
     # Python prints the same shortest form but for exponents: changing those in the whole text takes
     # a third of the time of printing each number by itself.
-    text = repr(flat.astype(np.float64).tolist()).replace(" ", "")
+    text = repr(flat.tolist()).replace(" ", "")
     if "e" in text:
         numbers = text[1:-1].split(",")
         printed = (

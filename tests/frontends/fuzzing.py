@@ -1,0 +1,99 @@
+"""What the fuzz runs over HTTP and gRPC share: counting, the look for leaks, and the command."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import random
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nbtriton.engine import Server
+from tests.frontends.models import MODELS, load_all, write_all
+
+__all__ = ["Part", "Tally", "fuzz", "load_models", "main"]
+
+# Requests that look alike are remembered, 256 of them with some outputs each.
+KEPT = 2_000
+
+
+@dataclass
+class Tally:
+    """What has been seen, and when to say so."""
+
+    every: int
+    done: int = 0
+    codes: Counter[str] = field(default_factory=Counter)
+    started_s: float = field(default_factory=time.monotonic)
+
+    def count(self, codes: Sequence[str]) -> None:
+        self.codes.update(codes)
+        before, self.done = self.done, self.done + len(codes)
+        if self.done // self.every > before // self.every:
+            self.tell()
+
+    def tell(self) -> None:
+        rate = self.done / (time.monotonic() - self.started_s)
+        codes = ", ".join(f"{code} {count:,}" for code, count in self.codes.most_common())
+        print(f"{self.done:>10,} inputs, {rate:,.0f} a second: {codes}", flush=True)
+
+
+Part = Callable[[Server, int, random.Random, Tally], None]
+
+
+def memory() -> tuple[int, float]:
+    """Return how many objects of ours are alive, and how many MiB this process takes."""
+    gc.collect()
+    ours = sum(str(type(one).__module__).startswith("nbtriton") for one in gc.get_objects())
+    (line,) = (s for s in Path("/proc/self/status").read_text().splitlines() if "VmRSS" in s)
+    return ours, int(line.split()[1]) / 1024
+
+
+def fuzz(
+    server: Server, inputs: int, seed: int, *, handlers: Part, endpoint: Part, every: int = 50_000
+) -> None:
+    """Send that many inputs; raises AssertionError at the first wrong answer.
+
+    One in twenty goes to the port, the others to what reads and answers them. What is kept must not
+    grow: a tenth of the inputs fills what is meant to be kept.
+    """
+    print(f"seed {seed}, {inputs:,} inputs", flush=True)
+    dice = random.Random(seed)
+    tally = Tally(every)
+    on_port = inputs // 20
+    handlers(server, inputs // 10, dice, tally)
+    objects, size_mib = memory()
+    handlers(server, inputs - inputs // 10 - on_port, dice, tally)
+    more, now_mib = memory()
+    print(f"{more - objects:+,} of {more:,} objects, {now_mib - size_mib:+.1f} MiB", flush=True)
+    assert more - objects < KEPT, "objects are kept"
+    endpoint(server, on_port, dice, tally)
+    if tally.done % every:
+        tally.tell()
+
+
+def load_models(server: Server, folder: Path) -> None:
+    """Load the models of the endpoints' tests; a stream of them ends after 20 responses."""
+    write_all(folder)
+    source = folder / "stream" / "1" / "model.py"
+    source.write_text(source.read_text().replace("100_000", "20"))
+    load_all(server, folder, tuple(MODELS))
+
+
+def main(what: str, handlers: Part, endpoint: Part) -> int:
+    """Run one of them as a command; a warning that code of ours causes is an error, as in pytest."""
+    parser = argparse.ArgumentParser(description=what)
+    parser.add_argument("--inputs", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
+    arguments = parser.parse_args()
+    warnings.filterwarnings("error", module="nbtriton")
+    with tempfile.TemporaryDirectory() as folder, Server(gpus=()) as server:
+        load_models(server, Path(folder))
+        fuzz(server, arguments.inputs, arguments.seed, handlers=handlers, endpoint=endpoint)
+    print("no crash, no hang, no leak, no fault of ours")
+    return 0
