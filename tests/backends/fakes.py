@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from nbtriton.backends import Response
-from nbtriton.errors import InternalError, NotFoundError
+from nbtriton.errors import InternalError, NotFoundError, TritonError, UnsupportedError
 
 
 @dataclass(eq=False)
@@ -108,6 +108,8 @@ class Server:
     def submit(self, model_name, inputs, *, outputs=(), on_response=None, **options):
         if model_name not in self.models:
             raise NotFoundError(f"Request for unknown model: '{model_name}' is not found")
+        if model_name in self.decoupled and on_response is None:
+            raise UnsupportedError("ModelInfer RPC doesn't support decoupled models")
         self.calls.append({"model": model_name, "outputs": tuple(outputs), **options})
         future = Future()
         threading.Thread(
@@ -115,8 +117,26 @@ class Server:
         ).start()
         return future
 
-    def submit_here(self, model_name, inputs, **options):
-        return self.submit(model_name, inputs, **options)
+    def call(self, model_name, version, inputs, options):
+        outputs, request_id, priority, timeout_us, correlation_id, flags, parameters = options
+        assert priority == 0, "a model's request has no priority"
+        future = self.submit(
+            model_name,
+            inputs,
+            version=version,
+            outputs=outputs,
+            request_id=request_id,
+            timeout_us=timeout_us,
+            correlation_id=correlation_id,
+            sequence_start=bool(flags & 1),
+            sequence_end=bool(flags & 2),
+            parameters=parameters,
+        )
+        try:
+            result = future.result()
+        except TritonError as error:
+            return Response(error=error)
+        return Response(result, None, result.parameters)
 
     def _run(self, name, inputs, outputs, on_response, future):
         try:

@@ -151,10 +151,23 @@ class ServerHandle(Protocol):
         on_response: Callable[[Response, bool], None] | None = None,
         trace: Any = None,
     ) -> Any: ...  # an nbtriton.engine.InferenceFuture
-    def submit_here(self, model_name: str, inputs: Mapping[str, Array], **options: Any) -> Any:
-        """Like `submit` without ``on_response``, for a caller that will wait for the answer.
+    def call(
+        self,
+        model_name: str,
+        version: int,
+        inputs: Mapping[str, Array],
+        options: tuple[Any, ...],
+    ) -> Response:
+        """Like `submit` without ``on_response``, for a caller that waits for the answer.
 
-        Where an instance is idle the request runs in this very thread before the call returns.
+        Where an instance is idle the request runs in this very thread. A request that was refused
+        raises; one that failed has the error in its response.
+
+        Parameters
+        ----------
+        options : tuple
+            By position, as keywords cost 2 us here: outputs, request_id, priority, timeout_us,
+            correlation_id, flags (1 for a sequence's start, 2 for its end), parameters.
         """
         ...
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
+from nbtriton.backends.base import Response
 from nbtriton.engine.waits import executing, waits
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.tensors import Array
@@ -40,11 +43,21 @@ class ModelServer:
         """Send a request through normal scheduling (B1); options as for `Server.submit`."""
         return self._server.submit(model_name, inputs, **options)
 
-    def submit_here(
-        self, model_name: str, inputs: Mapping[str, Array], **options: Any
-    ) -> InferenceFuture:
-        """Like `submit`, for a caller that will wait: runs here what an idle instance can run."""
-        return self._server.submit_here(model_name, inputs, **options)
+    def call(
+        self,
+        model_name: str,
+        version: int,
+        inputs: Mapping[str, Array],
+        options: tuple[Any, ...],
+    ) -> Response:
+        """Send a request and wait for its response; see `ServerHandle.call`."""
+        request, response = self._server.ask(model_name, inputs, version, *options)
+        for array in response.outputs.values():
+            if type(array) is not np.ndarray or request.kind != "numpy":
+                # Of the kind of the inputs, as `Server.infer` gives them.
+                result = request.result_of(response)
+                return Response(dict(result), response.error, response.parameters)
+        return response
 
     def awaits(self, future: InferenceFuture, idle: Callable[[], bool]) -> None:
         """Note that a coroutine of the model that calls may await this answer."""

@@ -309,48 +309,36 @@ class Server(Versions):
             With Triton's status and message.
         """
         flags = SEQUENCE_START * sequence_start | SEQUENCE_END * sequence_end
+        request, response = self.ask(
+            name, inputs, version, outputs, request_id, priority, timeout_us, correlation_id, flags,
+            parameters,
+        )  # fmt: skip
+        if response.error is not None:
+            raise response.error
+        return request.result_of(response)
+
+    def ask(
+        self, name: str, inputs: Mapping[str, Any], version: int, *options: Any
+    ) -> tuple[InferenceRequest, Response]:
+        """Send one request and return it with its response, which may be an error.
+
+        What `infer` is made of, for callers that need to tell a request that was refused (raised
+        here) from one that failed. Options by position, as in `Submission`.
+        """
         with shield:
-            request = self._send_here(
-                name, inputs, version, outputs, request_id, priority, timeout_us, correlation_id,
-                flags, parameters,
-            )  # fmt: skip
-            outcome = request.outcome
-            if outcome is None:
+            accepted = False
+            while not accepted:  # replaced between the look-up and now: its successor takes it
+                runtime = self._resolve(name, version, decoupled=False)
+                request = runtime.admit(inputs, *options)
+                accepted = self._submit_here(runtime, request)
+            if request.outcome is None:
                 try:
-                    return request.expect().result()
+                    request.expect().exception()
                 except BaseException:
                     request.expect().cancel()  # after Ctrl-C nobody waits for the answer any more
                     raise
-            if outcome.error is not None:
-                raise outcome.error
-            return request.result_of(outcome)
-
-    def submit_here(
-        self,
-        name: str,
-        inputs: Mapping[str, Any],
-        *,
-        version: int = -1,
-        outputs: Sequence[str] = (),
-        request_id: str = "",
-        priority: int = 0,
-        timeout_us: int = 0,
-        correlation_id: int | str = 0,
-        sequence_start: bool = False,
-        sequence_end: bool = False,
-        parameters: Mapping[str, bool | int | str] | None = None,
-    ) -> InferenceFuture:
-        """Send one request, and run in this very thread what an idle instance can run of it.
-
-        The first half of `infer`, for callers that will wait and need to tell a request that was
-        refused (raised here) from one that failed (raised by the future).
-        """
-        flags = SEQUENCE_START * sequence_start | SEQUENCE_END * sequence_end
-        with shield:
-            return self._send_here(
-                name, inputs, version, outputs, request_id, priority, timeout_us, correlation_id,
-                flags, parameters,
-            ).expect()  # fmt: skip
+            assert request.outcome is not None
+            return request, request.outcome
 
     def submit(
         self,
@@ -515,29 +503,24 @@ class Server(Versions):
                 trace.refused()
             raise
 
-    def _send_here(
-        self, name: str, inputs: Mapping[str, Any], version: int, *options: Any
-    ) -> InferenceRequest:
-        while True:
-            runtime = self._resolve(name, version, decoupled=False)
-            request = runtime.admit(inputs, *options)
-            request.home = get_ident()
-            try:
-                accepted = runtime.submit(request)
-                while request.here is not None:
-                    instance, run = request.here
-                    request.here = None
-                    instance.execute(run)
-            except BaseException:  # Ctrl-C in a model; what it executed has its answers
-                if request.here is not None:  # its instance waits for it
-                    instance, run = request.here
-                    instance.put(run)
-                request.expect().cancel()
-                raise
-            finally:
-                request.home = 0
-            if accepted:
-                return request
+    def _submit_here(self, runtime: Runtime, request: InferenceRequest) -> bool:
+        """Submit, and run in this very thread what an idle instance can run of the request."""
+        request.home = get_ident()
+        try:
+            accepted = runtime.submit(request)
+            while request.here is not None:
+                instance, run = request.here
+                request.here = None
+                instance.execute(run)
+        except BaseException:  # Ctrl-C in a model; what it executed has its answers
+            if request.here is not None:  # its instance waits for it
+                instance, run = request.here
+                instance.put(run)
+            request.expect().cancel()
+            raise
+        finally:
+            request.home = 0
+        return accepted
 
     def _resolve(self, name: str, version: int, *, decoupled: bool) -> Runtime:
         if self._closed:

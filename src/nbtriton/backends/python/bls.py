@@ -8,19 +8,22 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.base import Response, ServerHandle
 from nbtriton.backends.python.errors import TritonError, TritonErrorCode, TritonModelException
 from nbtriton.backends.python.loop import mark_answer, only_awaits_answers
-from nbtriton.backends.python.requests import InferenceRequest, MemoryType, PreferredMemory
-from nbtriton.backends.python.responses import InferenceResponse
+from nbtriton.backends.python.memory import PreferredMemory, place
+from nbtriton.backends.python.responses import InferenceResponse, answer_of
 from nbtriton.backends.python.running import current, current_server
-from nbtriton.backends.python.tensor import Tensor, wire_array
+from nbtriton.backends.python.tensor import wire_array
 from nbtriton.backends.python.text import as_text
 from nbtriton.errors import CancelledError
 from nbtriton.errors import TritonError as EngineError
-from nbtriton.tensors import Array, is_on_device, to_numpy, to_torch
+from nbtriton.tensors import Array
+
+if TYPE_CHECKING:
+    from nbtriton.backends.python.requests import InferenceRequest
 
 __all__ = [
     "ResponseIterator",
@@ -33,6 +36,7 @@ __all__ = [
 
 _SEQUENCE_START = 1
 _SEQUENCE_END = 2
+_SEQUENCE_FLAGS = _SEQUENCE_START | _SEQUENCE_END
 _ONLY_DURING_EXECUTE = "BLS is only supported during the 'execute' function."
 
 
@@ -122,16 +126,36 @@ def execute(request: InferenceRequest, decoupled: bool) -> InferenceResponse | R
     server = _server()
     if decoupled:
         return _iterate(server, request)
-    # A traced call goes the usual way: nobody measures what is traced.
-    traced = request._trace._trace is not None
-    future = _submit(server, request, server.submit if traced else server.submit_here)
-    if isinstance(future, InferenceResponse):
-        return future
+    if request._trace._trace is not None:
+        # A traced call goes the usual way: nobody measures what is traced.
+        future = _submit(server, request)
+        if isinstance(future, InferenceResponse):
+            return future
+        try:
+            result = future.result()
+        except EngineError as error:
+            return _failed(_late_text(error))
+        return _respond(result, result.parameters, request._preferred_memory)
     try:
-        result = future.result()
+        response = server.call(
+            request._model_name,
+            request._model_version,
+            _inputs(request),
+            (
+                request._requested_output_names,
+                request._request_id,
+                0,
+                request._timeout,
+                request._correlation_id,
+                request._flags & _SEQUENCE_FLAGS,
+                request._parameters or None,
+            ),
+        )
     except EngineError as error:
-        return _failed(_late_text(error))
-    return _from_result(result, request)
+        return _failed(_refusal_text(server, request, error))
+    if response.error is not None:
+        return _failed(response.error.message)
+    return _respond(response.outputs, response.parameters, request._preferred_memory)
 
 
 def execute_async(request: InferenceRequest, decoupled: bool) -> asyncio.Future[Any]:
@@ -155,7 +179,8 @@ def execute_async(request: InferenceRequest, decoupled: bool) -> asyncio.Future[
     def done(future: Any) -> None:
         error = future.exception()
         if error is None:
-            deliver(_from_result(future.result(), request))
+            result = future.result()
+            deliver(_respond(result, result.parameters, request._preferred_memory))
         else:
             deliver(_failed(_late_text(error)))
 
@@ -164,7 +189,7 @@ def execute_async(request: InferenceRequest, decoupled: bool) -> asyncio.Future[
         if future is None:
             return answer
     else:
-        future = _submit(server, request, server.submit)
+        future = _submit(server, request)
         if isinstance(future, InferenceResponse):
             answer.set_result(future)
             return answer
@@ -240,22 +265,12 @@ def _with_instance(error: EngineError) -> str:
     return f"Failed to process the request for model '{name}', message: {error.message}"
 
 
-def _submit(
-    server: ServerHandle, request: InferenceRequest, submit: Callable[..., Any]
-) -> Any | InferenceResponse:
+def _submit(server: ServerHandle, request: InferenceRequest) -> Any | InferenceResponse:
     """Return the engine's future, or the response of a request that was not accepted."""
-    name = request._model_name
     try:
-        if server.is_decoupled(name, request._model_version):
-            return _failed(
-                f"Model {name} - Error when running inference: Model {name} is using the "
-                "decoupled. The current BLS request call doesn't support models using the "
-                "decoupled transaction policy. Please use 'decoupled=True' argument to the "
-                "'exec' or 'async_exec' calls for decoupled models.'"
-            )
-        return submit(name, _inputs(request), **_options(request))
+        return server.submit(request._model_name, _inputs(request), **_options(request))
     except EngineError as error:
-        return _failed(_admission_text(server, request, error))
+        return _failed(_refusal_text(server, request, error))
 
 
 def _iterate(
@@ -296,6 +311,19 @@ def _options(request: InferenceRequest) -> dict[str, Any]:
     }
 
 
+def _refusal_text(server: ServerHandle, request: InferenceRequest, error: EngineError) -> str:
+    """Return what is said of a request for one answer that was not accepted."""
+    name = request._model_name
+    if server.is_decoupled(name, request._model_version):
+        return (
+            f"Model {name} - Error when running inference: Model {name} is using the "
+            "decoupled. The current BLS request call doesn't support models using the "
+            "decoupled transaction policy. Please use 'decoupled=True' argument to the "
+            "'exec' or 'async_exec' calls for decoupled models.'"
+        )
+    return _admission_text(server, request, error)
+
+
 def _admission_text(server: ServerHandle, request: InferenceRequest, error: EngineError) -> str:
     name = request._model_name
     prefix = f"Model {name} - Error when running inference: "
@@ -320,10 +348,6 @@ def _code(error: BaseException) -> TritonErrorCode:
     return TritonErrorCode.CANCELLED if cancelled else TritonErrorCode.INTERNAL
 
 
-def _from_result(result: Any, request: InferenceRequest) -> InferenceResponse:
-    return _respond(result, result.parameters, request._preferred_memory)
-
-
 def _from_response(response: Response, preferred: PreferredMemory | None) -> InferenceResponse:
     if response.error is not None:
         return _failed(response.error.message, _code(response.error))
@@ -335,21 +359,6 @@ def _respond(
     parameters: Mapping[str, bool | int | str],
     preferred: PreferredMemory | None,
 ) -> InferenceResponse:
-    tensors = [
-        Tensor._wrap(name, array if preferred is None else _place(array, preferred))
-        for name, array in outputs.items()
-    ]
-    response = InferenceResponse(tensors)
-    response._parameters = dict(parameters or {})
-    return response
-
-
-def _place(array: Array, preferred: PreferredMemory) -> Array:
-    if preferred.preferred_memory_type() is MemoryType.TRITONSERVER_MEMORY_CPU:
-        return to_numpy(array) if is_on_device(array) else array
-    import torch
-
-    # Without a GPU everything is in host memory, as in Triton's CPU builds.
-    if is_on_device(array) or not torch.cuda.is_available():
-        return array
-    return to_torch(array, f"cuda:{preferred.preferred_device_id()}")
+    if preferred is not None:
+        outputs = {name: place(array, preferred) for name, array in outputs.items()}
+    return answer_of(outputs, parameters)

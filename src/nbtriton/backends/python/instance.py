@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
 from types import CoroutineType
 from typing import Any, Final, TypeGuard
 
@@ -23,7 +22,7 @@ from nbtriton.backends.synchronize import to_host
 from nbtriton.backends.tracebacks import describe, execute_error, load_error
 from nbtriton.errors import ModelError
 from nbtriton.errors import TritonError as EngineError
-from nbtriton.tensors import Array, is_on_device
+from nbtriton.tensors import is_on_device
 
 __all__ = ["PythonInstance"]
 
@@ -85,7 +84,8 @@ class PythonInstance(BackendInstance):
         self, requests: Sequence[BackendRequest], timer: BatchTimer
     ) -> Sequence[Response | None] | None:
         """Run one batch; see `BackendInstance.execute`."""
-        if self._execute is None:
+        execute = self._execute
+        if execute is None:
             raise self._error(
                 f"Python model {self._source_name} does not implement `execute` method."
             )
@@ -93,7 +93,10 @@ class PythonInstance(BackendInstance):
         timer.inputs_ready()
         token = CURRENT.set(self._running)
         try:
-            result = without_running_loop(self._call, received)
+            # A copy: the model may empty its list.
+            result = without_running_loop(execute, received.copy())
+            if type(result) is CoroutineType:
+                result = self._await(result, received)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
@@ -145,15 +148,12 @@ class PythonInstance(BackendInstance):
             received.append(ReceivedRequest(request, tensors, decoupled))
         return received
 
-    def _call(self, received: list[ReceivedRequest]) -> object:
-        assert self._execute is not None
-        # A copy: the model may empty its list.
-        result = self._execute(list(received))
-        if type(result) is not CoroutineType:
-            return result
+    def _await(
+        self, coroutine: CoroutineType[Any, Any, object], received: list[ReceivedRequest]
+    ) -> object:
         if self._loop is None:
             self._loop = LoopThread(f"nbtriton-loop-{self._running.instance_name}")
-        future = self._loop.start(result)
+        future = self._loop.start(coroutine)
         if self._running.decoupled:
             # The next batch may start while this one awaits (B-36).
             future.add_done_callback(_Background(self._running.instance_name, received))
@@ -173,16 +173,17 @@ class PythonInstance(BackendInstance):
         received: list[ReceivedRequest],
         result: object,
     ) -> list[Response | None]:
-        if not _all_plain(result, received):
-            result = self._checked(received, result)
-        tensors: list[Tensor] = []
-        for item in result:
-            if item is not None:
-                tensors += item._output_tensors
-        own_outputs(tensors, partial(_held, received, tensors))
         responses: list[Response | None] = []
-        for request, view in zip(requests, received):  # noqa: B905 - of one length; 0.1 us less
-            item = result[len(responses)]
+        tensors: list[Tensor] = []
+        if _all_plain(result, received, tensors):
+            own_outputs(tensors, received)
+            for request in requests:
+                responses.append(to_engine_response(result[len(responses)], request))
+            return responses
+        items = self._checked(received, result)
+        tensors = [t for item in items if item is not None for t in item._output_tensors]
+        own_outputs(tensors, received)
+        for item, request, view in zip(items, requests, received, strict=True):
             if view._rescheduled:
                 responses.append(_run_again(view))
             elif item is _SENT:
@@ -280,23 +281,20 @@ class _Background:
 _SENT: Final = InferenceResponse()
 
 
-def _all_plain(result: object, received: list[ReceivedRequest]) -> TypeGuard[list[Any]]:
-    """Return True for the usual case: one response for each request, and no sender was taken."""
+def _all_plain(
+    result: object, received: list[ReceivedRequest], tensors: list[Tensor]
+) -> TypeGuard[list[InferenceResponse]]:
+    """Return True, and add all tensors, in the usual case: each request has its response.
+
+    Then no sender was taken, and nothing is to be run again.
+    """
     if type(result) is not list or len(result) != len(received):
         return False
     for item, view in zip(result, received):  # noqa: B905 - of one length; 0.1 us less
         if type(item) is not InferenceResponse or view._sender is not None or view._rescheduled:
             return False
+        tensors += item._output_tensors
     return True
-
-
-def _held(received: list[ReceivedRequest], outputs: list[Tensor]) -> Iterator[Array]:
-    """Yield the inputs that the requests of a batch refer to, and the tensors made of them."""
-    for view in received:
-        yield from view._backend_request.inputs.values()
-        for tensor in view._tensors.values():
-            if not any(tensor is output for output in outputs):
-                yield tensor._array
 
 
 def _leave_open(view: ReceivedRequest) -> None:

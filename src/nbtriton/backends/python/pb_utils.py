@@ -20,14 +20,9 @@ from nbtriton.backends.python.bls import (
 )
 from nbtriton.backends.python.errors import TritonError, TritonModelException
 from nbtriton.backends.python.logger import Logger, LogLevel
+from nbtriton.backends.python.memory import MemoryType, PreferredMemory
 from nbtriton.backends.python.metrics import Metric, MetricFamily
-from nbtriton.backends.python.requests import (
-    InferenceRequest,
-    InferenceTrace,
-    MemoryType,
-    PreferredMemory,
-    ReceivedRequest,
-)
+from nbtriton.backends.python.requests import InferenceRequest, InferenceTrace, ReceivedRequest
 from nbtriton.backends.python.responses import InferenceResponse
 from nbtriton.backends.python.running import current
 from nbtriton.backends.python.sender import ResponseSender

@@ -1,56 +1,24 @@
 """`pb_utils.InferenceRequest`: what ``execute`` receives, and what a model sends to others."""
 
+# ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbtriton.backends.base import BackendRequest, RequestTrace
+from nbtriton.backends.python import bls
 from nbtriton.backends.python.errors import TritonModelException
+from nbtriton.backends.python.memory import PreferredMemory
 from nbtriton.backends.python.responses import COMPACT, InferenceResponse, check_parameters
 from nbtriton.backends.python.sender import ResponseSender
 from nbtriton.backends.python.tensor import Tensor
-from nbtriton.backends.python.text import as_text
+from nbtriton.backends.python.text import as_text, as_texts
 
-if TYPE_CHECKING:
-    from nbtriton.backends.python.bls import ResponseIterator
-
-__all__ = [
-    "InferenceRequest",
-    "InferenceTrace",
-    "MemoryType",
-    "PreferredMemory",
-    "ReceivedRequest",
-]
+__all__ = ["InferenceRequest", "InferenceTrace", "ReceivedRequest"]
 
 _RELEASE_RESCHEDULE = 2
-
-
-class MemoryType(IntEnum):
-    """Where a tensor is wanted."""
-
-    TRITONSERVER_MEMORY_CPU = 0
-    TRITONSERVER_MEMORY_GPU = 2
-
-
-class PreferredMemory:
-    """Where the outputs of a call to another model are wanted."""
-
-    __slots__ = ("_device_id", "_memory_type")
-
-    def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
-        self._memory_type = MemoryType(preferred_memory_type)
-        self._device_id = preferred_device_id
-
-    def preferred_memory_type(self) -> MemoryType:
-        """Return the kind of memory."""
-        return self._memory_type
-
-    def preferred_device_id(self) -> int:
-        """Return the device within that kind."""
-        return self._device_id
 
 
 class InferenceTrace:
@@ -65,6 +33,9 @@ class InferenceTrace:
     def get_context(self) -> str | None:
         """Return the OpenTelemetry context as JSON, or None."""
         return self._context
+
+
+_UNTRACED = InferenceTrace()
 
 
 class InferenceRequest:
@@ -103,18 +74,15 @@ class InferenceRequest:
         trace: InferenceTrace | None = None,
         parameters: Mapping[str, bool | int | str] | None = None,
     ) -> None:
-        missing = [
-            name
-            for name, value in (
-                ("inputs", inputs),
-                ("requested_output_names", requested_output_names),
-                ("model_name", model_name),
-            )
-            if value is None
-        ]
         if inputs is None or requested_output_names is None or model_name is None:
+            given = {
+                "inputs": inputs,
+                "requested_output_names": requested_output_names,
+                "model_name": model_name,
+            }
             raise TypeError(
-                "__init__(): incompatible constructor arguments. Missing: " + ", ".join(missing)
+                "__init__(): incompatible constructor arguments. Missing: "
+                + ", ".join(name for name, value in given.items() if value is None)
             )
         for tensor in inputs:
             if not isinstance(tensor, Tensor):
@@ -125,13 +93,13 @@ class InferenceRequest:
         self._request_id = as_text(request_id)
         self._correlation_id = correlation_id
         self._inputs = list(inputs)
-        self._requested_output_names = [as_text(name) for name in requested_output_names]
+        self._requested_output_names = as_texts(requested_output_names)
         self._model_name = as_text(model_name)
         self._model_version = model_version
         self._flags = flags
         self._timeout = timeout
         self._preferred_memory = preferred_memory
-        self._trace = trace or InferenceTrace()
+        self._trace = _UNTRACED if trace is None else trace
         self._parameters = {} if parameters is None else check_parameters(parameters)
 
     def inputs(self) -> list[Tensor]:
@@ -190,19 +158,15 @@ class InferenceRequest:
             "set_release_flags is only available for requests received by 'execute'."
         )
 
-    def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
+    def exec(self, decoupled: bool = False) -> InferenceResponse | bls.ResponseIterator:
         """Run this request and wait for its response; failures come back as ``has_error()``.
 
         With ``decoupled=True`` return an iterator over the responses.
         """
-        from nbtriton.backends.python import bls
-
         return bls.execute(self, decoupled)
 
     def async_exec(self, decoupled: bool = False) -> Any:
         """Return an awaitable of what `exec` returns."""
-        from nbtriton.backends.python import bls
-
         return bls.execute_async(self, decoupled)
 
 
@@ -269,8 +233,18 @@ class ReceivedRequest(InferenceRequest):
     def set_release_flags(self, flags: int) -> None:
         self._rescheduled = bool(flags & _RELEASE_RESCHEDULE)
 
-    def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:  # noqa: ARG002
+    def exec(self, decoupled: bool = False) -> InferenceResponse | bls.ResponseIterator:  # noqa: ARG002
         raise TritonModelException("A received request cannot be executed; construct a new one.")
 
     def async_exec(self, decoupled: bool = False) -> Any:  # noqa: ARG002
         raise TritonModelException("A received request cannot be executed; construct a new one.")
+
+    def count_references(self, counts: dict[int, int]) -> None:
+        """Add what this request refers to; see `nbtriton.backends.python.tensor.Holder`."""
+        for array in self._backend_request.inputs.values():
+            key = id(array)
+            counts[key] = counts.get(key, 0) + 1
+        for tensor in self._tensors.values():
+            key = id(tensor._array)
+            counts[key] = counts.get(key, 0) + 1
+            counts[id(tensor)] = 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from sys import getrefcount
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -153,9 +153,18 @@ def wire_array(array: Array) -> Array:
     return array
 
 
-def own_outputs(
-    tensors: Sequence[Tensor], held: Callable[[], Iterable[Array]] | None = None
-) -> None:
+class Holder(Protocol):
+    """Something of ours that refers to arrays which a model may send, and leaves them alone."""
+
+    def count_references(self, counts: dict[int, int]) -> None:
+        """Add the references to each array, by its id.
+
+        A `Tensor` that holds one of them is entered with 1: sent itself, it is no further reference.
+        """
+        ...
+
+
+def own_outputs(tensors: Sequence[Tensor], holders: Iterable[Holder] = ()) -> None:
     """Make outputs fit to leave the model: nobody else writes to them, and they are all written.
 
     In Triton outputs leave the process, so a model may send a buffer that it reuses, or its input.
@@ -167,10 +176,23 @@ def own_outputs(
     Parameters
     ----------
     tensors : sequence of Tensor
-    held : callable, optional
-        Gives, once for each reference to it, the arrays that we still hold ourselves and shall
-        not touch again: a model that passes an input on shares it with nobody else.
+    holders : iterable of Holder
+        What refers to arrays and shall not touch them again: a model that passes an input on
+        shares it with nobody else.
     """
+    for tensor in tensors:
+        array = tensor._array
+        if (
+            type(array) is not np.ndarray
+            or array.base is not None
+            or getrefcount(array) > _ARRAY_COUNT
+        ):
+            array = None
+            _look_closer(tensors, holders)
+            return
+
+
+def _look_closer(tensors: Sequence[Tensor], holders: Iterable[Holder]) -> None:
     views: list[Tensor] = []
     others: list[Tensor] = []
     foreign: list[Array] = []
@@ -186,21 +208,27 @@ def own_outputs(
         wait_for_outputs(foreign)
     array = None
     if others:
-        ours = Counter(map(id, held())) if held is not None else Counter()
+        ours: dict[int, int] = {}
+        for holder in holders:
+            holder.count_references(ours)
         for tensor in others:
             array = tensor._array
-            if getrefcount(array) > _ARRAY_COUNT + ours[id(array)]:
+            held = ours.get(id(array), 0) - ours.get(id(tensor), 0)
+            if getrefcount(array) > _ARRAY_COUNT + held:
                 tensor._array = array.copy()
             elif array.base is not None:
                 views.append(tensor)
         array = None
-    if not views:
-        return
-    # Views of one batch share their base; it is ours if nothing else refers to it.
-    bases = Counter(id(tensor._array.base) for tensor in views)
+    if views:
+        _own_views(views)
+
+
+def _own_views(tensors: Sequence[Tensor]) -> None:
+    """Copy those views whose base somebody else refers to; those of one batch share theirs."""
+    bases = Counter([id(tensor._array.base) for tensor in tensors])
     shared = [
         tensor
-        for tensor in views
+        for tensor in tensors
         if _base_count(tensor) > _BASE_COUNT + bases[id(tensor._array.base)] - 1
     ]
     for tensor in shared:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["as_text"]
+from collections.abc import Iterable
+
+__all__ = ["as_text", "as_texts"]
 
 
 def as_text(value: str | bytes | bytearray) -> str:
@@ -25,3 +27,8 @@ def as_text(value: str | bytes | bytearray) -> str:
     raise TypeError(
         f"incompatible function arguments. Expected str or bytes, found type {type(value).__name__}"
     )
+
+
+def as_texts(values: Iterable[str | bytes | bytearray]) -> list[str]:
+    """Return each of several texts as `as_text` does."""
+    return [value if type(value) is str else as_text(value) for value in values]
