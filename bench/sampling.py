@@ -35,8 +35,9 @@ STAGES: Mapping[str, str] = {
     "engine/future.py": "the future and the result",
     "engine/result.py": "the future and the result",
     "engine/statistics.py": "statistics and timestamps",
-    "engine/timer.py": "statistics and timestamps",
+    "engine/execution.py": "statistics and timestamps",
     "engine/ensemble.py": "the ensemble's requests: made, joined, answered",
+    "engine/flight.py": "the ensemble's requests: made, joined, answered",
     "engine/bls.py": "calls from model to model",
     "engine/": "the engine: locks, instances, hand-over",
 }

@@ -109,7 +109,7 @@ class Flow:
         wave.running.discard(index)
         advance = answered(index, iteration) if answered else self.run.finished(iteration)
         assert not advance.starts
-        assert advance.emit is None
+        assert not advance.emit
         self._let_go(iteration, advance)
         assert not self.done, "finished twice"
         self.done = advance.done
@@ -132,7 +132,6 @@ class Flow:
         ]
         assert [start.step for start in advance.starts] == due  # E2, E3, E4
         for start in advance.starts:
-            assert start.iteration == iteration
             reads = self.plan.step_inputs[start.step]
             assert reads <= wave.kept, "a tensor was let go before its reader started"
             wave.started.add(start.step)
@@ -146,19 +145,18 @@ class Flow:
                 *(self.plan.step_inputs[other] for other in self.needed - wave.started)
             )
             assert set(start.release) == reads - read_later - self.requested
-        if advance.emit is not None:
-            assert advance.emit == iteration
+        if advance.emit:
             assert self.requested <= wave.kept
             self.emitted.append(iteration)
-        assert (advance.emit is not None) == (self.requested <= wave.arrived and not wave.emitted)
-        wave.emitted = wave.emitted or advance.emit is not None
+        assert advance.emit == (self.requested <= wave.arrived and not wave.emitted)
+        wave.emitted = wave.emitted or advance.emit
         self._let_go(iteration, advance)
         self.done = advance.done
         assert self.done == (not self.running)
 
     def _let_go(self, iteration: int, advance: Advance) -> None:
         over = not self.waves[iteration].running
-        assert advance.over == (iteration if over else None)
+        assert advance.over == over
         if over:
             del self.waves[iteration]
 

@@ -19,6 +19,7 @@ from nbtriton.tensors import Array
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from nbtriton.engine.execution import Execution
     from nbtriton.engine.instance import Instance
     from nbtriton.engine.runtime import Runtime
     from nbtriton.engine.tracing import Trace
@@ -67,11 +68,8 @@ class InferenceRequest(Ticket):
         "batch_size",
         "cache_key",
         "cancelled",
-        "compute_end_ns",
-        "compute_start_ns",
         "early",
-        "execute_end_ns",
-        "execute_start_ns",
+        "execution",
         "future",
         "here",
         "home",
@@ -86,10 +84,9 @@ class InferenceRequest(Ticket):
         "parent",
         "request_id",
         "requested_outputs",
-        "ridden_size",
         "runtime",
         "start_ns",
-        "step_timing",
+        "step_times",
         "trace",
     )  # fmt: skip
 
@@ -140,12 +137,10 @@ class InferenceRequest(Ticket):
         # Popping is atomic with and without a GIL: who gets the item may send the final response.
         self.open = [None]
         self.start_ns = monotonic_ns()
-        self.execute_start_ns = 0
-        self.compute_start_ns = 0
-        self.compute_end_ns = 0
-        self.execute_end_ns = 0
-        self.ridden_size = 0
-        self.step_timing: RequestTiming | None = None
+        # The batch that it rode in, or rides in now; None while it waits.
+        self.execution: Execution | None = None
+        # Of an ensemble: sums over its steps, as `times` has them.
+        self.step_times: tuple[int, int, int, int] | None = None
         self.trace: Trace | None = None
 
     @property
@@ -268,25 +263,23 @@ class InferenceRequest(Ticket):
             self.timing(),
         )
 
+    def times(self) -> tuple[int, int, int, int] | None:
+        """Return queue, compute_input, compute_infer and compute_output in ns; None before them."""
+        execution = self.execution
+        if execution is None:
+            return self.step_times
+        input_ns, infer_ns, output_ns = execution.times()
+        return execution.start_ns - self.enqueued_ns, input_ns, infer_ns, output_ns
+
     def timing(self) -> RequestTiming:
         """Where the time went so far (scheduling.md §18)."""
-        now = monotonic_ns()
-        if self.step_timing is not None:
-            steps = self.step_timing
-            return RequestTiming(
-                now - self.start_ns, steps.queue_ns, steps.compute_input_ns,
-                steps.compute_infer_ns, steps.compute_output_ns, steps.batch_size,
-            )  # fmt: skip
-        if not self.execute_start_ns:
-            return RequestTiming(total_ns=now - self.start_ns)
-        return RequestTiming(
-            now - self.start_ns,
-            self.execute_start_ns - self.enqueued_ns,
-            self.compute_start_ns - self.execute_start_ns,
-            self.compute_end_ns - self.compute_start_ns,
-            self.execute_end_ns - self.compute_end_ns,
-            self.ridden_size,
-        )
+        total_ns = monotonic_ns() - self.start_ns
+        times = self.times()
+        if times is None:
+            return RequestTiming(total_ns)
+        execution = self.execution
+        size = self.size if execution is None else execution.batch_size
+        return RequestTiming(total_ns, times[0], times[1], times[2], times[3], size)
 
     def fail(self, error: TritonError) -> None:
         """Answer with an error, unless the request is answered already."""

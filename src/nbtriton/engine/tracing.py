@@ -170,7 +170,8 @@ class Trace:
 
     def executed(self, request: InferenceRequest) -> None:
         """Close if the request is through: a model may send its final response before it returns."""
-        if not self._delivered or (request.execute_start_ns and not request.execute_end_ns):
+        execution = request.execution
+        if not self._delivered or (execution is not None and not execution.end_ns):
             return
         try:
             self._closing.pop()
@@ -191,13 +192,16 @@ class Trace:
             queued = request.enqueued_ns or request.start_ns  # a hit of the cache enters no queue
             head = [Activity("REQUEST_START", request.start_ns), Activity("QUEUE_START", queued)]
             computed = []
-            if request.execute_start_ns:
+            execution = request.execution
+            through = self._answered_ns
+            if execution is not None:
                 computed = [
-                    Activity("COMPUTE_START", request.execute_start_ns),
-                    Activity("COMPUTE_INPUT_END", request.compute_start_ns),
-                    Activity("COMPUTE_OUTPUT_START", request.compute_end_ns),
-                    Activity("COMPUTE_END", request.execute_end_ns),
+                    Activity("COMPUTE_START", execution.start_ns),
+                    Activity("COMPUTE_INPUT_END", execution.infer_start_ns),
+                    Activity("COMPUTE_OUTPUT_START", execution.infer_end_ns),
+                    Activity("COMPUTE_END", execution.end_ns),
                 ]
-            end = Activity("REQUEST_END", max(self._answered_ns, request.execute_end_ns))
+                through = max(through, execution.end_ns)
+            end = Activity("REQUEST_END", through)
             self.activities = [*head, *self.activities, *computed, end]
         self.sample.let_go()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nbtriton.backends.base import BackendInstance, InstanceContext
+from nbtriton.engine.execution import Execution
 from nbtriton.engine.sequences import enum_name
-from nbtriton.engine.timer import Timer
 from nbtriton.errors import InternalError, InvalidArgumentError
 from nbtriton.tensors import Array, deserialize_bytes, numpy_dtype, to_protocol
 
@@ -43,26 +42,22 @@ def _run(
     runtime: Runtime, instance: str, model: BackendInstance, sample: Any, inputs: dict[str, Array]
 ) -> None:
     requests = [runtime.admit(inputs) for _ in range(sample.batch_size)]
-    timer = Timer()
-    start = monotonic_ns()
+    execution = Execution(len(requests))
     errors: list[str] = []
     try:
         _check_size(len(requests), instance, runtime.interface.max_batch_size)
-        responses = model.execute(requests, timer) or []
+        responses = model.execute(requests, execution) or []
         errors = [str(r.error) for r in responses if r is not None and r.error is not None]
     except Exception as error:
         errors = [str(error)] * len(requests)  # Triton answers each of them with it
-    end = monotonic_ns()
+    execution.end()
     if errors:
         raise InvalidArgumentError(
             f"failed to run warmup sample '{sample.name}': " + "".join(f"{e}; " for e in errors)
         )
     count = len(requests)
-    began = timer.infer_start_ns or end
-    ended = timer.infer_end_ns or end
-    runtime.statistics.execution(
-        count, began - start, ended - began, end - ended, count, count, count * (end - start)
-    )
+    total_ns = count * (execution.end_ns - execution.start_ns)
+    runtime.statistics.execution(count, *execution.times(), count, count, total_ns)
 
 
 def _check_size(size: int, instance: str, limit: int) -> None:

@@ -28,25 +28,24 @@ class Step:
 
 
 class Start(NamedTuple):
-    """Start this step; its input tensors are those of this iteration."""
+    """Start this step, in the iteration of the fact that it follows from."""
 
     step: int
-    iteration: int
     # Ensemble tensors that nobody needs once this step has them.
     release: tuple[str, ...] = ()
 
 
 class Advance(NamedTuple):
-    """What follows from one fact.
+    """What follows from one fact, all of it in one iteration.
 
-    ``emit`` is the iteration whose outputs make one response now; None for none. ``over`` is an
-    iteration in which nothing can happen any more, once the rest of this is carried out: its
-    tensors may go. ``done`` means that no step runs and none can start: the request is finished.
+    ``emit``: its outputs make one response now. ``over``: nothing can happen in it any more, once
+    the rest of this is carried out, and its tensors may go. ``done``: no step runs and none can
+    start, in any iteration: the request is finished.
     """
 
-    starts: Sequence[Start] = ()
-    emit: int | None = None
-    over: int | None = None
+    starts: tuple[Start, ...] = ()
+    emit: bool = False
+    over: bool = False
     done: bool = False
 
 
@@ -93,14 +92,22 @@ class EnsemblePlan:
         return route
 
 
+# Of one route, remembered: what happened so far and what may come next. Ten branches side by side
+# can be through in 1,024 ways; that many take some 400 kB.
+_KNOWN_STATES = 1024
+# Facts, as `_State.moves` knows them; those of a step have its index in front of the last bit.
+_ANSWERED, _RESPONDED, _FINISHED, _BEGUN = 0, 1, -1, -2
+
+
 class _Route:
-    """The part of a plan that one set of requested outputs needs, laid out for `EnsembleRun`.
+    """The part of a plan that one set of requested outputs needs: an automaton.
 
     Tensors are bits (of `EnsemblePlan`), steps too (1 << index): a fact is a few integer
-    operations on the steps that it concerns, whatever the size of the ensemble.
+    operations on the steps that it concerns, whatever the size of the ensemble. Most requests go
+    the way of others before them, so what follows from a fact in a state is remembered.
     """
 
-    __slots__ = ("feeds", "given", "makes", "readers", "reads", "requested", "steps")
+    __slots__ = ("_states", "feeds", "given", "makes", "readers", "reads", "requested", "steps")
 
     def __init__(self, plan: EnsemblePlan, requested: frozenset[str]) -> None:
         found: set[int] = set()
@@ -129,22 +136,85 @@ class _Route:
             )
             for names in plan.step_inputs
         )
+        self._states: dict[tuple[int, int, int, bool], _State] = {}
+
+    def state(self, arrived: int, started: int, running: int, emitted: bool) -> _State:
+        """Return the state of an iteration in which this has happened."""
+        key = (arrived, started, running, emitted)
+        state = self._states.get(key)
+        if state is None:
+            if len(self._states) >= _KNOWN_STATES:
+                # Its moves lead to all that it knows: forgotten together, kept by who is there.
+                self._states.clear()
+            state = self._states[key] = _State(*key)
+        return state
+
+    def begin(self) -> _Move:
+        """All inputs of the ensemble are there, and nothing has started."""
+        origin = self.state(self.given, 0, 0, False)
+        return origin.moves.get(_BEGUN) or self._look(origin, _BEGUN, self.given, 0, self.steps)
+
+    def move(self, state: _State, fact: int) -> _Move:
+        """Work out what follows from a fact that is new in a state."""
+        if fact == _FINISHED:
+            return self._look(state, fact, state.arrived, state.running - 1, ())
+        step = fact >> 1
+        running = state.running - 1 if fact & 1 == _ANSWERED else state.running
+        return self._look(state, fact, state.arrived | self.makes[step], running, self.feeds[step])
+
+    def _look(
+        self, state: _State, fact: int, arrived: int, running: int, candidates: Sequence[int]
+    ) -> _Move:
+        """See which of these steps can start now, and whether a response is complete."""
+        started = state.started
+        starts: list[Start] = []
+        for index in candidates:
+            reads = self.reads[index]
+            if arrived & reads == reads and not started >> index & 1:
+                started |= 1 << index
+                starts.append(Start(index, self._released(started, index)))
+        # The end of a step brings no tensor: nothing becomes complete with it.
+        complete = fact != _FINISHED and arrived & self.requested == self.requested
+        emit = complete and not state.emitted
+        running += len(starts)
+        # If nothing runs, its last step is over, or no step reads what opened it.
+        over = not running
+        following = None if over else self.state(arrived, started, running, state.emitted or emit)
+        advance = Advance(tuple(starts), emit, over) if starts or emit or over else _NOTHING
+        move = state.moves[fact] = _Move(following, advance, advance._replace(done=over))
+        return move
+
+    def _released(self, started: int, index: int) -> tuple[str, ...]:
+        """Tensors that this step is the last to read."""
+        return tuple([name for name, readers in self.readers[index] if not readers & ~started])
+
+
+class _State:
+    """What has happened in an iteration: tensors that arrived, steps that had them, as bits."""
+
+    __slots__ = ("arrived", "emitted", "moves", "running", "started")
+
+    def __init__(self, arrived: int, started: int, running: int, emitted: bool) -> None:
+        self.arrived = arrived
+        self.started = started
+        self.running = running  # how many steps started here and have not finished
+        self.emitted = emitted
+        self.moves: dict[int, _Move] = {}
+
+
+class _Move(NamedTuple):
+    """The next state, or None at the end, and what is to be done.
+
+    ``last`` is the same advance if nothing goes on in any other iteration.
+    """
+
+    state: _State | None
+    advance: Advance
+    last: Advance
 
 
 def _mask(bits: Mapping[str, int], names: Iterable[str]) -> int:
     return sum(bits[name] for name in set(names))
-
-
-class _Wave:
-    """One iteration: the tensors that arrived and the steps that had them, as bits."""
-
-    __slots__ = ("arrived", "emitted", "running", "started")
-
-    def __init__(self, arrived: int, started: int) -> None:
-        self.arrived = arrived
-        self.started = started
-        self.running = 0  # how many steps started here and have not finished
-        self.emitted = False
 
 
 class EnsembleRun:
@@ -157,28 +227,24 @@ class EnsembleRun:
         Ensemble outputs asked for; never empty.
     """
 
-    __slots__ = ("_failed", "_iterations", "_route", "_waves")
+    __slots__ = ("_iterations", "_route", "_waves", "failed")
 
     def __init__(self, plan: EnsemblePlan, requested: frozenset[str]) -> None:
+        # True after the first failure: no further step starts.
+        self.failed = False
         self._route = plan.route(requested)
-        self._waves: dict[int, _Wave] = {}  # those in which something can still happen
+        self._waves: dict[int, _State] = {}  # those in which something can still happen
         self._iterations = 0
-        self._failed = False
 
     def start(self) -> Advance:
         """All inputs of the ensemble are there (an omitted optional one counts as there, E2)."""
-        self._waves[0] = _Wave(self._route.given, 0)
-        return self._look(0, self._route.steps)
+        return self._take(0, self._route.begin())
 
     def answered(self, step: int, iteration: int) -> Advance:
         """A step gave its only response: `response` without a new wave, and `finished`, in one."""
-        if self._failed:
-            return self.finished(iteration)
-        route = self._route
-        wave = self._waves[iteration]
-        wave.arrived |= route.makes[step]
-        wave.running -= 1
-        return self._look(iteration, route.feeds[step])
+        fact = _FINISHED if self.failed else step << 1 | _ANSWERED
+        state = self._waves[iteration]
+        return self._take(iteration, state.moves.get(fact) or self._route.move(state, fact))
 
     def response(self, step: int, iteration: int, *, new_wave: bool) -> tuple[int, Advance]:
         """A step gave one response.
@@ -186,73 +252,44 @@ class EnsembleRun:
         Parameters
         ----------
         step, iteration
-            As in the `Start` it answers.
+            Which step, and the iteration in which it was started.
         new_wave : bool
             True if the step's model is decoupled: its tensors open an iteration of their own.
 
         Returns
         -------
         iteration : int
-            The iteration under which its tensors are to be kept.
+            The iteration under which its tensors are to be kept, and to which the advance belongs.
         advance : Advance
             A mapped output that the response lacks counts as arrived, but absent (E11).
         """
-        if self._failed:
+        if self.failed:
             return iteration, _NOTHING
-        wave = self._waves[iteration]
+        state = self._waves[iteration]
         if new_wave:
             # Requested outputs and inputs from before the fork stay readable in the new wave.
             self._iterations = iteration = self._iterations + 1
-            self._waves[iteration] = wave = _Wave(wave.arrived, wave.started)
-        route = self._route
-        wave.arrived |= route.makes[step]
-        return iteration, self._look(iteration, route.feeds[step])
+            state = self._route.state(state.arrived, state.started, 0, False)
+        fact = step << 1 | _RESPONDED
+        move = state.moves.get(fact) or self._route.move(state, fact)
+        return iteration, self._take(iteration, move)
 
     def finished(self, iteration: int) -> Advance:
         """A step of this iteration gave its final response; after `response` if it made one."""
-        wave = self._waves[iteration]
-        wave.running -= 1
-        if wave.running:
-            return _NOTHING
-        del self._waves[iteration]
-        return Advance((), None, iteration, not self._waves)
+        state = self._waves[iteration]
+        move = state.moves.get(_FINISHED) or self._route.move(state, _FINISHED)
+        return self._take(iteration, move)
 
     def fail(self) -> bool:
         """A step failed; True the first time, when the ensemble is to be answered (E13)."""
-        first = not self._failed
-        self._failed = True
+        first = not self.failed
+        self.failed = True
         return first
 
-    @property
-    def failed(self) -> bool:
-        """True after the first failure: no further step starts."""
-        return self._failed
-
-    def _look(self, iteration: int, candidates: Sequence[int]) -> Advance:
-        """See which of these steps can start now, and whether a response is complete."""
-        wave = self._waves[iteration]
-        route = self._route
-        arrived = wave.arrived
-        starts: list[Start] = []
-        for index in candidates:
-            reads = route.reads[index]
-            if arrived & reads == reads and not wave.started >> index & 1:
-                wave.started |= 1 << index
-                starts.append(Start(index, iteration, self._released(wave, index)))
-        emit = None
-        if not wave.emitted and arrived & route.requested == route.requested:
-            wave.emitted = True
-            emit = iteration
-        wave.running += len(starts)
-        if wave.running:
-            return _NOTHING if emit is None and not starts else Advance(starts, emit)
-        # Nothing runs here any more: its last step is over, or no step reads what opened it.
-        del self._waves[iteration]
-        return Advance(starts, emit, iteration, not self._waves)
-
-    def _released(self, wave: _Wave, index: int) -> tuple[str, ...]:
-        """Tensors that this step is the last to read in this wave."""
-        started = wave.started
-        return tuple(
-            [name for name, readers in self._route.readers[index] if not readers & ~started]
-        )
+    def _take(self, iteration: int, move: _Move) -> Advance:
+        state, advance, last = move
+        if state is not None:
+            self._waves[iteration] = state
+            return advance
+        self._waves.pop(iteration, None)
+        return advance if self._waves else last

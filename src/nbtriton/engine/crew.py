@@ -1,0 +1,93 @@
+"""Who does the work of an ensemble: the versions that serve its steps, and how tensors reach them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import chain
+from typing import NamedTuple
+
+from nbtriton.engine.admission import Interface
+from nbtriton.engine.runtime import Runtime
+from nbtriton.scheduling import EnsemblePlan
+
+__all__ = ["Crew", "Feed"]
+
+
+class Feed(NamedTuple):
+    """An input of a step."""
+
+    name: str
+    tensor: str  # of the ensemble
+    # Of the model's input, where the tensor comes from a model that batches and this one does not,
+    # or the other way round (E9); None where it can be taken as it is.
+    dims: tuple[int, ...] | None
+    # Another step or the caller gets the tensor too: this one must not change it.
+    shared: bool
+
+
+class Crew:
+    """The versions that serve the steps, for all requests that began with them (E17).
+
+    Attributes
+    ----------
+    runtimes, batching, decoupled, wanted, feeds, makes : tuple
+        One entry a step: the version that serves it, whether that batches, whether it is decoupled,
+        the outputs that are asked of it, its inputs, and where its outputs go.
+    harvest : tuple
+        The ensemble's outputs, with dims where the tensor is to be adapted.
+    flights : int
+        Requests that are with this crew; guarded by the ensemble's lock.
+    """
+
+    __slots__ = (
+        "batching", "decoupled", "feeds", "flights", "harvest", "makes", "runtimes", "wanted",
+    )  # fmt: skip
+
+    def __init__(
+        self, plan: EnsemblePlan, interface: Interface, runtimes: tuple[Runtime, ...]
+    ) -> None:
+        self.runtimes = runtimes
+        self.batching = tuple(runtime.interface.max_batch_size > 0 for runtime in runtimes)
+        self.decoupled = tuple(runtime.interface.decoupled for runtime in runtimes)
+        self.wanted = tuple(frozenset(step.output_map) for step in plan.steps)
+        self.makes = tuple(tuple(step.output_map.items()) for step in plan.steps)
+        own = interface.max_batch_size > 0
+        batched = {
+            tensor: self.batching[plan.producer[tensor]] if tensor in plan.producer else own
+            for tensor in plan.bits
+        }
+        readers = Counter(chain(*plan.step_inputs, plan.outputs))
+        self.feeds = tuple(
+            _feeds(step.input_map, runtime.interface, batching, batched, readers)
+            for step, runtime, batching in zip(plan.steps, runtimes, self.batching, strict=True)
+        )
+        self.harvest = tuple(
+            (name, None if batched[name] is own else spec.dims)
+            for name, spec in interface.outputs.items()
+        )
+        self.flights = 0
+
+    def disband(self) -> None:
+        """The last flight has landed, and none will come."""
+        for runtime in self.runtimes:
+            runtime.let_go()
+
+
+def _feeds(
+    input_map: Mapping[str, str],
+    interface: Interface,
+    batching: bool,
+    batched: Mapping[str, bool],
+    readers: Mapping[str, int],
+) -> tuple[Feed, ...]:
+    specs = interface.inputs
+    return tuple(
+        Feed(
+            name,
+            tensor,
+            None if batched[tensor] is batching or name not in specs else specs[name].dims,
+            readers[tensor] > 1,
+        )
+        for name, tensor in input_map.items()
+    )

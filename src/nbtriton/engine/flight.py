@@ -1,0 +1,441 @@
+"""One request on its way through an ensemble."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import partial
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from nbtriton.backends.base import Response
+from nbtriton.engine.answering import together
+from nbtriton.engine.crew import Crew
+from nbtriton.engine.request import BARE_FINAL, InferenceRequest
+from nbtriton.engine.runtime import Runtime
+from nbtriton.errors import (
+    CancelledError,
+    EngineStoppedError,
+    InternalError,
+    InvalidArgumentError,
+    TritonError,
+)
+from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, EnsembleRun, Start
+from nbtriton.tensors import Array, read_only
+
+if TYPE_CHECKING:
+    from nbtriton.engine.ensemble import EnsembleRuntime
+
+__all__ = ["Flight", "placed"]
+
+_log = logging.getLogger("nbtriton.engine")
+
+# Sequence id and flags.
+_Mark = tuple[int | str, int]
+# A step to start, in which iteration, its inputs, and its mark if it is not the request's own.
+_Ready = tuple[int, int, dict[str, Array], _Mark | None]
+
+
+class Flight:
+    """One request through the ensemble.
+
+    Facts come in on whatever thread finished a step; the lock is held for the dataflow only, never
+    while a step is submitted or a response delivered.
+    """
+
+    __slots__ = (
+        "_lock", "_marks", "_outbox", "_running", "_sending", "_sums", "_waves", "crew",
+        "ensemble", "request", "run",
+    )  # fmt: skip
+
+    def __init__(self, ensemble: EnsembleRuntime, crew: Crew, request: InferenceRequest) -> None:
+        self.ensemble = ensemble
+        self.crew = crew
+        self.request = request
+        self.run = EnsembleRun(ensemble.plan, request.requested_outputs)
+        # Tensors by iteration; those that no step needs any more are let go.
+        self._waves: dict[int, dict[str, Array]] = {0: dict(request.inputs)}
+        # Sequence id and flags of the tensors whose step changed them, by iteration (E6).
+        self._marks: dict[int, dict[str, _Mark]] = {}
+        self._lock = threading.Lock()
+        # The steps that are in flight, each with its number and iteration.
+        self._running: dict[InferenceRequest, tuple[int, int]] = {}
+        # queue, compute_input, compute_infer, compute_output: sums over the steps (T4)
+        self._sums = (0, 0, 0, 0)
+        # Responses of a decoupled ensemble, in the order in which they may be seen: steps finish
+        # on several threads, and the final response must not overtake one before it.
+        self._outbox: deque[tuple[Response | None, bool]] | None = (
+            deque() if ensemble.interface.decoupled else None
+        )
+        self._sending = threading.Lock()
+
+    def begin(self) -> None:
+        """Start the steps whose inputs the ensemble was given."""
+        with self._lock:
+            ready = self._ready(self.run.start().starts, 0)
+        if not ready:
+            self._conclude()
+        for step, iteration, inputs, mark in ready:
+            self._start(step, iteration, inputs, mark)
+
+    def cancel(self) -> None:
+        """Drop the steps that still wait."""
+        for step in self.running():
+            step.cancel()
+
+    def running(self) -> list[InferenceRequest]:
+        """Return the steps that are in flight."""
+        return list(self._running)
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def _ready(self, starts: Sequence[Start], iteration: int) -> list[_Ready]:
+        """Take the inputs of the steps to start; only then may others be let go."""
+        crew = self.crew
+        wave = self._waves[iteration]
+        marks = self._marks.get(iteration) if self._marks else None
+        ready: list[_Ready] = []
+        for step, _ in starts:
+            feeds = crew.feeds[step]
+            inputs: dict[str, Array] = {}
+            for name, tensor, dims, shared in feeds:
+                value = wave.get(tensor)
+                if value is None:  # an omitted optional input, or an output not made (E10, E11)
+                    continue
+                if dims is not None:
+                    value = _adapt(value, dims, to_batching=crew.batching[step])
+                inputs[name] = read_only(value) if shared else value
+            mark = None
+            if marks is not None:
+                mark = next((marks[feed.tensor] for feed in feeds if feed.tensor in marks), None)
+            ready.append((step, iteration, inputs, mark))
+        for _, release in starts:
+            for tensor in release:
+                wave.pop(tensor, None)
+        return ready
+
+    def _start(
+        self, step: int, iteration: int, inputs: dict[str, Array], mark: _Mark | None
+    ) -> threading.Event | None:
+        """Start a step, or leave it to do so when there is a place in it (E21)."""
+        gates = self.ensemble.gates
+        if not gates:
+            self._enter(step, iteration, inputs, mark)
+            return None
+        return gates[step].enter(partial(self._enter, step, iteration, inputs, mark))
+
+    def _left(self, step: int) -> None:
+        """A step is over: its place is free."""
+        if self.ensemble.gates:
+            self.ensemble.gates[step].leave()
+
+    def _enter(
+        self, step: int, iteration: int, inputs: dict[str, Array], mark: _Mark | None
+    ) -> None:
+        runtime = self.crew.runtimes[step]
+        request = self.request
+        correlation_id, flags = mark or (request.correlation_id, request.flags)
+        try:
+            if self.ensemble.gates and self.run.failed:  # while it waited for its place
+                raise CancelledError("the ensemble's request failed")
+            sub = runtime.admit(
+                inputs,
+                self.crew.wanted[step],
+                request.request_id,
+                request.priority,
+                request.timeout_us,
+                correlation_id,
+                flags,
+                request.parameters,
+                self._responded,
+                request.root,
+            )  # E5
+        except Exception as error:
+            self._refused(step, iteration, error)
+            return
+        if request.trace is not None:
+            request.trace.child().follow(sub)
+        self._running[sub] = (step, iteration)
+        together(_submit, runtime, (self, sub))
+
+    def turned_away(self, sub: InferenceRequest, error: TritonError) -> None:
+        """A step was not accepted."""
+        self._refused(*self._running.pop(sub), error)
+
+    def _refused(self, step: int, iteration: int, error: Exception) -> None:
+        """A step could not be entered."""
+        with self._lock:
+            done = self._finished(iteration)
+        self._fail(_as_triton_error(error))
+        if done:
+            self._conclude()
+        self._left(step)
+
+    def _responded(self, sub: InferenceRequest, response: Response, final: bool) -> None:
+        error = response.error
+        emit: Response | None = None
+        ready: Sequence[_Ready] = ()
+        done = False
+        outbox = self._outbox
+        with self._lock:
+            running = self._running
+            step, iteration = running.pop(sub) if final else running[sub]
+            if error is None and response is not BARE_FINAL and not self.run.failed:
+                ready, emit, done, error = self._take(step, iteration, response, final)
+            elif final:
+                done = self._finished(iteration)
+            if error is not None:
+                self.run.fail()
+            if final:
+                self._account(sub)
+            if outbox is not None and (emit is not None or (done and error is None)):
+                outbox.append((emit, done))  # E14
+        if error is not None:
+            self._fail(error)
+        elif outbox is not None:
+            self._send()
+        elif emit is not None:
+            self._answer(emit)
+        turns: list[threading.Event] = []
+        for following, wave, inputs, mark in ready:
+            turn = self._start(following, wave, inputs, mark)
+            if turn is not None:
+                turns.append(turn)
+        if done:
+            self._conclude()
+        if final:
+            self._left(step)
+            return
+        # A decoupled model is held back until what it sent has found its places: its next
+        # responses would only pile up in memory.
+        for turn in turns:
+            turn.wait()
+
+    def _take(
+        self, step: int, iteration: int, response: Response, final: bool
+    ) -> tuple[Sequence[_Ready], Response | None, bool, TritonError | None]:
+        """Take a step's response in; the lock is held.
+
+        Returns
+        -------
+        ready : steps to start
+        emit : a response of the ensemble, if one is complete
+        done : True if nothing runs any more and nothing is to be started
+        error : what made it impossible
+        """
+        crew = self.crew
+        decoupled = crew.decoupled[step]
+        mark = None
+        if response.parameters:
+            try:
+                mark = _mark(response.parameters)
+            except TritonError as error:
+                return (), None, final and self._finished(iteration), error
+        origin = iteration
+        if final and not decoupled:
+            advance = self.run.answered(step, iteration)
+        else:
+            iteration, advance = self.run.response(step, origin, new_wave=decoupled)
+            if iteration not in self._waves:
+                self._waves[iteration] = self._waves[origin].copy()
+                if origin in self._marks:
+                    self._marks[iteration] = self._marks[origin].copy()
+        wave = self._waves[iteration]
+        outputs = response.outputs
+        for output, tensor in crew.makes[step]:
+            if output in outputs:
+                wave[tensor] = outputs[output]
+                if mark is not None:
+                    self._marks.setdefault(iteration, {})[tensor] = mark
+        starts, emits, over, done = advance
+        emit: Response | None = None
+        ready: Sequence[_Ready] = ()
+        failure = None
+        try:
+            if emits:
+                emit = self._outputs(iteration)
+            if starts:
+                ready = self._ready(starts, iteration)
+        except Exception as raised:
+            failure = _as_triton_error(raised)
+            for _ in starts:  # they never will
+                done = self._finished(iteration)
+        if over:
+            self._forget(iteration)
+        if final and decoupled:
+            done = self._finished(origin)
+        return ready, emit, done, failure
+
+    def _finished(self, iteration: int) -> bool:
+        """A step finished, the lock is held; True if it was the last one."""
+        advance = self.run.finished(iteration)
+        if advance.over:
+            self._forget(iteration)
+        return advance.done
+
+    def _forget(self, iteration: int) -> None:
+        self._waves.pop(iteration, None)
+        self._marks.pop(iteration, None)
+
+    def _outputs(self, iteration: int) -> Response:
+        request = self.request
+        wave = self._waves[iteration]
+        marks = self._marks.get(iteration, {})
+        correlation_id, flags = request.correlation_id, request.flags
+        outputs: dict[str, Array] = {}
+        for name, dims in self.crew.harvest:
+            value = wave.get(name)
+            if value is None or name not in request.requested_outputs:
+                continue
+            if dims is not None:
+                batching = self.ensemble.interface.max_batch_size > 0
+                value = _adapt(value, dims, to_batching=batching)
+            outputs[name] = value
+            correlation_id, flags = marks.get(name, (correlation_id, flags))
+        if not outputs:  # E11: then Triton has nothing to take the parameters from
+            return Response({})
+        parameters = {
+            "sequence_id": correlation_id,
+            "sequence_start": bool(flags & SEQUENCE_START),
+            "sequence_end": bool(flags & SEQUENCE_END),
+        }
+        return Response(outputs, parameters=parameters)  # E7
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def _conclude(self) -> None:
+        """Nothing runs any more, and nothing can start."""
+        if not self.request.is_answered() and self._outbox is None:
+            self._fail(
+                InvalidArgumentError(
+                    f"{self.request.log_prefix}unexpected deadlock, at least one output is not set "
+                    "while no more ensemble steps can be made"
+                )
+            )  # E12
+        self.ensemble.landed(self)
+
+    def _fail(self, error: TritonError) -> None:
+        """Answer with the first error; the steps that run are left to run (E13)."""
+        response = Response(error=placed(error, self.ensemble.name))
+        with self._lock:
+            self.run.fail()
+            if self._outbox is not None:
+                self._outbox.append((response, True))
+        if self._outbox is not None:
+            self._send()
+        else:
+            self._answer(response)
+
+    def _send(self) -> None:
+        """Deliver what is in the outbox, one thread at a time."""
+        outbox = self._outbox
+        assert outbox is not None
+        while outbox and self._sending.acquire(blocking=False):
+            try:
+                while outbox:
+                    response, final = outbox.popleft()
+                    if final:
+                        self._answer(response)
+                    elif response is not None and not self.request.is_answered():
+                        self.ensemble.deliver(self.request, response, final=False)
+            finally:
+                self._sending.release()
+
+    def _answer(self, response: Response | None) -> None:
+        """Deliver the final response, if there was none; the first one counts."""
+        request = self.request
+        if not request.claim():
+            return
+        if response is not None and response.error is not None:
+            # Once per request: that Triton counts it twice is a defect (T4).
+            self.ensemble.statistics.failure(1, monotonic_ns() - request.start_ns, "OTHER")
+        else:
+            self._count_success()
+        self.ensemble.deliver(request, response, final=True)
+
+    def _account(self, sub: InferenceRequest) -> None:
+        times = sub.times()
+        if times is not None:
+            queue_ns, input_ns, infer_ns, output_ns = self._sums
+            queue, compute_input, infer, output = times
+            self._sums = (
+                queue_ns + queue, input_ns + compute_input, infer_ns + infer, output_ns + output
+            )  # fmt: skip
+
+    def _count_success(self) -> None:
+        request = self.request
+        _, input_ns, infer_ns, output_ns = self._sums
+        total_ns = monotonic_ns() - request.start_ns
+        request.step_times = self._sums
+        books = self.ensemble.statistics
+        books.execution(request.size, input_ns, infer_ns, output_ns, 1, request.size, total_ns)
+        if books.summaries is not None:
+            books.summaries.executed(total_ns, 0, input_ns, infer_ns, output_ns)
+
+
+def _submit(runtime: Runtime, entered: list[tuple[Flight, InferenceRequest]]) -> None:
+    """Submit steps that are ready at the same moment to the model that they have in common."""
+    if len(entered) == 1:
+        ((flight, sub),) = entered
+        try:
+            accepted: bool | TritonError = runtime.submit(sub)
+        except Exception as error:
+            accepted = _as_triton_error(error)
+        if accepted is not True:
+            flight.turned_away(sub, accepted or EngineStoppedError("Server is stopping"))
+        return
+    found = runtime.submit_many([sub for _, sub in entered])
+    for (flight, sub), accepted in zip(entered, found, strict=True):
+        if accepted is not True:
+            flight.turned_away(sub, accepted or EngineStoppedError("Server is stopping"))
+
+
+def placed(error: TritonError, ensemble: str) -> TritonError:
+    """Return the same error with the ensemble's name in front of its text."""
+    found = copy.copy(error)
+    found.args = (f"in ensemble '{ensemble}', {error.message}",)
+    return found
+
+
+def _as_triton_error(error: Exception) -> TritonError:
+    if isinstance(error, TritonError):
+        return error
+    _log.error("a step of an ensemble", exc_info=error)
+    return InternalError(f"{type(error).__name__}: {error}")
+
+
+def _mark(parameters: Mapping[str, bool | int | str]) -> _Mark | None:
+    """Return the sequence id and flags that a step's response sets for the steps behind it (E6)."""
+    if not any(name in parameters for name in ("sequence_id", "sequence_start", "sequence_end")):
+        return None
+    correlation_id = parameters.get("sequence_id", 0)
+    if isinstance(correlation_id, bool) or not isinstance(correlation_id, (int, str)):
+        raise InvalidArgumentError(
+            "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or "
+            "TRITONSERVER_PARAMETER_STRING"
+        )
+    flags = 0
+    for name, flag in (("sequence_start", SEQUENCE_START), ("sequence_end", SEQUENCE_END)):
+        value = parameters.get(name, False)
+        if not isinstance(value, bool):
+            raise InvalidArgumentError(
+                f"expect parameter '{name}' to be TRITONSERVER_PARAMETER_BOOL"
+            )
+        flags |= flag * value
+    return correlation_id, flags
+
+
+def _adapt(value: Array, dims: Sequence[int], *, to_batching: bool) -> Array:
+    """Pass a tensor between a batching and a non-batching model (E9)."""
+    shape = tuple(value.shape)
+    fits = len(shape) == len(dims) and all(
+        want in (-1, found) for want, found in zip(dims, shape, strict=True)
+    )
+    if to_batching:
+        return value.reshape((1, *shape)) if fits else value
+    if fits or not shape or shape[0] != 1:
+        return value
+    return value.reshape(shape[1:])
