@@ -151,7 +151,7 @@ class Flight:
                 flags,
                 request.parameters,
                 self._responded,
-                request.root,
+                request.parent or request,
             )  # E5
         except Exception as error:
             self._refused(step, iteration, error)

@@ -49,6 +49,7 @@ class Instance:
         self._error: BaseException | None = None
         self.running: Sequence[InferenceRequest] = ()
         self.decoupled = owner.interface.decoupled
+        self._home = 0  # its own thread
         self.thread = 0  # where it executes now, or did last
         self._batch_size = 0
         self._executions = 0
@@ -136,7 +137,7 @@ class Instance:
         """Run the user's code: it can be interrupted, ours cannot."""
         assert self._model is not None
         self.thread = thread = get_ident()
-        root = batch[0].root
+        root = batch[0].parent or batch[0]
         home = root.home
         # What follows from a response that the code sends early cannot wait for its return.
         root.home = 0
@@ -193,7 +194,7 @@ class Instance:
             books.failure(count, total, "BACKEND")
         self._executions += 1
         self._busy_ns += end - start
-        owner.record(
+        owner.recent.append(
             (
                 self.name,
                 (requests[0].number,) if count == 1 else tuple([r.number for r in requests]),
@@ -205,7 +206,7 @@ class Instance:
         # On the direct path it is idle before it answers: what follows from the answer, such as the
         # next step of an ensemble, may want it. (Before a sequence goes on, its state has to be
         # kept; and a thread of its own is not idle while it answers.)
-        early = self.thread != self._worker.ident and owner.sequences is None
+        early = self.thread != self._home and owner.sequences is None
         again = owner.free(self._index, requests) if early else 0
         outer = answering.owed
         # A single answer has nothing to be gathered with.
@@ -239,6 +240,7 @@ class Instance:
                 self._owner.deliver(request, response, final=True)
 
     def _live(self) -> None:
+        self._home = get_ident()
         try:
             self._model = self._backend.create_instance(self._context)
             self.any_thread = self._model.any_thread

@@ -136,8 +136,9 @@ class ModelRuntime(Runtime):
             or self.interface.decoupled
             or self.interface.reshaped_outputs
         )
-        # Bare tuples: the record itself is made for who looks (0.5 us for each execution less).
-        self._recent: deque[tuple[Any, ...]] = deque(maxlen=_RECENT_BATCHES)
+        # The last executions: what `BatchRecord` has behind model and version. Bare tuples: the
+        # record itself is made for who looks (0.5 us for each execution less).
+        self.recent: deque[tuple[Any, ...]] = deque(maxlen=_RECENT_BATCHES)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -303,18 +304,22 @@ class ModelRuntime(Runtime):
 
     def _bring(self, verb: Callable[..., list[Any]], requests: object) -> bool:
         """Bring new requests, unless this version takes none any more."""
-        with self._door:
-            if self._shut:
-                return False
-            if self._inbox or not self._owner.acquire(blocking=False):
-                self._inbox.append((verb, requests))
-                ours = False
+        if not self._inbox and self._owner.acquire(blocking=False):
+            # Nobody is at work there: without the inbox. What comes now, a retirement too, is
+            # taken in behind these requests.
+            accepted = not self._shut
+            if accepted:
+                self._own(verb, requests)
             else:
-                ours = True
-        if ours:  # nobody is at work there: without the inbox
-            self._own(verb, requests)
-        self._work()
-        return True
+                self._owner.release()
+        else:
+            with self._door:
+                accepted = not self._shut
+                if accepted:
+                    self._inbox.append((verb, requests))
+        if self._inbox:
+            self._work()
+        return accepted
 
     def blockers(self, request: InferenceRequest) -> tuple[Instance, ...]:
         """Return the instance that runs a request, or all of which one must take it."""
@@ -347,15 +352,11 @@ class ModelRuntime(Runtime):
         if self._retiring:
             self._post(self._on_over, None)
 
-    def record(self, record: tuple[Any, ...]) -> None:
-        """Keep one execution for the views: what `BatchRecord` has behind model and version."""
-        self._recent.append(record)
-
     def batches(self) -> tuple[BatchRecord, ...]:
         """Return the recent executions, oldest first."""
         while True:
             try:
-                recent = tuple(self._recent)
+                recent = tuple(self.recent)
             except RuntimeError:  # an instance appended while we walked: walk again
                 continue
             return tuple([BatchRecord(self.name, self.version, *record) for record in recent])
@@ -368,7 +369,8 @@ class ModelRuntime(Runtime):
             self._inbox.append((verb, fact))
         else:
             self._own(verb, fact)
-        self._work()
+        if self._inbox:
+            self._work()
 
     def _work(self) -> None:
         """Work the inbox off unless somebody is doing so already."""
@@ -498,7 +500,8 @@ class ModelRuntime(Runtime):
             self._limiter.start(instance, decision)
             return
         if len(decision.tickets) == 1:
-            root: InferenceRequest = decision.tickets[0].root  # type: ignore[attr-defined]
+            request: InferenceRequest = decision.tickets[0]  # type: ignore[assignment]
+            root = request.parent or request
             # One at a time, so that independent branches of an ensemble still run side by side.
             if root.home and root.here is None and instance.any_thread and root.home == get_ident():
                 root.here = (instance, decision)

@@ -87,6 +87,7 @@ class InferenceRequest(Ticket):
         "runtime",
         "start_ns",
         "step_times",
+        "timeout_us",
         "trace",
     )  # fmt: skip
 
@@ -136,6 +137,7 @@ class InferenceRequest(Ticket):
         self.lookup_ns = 0
         # Popping is atomic with and without a GIL: who gets the item may send the final response.
         self.open = [None]
+        self.timeout_us = timeout_us
         self.start_ns = monotonic_ns()
         # The batch that it rode in, or rides in now; None while it waits.
         self.execution: Execution | None = None
@@ -161,11 +163,6 @@ class InferenceRequest(Ticket):
             if outcome is not None:
                 self._resolve(future, outcome)
         return future
-
-    @property
-    def timeout_us(self) -> int:
-        """The request's own queue timeout in microseconds, 0 for none."""
-        return self.timeout_ns // 1000
 
     def is_cancelled(self) -> bool:
         """True after the caller gave up."""
@@ -231,7 +228,10 @@ class InferenceRequest(Ticket):
         if trace is not None:
             trace.answering(response, final=final)
         if self.on_response is not None:
-            self._report_response(BARE_FINAL if response is None else response, final)
+            try:
+                self.on_response(self, BARE_FINAL if response is None else response, final)
+            except Exception:
+                _log.exception("a response callback of request %s raised", self.number)
         elif response is None:
             response = self.early
         elif not final:
@@ -286,10 +286,3 @@ class InferenceRequest(Ticket):
         assert self.runtime is not None
         if self.claim():
             self.runtime.deliver(self, Response(error=error), final=True)
-
-    def _report_response(self, response: Response, final: bool) -> None:
-        assert self.on_response is not None
-        try:
-            self.on_response(self, response, final)
-        except Exception:
-            _log.exception("a response callback of request %s raised", self.number)
