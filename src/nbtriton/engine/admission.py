@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from nbtriton.tensors import (
     numpy_dtype,
     read_only,
 )
+
+if TYPE_CHECKING:
+    from nbtriton.engine.runtime import Runtime
 
 __all__ = ["Interface"]
 
@@ -83,11 +86,16 @@ class Interface:
     config : ModelConfig
         Normalised and completed.
     version : int
+    runtime : Runtime, optional
+        Who is to take the requests that pass.
     """
 
-    def __init__(self, config: ModelConfig, version: int = 1) -> None:
+    def __init__(
+        self, config: ModelConfig, version: int = 1, runtime: Runtime | None = None
+    ) -> None:
         self.name: str = config.name
         self.version = version
+        self._runtime = runtime
         self.max_batch_size: int = config.max_batch_size
         self.decoupled: bool = config.model_transaction_policy.decoupled
         self.inputs = input_specs(config)
@@ -109,7 +117,6 @@ class Interface:
 
     def admit(
         self,
-        number: int,
         inputs: Mapping[str, Any],
         outputs: Collection[str] = (),
         request_id: str = "",
@@ -125,8 +132,6 @@ class Interface:
 
         Parameters
         ----------
-        number : int
-            Unique in the server.
         inputs : mapping of str to array_like
             Whole tensors, batch dimension first if the model batches. Python values become arrays
             of the input's datatype; arrays must have it already.
@@ -184,7 +189,7 @@ class Interface:
         if self._any_optional:  # G5
             key.append(frozenset(arrays))
         return InferenceRequest(
-            number,
+            self._runtime,
             arrays,
             requested,
             batch_size,

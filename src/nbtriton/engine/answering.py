@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-__all__ = ["Owed", "after_answers", "answering", "together"]
-
-_Key = TypeVar("_Key")
-_Item = TypeVar("_Item")
+__all__ = ["Owed", "after_answers", "answering"]
 
 
 class Owed:
@@ -32,7 +29,7 @@ class Owed:
             self._calls.append(function)
 
     def gather(self, function: Callable[[Any, list[Any]], object], key: Any, item: Any) -> None:
-        """Note an item for the call of a function with a key."""
+        """Note an item for ``function(key, items)``, which has all that were noted for the key."""
         self._gathered.setdefault((function, key), []).append(item)
 
     def pay(self) -> None:
@@ -64,12 +61,3 @@ def after_answers(function: Callable[[], object]) -> None:
         function()
     else:
         owed.call(function)
-
-
-def together(function: Callable[[_Key, list[_Item]], object], key: _Key, item: _Item) -> None:
-    """Call ``function(key, items)`` with all items for the key, as `after_answers` calls."""
-    owed = answering.owed
-    if owed is None:
-        function(key, [item])
-    else:
-        owed.gather(function, key, item)

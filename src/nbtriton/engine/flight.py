@@ -12,7 +12,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from nbtriton.backends.base import Response
-from nbtriton.engine.answering import together
+from nbtriton.engine.answering import answering
 from nbtriton.engine.crew import Crew
 from nbtriton.engine.request import BARE_FINAL, InferenceRequest
 from nbtriton.engine.runtime import Runtime
@@ -141,7 +141,7 @@ class Flight:
         try:
             if self.ensemble.gates and self.run.failed:  # while it waited for its place
                 raise CancelledError("the ensemble's request failed")
-            sub = runtime.admit(
+            sub = runtime.interface.admit(
                 inputs,
                 self.crew.wanted[step],
                 request.request_id,
@@ -159,11 +159,26 @@ class Flight:
         if request.trace is not None:
             request.trace.child().follow(sub)
         self._running[sub] = (step, iteration)
-        together(_submit, runtime, (self, sub))
+        owed = answering.owed
+        if owed is None:
+            self.submit(runtime, sub)
+        else:  # with what else is ready for this model at the same moment
+            owed.gather(_submit_many, runtime, (self, sub))
 
-    def turned_away(self, sub: InferenceRequest, error: TritonError) -> None:
+    def submit(self, runtime: Runtime, sub: InferenceRequest) -> None:
+        """Submit a step that is ready."""
+        try:
+            accepted: bool | TritonError = runtime.submit(sub)
+        except Exception as error:
+            accepted = _as_triton_error(error)
+        if accepted is not True:
+            self.turned_away(sub, accepted)
+
+    def turned_away(self, sub: InferenceRequest, found: bool | TritonError) -> None:
         """A step was not accepted."""
-        self._refused(*self._running.pop(sub), error)
+        step, iteration = self._running.pop(sub)
+        retired = EngineStoppedError("Server is stopping")
+        self._refused(step, iteration, found if isinstance(found, TritonError) else retired)
 
     def _refused(self, step: int, iteration: int, error: Exception) -> None:
         """A step could not be entered."""
@@ -376,21 +391,16 @@ class Flight:
             books.summaries.executed(total_ns, 0, input_ns, infer_ns, output_ns)
 
 
-def _submit(runtime: Runtime, entered: list[tuple[Flight, InferenceRequest]]) -> None:
+def _submit_many(runtime: Runtime, entered: list[tuple[Flight, InferenceRequest]]) -> None:
     """Submit steps that are ready at the same moment to the model that they have in common."""
     if len(entered) == 1:
         ((flight, sub),) = entered
-        try:
-            accepted: bool | TritonError = runtime.submit(sub)
-        except Exception as error:
-            accepted = _as_triton_error(error)
-        if accepted is not True:
-            flight.turned_away(sub, accepted or EngineStoppedError("Server is stopping"))
+        flight.submit(runtime, sub)
         return
     found = runtime.submit_many([sub for _, sub in entered])
     for (flight, sub), accepted in zip(entered, found, strict=True):
         if accepted is not True:
-            flight.turned_away(sub, accepted or EngineStoppedError("Server is stopping"))
+            flight.turned_away(sub, accepted)
 
 
 def placed(error: TritonError, ensemble: str) -> TritonError:

@@ -7,6 +7,7 @@ import queue
 import threading
 from _thread import get_ident
 from collections.abc import Sequence
+from contextvars import Token
 from typing import TYPE_CHECKING
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response
@@ -141,15 +142,17 @@ class Instance:
         home = root.home
         # What follows from a response that the code sends early cannot wait for its return.
         root.home = 0
-        callers = executing.get()
-        token = executing.set((*callers, self) if callers else self._called)
+        token = executing.set(self._called)
+        if token.old_value is not Token.MISSING and token.old_value:
+            executing.set((*token.old_value, self))
         try:
             if thread != MAIN_THREAD:
                 return self._model.execute(batch, execution)
             depth = shield.depth
             try:
                 shield.depth = 0
-                shield.flush()
+                if shield.pending:
+                    shield.flush()
                 return self._model.execute(batch, execution)
             finally:
                 shield.depth = depth
@@ -210,11 +213,14 @@ class Instance:
         again = owner.free(self._index, requests) if early else 0
         outer = answering.owed
         # A single answer has nothing to be gathered with.
-        owed = answering.owed = Owed() if count > 1 else None
+        owed = Owed() if count > 1 else None
+        if owed is not outer:
+            answering.owed = owed
         try:
             self._answer(requests, responses, error)
         finally:
-            answering.owed = outer
+            if owed is not outer:
+                answering.owed = outer
             if not early:
                 again = owner.free(self._index, requests)
             if not self.decoupled:

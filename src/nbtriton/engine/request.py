@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Mapping
 from time import monotonic_ns
@@ -52,6 +53,7 @@ class Submission(NamedTuple):
     trace: Trace | None = None
 
 
+_numbers = itertools.count(1)
 _NO_PARAMETERS: Final[Mapping[str, bool | int | str]] = MappingProxyType({})
 
 
@@ -93,7 +95,7 @@ class InferenceRequest(Ticket):
 
     def __init__(
         self,
-        number: int,
+        runtime: Runtime | None,
         inputs: Mapping[str, Array],
         requested_outputs: frozenset[str],
         batch_size: int,
@@ -111,7 +113,9 @@ class InferenceRequest(Ticket):
         super().__init__(
             batch_size or 1, shape_key, priority, timeout_us * 1000, correlation_id, flags
         )
-        self.number = number
+        # Unique in the process.
+        self.number = next(_numbers)
+        self.runtime = runtime
         self.inputs = inputs
         self.requested_outputs = requested_outputs
         self.batch_size = batch_size
@@ -122,7 +126,6 @@ class InferenceRequest(Ticket):
         # The request that a person sent, of which this is a step; None for such a one itself, which
         # would otherwise hold itself and wait for the garbage collector.
         self.parent = parent
-        self.runtime: Runtime | None = None
         self.future: InferenceFuture | None = None
         self.outcome: Response | None = None
         # The direct path: the thread that waits for this request and may run what an idle instance

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nbtriton.backends.base import Response
 from nbtriton.config import ModelConfig
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from nbtriton.engine.instance import Instance
 
 __all__ = ["Runtime"]
-
-_numbers = itertools.count(1)
 
 
 class Runtime(ABC):
@@ -40,19 +37,13 @@ class Runtime(ABC):
         self.config = config
         self.name: str = config.name
         self.version = version
-        self.interface = Interface(config, version)
+        self.interface = Interface(config, version, self)
         self.statistics = Statistics()
         # Set by the server before the first request if it has a cache and the model wants it (K1).
         self.cache: ResponseCache | None = None
         self._holding = threading.Lock()
         self._holds = 0
         self._leaving = False
-
-    def admit(self, inputs: Mapping[str, Any], *options: Any) -> InferenceRequest:
-        """Check a request against this version's signature; options in order, as `Interface.admit`."""
-        request = self.interface.admit(next(_numbers), inputs, *options)
-        request.runtime = self
-        return request
 
     def submit(self, request: InferenceRequest) -> bool:
         """Accept an admitted request; False if this version has been retired meanwhile."""

@@ -153,9 +153,7 @@ class SequenceTensors:
         inputs = {name: _zeros(value) for name, value in first.inputs.items()}
         for name, value_of in self._controls:
             inputs[name] = value_of(0, 0, False)
-        padding = _Padding(0, inputs, first.requested_outputs, 1, first.kind)
-        padding.runtime = first.runtime
-        return padding
+        return _Padding(first.runtime, inputs, first.requested_outputs, 1, first.kind)
 
     def _control(self, kind: str, control: Any) -> Callable[[int | str, int, bool], Array]:
         if kind == _CORRELATION:

@@ -329,7 +329,7 @@ class Server(Versions):
             accepted = False
             while not accepted:  # replaced between the look-up and now: its successor takes it
                 runtime = self._resolve(name, version, decoupled=False)
-                request = runtime.admit(inputs, *options)
+                request = runtime.interface.admit(inputs, *options)
                 accepted = self._submit_here(runtime, request)
             if request.outcome is None:
                 try:
@@ -396,7 +396,7 @@ class Server(Versions):
             for place, call in enumerate(calls):
                 try:
                     runtime = self._resolve(call.name, call.version, decoupled=True)
-                    request = runtime.admit(call.inputs, *call.options)
+                    request = runtime.interface.admit(call.inputs, *call.options)
                 except TritonError as error:
                     found.append(error)
                     if call.trace is not None:
@@ -489,7 +489,7 @@ class Server(Versions):
         try:
             while True:
                 runtime = self._resolve(name, version, decoupled=on_response is not None)
-                request = runtime.admit(inputs, *options)
+                request = runtime.interface.admit(inputs, *options)
                 if trace is not None:
                     trace.follow(request)
                 request.expect()

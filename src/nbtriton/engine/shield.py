@@ -57,14 +57,15 @@ class _Shield:
     """Context manager for the main thread; any other thread passes through it untouched.
 
     ``depth`` may be assigned directly: a plain store is the one thing that no interrupt can come
-    between, which is what lifting the shield inside try/finally needs.
+    between, which is what lifting the shield inside try/finally needs. ``pending`` is True while an
+    interrupt is kept.
     """
 
-    __slots__ = ("_behind", "_pending", "depth")
+    __slots__ = ("_behind", "depth", "pending")
 
     def __init__(self) -> None:
         self.depth = 0
-        self._pending = False
+        self.pending = False
         self._behind: Callable[[int, FrameType | None], Any] | int | None = None
 
     def __enter__(self) -> None:
@@ -92,8 +93,8 @@ class _Shield:
 
     def flush(self) -> None:
         """Raise the interrupt that was kept, if the shield is down."""
-        if self._pending and self.depth == 0:
-            self._pending = False
+        if self.pending and self.depth == 0:
+            self.pending = False
             if callable(self._behind):
                 self._behind(signal.SIGINT, None)
 
@@ -104,8 +105,8 @@ class _Shield:
             self._behind = None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._pending = bool(self.depth)
-        if not self._pending and callable(self._behind):
+        self.pending = bool(self.depth)
+        if not self.pending and callable(self._behind):
             self._behind(number, frame)  # together with one that was kept, if any
 
 

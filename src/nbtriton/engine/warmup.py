@@ -41,7 +41,7 @@ def warm_up(runtime: Runtime, context: InstanceContext, model: BackendInstance) 
 def _run(
     runtime: Runtime, instance: str, model: BackendInstance, sample: Any, inputs: dict[str, Array]
 ) -> None:
-    requests = [runtime.admit(inputs) for _ in range(sample.batch_size)]
+    requests = [runtime.interface.admit(inputs) for _ in range(sample.batch_size)]
     execution = Execution(len(requests))
     errors: list[str] = []
     try:

@@ -222,7 +222,7 @@ def _refuse(
             stand_ins[tensor.name] = np.broadcast_to(stand_in, tensor.shape)
         except ValueError:
             raise _too_large(tensor.shape) from None
-    interface.admit(0, stand_ins, request_id=request_id, outputs=outputs)
+    interface.admit(stand_ins, request_id=request_id, outputs=outputs)
     for tensor in inputs:
         name = tensor.label or tensor.name
         expected_type = interface.inputs[tensor.name].datatype

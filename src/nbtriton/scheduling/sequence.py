@@ -456,7 +456,12 @@ class SequenceBatcher:
                 owners = tuple(self._owner[ticket] for ticket in decision.tickets)
                 for ticket, owner in zip(decision.tickets, owners, strict=True):
                     ticket.enqueued_ns = owner.since_ns  # queue time has the backlog in it (§18)
-                out.append(decision._replace(instance=instance, sequences=owners))
+                out.append(
+                    Run(
+                        instance, decision.tickets, decision.size, decision.reason, decision.rows,
+                        owners,
+                    )
+                )  # fmt: skip
             else:
                 out.append(decision)
         return out
