@@ -29,6 +29,9 @@ NAMES = {
     # Models
     "unanswered-requests": CASE,
     "crashed-instances": "tests/engine/test_faults.py::test_a_model_that_leaves_by_sys_exit_keeps_serving",
+    "module-names": (
+        "tests/backends/test_imports.py::test_an_instance_s_modules_have_a_package_of_their_own"
+    ),
     "missing-model-file": "tests/backends/test_lifecycle.py::test_B6_a_missing_file_fails_at_once",
     "long-file-path": (
         "tests/repository/test_control.py::test_L12_a_name_that_no_file_system_takes_is_refused"

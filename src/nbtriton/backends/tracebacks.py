@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import traceback
 from pathlib import Path
 from types import FrameType, TracebackType
 
 from nbtriton.errors import ModelError
 
-__all__ = ["describe", "execute_error", "load_error", "model_error", "user_frames"]
+__all__ = [
+    "PRIVATE_PACKAGE",
+    "describe",
+    "execute_error",
+    "load_error",
+    "model_error",
+    "public_names",
+    "user_frames",
+]
+
+# The modules of an instance live in a package of its own, whose name begins so.
+PRIVATE_PACKAGE = "nbtriton_model_"
+_PRIVATE = re.compile(rf"\b{PRIVATE_PACKAGE}\w+\.")
 
 # Files whose frames tell a model's author nothing: the machinery of imports, and ours. Triton's
 # own is C++ and has no frames.
@@ -26,12 +39,17 @@ def user_frames(tb: TracebackType | None) -> TracebackType | None:
 
 def describe(error: BaseException) -> str:
     """Return an exception as Triton's python backend prints it, innermost frame first."""
-    text = f"{type(error).__name__}: {error}"
+    text = public_names(f"{type(error).__name__}: {error}")
     frames = _without_ours(traceback.extract_tb(user_frames(error.__traceback__)))
     if not frames:
         return text
     lines = "".join(f"  {f.filename}({f.lineno}): {f.name}\n" for f in reversed(frames))
     return f"{text}\n\nAt:\n{lines}"
+
+
+def public_names(text: str) -> str:
+    """Return a text with the modules of instances called as the model's author calls them."""
+    return _PRIVATE.sub("", text)
 
 
 def execute_error(instance: str, error: BaseException) -> ModelError:
@@ -54,7 +72,7 @@ def _user_traceback(error: BaseException) -> str:
         type(error), error, user_frames(error.__traceback__), compact=True
     )
     shown.stack = _without_ours(shown.stack)
-    return "".join(shown.format())
+    return public_names("".join(shown.format()))
 
 
 def _without_ours(frames: traceback.StackSummary) -> traceback.StackSummary:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -34,7 +35,9 @@ class PythonBackend(Backend):
 
     def __init__(self) -> None:
         install_pb_utils()
-        self._class: object = None  # as it was when the configuration was completed
+        # As it was when the configuration was completed.
+        self._class: object = None
+        self._forget: Callable[[], object] | None = None  # its modules
 
     @classmethod
     def accepts(cls, source: object) -> bool:
@@ -57,10 +60,14 @@ class PythonBackend(Backend):
         """
         if inspect.isfunction(context.source):
             return _complete_function(context.source, context.config)
-        running = Running(context.name, context.name, _version_directory(context))
-        token = CURRENT.set(running)
+        modules = _local_modules(context)
+        if modules is not None:
+            # Nobody closes the backend of a version that cannot be loaded, or is only validated.
+            self._forget = forget = weakref.finalize(self, modules.close)
+            forget.atexit = False
+        token = CURRENT.set(Running(context.name, context.name, _version_directory(context)))
         try:
-            self._class = _model_class(context)
+            self._class = _model_class(context, modules)
             function = getattr(self._class, "auto_complete_config", None)
             if function is None:
                 return context.config
@@ -104,34 +111,58 @@ class PythonBackend(Backend):
         force_cpu = _force_cpu(model.config)
         if inspect.isfunction(model.source):
             return FunctionInstance(model.source, model.config, running)
-        return PythonInstance(
-            partial(_make_model, model),
-            running,
-            _initialize_arguments(context),
-            force_cpu=force_cpu,
-            source_name=str(model.source) if isinstance(model.source, Path) else model.name,
-        )
+        modules = _local_modules(model)
+        release = _nothing if modules is None else modules.close
+        try:
+            return PythonInstance(
+                partial(_make_model, model, modules),
+                running,
+                _initialize_arguments(context),
+                force_cpu=force_cpu,
+                source_name=str(model.source) if isinstance(model.source, Path) else model.name,
+                release=release,
+            )
+        except BaseException:
+            release()
+            raise
+
+    def close(self) -> None:
+        """Forget the class."""
+        self._class = None
+        if self._forget is not None:
+            self._forget()
 
 
-def _model_class(context: ModelContext) -> Callable[[], Any]:
-    """Return the model's class; of a file, imported afresh: instances share no globals."""
+def _local_modules(context: ModelContext) -> LocalModules | None:
+    """Return the place for the modules of a model that is a file: instances share no globals."""
     source = context.source
-    if isinstance(source, type):
-        return source
     if not isinstance(source, Path):
-        raise InternalError(f"the python backend cannot run {source!r}")
+        return None
     if not source.is_file():
         raise InternalError(f"Python model file not found: '{source}'")
     directories = [source.parent]
     if context.model_directory is not None and context.model_directory != source.parent:
         directories.append(context.model_directory)
-    module = LocalModules(context.version, directories).load(source)
-    found: Callable[[], Any] = getattr(module, _CLASS)
+    return LocalModules(context.version, directories)
+
+
+def _model_class(context: ModelContext, modules: LocalModules | None) -> Callable[[], Any]:
+    """Return the model's class; of a file, imported afresh."""
+    source = context.source
+    if isinstance(source, type):
+        return source
+    if modules is None or not isinstance(source, Path):
+        raise InternalError(f"the python backend cannot run {source!r}")
+    found: Callable[[], Any] = getattr(modules.load(source), _CLASS)
     return found
 
 
-def _make_model(context: ModelContext) -> object:
-    return _model_class(context)()
+def _make_model(context: ModelContext, modules: LocalModules | None) -> object:
+    return _model_class(context, modules)()
+
+
+def _nothing() -> None:
+    """Release nothing: the modules of a notebook's class are the notebook's."""
 
 
 def _version_directory(context: ModelContext) -> Path | None:

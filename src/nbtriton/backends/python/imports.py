@@ -1,50 +1,94 @@
 """Import ``model.py`` and the modules beside it, afresh for every instance.
 
 In Triton each instance is a process: its modules are its own, and a ``utils.py`` of one model is
-unknown to all others. Here all share one interpreter, so a model's local modules live in a table
-of the instance and are in `sys.modules` only while one of its import statements runs.
+unknown to all others. Here all share one interpreter. So the modules of an instance live under a
+package of its own (``nbtriton_model_7_3fa52c.utils``), and its code imports them by their own names:
+
+* the import statements of its modules go through their ``__builtins__``, which Python looks at for
+  each of them, in whatever thread and at whatever time they run;
+* what it sees as ``importlib`` and ``sys`` is a view with its own ``import_module``, ``path`` and
+  ``modules`` (`views`);
+* libraries that import by name on its behalf, as pickle does, are lent what they ask for (`lending`).
+
+Under their full names they are in `sys.modules` as all others are, for whoever looks up the module
+of a class there: pickle, dataclasses, `typing.get_type_hints`, torch.
 """
 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib
+import importlib.util
+import itertools
+import secrets
+import site
 import sys
+import sysconfig
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from nbtriton.backends.python.lending import Lender, Owner, take_back
+from nbtriton.backends.python.views import ModulesView, view_of
+from nbtriton.backends.tracebacks import PRIVATE_PACKAGE
+
 __all__ = ["LocalModules"]
 
-# One for the process: sys.modules is, and so is what stands in it for a moment.
-_lock = threading.RLock()
+# A copy of Triton's that stands beside a model would look for the process that it runs in.
+_OURS = ("triton_python_backend_utils", "c_python_backend_utils")
+
+# What a model pickles may be read in another process, where the same number is another model's.
+_PROCESS = secrets.token_hex(3)
+_numbers = itertools.count(1)
+_live: dict[str, LocalModules] = {}
+_lock = threading.Lock()
 
 
-class LocalModules:
+class LocalModules(Owner):
     """The modules of one instance that come from its model's folders.
 
     Parameters
     ----------
     version : int
-        The module is imported as ``<version>.<stem>``, which some models rely on.
+        The module is imported as ``<version>.<stem>`` of the instance's package.
     directories : sequence of Path
-        The version directory, then the model directory. Installed modules win over theirs.
+        The version directory, then the model directory. Installed modules win over theirs; what
+        merely happens to be on the path of this process, as the notebook's folder is, does not.
     """
 
     def __init__(self, version: int, directories: Sequence[Path]) -> None:
+        self.package = f"{PRIVATE_PACKAGE}{next(_numbers)}_{_PROCESS}"
+        self._version = f"{self.package}.{version}"
         self._directories = [str(directory) for directory in directories]
-        self._package = str(version)
-        self._modules: dict[str, ModuleType] = {}
-        self._depth = 0
-        package = ModuleType(self._package)
-        package.__path__ = [self._directories[0]]
-        self._modules[self._package] = package
+        self._installed = [entry for entry in sys.path if _is_installed(entry)]
+        # Names that are not the model's own: what they name is where it is for everyone.
+        self._global = set(_OURS)
+        sys_view = view_of(
+            sys,
+            path=[*self._installed, *self._directories],
+            modules=ModulesView(self.package, self._global),
+        )
+        self._views: dict[str, Any] = {
+            "sys": sys_view,
+            "importlib": view_of(
+                importlib, import_module=self.import_module, __import__=self._import
+            ),
+        }
         self.builtins: dict[str, Any] = {**vars(builtins), "__import__": self._import}
+        for name, path in ((self.package, []), (self._version, self._directories[:1])):
+            package = sys.modules[name] = ModuleType(name)
+            package.__path__ = path
+        self._forget_folders()
+        with _lock:
+            if not _live:
+                sys.meta_path.insert(0, _finder)
+                sys.meta_path.append(_lender)
+            _live[self.package] = self
 
     def load(self, path: Path) -> ModuleType:
         """Import a file as the model's own module.
@@ -54,15 +98,65 @@ class LocalModules:
         Exception
             Whatever the file raises.
         """
-        name = f"{self._package}.{path.stem}"
+        name = f"{self._version}.{path.stem}"
         spec = spec_from_file_location(name, path, loader=_Loader(name, str(path), self.builtins))
         if spec is None or spec.loader is None:
             raise ImportError(f"cannot import {path}")
-        with self._installed():
-            module = module_from_spec(spec)
-            sys.modules[name] = module
-            spec.loader.exec_module(module)
+        module = module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
         return module
+
+    def close(self) -> None:
+        """Take all of them out of `sys.modules`; may be called more than once."""
+        with _lock:
+            if _live.pop(self.package, None) is not None and not _live:
+                for finder in (_finder, _lender):
+                    with contextlib.suppress(ValueError):  # somebody has put another list there
+                        sys.meta_path.remove(finder)
+        for name in list(sys.modules):
+            if name.partition(".")[0] == self.package:
+                sys.modules.pop(name, None)
+        take_back(self)
+        self._forget_folders()
+
+    def import_module(self, name: str, package: str | None = None) -> ModuleType:
+        """Import as `importlib.import_module` does, local modules by their own names."""
+        if name.startswith(".") and package:
+            name = importlib.util.resolve_name(name, package)
+        if name in self._views:
+            view: ModuleType = self._views[name]
+            return view
+        if self.has(name):
+            name = f"{self.package}.{name}"
+        return importlib.import_module(name)
+
+    def has(self, name: str) -> bool:
+        """Return whether a module, or the package that a dotted name begins with, is local.
+
+        It is if `sys.path` as the model knows it leads to it before it leads to an installed one.
+        A folder without ``__init__.py`` comes after everything else, as it does for Python.
+        """
+        top = name.partition(".")[0]
+        if f"{self.package}.{top}" in sys.modules:
+            return True
+        if top in self._global or top in sys.builtin_module_names:
+            return False
+        own = PathFinder.find_spec(top, self._own_path())
+        if own is None:
+            return False
+        path = self._views["sys"].path
+        first = PathFinder.find_spec(top, path if own.origin else [*sys.path, *path])
+        return first is not None and first.origin == own.origin
+
+    def find(self, name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+        """Find a module of the instance's package by its full name; `path` as finders get it."""
+        if name.count(".") == 1:
+            path = self._own_path()
+        spec = PathFinder.find_spec(name, path)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _Loader(spec.loader.name, str(spec.loader.path), self.builtins)
+        return spec
 
     def _import(
         self,
@@ -72,69 +166,55 @@ class LocalModules:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
+        # An empty list: C code that looks for the module in sys.modules afterwards, as pickle's does.
+        if (name in self._global and not level) or fromlist == []:
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
         top = name.partition(".")[0]
-        if level == 0 and top in sys.modules and top not in self._modules:
-            return builtins.__import__(name, globals, locals, fromlist or (), level)
-        with self._installed():
-            return builtins.__import__(name, globals, locals, fromlist or (), level)
-
-    @contextmanager
-    def _installed(self) -> Iterator[None]:
-        with _lock:
-            if self._depth:
-                yield
-                return
-            hidden = {name: sys.modules[name] for name in self._modules if name in sys.modules}
-            known = set(sys.modules)
-            finder = _Finder(self._directories, self.builtins)
-            sys.modules.update(self._modules)
-            sys.meta_path.insert(0, finder)
-            self._depth += 1
-            # A folder that was written a moment ago may be missing in the finders' caches.
-            importlib.invalidate_caches()
-            try:
-                yield
-            finally:
-                self._depth -= 1
-                sys.meta_path.remove(finder)
-                for name in [n for n in list(sys.modules) if n not in known or n in self._modules]:
-                    if name in self._modules or self._is_local(sys.modules[name]):
-                        self._modules[name] = sys.modules.pop(name)
-                sys.modules.update(hidden)
-
-    def _is_local(self, module: ModuleType) -> bool:
-        loader = getattr(getattr(module, "__spec__", None), "loader", None)
-        if isinstance(loader, _Loader):
-            return True
-        file = getattr(module, "__file__", None)
-        places = [file] if file else list(getattr(module, "__path__", ()))
-        return any(
-            str(place).startswith(directory + "/")
-            for place in places
-            for directory in self._directories
+        if level == 0 and top in self._views:
+            module = builtins.__import__(name, globals, locals, fromlist or ())
+            view: ModuleType = self._views[top]
+            return module if fromlist and name != top else view
+        if level or not self.has(top):
+            module = builtins.__import__(name, globals, locals, fromlist or (), level)
+            if level == 0:
+                self._global.add(top)
+            return module
+        module = builtins.__import__(
+            f"{self.package}.{name}", globals, locals, fromlist or ("__name__",)
         )
+        return module if fromlist else sys.modules[f"{self.package}.{top}"]
+
+    def _own_path(self) -> list[str]:
+        """The folders of the model, and what it added to its `sys.path` itself."""
+        path = self._views["sys"].path
+        return [entry for entry in path if isinstance(entry, str) and entry not in self._installed]
+
+    def _forget_folders(self) -> None:
+        # A file that was written a moment ago may be missing in what finders remember of a folder.
+        for place in list(sys.path_importer_cache):
+            if any(f"{place}/".startswith(f"{directory}/") for directory in self._directories):
+                sys.path_importer_cache.pop(place, None)
+
+
+def _is_installed(entry: str) -> bool:
+    """Return whether a place of `sys.path` holds the standard library or installed packages."""
+    libraries = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    return (
+        any(f"{entry}/".startswith(f"{library}/") for library in libraries)
+        or Path(entry).name in ("site-packages", "dist-packages")
+        or entry == site.getusersitepackages()
+        or entry.endswith(".zip")
+    )
 
 
 class _Finder:
-    """Finds modules in a model's folders, after everything that is installed."""
-
-    def __init__(self, directories: list[str], namespace: dict[str, Any]) -> None:
-        self._directories = directories
-        self._namespace = namespace
+    """Finds the modules of instances by their full names."""
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+        self, name: str, path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if path is None:
-            if name in sys.builtin_module_names or PathFinder.find_spec(name, None, target):
-                return None
-            path = self._directories
-        elif not any(str(p).startswith(d) for p in path for d in self._directories):
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and isinstance(spec.loader, SourceFileLoader):
-            spec.loader = _Loader(spec.loader.name, str(spec.loader.path), self._namespace)
-        return spec
+        modules = _live.get(name.partition(".")[0])
+        return None if modules is None else modules.find(name, path)
 
 
 class _Loader(SourceFileLoader):
@@ -152,3 +232,7 @@ class _Loader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         module.__dict__["__builtins__"] = self._namespace
         super().exec_module(module)
+
+
+_finder = _Finder()
+_lender = Lender()

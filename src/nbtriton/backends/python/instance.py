@@ -45,6 +45,8 @@ class PythonInstance(BackendInstance):
         Bring inputs from a GPU to the host before the model sees them.
     source_name : str
         File or class, for messages.
+    release : callable
+        Called when the model object has gone.
     """
 
     def __init__(
@@ -55,8 +57,10 @@ class PythonInstance(BackendInstance):
         *,
         force_cpu: bool,
         source_name: str,
+        release: Callable[[], None],
     ) -> None:
         self._running = running
+        self._release = release
         self._force_cpu = force_cpu
         self._source_name = source_name
         self._loop: LoopThread | None = None
@@ -130,6 +134,7 @@ class PythonInstance(BackendInstance):
                 self._loop = None
             self._model = None
             self._execute = None
+            self._release()
             if not any_live():
                 stop_answering_abandoned()
 

@@ -1,0 +1,358 @@
+"""Modules beside a model.py, imported at load and at run time: the same in both servers."""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nbtriton
+from tests.differential.harness import Model, write
+
+pytestmark = [pytest.mark.reference, pytest.mark.slow]
+
+CONFIG = """
+backend: "python"
+input { name: "IN" data_type: TYPE_STRING dims: [ 1 ] }
+output { name: "OUT" data_type: TYPE_STRING dims: [ 1 ] }
+"""
+
+SOURCE = r"""
+import importlib
+import json
+import os
+import pathlib
+import pickle
+import pkgutil
+import sys
+import threading
+import typing
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module, util
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ME = "me"
+
+
+class Mine:
+    pass
+
+
+def statement():
+    import helper
+    return helper.WHO
+
+
+def names():
+    from helper import WHO as who, Thing
+    return who, Thing().who()
+
+
+def importlib_module():
+    return importlib.import_module("lazy").WHO
+
+
+def imported_function():
+    return import_module("lazy").WHO, import_module(".inner", "package").WHO
+
+
+def dunder():
+    return __import__("lazy").WHO, __import__("package.inner").inner.WHO
+
+
+def executed():
+    scope = {}
+    exec("import lazy\nwho = lazy.WHO", scope)
+    return scope["who"]
+
+
+def package():
+    import package.inner
+    import package.inner as inner
+    from package import inner as again, other
+    assert package.inner is inner is again is import_module("package.inner")
+    return package.WHO, inner.WHO, other.WHO
+
+
+def relative():
+    from . import lazy
+    return lazy.WHO
+
+
+def one_of_each():
+    import helper, lazy
+    return helper is import_module("helper"), lazy.helper is helper, helper.lazy() is lazy
+
+
+def thread():
+    seen = []
+    def run():
+        import in_thread
+        seen.append(in_thread.WHO)
+    one = threading.Thread(target=run)
+    one.start()
+    one.join()
+    return seen
+
+
+def pool():
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(importlib.import_module, "in_pool").result().WHO
+
+
+def own_path():
+    sys.path.append(os.path.join(HERE, "lib"))
+    import deep
+    return deep.WHO, sys.path[-1] == os.path.join(HERE, "lib"), HERE in sys.path
+
+
+def inserted_path():
+    folder = os.path.join(HERE, "vendored")
+    sys.path.insert(0, folder)
+    try:
+        import vendored
+        return vendored.WHO
+    finally:
+        sys.path.remove(folder)
+
+
+def of_sys_modules():
+    import helper
+    return getattr(sys.modules[__name__], "ME"), sys.modules["helper"] is helper, "lazy2" in sys.modules
+
+
+def made():
+    spec = util.spec_from_file_location("made", os.path.join(HERE, "lib", "by_path.py"))
+    module = util.module_from_spec(spec)
+    sys.modules["made"] = module
+    spec.loader.exec_module(module)
+    import made
+    return made is module, made.WHO, import_module("made") is module
+
+
+def pickled():
+    import helper
+    return pickle.loads(pickle.dumps(helper.Thing())).who(), type(pickle.loads(pickle.dumps(Mine()))) is Mine
+
+
+def unpickled():
+    import io
+    data = pathlib.Path(HERE, "thing.pickle").read_bytes()
+    return [
+        pickle.loads(data).who(),
+        pickle._loads(data).who(),
+        pickle.Unpickler(io.BytesIO(data)).load().who(),
+        pickle.loads(b"cpackage.inner\nThing\n)R.").who(),
+        pickle.loads(b"cpickled_only\nThing\n)R.").who(),
+    ]
+
+
+def hints():
+    import helper
+    return [hint.__name__ for hint in typing.get_type_hints(helper.Hinted).values()]
+
+
+def installed_wins():
+    import colorsys
+    return hasattr(colorsys, "rgb_to_hls")
+
+
+def missing():
+    said = []
+    for name in ("nothing_here", "package.nothing_here", "helper.nothing_here"):
+        try:
+            import_module(name)
+        except ImportError as error:
+            said.append(str(error).split("nbtriton_model_")[0])
+    found = [util.find_spec(name) is not None for name in ("lazy", "nothing_here", "package.inner", "package.no")]
+    return len(said), found
+
+
+def resources():
+    import importlib.resources
+    return (
+        pathlib.Path(__file__).with_name("word.txt").read_text(),
+        pathlib.Path(pb_utils.get_model_dir(), "word.txt").read_text(),
+        pkgutil.get_data("package", "word.txt").decode(),
+        importlib.resources.files("package").joinpath("word.txt").read_text(),
+        [found.name for found in pkgutil.iter_modules(import_module("package").__path__)],
+    )
+
+
+def reloaded():
+    import again
+    before = again.count
+    again.count = 5
+    same = importlib.reload(again) is again
+    return before, again.count, same
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        import at_start
+        word = pathlib.Path(args["model_repository"], "1", "word.txt").read_text()
+        self.start = [at_start.WHO, word]
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            name = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()[0].decode()
+            answer = self.start if name == "start" else globals()[name]()
+            tensor = pb_utils.Tensor("OUT", np.array([json.dumps(answer).encode()], dtype=object))
+            responses.append(pb_utils.InferenceResponse([tensor]))
+        return responses
+"""
+
+PROBES = (
+    "start",
+    "statement",
+    "names",
+    "importlib_module",
+    "imported_function",
+    "dunder",
+    "executed",
+    "package",
+    "one_of_each",
+    "thread",
+    "pool",
+    "own_path",
+    "inserted_path",
+    "of_sys_modules",
+    "made",
+    "pickled",
+    "unpickled",
+    "hints",
+    "installed_wins",
+    "missing",
+    "resources",
+    "reloaded",
+    "relative",
+)
+
+HELPER = """
+from __future__ import annotations
+from dataclasses import dataclass
+
+WHO = "{who}"
+
+
+class Thing:
+    def who(self):
+        return WHO
+
+
+@dataclass
+class Hinted:
+    thing: Thing
+    number: int
+
+
+def lazy():
+    import lazy
+    return lazy
+"""
+
+
+def model(name: str, *, who: str = "") -> Model:
+    """A model whose modules say whose they are."""
+    says = f'WHO = "{who or name} {{}}"\n'
+    thing = "class Thing:\n    def who(self):\n        return WHO\n"
+    files = {
+        "helper.py": HELPER.format(who=who or name),
+        "lazy.py": "import helper\n" + says.format("lazy"),
+        "at_start.py": says.format("at start"),
+        "in_thread.py": says.format("in thread"),
+        "in_pool.py": says.format("in pool"),
+        "pickled_only.py": says.format("pickled") + thing,
+        "again.py": "count = 1\n",
+        "colorsys.py": "",
+        "word.txt": f"{name}'s word",
+        "thing.pickle": "chelper\nThing\n)R.",
+        "package/__init__.py": "from package.other import WHO\n",
+        "package/other.py": says.format("other"),
+        "package/inner.py": "from .other import WHO as other\n" + says.format("inner") + thing,
+        "package/word.txt": f"{name}'s package's word",
+        "lib/deep.py": "import helper\n" + says.format("deep"),
+        "lib/by_path.py": "import helper\nWHO = helper.WHO\n",
+        "vendored/vendored.py": says.format("vendored"),
+    }
+    encoded = {f"1/{path}": text.encode() for path, text in files.items()}
+    return Model(name, CONFIG, SOURCE, files=encoded)
+
+
+Ask = Callable[[str, str], Any]
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("imports")
+    write(folder, [model("a"), model("b"), model("c")])
+    return folder
+
+
+def body(probe: str) -> bytes:
+    tensor = {"name": "IN", "shape": [1], "datatype": "BYTES", "data": [probe]}
+    return json.dumps({"inputs": [tensor]}).encode()
+
+
+@pytest.fixture(scope="module")
+def theirs(reference, repository: Path) -> Iterator[tuple[Ask, Callable[[str], None]]]:
+    flags = ("--model-control-mode=explicit", "--load-model=*")
+    with reference.server(repository, *flags) as server:
+
+        def post(path: str, data: bytes) -> Any:
+            url = f"http://{server.http_url}/v2/{path}"
+            with urllib.request.urlopen(url, data=data) as reply:
+                text = reply.read()
+            return json.loads(text) if text else None
+
+        def ask(name: str, probe: str) -> Any:
+            answer = post(f"models/{name}/infer", body(probe))
+            return json.loads(answer["outputs"][0]["data"][0])
+
+        yield ask, lambda name: post(f"repository/models/{name}/load", b"{}")
+
+
+@pytest.fixture(scope="module")
+def ours(repository: Path) -> Iterator[tuple[Ask, Callable[[str], None]]]:
+    before, path, finders = set(sys.modules), list(sys.path), list(sys.meta_path)
+    with nbtriton.Server() as server:
+        control = server.load_repository(repository, control_mode="explicit", load_models=["*"])
+
+        def ask(name: str, probe: str) -> Any:
+            answer = server.infer(name, {"IN": [probe]})
+            return json.loads(answer["OUT"][0])
+
+        yield ask, control.load
+    local = {name.removesuffix(".py") for name in ("helper", "lazy", "package", "deep", "made")}
+    assert not local & (set(sys.modules) - before)
+    assert not [name for name in sys.modules if name.startswith("nbtriton_model_")]
+    assert (sys.path, sys.meta_path) == (path, finders)
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_two_models_with_modules_of_the_same_names(probe: str, theirs, ours) -> None:
+    for name in ("a", "b", "a"):
+        if (name, probe) == ("a", "reloaded"):
+            continue
+        assert ours[0](name, probe) == theirs[0](name, probe)
+
+
+def test_a_reload_takes_the_new_modules(repository: Path, theirs, ours) -> None:
+    """Also where a request has imported the old ones before; unchanged files would be no reload."""
+    probes = ("statement", "importlib_module", "package", "pickled", "unpickled", "reloaded")
+    before = [[side[0]("c", probe) for probe in probes] for side in (ours, theirs)]
+    assert before[0] == before[1]
+    write(repository, [model("c", who="new")])
+    for side in (ours, theirs):
+        side[1]("c")
+    after = [[side[0]("c", probe) for probe in probes] for side in (ours, theirs)]
+    assert after[0] == after[1]
+    assert after[0][0] == "new"
