@@ -438,6 +438,31 @@ def test_a_request_that_nobody_can_answer_gets_an_error(make, run, result):
     assert "without sending a final response" in answer.error.message
 
 
+def test_a_response_and_another_one_returned_are_too_many(make, run):
+    def execute(requests):
+        requests[0].get_response_sender().send(respond(ones()))
+        return [respond(ones())]
+
+    with pytest.raises(ModelError, match="cannot send more than one response"):
+        run(make(returning(execute)), ones())
+
+
+def test_what_is_returned_after_the_final_flag_is_ignored(make, run):
+    def execute(requests):
+        for request in requests[1:]:
+            request.get_response_sender().send(
+                respond(ones()), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+            )
+        return [respond(ones() * 5) for _ in requests]
+
+    first, second = Request({"IN": ones()}), Request({"IN": ones()})
+    returned, sent = run(make(returning(execute)), first, second)
+    assert returned.outputs["OUT"].tolist() == [[5] * 4]
+    assert sent is None
+    ((answer, final),) = second.sent
+    assert (answer.outputs["OUT"].tolist(), final) == ([[1] * 4], True)
+
+
 def test_a_sender_that_was_not_used_does_not_disturb_the_returned_response(make, run):
     def execute(requests):
         requests[0].get_response_sender()
@@ -490,7 +515,6 @@ def test_Y4_a_sender_refuses_what_triton_refuses(make, run, sends, message):
         with pytest.raises(pb_utils.TritonModelException) as caught:
             sender.send(respond(ones()) if with_response else None, flags)
         seen.append(str(caught.value))
-        return [respond(ones())]
 
     run(make(returning(execute)), ones())
     assert seen == [message]

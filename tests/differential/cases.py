@@ -31,6 +31,9 @@ CACHED_OUTPUTS = python("cached_outputs", actors.COUNTING, *TWICE, CACHE)
 CACHED_ERRORS = python("cached_errors", actors.COUNTING, *TWICE, CACHE)
 FLAT = f32(1, 4)
 SILENT = python("silent", actors.SILENT, ("IN FP32 [1]",), ("OUT FP32 [1]",))
+ANSWERS_TWICE = python("answers_twice", sources.TWICE, ("IN FP32 [1]",), ("OUT FP32 [1]",))
+SAYS = "Failed to process the request(s) for model 'answers_twice_0', message: "
+SECOND = "Unable to send response. Non-decoupled model cannot send more than one response."
 EMPTY_BATCH = python("empty_batch", sources.IDENTITY, ("IN FP32 [-1]",), ("OUT_IN FP32 [-1]",))
 NEEDED = python(
     "needed", sources.IDENTITY,
@@ -78,6 +81,7 @@ RAN = {
     **dict.fromkeys(("compute_input", "compute_infer", "compute_output"), 1),
     **{f"batch 1 {part}": 1 for part in ("compute_input", "compute_infer", "compute_output")},
 }
+ONE_OF_FOUR = {**{name: RAN[name] for name in RAN if "batch" not in name}, "execution_count": 4}
 NOTHING = {"inference_count": 0, "execution_count": 0, "success": 0, "queue": 0, "compute_input": 0,
            "compute_infer": 0, "compute_output": 0}  # fmt: skip
 NO_BATCHES = {f"batch 1 {part}": 0 for part in ("compute_input", "compute_infer", "compute_output")}
@@ -135,6 +139,17 @@ CASES = [
             status="INTERNAL",
             message="The model finished with the request without sending a final response.",
         )},
+    ),
+    Scenario(
+        "a second response of a model that is not decoupled", (ANSWERS_TWICE,),
+        tuple(Send({"IN": f32(1, 1, start=how)}) for how in range(4)),
+        one_by_one=True, deliberate="second-responses",
+        instead={
+            0: Answer(status="INTERNAL", message=f"{SAYS}TritonModelException: {SECOND}\n\nAt:\n  model.py(18): execute\n"),
+            1: Answer(status="INTERNAL", message=f"{SAYS}ValueError: after its response\n\nAt:\n  model.py(20): execute\n"),
+            2: Answer(status="INTERNAL", message=f"{SAYS}{SECOND}"),
+        },
+        instead_counts={"answers_twice": {**ONE_OF_FOUR, "fail": 3}},
     ),
     Scenario(
         "A14 a batch of none with variable dims", (EMPTY_BATCH,), (Send({"IN": f32(0, 3)}),),

@@ -28,6 +28,7 @@ NAMES = {
     "custom-batching-in-python": "tests/engine/test_custom_batching.py::test_a_strategy_may_be",
     # Models
     "unanswered-requests": CASE,
+    "second-responses": CASE,
     "crashed-instances": "tests/engine/test_faults.py::test_a_model_that_leaves_by_sys_exit_keeps_serving",
     "module-names": (
         "tests/backends/test_imports.py::test_an_instance_s_modules_have_a_package_of_their_own"

@@ -344,6 +344,31 @@ class TritonPythonModel:
         return None
 """
 
+# Answers once and then again, in one way or another, though it is not decoupled.
+TWICE = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().copy()
+            response = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value + 1)])
+            how = int(value.flat[0])
+            sender = request.get_response_sender()
+            if how == 3:
+                sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            else:
+                sender.send(response)
+            if how == 0:
+                sender.send(response)
+            if how == 1:
+                raise ValueError("after its response")
+            responses.append(response)
+        return responses
+"""
+
 NOTHING = """
 class TritonPythonModel:
     pass

@@ -16,7 +16,7 @@ from nbtriton.backends.python.loop import LoopThread, Outcome, without_running_l
 from nbtriton.backends.python.requests import ReceivedRequest
 from nbtriton.backends.python.responses import InferenceResponse, to_engine_response
 from nbtriton.backends.python.running import CURRENT, Running, any_live, enter_live, leave_live
-from nbtriton.backends.python.sender import stop_answering_abandoned
+from nbtriton.backends.python.sender import SECOND_RESPONSE, stop_answering_abandoned
 from nbtriton.backends.python.tensor import Tensor, own_outputs
 from nbtriton.backends.synchronize import to_host
 from nbtriton.backends.tracebacks import describe, execute_error, load_error
@@ -207,7 +207,8 @@ class PythonInstance(BackendInstance):
     def _checked(self, received: list[ReceivedRequest], result: object) -> list[Any]:
         """Return what ``execute`` returned if it may; `_SENT` stands for what a sender answered."""
         by_sender = [r._sender is not None and r._sender.was_used() for r in received]
-        if result is None or all(by_sender):
+        ended = [r._sender is not None and r._sender.is_closed() for r in received]
+        if result is None or all(ended):
             result = [None] * len(received)
         if not isinstance(result, list):
             raise self._error(
@@ -219,7 +220,7 @@ class PythonInstance(BackendInstance):
                 f"objects. InferenceRequest(s) size is:{len(received)}, and InferenceResponse(s) "
                 f"size is:{len(result)}\n"
             )
-        for item, view in zip(result, received, strict=True):
+        for item, view, sent, over in zip(result, received, by_sender, ended, strict=True):
             if item is not None and view._rescheduled:
                 raise self._error(
                     "Expected a None object in the execute function return list for reschduled "
@@ -230,6 +231,8 @@ class PythonInstance(BackendInstance):
                     "Expected an 'InferenceResponse' object in the execute function return list, "
                     f"found type '{type(item)}'."
                 )
+            if item is not None and sent and not over:
+                raise self._error(SECOND_RESPONSE)
         return [_SENT if sent else item for item, sent in zip(result, by_sender, strict=True)]
 
     def _finish_decoupled(

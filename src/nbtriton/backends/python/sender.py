@@ -14,9 +14,10 @@ from nbtriton.backends.python.tensor import own_outputs
 from nbtriton.errors import InternalError
 from nbtriton.errors import TritonError as EngineError
 
-__all__ = ["COMPLETE_FINAL", "ResponseSender", "stop_answering_abandoned"]
+__all__ = ["COMPLETE_FINAL", "SECOND_RESPONSE", "ResponseSender", "stop_answering_abandoned"]
 
 COMPLETE_FINAL = 1
+SECOND_RESPONSE = "Unable to send response. Non-decoupled model cannot send more than one response."
 
 _log = logging.getLogger("nbtriton.python")
 
@@ -83,6 +84,10 @@ class ResponseSender:
         """Return True if a response was sent."""
         return self._count > 0
 
+    def is_closed(self) -> bool:
+        """Return True if nothing more can be sent."""
+        return self._closed
+
     def is_cancelled(self) -> bool:
         """Return True once nobody waits for the answer any more; the final flag is still needed."""
         return self._request.is_cancelled()
@@ -91,9 +96,7 @@ class ResponseSender:
         # The order of these checks is Triton's.
         if not self._decoupled:
             if response is not None and self._count > 0:
-                raise TritonModelException(
-                    "Unable to send response. Non-decoupled model cannot send more than one response."
-                )
+                raise TritonModelException(SECOND_RESPONSE)
             if response is None and self._count == 0:
                 raise TritonModelException(
                     "Unable to send response. Non-decoupled model cannot send complete final "
