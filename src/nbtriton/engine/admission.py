@@ -149,10 +149,12 @@ class Interface:
         rules = self._rules
         if inputs.keys() != rules.keys():
             self._check_names(inputs, request_id)
-        arrays: dict[str, Array] = {}
+        # What one step of an ensemble hands to the next belongs to nobody else: taken as it is.
+        arrays = inputs if parent is not None and isinstance(inputs, dict) else dict(inputs)
         kind = "numpy"
         batching = self.max_batch_size > 0
         batch_size = 0
+        first = True
         key: list[Hashable] = []
         for name, given in inputs.items():
             rule = rules[name]
@@ -162,8 +164,9 @@ class Interface:
                 if kind == "numpy":
                     kind = kind_of(value)
             shape = value.shape
-            if batching and (not shape or (arrays and shape[0] != batch_size)):
+            if batching and (not shape or (not first and shape[0] != batch_size)):
                 self._refuse_batch(name, shape, batch_size, request_id)
+            first = False
             item = rule.known.get(shape)
             if item is None:
                 item = self._learn(rule, shape, request_id)
@@ -174,9 +177,11 @@ class Interface:
                     key.append((name, item))
                 if rule.reshape is not None:
                     value = value.reshape((*shape[: len(shape) - len(item)], *rule.reshaped(item)))
-            # The caller's memory stays the caller's: a model that writes gets a copy. What one
-            # step of an ensemble hands to the next belongs to nobody else.
-            arrays[name] = value if parent is not None else read_only(value)
+            if parent is None:
+                # The caller's memory stays the caller's: a model that writes gets a copy.
+                arrays[name] = read_only(value)
+            elif value is not given:
+                arrays[name] = value
         if batching:
             if batch_size > self.max_batch_size:
                 raise InvalidArgumentError(

@@ -6,7 +6,7 @@ import copy
 import logging
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING
@@ -47,8 +47,8 @@ class Flight:
     """
 
     __slots__ = (
-        "_lock", "_marks", "_outbox", "_running", "_sending", "_sums", "_waves", "crew",
-        "ensemble", "request", "run",
+        "_lock", "_marks", "_outbox", "_running", "_sums", "_waves", "crew", "ensemble", "request",
+        "run",
     )  # fmt: skip
 
     def __init__(self, ensemble: EnsembleRuntime, crew: Crew, request: InferenceRequest) -> None:
@@ -59,18 +59,13 @@ class Flight:
         # Tensors by iteration; those that no step needs any more are let go.
         self._waves: dict[int, dict[str, Array]] = {0: dict(request.inputs)}
         # Sequence id and flags of the tensors whose step changed them, by iteration (E6).
-        self._marks: dict[int, dict[str, _Mark]] = {}
+        self._marks: dict[int, dict[str, _Mark]] | None = None
         self._lock = threading.Lock()
         # The steps that are in flight, each with its number and iteration.
         self._running: dict[InferenceRequest, tuple[int, int]] = {}
         # queue, compute_input, compute_infer, compute_output: sums over the steps (T4)
         self._sums = (0, 0, 0, 0)
-        # Responses of a decoupled ensemble, in the order in which they may be seen: steps finish
-        # on several threads, and the final response must not overtake one before it.
-        self._outbox: deque[tuple[Response | None, bool]] | None = (
-            deque() if ensemble.interface.decoupled else None
-        )
-        self._sending = threading.Lock()
+        self._outbox = _Outbox() if ensemble.interface.decoupled else None
 
     def begin(self) -> None:
         """Start the steps whose inputs the ensemble was given."""
@@ -96,7 +91,7 @@ class Flight:
         """Take the inputs of the steps to start; only then may others be let go."""
         crew = self.crew
         wave = self._waves[iteration]
-        marks = self._marks.get(iteration) if self._marks else None
+        marks = self._marks.get(iteration) if self._marks is not None else None
         ready: list[_Ready] = []
         for step, _ in starts:
             feeds = crew.feeds[step]
@@ -207,11 +202,11 @@ class Flight:
             if final:
                 self._account(sub)
             if outbox is not None and (emit is not None or (done and error is None)):
-                outbox.append((emit, done))  # E14
+                outbox.append(emit, done)  # E14
         if error is not None:
             self._fail(error)
         elif outbox is not None:
-            self._send()
+            outbox.send(self._send)
         elif emit is not None:
             self._answer(emit)
         turns: list[threading.Event] = []
@@ -256,7 +251,7 @@ class Flight:
             iteration, advance = self.run.response(step, origin, new_wave=decoupled)
             if iteration not in self._waves:
                 self._waves[iteration] = self._waves[origin].copy()
-                if origin in self._marks:
+                if self._marks is not None and origin in self._marks:
                     self._marks[iteration] = self._marks[origin].copy()
         wave = self._waves[iteration]
         outputs = response.outputs
@@ -264,6 +259,8 @@ class Flight:
             if output in outputs:
                 wave[tensor] = outputs[output]
                 if mark is not None:
+                    if self._marks is None:
+                        self._marks = {}
                     self._marks.setdefault(iteration, {})[tensor] = mark
         starts, emits, over, done = advance
         emit: Response | None = None
@@ -293,12 +290,13 @@ class Flight:
 
     def _forget(self, iteration: int) -> None:
         self._waves.pop(iteration, None)
-        self._marks.pop(iteration, None)
+        if self._marks is not None:
+            self._marks.pop(iteration, None)
 
     def _outputs(self, iteration: int) -> Response:
         request = self.request
         wave = self._waves[iteration]
-        marks = self._marks.get(iteration, {})
+        marks = self._marks.get(iteration) if self._marks is not None else None
         correlation_id, flags = request.correlation_id, request.flags
         outputs: dict[str, Array] = {}
         for name, dims in self.crew.harvest:
@@ -309,7 +307,8 @@ class Flight:
                 batching = self.ensemble.interface.max_batch_size > 0
                 value = _adapt(value, dims, to_batching=batching)
             outputs[name] = value
-            correlation_id, flags = marks.get(name, (correlation_id, flags))
+            if marks is not None:
+                correlation_id, flags = marks.get(name, (correlation_id, flags))
         if not outputs:  # E11: then Triton has nothing to take the parameters from
             return Response({})
         parameters = {
@@ -338,26 +337,17 @@ class Flight:
         with self._lock:
             self.run.fail()
             if self._outbox is not None:
-                self._outbox.append((response, True))
+                self._outbox.append(response, True)
         if self._outbox is not None:
-            self._send()
+            self._outbox.send(self._send)
         else:
             self._answer(response)
 
-    def _send(self) -> None:
-        """Deliver what is in the outbox, one thread at a time."""
-        outbox = self._outbox
-        assert outbox is not None
-        while outbox and self._sending.acquire(blocking=False):
-            try:
-                while outbox:
-                    response, final = outbox.popleft()
-                    if final:
-                        self._answer(response)
-                    elif response is not None and not self.request.is_answered():
-                        self.ensemble.deliver(self.request, response, final=False)
-            finally:
-                self._sending.release()
+    def _send(self, response: Response | None, final: bool) -> None:
+        if final:
+            self._answer(response)
+        elif response is not None and not self.request.is_answered():
+            self.ensemble.deliver(self.request, response, final=False)
 
     def _answer(self, response: Response | None) -> None:
         """Deliver the final response, if there was none; the first one counts."""
@@ -389,6 +379,33 @@ class Flight:
         books.execution(request.size, input_ns, infer_ns, output_ns, 1, request.size, total_ns)
         if books.summaries is not None:
             books.summaries.executed(total_ns, 0, input_ns, infer_ns, output_ns)
+
+
+class _Outbox:
+    """Responses of a decoupled ensemble, in the order in which they may be seen.
+
+    Steps finish on several threads, and the final response must not overtake one before it.
+    """
+
+    __slots__ = ("_responses", "_sending")
+
+    def __init__(self) -> None:
+        self._responses: deque[tuple[Response | None, bool]] = deque()
+        self._sending = threading.Lock()
+
+    def append(self, response: Response | None, final: bool) -> None:
+        """Add a response, or none with the end."""
+        self._responses.append((response, final))
+
+    def send(self, deliver: Callable[[Response | None, bool], None]) -> None:
+        """Deliver what is there, one thread at a time."""
+        responses = self._responses
+        while responses and self._sending.acquire(blocking=False):
+            try:
+                while responses:
+                    deliver(*responses.popleft())
+            finally:
+                self._sending.release()
 
 
 def _submit_many(runtime: Runtime, entered: list[tuple[Flight, InferenceRequest]]) -> None:

@@ -36,16 +36,7 @@ class InferenceFuture:
         The request's number, as in `BatchRecord.requests`.
     """
 
-    __slots__ = (
-        "_callbacks",
-        "_claim",
-        "_done",
-        "_error",
-        "_request",
-        "_result",
-        "_waiters",
-        "number",
-    )
+    __slots__ = ("_done", "_error", "_request", "_result", "_then", "number")
 
     def __init__(self, request: InferenceRequest) -> None:
         self.number = request.number
@@ -54,10 +45,10 @@ class InferenceFuture:
         self._result: InferenceResult | None = None
         self._error: TritonError | None = None
         self._done = False
-        # Popping is atomic with and without a GIL: who gets the item may answer.
-        self._claim = [None]
-        self._waiters: list[Any] = []
-        self._callbacks: list[Callable[[InferenceFuture], object]] = []
+        # What to call once the answer is there. The first entry stands for the answer itself:
+        # removing it is atomic with and without a GIL, and who does may answer. (One list and not
+        # three: what a waiting request holds is what the garbage collector has to walk.)
+        self._then: list[Callable[[InferenceFuture], object]] = [_answer]
 
     @property
     def pending(self) -> InferenceRequest | None:
@@ -98,7 +89,7 @@ class InferenceFuture:
 
     def add_done_callback(self, callback: Callable[[InferenceFuture], object]) -> None:
         """Call ``callback(self)`` once done: on the thread that finished it, or here and now."""
-        self._callbacks.append(callback)
+        self._then.append(callback)
         if self._done:
             self._call_back()
 
@@ -157,8 +148,9 @@ class InferenceFuture:
     def _wait(self, timeout_s: float | None) -> None:
         lock = allocate_lock()
         lock.acquire()
-        self._waiters.append(lock)
-        if self._done:  # resolved in between: whoever resolves looks at the waiters afterwards
+        # Waiters come before callbacks, which may take their time.
+        self._then.insert(1, lambda _: lock.release())
+        if self._done:  # in between
             return
         if answering.owed is not None:  # a callback waits: perhaps for what is to follow from it
             answering.owed.pay()
@@ -186,29 +178,28 @@ class InferenceFuture:
     def resolve(self, result: InferenceResult | None, error: TritonError | None) -> bool:
         """Set the answer; False if there was one already."""
         try:
-            self._claim.pop()
-        except IndexError:
+            self._then.remove(_answer)
+        except ValueError:
             return False
         self._result = result
         self._error = error
         self._done = True
         self._request = None
-        while self._waiters:
-            try:
-                self._waiters.pop().release()
-            except IndexError:
-                break
-        if self._callbacks:
+        if self._then:
             self._call_back()
         return True
 
     def _call_back(self) -> None:
-        while self._callbacks:
+        while self._then:
             try:
-                callback = self._callbacks.pop(0)
+                callback = self._then.pop(0)
             except IndexError:
                 return
             try:
                 callback(self)
             except Exception:  # a caller's mistake must not hurt the thread that finished
                 _log.exception("a done callback of an inference request raised")
+
+
+def _answer(_: InferenceFuture) -> None:
+    """Stand for the answer that is yet to come in a future's list of what comes then."""

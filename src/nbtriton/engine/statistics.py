@@ -15,12 +15,19 @@ __all__ = ["FAILURES", "Statistics"]
 # up, its execution failed, anything else.
 FAILURES: Final = ("BACKEND", "CANCELED", "OTHER", "REJECTED")
 
-_DURATIONS = (
-    "success", "fail", "queue", "compute_input", "compute_infer", "compute_output",
-    "cache_hit", "cache_miss",
-)  # fmt: skip
-_SUCCESS, _FAIL, _QUEUE, _INPUT, _INFER, _OUTPUT, _HIT, _MISS = range(len(_DURATIONS))
-_COMPUTE = _DURATIONS[_INPUT : _OUTPUT + 1]
+_COMPUTE = ("compute_input", "compute_infer", "compute_output")
+
+
+class _Executions:
+    """What all executions with one batch size took."""
+
+    __slots__ = ("count", "infer_ns", "input_ns", "output_ns")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.input_ns = 0
+        self.infer_ns = 0
+        self.output_ns = 0
 
 
 class Statistics:
@@ -31,8 +38,9 @@ class Statistics:
     """
 
     __slots__ = (
-        "_executed", "_hits", "_lock", "_misses", "_ns", "batch_sizes", "execution_count",
-        "failures", "inference_count", "last_inference_ms", "summaries",
+        "_by_size", "_executed", "_fail_ns", "_hit_ns", "_hits", "_infer_ns", "_input_ns", "_last_ns",
+        "_lock", "_miss_ns", "_misses", "_output_ns", "_queue_ns", "_success_ns", "execution_count",
+        "failures", "inference_count", "summaries",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -45,12 +53,18 @@ class Statistics:
         self.failures = dict.fromkeys(FAILURES, 0)
         # Set by the server before the first request if it keeps them.
         self.summaries: LatencySummaries | None = None
-        self._ns = [0] * len(_DURATIONS)
+        self._success_ns = 0
+        self._fail_ns = 0
+        self._queue_ns = 0
+        self._input_ns = 0
+        self._infer_ns = 0
+        self._output_ns = 0
+        self._hit_ns = 0
+        self._miss_ns = 0
         self.inference_count = 0
         self.execution_count = 0
-        self.last_inference_ms = 0
-        # batch size -> [executions, compute_input ns, compute_infer ns, compute_output ns]
-        self.batch_sizes: dict[int, list[int]] = {}
+        self._last_ns = 0
+        self._by_size: dict[int, _Executions] = {}
 
     @property
     def counts(self) -> dict[str, int]:
@@ -68,7 +82,16 @@ class Statistics:
     @property
     def ns(self) -> dict[str, int]:
         """Nanoseconds by what was measured."""
-        return dict(zip(_DURATIONS, self._ns, strict=True))
+        return {
+            "success": self._success_ns,
+            "fail": self._fail_ns,
+            "queue": self._queue_ns,
+            "compute_input": self._input_ns,
+            "compute_infer": self._infer_ns,
+            "compute_output": self._output_ns,
+            "cache_hit": self._hit_ns,
+            "cache_miss": self._miss_ns,
+        }
 
     def execution(
         self, batch_size: int, input_ns: int, infer_ns: int, output_ns: int,
@@ -80,37 +103,36 @@ class Statistics:
         """
         with self._lock:
             self.execution_count += 1
-            self.last_inference_ms = time_ns() // 1_000_000
-            entry = self.batch_sizes.get(batch_size)
-            if entry is None:
-                entry = self.batch_sizes[batch_size] = [0, 0, 0, 0]
-            entry[0] += 1
-            entry[1] += input_ns
-            entry[2] += infer_ns
-            entry[3] += output_ns
+            self._last_ns = time_ns()
+            same = self._by_size.get(batch_size)
+            if same is None:
+                same = self._by_size[batch_size] = _Executions()
+            same.count += 1
+            same.input_ns += input_ns
+            same.infer_ns += infer_ns
+            same.output_ns += output_ns
             if requests:
                 self._executed += requests
                 self.inference_count += inferences
-                ns = self._ns
-                ns[_SUCCESS] += total_ns
-                ns[_QUEUE] += queue_ns
-                ns[_INPUT] += requests * input_ns
-                ns[_INFER] += requests * infer_ns
-                ns[_OUTPUT] += requests * output_ns
+                self._success_ns += total_ns
+                self._queue_ns += queue_ns
+                self._input_ns += requests * input_ns
+                self._infer_ns += requests * infer_ns
+                self._output_ns += requests * output_ns
 
     def failure(self, requests: int, total_ns: int, reason: str) -> None:
         """Accepted requests that failed; `reason` is one of `FAILURES`."""
         with self._lock:
             self.failures[reason] += requests
-            self._ns[_FAIL] += total_ns
+            self._fail_ns += total_ns
 
     def cache_hit(self, total_ns: int, queue_ns: int, lookup_ns: int) -> None:
         """A request answered from the response cache: a success without an execution (K9)."""
         with self._lock:
             self._hits += 1
-            self._ns[_SUCCESS] += total_ns
-            self._ns[_QUEUE] += queue_ns
-            self._ns[_HIT] += lookup_ns
+            self._success_ns += total_ns
+            self._queue_ns += queue_ns
+            self._hit_ns += lookup_ns
         if self.summaries is not None:
             self.summaries.observe((("queue", queue_ns), ("cache_hit", lookup_ns)))
 
@@ -118,38 +140,43 @@ class Statistics:
         """An answer that was not in the cache and now is; its cost counts as part of success."""
         with self._lock:
             self._misses += 1
-            self._ns[_MISS] += lookup_and_insert_ns
-            self._ns[_SUCCESS] += lookup_and_insert_ns
+            self._miss_ns += lookup_and_insert_ns
+            self._success_ns += lookup_and_insert_ns
         if self.summaries is not None:
             self.summaries.observe((("cache_miss", lookup_and_insert_ns),))
 
     def sizes(self) -> dict[int, int]:
         """Executions per total batch size."""
         with self._lock:
-            return {size: entry[0] for size, entry in sorted(self.batch_sizes.items())}
+            return {size: same.count for size, same in sorted(self._by_size.items())}
 
     def to_dict(self, name: str, version: int) -> dict[str, Any]:
         """Return the entry that Triton's statistics endpoint gives for this version."""
         with self._lock:
             counts, ns = self.counts, self.ns
-            durations = {field: {"count": counts[field], "ns": ns[field]} for field in _DURATIONS}
             return {
                 "name": name,
                 "version": str(version),
-                "last_inference": self.last_inference_ms,
+                "last_inference": self._last_ns // 1_000_000,
                 "inference_count": self.inference_count,
                 "execution_count": self.execution_count,
-                "inference_stats": durations,
+                "inference_stats": {
+                    field: {"count": counts[field], "ns": ns[field]} for field in counts
+                },
                 "response_stats": {},
                 "batch_stats": [
                     {
                         "batch_size": size,
                         **{
-                            field: {"count": entry[0], "ns": entry[at]}
-                            for at, field in enumerate(_COMPUTE, start=1)
+                            field: {"count": same.count, "ns": took}
+                            for field, took in zip(
+                                _COMPUTE,
+                                (same.input_ns, same.infer_ns, same.output_ns),
+                                strict=True,
+                            )
                         },
                     }
-                    for size, entry in sorted(self.batch_sizes.items())
+                    for size, same in sorted(self._by_size.items())
                 ],
                 "memory_usage": [],
             }
