@@ -236,7 +236,7 @@ def serve(
             endpoints.add(
                 "grpc",
                 module.GrpcEndpoint(
-                    service, hosts["grpc"][1], grpc_port, options=grpc_options,
+                    service, hosts["grpc"][1], grpc_port, thread, options=grpc_options,
                     restricted=grpc_restricted,
                 ),
             )  # fmt: skip

@@ -267,7 +267,7 @@ class Connection(asyncio.BufferedProtocol):
     def _arrived(self, exchange: _HttpExchange) -> None:
         if self._current is None:
             self._current = exchange
-            self.endpoint.arrived(exchange)
+            self.endpoint.take(exchange)
         else:
             self._pending.append(exchange)
             if len(self._pending) >= _PIPELINED and not self._paused:
@@ -345,13 +345,16 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
         elif self._pending:
             self._current = self._pending.popleft()
-            self.endpoint.arrived(self._current)
+            self.endpoint.take(self._current)
             self._resume()
         elif self._deaf:
             self._linger()
         self.endpoint.answered()
 
     # -- ending ----------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Nothing is said: HTTP/1.1 answers what is there, and hangs up."""
 
     def cut_off(self) -> None:
         """End the connection at once."""

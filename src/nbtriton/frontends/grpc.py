@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nbtriton.errors import InternalError, TritonError, UnavailableError
-from nbtriton.frontends.grpc_inference import GrpcInference, InferStream
-from nbtriton.frontends.grpc_messages import SERVICE
-from nbtriton.frontends.grpc_methods import Method, grpc_methods
-from nbtriton.frontends.grpc_transport import (
+from nbtriton.frontends.grpc_calls import (
+    Handler,
     Rpc,
     Stream,
     StreamHandler,
     StreamRpc,
-    Transport,
     UnaryHandler,
 )
+from nbtriton.frontends.grpc_inference import GrpcInference, InferStream
+from nbtriton.frontends.grpc_messages import SERVICE
+from nbtriton.frontends.grpc_methods import Method, grpc_methods
+from nbtriton.frontends.grpc_pulse import Options
+from nbtriton.frontends.grpc_transport import Transport
+from nbtriton.frontends.loop import LoopThread
 
 if TYPE_CHECKING:
     from nbtriton.frontends.service import Service
@@ -27,10 +30,8 @@ __all__ = ["GrpcEndpoint"]
 
 _log = logging.getLogger("nbtriton.frontends")
 
-_WORKERS = 4
 # Prefix of the header field that opens a restricted protocol.
 _RESTRICTED = "triton-grpc-protocol-"
-Options = Sequence[tuple[str, int | str]]
 
 
 class GrpcEndpoint:
@@ -44,6 +45,8 @@ class GrpcEndpoint:
         The address to listen on.
     port : int
         0 takes any port that is free.
+    thread : LoopThread
+        Where it runs; several endpoints may share one.
     options : sequence of (name, value)
         gRPC's channel arguments, such as ``("grpc.keepalive_time_ms", 7200000)``.
     restricted : mapping, optional
@@ -60,17 +63,18 @@ class GrpcEndpoint:
         service: Service,
         host: str,
         port: int,
+        thread: LoopThread,
         *,
-        options: Options = (),
+        options: Sequence[tuple[str, int | str]] = (),
         restricted: Mapping[str, tuple[str, str]] | None = None,
     ) -> None:
         self._restricted = {
             category: (_RESTRICTED + header.lower(), value)
             for category, (header, value) in (restricted or {}).items()
         }
-        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="nbtriton-grpc-worker")
+        self._thread = thread
         inference = GrpcInference(service)
-        handlers: dict[bytes, UnaryHandler | StreamHandler] = {
+        handlers: dict[bytes, Handler] = {
             name: UnaryHandler(self._unary(method))
             for name, method in grpc_methods(service).items()
         }
@@ -83,23 +87,15 @@ class GrpcEndpoint:
             return _Refused(rpc, refusal) if refusal else InferStream(inference, rpc)
 
         handlers[f"/{SERVICE}/ModelStreamInfer".encode()] = StreamHandler(open_stream)
-        try:
-            self._transport = Transport(
-                host,
-                port,
-                handlers,
-                options=(
-                    ("grpc.max_receive_message_length", service.limits.body_bytes),
-                    ("grpc.max_send_message_length", (1 << 31) - 1),
-                    ("grpc.max_metadata_size", service.limits.header_bytes),
-                    *options,
-                ),
-                unread_bytes=service.limits.unread_bytes,
-                after_messages=inference.submit,
-            )
-        except BaseException:
-            self._workers.shutdown()
-            raise
+        self._transport = Transport(
+            host,
+            port,
+            handlers,
+            service.limits,
+            thread,
+            options=Options.of(options),
+            after_messages=inference.submit,
+        )
 
     @property
     def port(self) -> int:
@@ -108,7 +104,6 @@ class GrpcEndpoint:
     def close(self, *, drain_s: float = 0.0) -> None:
         """Take no more calls, wait so long for those that run, then cancel them."""
         self._transport.close(drain_s=drain_s)
-        self._workers.shutdown()
 
     def _unary(self, method: Method | Callable[[bytes], bytes]) -> Callable[[bytes, Rpc], None]:
         if not isinstance(method, Method):
@@ -117,7 +112,7 @@ class GrpcEndpoint:
             return self._guarded(method.category, lambda data, rpc: _answer(method, data, rpc))
 
         def later(data: bytes, rpc: Rpc) -> None:
-            self._workers.submit(_answer, method, data, rpc)
+            self._thread.work(partial(_answer, method, data, rpc))
 
         return self._guarded(method.category, later)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from nbtriton.backends.base import Response
     from nbtriton.engine import InferenceRequest, Interface
-    from nbtriton.frontends.grpc_transport import Rpc, StreamRpc
+    from nbtriton.frontends.grpc_calls import Rpc, StreamRpc
     from nbtriton.frontends.service import Service
 
 __all__ = ["GrpcInference", "InferStream"]

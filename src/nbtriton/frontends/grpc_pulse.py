@@ -1,0 +1,126 @@
+"""Whether a connection is alive, and for how long it may be: gRPC's channel arguments about time.
+
+Looked at once a second: times are kept to a second.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Options", "Pulse"]
+
+# Between two pings of a client without calls.
+_IDLE_PINGS_S = 7200.0
+# Connections that came together do not end together.
+_JITTER = 0.1
+_LONGEST = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """gRPC's channel arguments, as far as they mean anything to a server; times in milliseconds.
+
+    Parameters
+    ----------
+    level : int
+        How well answers are packed: 0 not at all, 3 best.
+    """
+
+    keepalive_time_ms: int = 7_200_000
+    keepalive_timeout_ms: int = 20_000
+    keepalive_permit_without_calls: int = 0
+    max_pings_without_data: int = 2
+    min_ping_interval_without_data_ms: int = 300_000
+    max_ping_strikes: int = 2
+    level: int = 0
+    max_connection_age_ms: int = _LONGEST
+    max_connection_age_grace_ms: int = _LONGEST
+    max_connection_idle_ms: int = _LONGEST
+
+    @classmethod
+    def of(cls, arguments: Sequence[tuple[str, int | str]]) -> Options:
+        """Read ``("grpc.keepalive_time_ms", 7200000)`` and its like; the others are not for us."""
+        named = {
+            name.removeprefix("grpc.").removeprefix("http2."): value for name, value in arguments
+        }
+        named["level"] = named.pop("default_compression_level", 0)
+        known = cls.__dataclass_fields__
+        return cls(**{name: int(value) for name, value in named.items() if name in known})
+
+
+class Pulse:
+    """One connection's signs of life; times in seconds of the loop's clock.
+
+    Parameters
+    ----------
+    options : Options
+    now : float
+
+    Attributes
+    ----------
+    born : float
+    """
+
+    __slots__ = (
+        "_active", "_age_s", "_heard", "_leaves_at", "_options", "_pinged", "_pings", "_strikes", "_waits_since",
+        "born",
+    )  # fmt: skip
+
+    def __init__(self, options: Options, now: float) -> None:
+        self.born = self._heard = self._active = now
+        self._options = options
+        self._age_s = (
+            options.max_connection_age_ms / 1000 * random.uniform(1 - _JITTER, 1 + _JITTER)
+        )  # noqa: S311
+        self._leaves_at = math.inf
+        self._strikes = 0
+        self._pinged = -math.inf  # by the client
+        self._pings = 0  # ours, since something was said
+        self._waits_since: float | None = None  # for the answer to one of them
+
+    def heard(self, now: float) -> None:
+        """Something has been read."""
+        self._heard = now
+        self._waits_since = None
+
+    def spoke(self) -> None:
+        """Something is answered: what a client has pinged until now was not for nothing."""
+        self._strikes = self._pings = 0
+        self._pinged = -math.inf
+
+    def pinged(self, now: float, has_calls: bool) -> bool:
+        """Note a ping of the client; True if it pings too often."""
+        options = self._options
+        without = has_calls or options.keepalive_permit_without_calls
+        pause_s = options.min_ping_interval_without_data_ms / 1000 if without else _IDLE_PINGS_S
+        self._strikes += now < self._pinged + pause_s
+        self._pinged = now
+        return 0 < options.max_ping_strikes < self._strikes
+
+    def due(self, now: float, has_calls: bool) -> Literal["", "ping", "leave", "end"]:
+        """Say what is to be done by now."""
+        options = self._options
+        if has_calls:
+            self._active = now
+        if self._waits_since is not None:
+            if now - self._waits_since >= options.keepalive_timeout_ms / 1000:
+                return "end"
+        elif now - self._heard >= options.keepalive_time_ms / 1000 and (
+            has_calls or options.keepalive_permit_without_calls
+        ):
+            most = options.max_pings_without_data
+            if not most or self._pings < most:
+                self._pings += 1
+                self._waits_since = now
+                return "ping"
+        if now >= self._leaves_at + options.max_connection_age_grace_ms / 1000:
+            return "end"
+        idle = now - self._active >= options.max_connection_idle_ms / 1000
+        if self._leaves_at == math.inf and (idle or now - self.born >= self._age_s):
+            self._leaves_at = now
+            return "leave"
+        return ""

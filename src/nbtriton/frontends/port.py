@@ -1,0 +1,172 @@
+"""A port on an event loop, whatever its clients speak: listening, reading together, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from abc import ABC, abstractmethod
+from typing import Generic, Protocol, TypeVar
+
+from nbtriton.errors import UnavailableError
+from nbtriton.frontends.loop import LoopThread
+from nbtriton.frontends.service import Limits
+
+__all__ = ["Client", "Port", "listen"]
+
+# Triton's backlog.
+_BACKLOG = 1024
+# As many requests as may wait for each other to be read; a batch is seldom larger.
+_TOGETHER = 32
+# How often stalled connections are looked for.
+_SWEEP_S = 1.0
+
+
+class Client(Protocol):
+    """A connection of a port; all is called on the loop."""
+
+    @property
+    def busy(self) -> bool:
+        """True while a port that closes waits for this connection."""
+        ...
+
+    def leave(self) -> None:
+        """Say that the port closes."""
+        ...
+
+    def cut_off(self) -> None:
+        """End the connection at once."""
+        ...
+
+    def look_at_the_clock(self, now: float) -> None:
+        """Do what is due by now, on the loop's clock."""
+        ...
+
+
+_C = TypeVar("_C", bound=Client)
+
+
+class Port(ABC, Generic[_C]):
+    """A port with its clients, open once this is made.
+
+    Parameters
+    ----------
+    at : socket
+        That `listen` has made.
+    limits : Limits
+    thread : LoopThread
+        Where it runs; several ports may share one.
+    """
+
+    def __init__(self, at: socket.socket, limits: Limits, thread: LoopThread) -> None:
+        self.limits = limits
+        self.thread = thread
+        self.port: int = at.getsockname()[1]
+        self.connections: set[_C] = set()
+        self._unanswered = 0
+        self._sweeping = False
+        self._idle: asyncio.Event | None = None
+        self._gone: asyncio.Event | None = None
+        self._server = thread.call(self._start(at))
+
+    async def _start(self, at: socket.socket) -> asyncio.Server:
+        return await self.thread.loop.create_server(self.connect, sock=at, backlog=_BACKLOG)
+
+    @abstractmethod
+    def connect(self) -> asyncio.BaseProtocol:
+        """Return what talks with one more client."""
+
+    @abstractmethod
+    def hand_over(self) -> None:
+        """Answer what has been read; must not raise."""
+
+    def close(self, *, drain_s: float = 0.0) -> None:
+        """Stop listening, wait so long for running requests, cut the rest off; once only."""
+        self.thread.call(self._stop(drain_s))
+
+    async def _stop(self, drain_s: float) -> None:
+        self._server.close()
+        self._idle = asyncio.Event()
+        for connection in list(self.connections):
+            connection.leave()
+        self.answered()
+        if drain_s > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), drain_s)
+        for connection in list(self.connections):
+            connection.cut_off()
+        if self.connections:  # their transports tell them soon
+            self._gone = asyncio.Event()
+            await self._gone.wait()
+
+    def arrived(self) -> None:
+        """Have a request answered once all that has arrived is read.
+
+        So requests that arrive together are submitted together, and one batch can hold them.
+        """
+        if not self._unanswered:
+            self.thread.loop.call_soon(self._look, 0)
+        self._unanswered += 1
+
+    def _look(self, seen: int) -> None:
+        found = self._unanswered
+        if seen < found < _TOGETHER:  # more has come: look once more
+            self.thread.loop.call_soon(self._look, found)
+            return
+        self._unanswered = 0
+        self.hand_over()
+
+    def answered(self) -> None:
+        """A request is finished: perhaps it was the last one that `close` waits for."""
+        if self._idle is not None and not any(c.busy for c in self.connections):
+            self._idle.set()
+
+    def opened(self, connection: _C) -> None:
+        """A client has come."""
+        self.connections.add(connection)
+        if not self._sweeping:
+            self._sweeping = True
+            self.thread.loop.call_later(_SWEEP_S, self._sweep)
+
+    def lost(self, connection: _C) -> None:
+        """A client has gone."""
+        self.connections.discard(connection)
+        if self._gone is not None and not self.connections:
+            self._gone.set()
+
+    def _sweep(self) -> None:
+        now = self.thread.loop.time()
+        for connection in list(self.connections):
+            connection.look_at_the_clock(now)
+        if self.connections:
+            self.thread.loop.call_later(_SWEEP_S, self._sweep)
+        else:
+            self._sweeping = False
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound, to any port that is free for 0.
+
+    Raises
+    ------
+    UnavailableError
+        The address is taken or is none of this machine's.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        found = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise UnavailableError(f"'{host}' is no address to listen on: {error}") from None
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.setblocking(False)
+    except OSError:
+        found.close()
+        raise UnavailableError(
+            f"Socket '{host}:{port}' already in use ",
+            hint="give another port, or 0 for any that is free",
+        ) from None
+    return found
