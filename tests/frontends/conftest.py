@@ -34,7 +34,7 @@ def server(repository: Path) -> Iterator[Server]:
 def endpoints(server: Server) -> Iterator[Endpoints]:
     with serve(server, http_port=0, metrics_port=0) as opened:
         yield opened
-    left = [t.name for t in threading.enumerate() if t.name.startswith("nbtriton-http")]
+    left = [t.name for t in threading.enumerate() if t.name.startswith("nbtriton-endpoints")]
     assert not left
 
 

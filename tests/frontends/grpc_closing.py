@@ -22,34 +22,32 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from tests.frontends.http2_raw import (
+    ACK,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    INFER,
+    PING,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    STREAM,
+    WINDOW_UPDATE,
+    fields,
+    frame,
+    number,
+    prefixed,
+)
+
 __all__ = ["close_under_load"]
 
 CONNECTIONS = 4
 IN_FLIGHT = 32
 TIMEOUT_S = 30
-_DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
-_ACK = _END_STREAM = 1
-_END_HEADERS = 4
 _LARGEST = (1 << 31) - 1
-
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-
-def _literal(head: bytes, *texts: bytes) -> bytes:
-    return head + b"".join(bytes((len(text),)) + text for text in texts)
-
-
-def _head(method: bytes) -> bytes:
-    """Return the fields of a request, none of them compressed nor remembered."""
-    return (
-        b"\x83\x86"  # POST, http
-        + _literal(b"\x04", b"/inference.GRPCInferenceService/" + method)
-        + _literal(b"\x01", b"localhost")
-        + _literal(b"\x00", b"content-type", b"application/grpc")
-        + _literal(b"\x00", b"te", b"trailers")
-    )
 
 
 class Connection:
@@ -57,7 +55,7 @@ class Connection:
 
     def __init__(self, port: int, message: bytes, streaming: bool) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
-        self._message = b"\0" + struct.pack(">I", len(message)) + message
+        self._message = prefixed(message)
         self._buffer = b""
         self._credit = 65_535
         self._next = 1
@@ -66,9 +64,8 @@ class Connection:
         self.last = _LARGEST
         self.answered = self.failed = self.reset = 0
         self.is_over = False
-        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, b"")
-        preface += _frame(_WINDOW, 0, 0, struct.pack(">I", 1 << 30))
-        calls = self._call(b"ModelStreamInfer", 0) if streaming else b""
+        preface = PREFACE + frame(SETTINGS) + frame(WINDOW_UPDATE, 0, 0, number(1 << 30))
+        calls = self._call(STREAM, 0) if streaming else b""
         self._bidirectional = 1 if streaming else 0
         self._socket.sendall(preface + calls + b"".join(self._more()))
 
@@ -76,17 +73,18 @@ class Connection:
         stream, self._next = self._next, self._next + 2
         self._open[stream] = False
         self._credit -= len(self._message)
-        return _frame(_HEADERS, _END_HEADERS, stream, _head(method)) + self._data(stream, flags)
+        head = frame(HEADERS, END_HEADERS, stream, fields({b":path": method}))
+        return head + self._data(stream, flags)
 
     def _data(self, stream: int, flags: int) -> bytes:
-        return _frame(_DATA, flags, stream, self._message)
+        return frame(DATA, flags, stream, self._message)
 
     def _more(self) -> Iterator[bytes]:
         """Begin calls until there are enough, if the server takes more."""
         while self.last == _LARGEST and len(self._open) < IN_FLIGHT:
             if self._credit < len(self._message):
                 return
-            yield self._call(b"ModelInfer", _END_STREAM)
+            yield self._call(INFER, END_STREAM)
 
     def run_until(self, loaded: threading.Semaphore) -> None:
         """Go on until the server hangs up."""
@@ -108,26 +106,26 @@ class Connection:
                 return
             kind, flags, stream = struct.unpack(">BBI", self._buffer[3:9])
             payload, self._buffer = self._buffer[9 : 9 + size], self._buffer[9 + size :]
-            if kind == _PING and not flags & _ACK:
-                yield _frame(_PING, _ACK, 0, payload)
-            elif kind == _SETTINGS and not flags & _ACK:
-                yield _frame(_SETTINGS, _ACK, 0, b"")
-            elif kind == _WINDOW and stream == 0:
+            if kind == PING and not flags & ACK:
+                yield frame(PING, ACK, 0, payload)
+            elif kind == SETTINGS and not flags & ACK:
+                yield frame(SETTINGS, ACK, 0, b"")
+            elif kind == WINDOW_UPDATE and stream == 0:
                 self._credit += int.from_bytes(payload, "big")
-            elif kind == _GOAWAY:
+            elif kind == GOAWAY:
                 self.last = min(self.last, int.from_bytes(payload[:4], "big"))
                 if self.last == _LARGEST:  # a warning: the true last one follows
                     self.last -= 1
-            elif kind == _DATA:
+            elif kind == DATA:
                 self._open[stream] = True
                 loaded.release()
                 if stream == self._bidirectional and self._credit >= len(self._message):
                     self._credit -= len(self._message)
                     yield self._data(stream, 0)
-            elif kind == _RESET:
+            elif kind == RST_STREAM:
                 self._open.pop(stream, None)
                 self.reset += 1
-            elif kind == _HEADERS and flags & _END_STREAM:
+            elif kind == HEADERS and flags & END_STREAM:
                 if self._open.pop(stream, False):
                     self.answered += 1
                 else:

@@ -88,11 +88,7 @@ def endpoints(server: Server) -> Iterator[Endpoints]:
     before = set(threading.enumerate())
     with serve(server, http_port=None, metrics_port=None, grpc_port=0) as opened:
         yield opened
-    left = [
-        t.name
-        for t in set(threading.enumerate()) - before
-        if "grpc" in t.name and "nbtriton" in t.name
-    ]
+    left = [t.name for t in set(threading.enumerate()) - before if "endpoints" in t.name]
     assert not left
 
 

@@ -226,12 +226,12 @@ def serve(
         header_forward=pattern,
         name=name,
     )
-    thread = LoopThread("nbtriton-http")
+    thread = LoopThread("nbtriton-endpoints")
     endpoints = Endpoints(service, thread, own_log=log is None)
     try:
         # First, as in Triton: who is told over HTTP that the server is ready may ask over gRPC.
         if grpc_port is not None:
-            # By name: grpcio is an extra, and heavy.
+            # By name: the messages come with Triton's client for grpcio, which is an extra, and heavy.
             module = importlib.import_module("nbtriton.frontends.grpc")
             endpoints.add(
                 "grpc",

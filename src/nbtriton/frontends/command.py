@@ -35,10 +35,6 @@ __all__ = ["model_table", "serve_command"]
 _log = logging.getLogger("nbtriton.serve")
 
 _GRPC_PORT = 8001
-# gRPC reads from its sockets on the thread that waits for events, which here answers them too,
-# instead of on one of its own: 10 to 20 us of processor time less a request, of about 100. Said to the
-# process, which is ours, and before gRPC is loaded; what the user has said of its experiments stands.
-_GRPC_EXPERIMENTS = "-event_engine_listener"
 _COMPRESSION = ("none", "low", "medium", "high")
 
 
@@ -152,8 +148,6 @@ def _endpoint_options(arguments: argparse.Namespace) -> dict[str, Any]:
             )
         _log.warning("no gRPC without the package 'grpcio': pip install 'nbtriton[serve]'")
         grpc_port = None
-    if grpc_port is not None:
-        os.environ.setdefault("GRPC_EXPERIMENTS", _GRPC_EXPERIMENTS)
     trace_path, trace_values = trace_settings(arguments)
     level = arguments.grpc_infer_response_compression_level
     channel: list[tuple[str, int]] = [

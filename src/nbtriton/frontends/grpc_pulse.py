@@ -73,9 +73,8 @@ class Pulse:
     def __init__(self, options: Options, now: float) -> None:
         self.born = self._heard = self._active = now
         self._options = options
-        self._age_s = (
-            options.max_connection_age_ms / 1000 * random.uniform(1 - _JITTER, 1 + _JITTER)
-        )  # noqa: S311
+        spread = random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
+        self._age_s = options.max_connection_age_ms / 1000 * spread
         self._leaves_at = math.inf
         self._strikes = 0
         self._pinged = -math.inf  # by the client

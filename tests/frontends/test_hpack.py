@@ -1,0 +1,112 @@
+"""HTTP/2's header fields, against the examples of RFC 7541."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbtriton.frontends.hpack import Decoder, HpackError, indexed, literal, remembered
+
+MOST = 1 << 16
+PLAIN = [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"www.example.com")]  # fmt: skip
+REQUESTS = [
+    PLAIN,
+    [*PLAIN, (b"cache-control", b"no-cache")],
+    [(b":method", b"GET"), (b":scheme", b"https"), (b":path", b"/index.html"),
+     (b":authority", b"www.example.com"), (b"custom-key", b"custom-value")],
+]  # fmt: skip
+RESPONSES = [
+    [(b":status", b"302"), (b"cache-control", b"private"),
+     (b"date", b"Mon, 21 Oct 2013 20:13:21 GMT"), (b"location", b"https://www.example.com")],
+    [(b":status", b"307"), (b"cache-control", b"private"),
+     (b"date", b"Mon, 21 Oct 2013 20:13:21 GMT"), (b"location", b"https://www.example.com")],
+    [(b":status", b"200"), (b"cache-control", b"private"),
+     (b"date", b"Mon, 21 Oct 2013 20:13:22 GMT"), (b"location", b"https://www.example.com"),
+     (b"content-encoding", b"gzip"),
+     (b"set-cookie", b"foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1")],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        # C.3
+        ("828684410f7777772e6578616d706c652e636f6d", "828684be58086e6f2d6361636865",
+         "828785bf400a637573746f6d2d6b65790c637573746f6d2d76616c7565"),
+        # C.4
+        ("828684418cf1e3c2e5f23a6ba0ab90f4ff", "828684be5886a8eb10649cbf",
+         "828785bf408825a849e95ba97d7f8925a849e95bb8e8b4bf"),
+    ],
+    ids=["plain", "Huffman"],
+)  # fmt: skip
+def test_the_requests_of_the_standard(blocks: tuple[str, ...]) -> None:
+    decoder = Decoder()
+    assert [decoder.decode(bytes.fromhex(block), MOST) for block in blocks] == REQUESTS
+
+
+def test_the_responses_of_the_standard_with_a_table_of_256_bytes() -> None:
+    decoder = Decoder()
+    resized = "3fe101"
+    first = (
+        "488264025885aec3771a4b6196d07abe941054d444a8200595040b8166e082a62d1bff6e919d29ad171863c78f"
+        "0b97c8e9ae82ae43d3"
+    )
+    last = (
+        "88c16196d07abe941054d444a8200595040b8166e084a62d1bffc05a839bd9ab77ad94e7821dd7f2e6c7b335df"
+        "dfcd5b3960d5af27087f3672c1ab270fb5291f9587316065c003ed4ee5b1063d5007"
+    )
+    blocks = (resized + first, "4883640effc1c0bf", last)
+    assert [decoder.decode(bytes.fromhex(block), MOST) for block in blocks] == RESPONSES
+
+
+@pytest.mark.parametrize(
+    "block",
+    ["80", "be", "c0ff", "ff", "ffffffffff", "40", "4001", "000161", "00016105616263", "3fe21f", "8220",
+     "008161", "0085ffffffffff", "0081ff"],
+)  # fmt: skip
+def test_what_is_no_fields(block: str) -> None:
+    with pytest.raises(HpackError):
+        Decoder().decode(bytes.fromhex(block), MOST)
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_fields_or_refused(block: bytes) -> None:
+    decoder = Decoder()
+    try:
+        fields = decoder.decode(block, MOST)
+    except HpackError:
+        return
+    assert fields is not None
+    again = b"".join(literal(*one) for one in fields)
+    assert Decoder().decode(again, MOST) == fields
+
+
+@given(st.lists(st.tuples(st.binary(max_size=300), st.binary(max_size=300)), max_size=8))
+def test_what_is_written_is_read(fields: list[tuple[bytes, bytes]]) -> None:
+    assert Decoder().decode(b"".join(literal(*one) for one in fields), MOST) == fields
+    assert Decoder().decode(b"".join(remembered(*one) for one in fields), MOST) == fields
+
+
+def test_what_is_remembered_is_a_number_until_it_is_pushed_out() -> None:
+    decoder = Decoder()
+    decoder.decode(remembered(b"a", b"1") + remembered(b"b", b"2"), MOST)
+    before = decoder.changes
+    assert decoder.decode(indexed(62) + indexed(63), MOST) == [(b"b", b"2"), (b"a", b"1")]
+    assert decoder.decode(literal(b"c", b"3"), MOST) == [(b"c", b"3")]
+    assert decoder.changes == before
+    decoder.decode(remembered(b"d", bytes(4096 - 3 * 33 - 1)), MOST)
+    assert decoder.changes > before
+    assert decoder.decode(indexed(63), MOST) == [(b"b", b"2")]  # "a" had to go
+    with pytest.raises(HpackError):
+        decoder.decode(indexed(64), MOST)
+    decoder.decode(remembered(b"e", bytes(5000)), MOST)  # larger than all
+    with pytest.raises(HpackError):
+        decoder.decode(indexed(62), MOST)
+
+
+def test_too_many_fields_are_read_and_not_held() -> None:
+    """Numbers of one byte that stand for four kilobytes each: what they cost is bounded."""
+    decoder = Decoder()
+    assert decoder.decode(remembered(b"a", bytes(4000)) + indexed(62) * 60_000, MOST) is None
+    assert decoder.decode(indexed(62), MOST) == [(b"a", bytes(4000))]
