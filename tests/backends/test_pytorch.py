@@ -19,6 +19,7 @@ from nbtriton.errors import (
     ModelError,
     UnsupportedError,
 )
+from nbtriton.tensors import kind_of, to_kind
 from tests.backends.fakes import DEFAULT, Request, Timer, ones
 
 
@@ -108,10 +109,20 @@ def test_every_form_of_a_module_runs(torch_model, source):
     )
     assert [r.outputs["OUT"].tolist() for r in found] == [[[2] * 4], [[6] * 4] * 2]
     assert timer.marks == ["inputs_ready", "infer_done"]
-    # Views of one result, still torch: the engine converts to what the caller used.
-    a, b = (r.outputs["OUT"] for r in found)
-    assert type(a) is torch.Tensor
-    assert b.data_ptr() == a.data_ptr() + 16
+
+
+@pytest.mark.parametrize("convert", [lambda array: array, torch.from_numpy])
+def test_outputs_are_views_of_one_result_and_of_the_kind_that_came_in(torch_model, run, convert):
+    sent = convert(ones()), convert(ones(2, 3))
+    found = [r.outputs["OUT"] for r in run(torch_model(Scale), *sent)]
+    assert {type(output) for output in found} == {type(sent[0])}
+    a, b = (np.asarray(output).ctypes.data for output in found)
+    assert b == a + 16
+
+
+def test_of_mixed_kinds_torch_is_what_leaves(torch_model, run):
+    found = run(torch_model(Scale), ones(), torch.from_numpy(ones(2, 3)))
+    assert [type(r.outputs["OUT"]) for r in found] == [torch.Tensor] * 2
 
 
 def test_a_module_of_the_notebook_is_served_as_it_was_at_load(torch_model, run):
@@ -323,10 +334,11 @@ def test_the_module_s_own_memory_and_the_caller_s_do_not_leave(torch_model, run)
     assert first(found, "B") == 1
 
 
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
 @pytest.mark.parametrize(
     "dtype", [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16]
 )
-def test_outputs_are_plain_tensors_that_may_be_changed(torch_model, run, dtype):
+def test_outputs_are_plain_arrays_that_may_be_changed(torch_model, run, dtype, kind):
     class Cast(torch.nn.Module):
         def forward(self, x):
             return (x + 1).to(dtype).T.contiguous().T
@@ -334,12 +346,16 @@ def test_outputs_are_plain_tensors_that_may_be_changed(torch_model, run, dtype):
     names = {torch.bool: "BOOL", torch.float16: "FP16", torch.bfloat16: "BF16"}
     name = names.get(dtype, str(dtype).removeprefix("torch.").upper())
     text = DEFAULT.replace('"OUT" data_type: TYPE_FP32', f'"OUT" data_type: TYPE_{name}')
-    (found,) = run(torch_model(Cast, text), ones(2))
-    tensor = found.outputs["OUT"]
+    (found,) = run(torch_model(Cast, text), to_kind(ones(2), kind))
+    output = found.outputs["OUT"]
+    # numpy itself has no BF16.
+    assert kind_of(output) == ("torch" if dtype is torch.bfloat16 else kind)
+    tensor = torch.as_tensor(output)
     assert tensor.dtype is dtype
     assert not tensor.is_inference()
-    tensor.zero_()
-    assert tuple(tensor.shape) == (2, 4)
+    output[:] = 0
+    assert tuple(output.shape) == (2, 4)
+    assert not tensor.any()
 
 
 def test_without_batching_tensors_pass_as_they_are(torch_model, run):

@@ -154,11 +154,13 @@ def scatter_outputs(
         return [Response({n: a for n, a in outputs.items() if n in request.requested_outputs})]
     sizes = [request.batch_size for request in requests]
     total = sum(sizes)
-    wanted: list[dict[str, Array]] = [{} for _ in requests]
+    parts: dict[str, list[Array]] = {}
     for name, array in outputs.items():
-        shape = shape_of(array)
+        shape = array.shape
         if name in layout.batch_outputs:
-            parts = _scatter_by_input(requests, name, array, layout.batch_outputs[name], model)
+            parts[name] = _scatter_by_input(
+                requests, name, array, layout.batch_outputs[name], model
+            )
         elif batches and (not shape or shape[0] != total):
             raise InternalError(
                 f"output '{name}' of model '{model}' has shape {format_shape(shape)}, expected "
@@ -166,11 +168,11 @@ def scatter_outputs(
                 hint="with max_batch_size > 0 the model gets and returns whole batches",
             )
         else:
-            parts = [array] if len(requests) == 1 else scatter(array, sizes)
-        for request, part, found in zip(requests, parts, wanted, strict=True):
-            if name in request.requested_outputs:
-                found[name] = part
-    return [Response(found) for found in wanted]
+            parts[name] = [array] if len(requests) == 1 else scatter(array, sizes)
+    return [
+        Response({n: part[at] for n, part in parts.items() if n in request.requested_outputs})
+        for at, request in enumerate(requests)
+    ]
 
 
 def _scatter_by_input(

@@ -92,7 +92,8 @@ def name_results(result: Any, order: OutputOrder, *, model: str) -> dict[str, An
     InternalError
         A name that the dict lacks, or a wrong number of results.
     """
-    if isinstance(result, Mapping):
+    listed = isinstance(result, (tuple, list))
+    if not listed and isinstance(result, Mapping):
         for name in order.names:
             if name not in result:
                 raise InternalError(
@@ -101,7 +102,7 @@ def name_results(result: Any, order: OutputOrder, *, model: str) -> dict[str, An
                     hint=nearest(name, [str(key) for key in result]),
                 )
         return {name: result[name] for name in order.names}
-    values = result if isinstance(result, (tuple, list)) else (result,)
+    values = result if listed else (result,)
     if not order.by_index and len(values) != len(order.names):
         raise InternalError(
             f"model '{model}' returned {len(values)} outputs, its configuration has "
