@@ -213,7 +213,9 @@ def test_a_folder_of_data_does_not_hide_a_package(make, ask, model_file, tmp_pat
         sys.modules.pop("weights", None)
 
 
-def test_path_and_modules_of_sys_are_the_model_s_own_and_nothing_else_is(make, ask, model_file):
+def test_path_modules_and_argv_of_sys_are_the_model_s_own_and_nothing_else_is(
+    make, ask, model_file
+):
     instance = make(model_file(ASKED, helper=HELPER.format("model")))
     assert ask(instance, "sys.path.append('/nowhere')") is None
     assert "/nowhere" not in sys.path
@@ -231,3 +233,4 @@ def test_path_and_modules_of_sys_are_the_model_s_own_and_nothing_else_is(make, a
     assert sys.modules["json"] is json
     assert ask(instance, "(__import__('helper'), len(sys.modules) == len(list(sys.modules)))[1]")
     assert ask(instance, "str(sys)") == str(sys)
+    assert ask(instance, "sys.argv") == [""]

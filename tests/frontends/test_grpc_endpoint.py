@@ -289,6 +289,35 @@ def test_S3_a_model_that_is_not_decoupled_answers_once(channel: Any) -> None:
     assert answer.infer_response.raw_output_contents
 
 
+class Twice:
+    """A model that sends two responses, though it is not decoupled."""
+
+    def execute(self, requests: Any) -> Any:
+        import triton_python_backend_utils as pb_utils
+
+        for request in requests:
+            sender = request.get_response_sender()
+            for number in range(2):
+                values = np.full((1, 4), number, np.float32)
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", values)]))
+
+
+def test_S3_what_a_model_sends_after_its_answer_is_dropped(channel: Any, server: Server) -> None:
+    server.load(WAITING.replace("waiting", "twice"), Twice)
+    try:
+        (answer,) = stream(channel, [infer("twice")])
+        assert not answer.error_message
+        assert answer.infer_response.raw_output_contents[0] == bytes(16)
+        assert _final(answer)
+        seen = ask(channel, "ModelInfer", infer("twice"))
+        assert seen.code == "INTERNAL"
+        assert "cannot send more than one response" in seen.details
+        (books,) = server.statistics("twice")["model_stats"]
+        assert books["inference_stats"]["fail"]["count"] == 2
+    finally:
+        server.unload("twice", timeout_s=10)
+
+
 def test_S4_the_bare_flag_comes_on_request_only(channel: Any) -> None:
     assert stream(channel, [_streamed(0)]) == []
     wanted = {"triton_enable_empty_final_response": True}

@@ -318,8 +318,8 @@ class _Streamed(_Waiting):
         data: bytes | None
         if self.interface.decoupled:
             data = self._one_of_many(request, response, final=final)
-        else:  # S-3
-            if self._only is None or response is not BARE_FINAL:
+        else:  # S-3: what comes after the first is dropped, also what fails after it
+            if self._only is None:
                 self._only = self._made(request, response, final=True)
             if not final:
                 return

@@ -70,6 +70,7 @@ class LocalModules(Owner):
         self._global = set(_OURS)
         sys_view = view_of(
             sys,
+            argv=[""],
             path=[*self._installed, *self._directories],
             modules=ModulesView(self.package, self._global),
         )
