@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from nbtriton.errors import UnavailableError
 from nbtriton.frontends.grpc_calls import Handler
 from nbtriton.frontends.grpc_connection import Connection
+from nbtriton.frontends.grpc_outlet import Outlet
 from nbtriton.frontends.grpc_pulse import Options
 from nbtriton.frontends.loop import LoopThread
 from nbtriton.frontends.port import Port, listen
@@ -63,7 +64,7 @@ class Transport(Port[Connection]):
         self.options = options
         self.most_received = limits.body_bytes
         self._after_messages = after_messages
-        self._spoken: list[Connection] = []
+        self._spoken: list[Outlet] = []
         try:
             at = listen(host, port)
         except UnavailableError:
@@ -79,7 +80,7 @@ class Transport(Port[Connection]):
     def hand_over(self) -> None:
         self._after_messages()
 
-    def spoken(self, connection: Connection) -> None:
+    def spoken(self, connection: Outlet) -> None:
         """Have written what is said to a client, with all that is said in the same moment."""
         if not self._spoken:
             self.thread.loop.call_soon(self._flush)
