@@ -19,6 +19,7 @@ import struct
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -178,6 +179,7 @@ def fuzz_frames(server: Server, count: int, seed: int, *, every: int = 1000) -> 
     """Have that many conversations; raises AssertionError at the first fault."""
     print(f"seed {seed}, {count:,} conversations", flush=True)
     dice = random.Random(seed)
+    before = _alive()
     began_s = time.monotonic()
     with _silence() as told:
         with (
@@ -201,14 +203,18 @@ def fuzz_frames(server: Server, count: int, seed: int, *, every: int = 1000) -> 
                 if not done % every:
                     print(f"{done:>8,}, {done / (time.monotonic() - began_s):,.0f} a second", flush=True)  # fmt: skip
         assert not told.records, told.records[0].getMessage()
+    kept = _alive() - before
+    assert sum(kept.values()) <= KEPT, ("connections or calls are kept", kept)
+
+
+def _alive() -> Counter[str]:
     gc.collect()
     kinds = map(type, gc.get_objects())
-    kept = [kind.__name__ for kind in kinds if issubclass(kind, Connection | Call)]
-    assert len(kept) <= KEPT, ("connections or calls are kept", kept)
+    return Counter(kind.__name__ for kind in kinds if issubclass(kind, Connection | Call))
 
 
 def main() -> int:
-    from tests.frontends.grpc_fuzz import load_models
+    from tests.frontends.fuzzing import load_models
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--conversations", type=int, default=20_000)
