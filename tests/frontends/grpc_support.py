@@ -123,7 +123,11 @@ def ask(
 
 
 def stream(
-    channel: grpc.Channel, requests: Iterable[Any], *, timeout_s: float = TIMEOUT_S
+    channel: grpc.Channel,
+    requests: Iterable[Any],
+    *,
+    metadata: Sequence[tuple[str, str]] = (),
+    timeout_s: float = TIMEOUT_S,
 ) -> list[Any]:
     """Send requests on one stream, close it, and return all answers."""
-    return list(open_stream(channel)(iter(requests), timeout=timeout_s))
+    return list(open_stream(channel)(iter(requests), timeout=timeout_s, metadata=metadata))

@@ -351,6 +351,30 @@ def test_S6_errors_of_models(channel: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", ["decoupled", "once"])
+def test_a_stream_ends_with_the_status_of_a_model_s_error_if_its_client_wants_so(
+    channel: Any, waiting: Any, kind: str
+) -> None:
+    def requests() -> Iterator[Any]:
+        yield infer("waiting")
+        assert waiting.running.wait(TIMEOUT_S)
+        yield infer("nope")  # only told, as always
+        yield _streamed(-1) if kind == "decoupled" else infer("failing")
+        assert waiting.cancelled.wait(TIMEOUT_S)
+
+    metadata = (("triton_grpc_error", "true"),)
+    answers = open_stream(channel)(requests(), timeout=TIMEOUT_S, metadata=metadata)
+    assert "unknown model" in next(answers).error_message
+    with pytest.raises(grpc.RpcError) as caught:
+        next(answers)
+    said = {"decoupled": "bad count", "once": "not today"}
+    assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INTERNAL, said[kind])
+    assert waiting.cancelled.wait(TIMEOUT_S)
+    # Another value of the header means nothing.
+    other = stream(channel, [infer("failing")], metadata=(("triton_grpc_error", "True"),))
+    assert [answer.error_message for answer in other] == ["not today"]
+
+
 def test_answers_that_are_ready_together_all_come(server: Server) -> None:
     """What is held back for the message behind it must not hold back what it needs itself."""
     server.load(TOGETHER, Together)

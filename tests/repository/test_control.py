@@ -653,6 +653,12 @@ def test_L12_files_make_a_model_that_no_repository_has(server, explicit, encode)
     assert not server.is_ready("fresh")
 
 
+@pytest.mark.parametrize("path", ["/1/model.py", "//1/model.py", "./1//model.py"])
+def test_L12_a_slash_before_a_file_means_its_directory(server, explicit, path):
+    explicit.load("fresh", {"config": PYTHON, f"file:{path}": times(3).encode()})
+    assert answer(server, "fresh") == 3.0
+
+
 def test_L12_files_replace_the_whole_directory(server, explicit, root):
     add(root, "m", source=times(1), versions=("1", "2"))
     explicit.load("m")
@@ -662,7 +668,7 @@ def test_L12_files_replace_the_whole_directory(server, explicit, root):
 
 
 @pytest.mark.parametrize(
-    "path", ["../1/model.py", "1/../../x.py", "/etc/x.py", "..", "", "1/\0", "1/../model.py"]
+    "path", ["../1/model.py", "1/../../x.py", "/../x.py", "..", "", "/", "1/\0", "1/../model.py"]
 )
 def test_L12_no_file_leaves_the_directory(explicit, root, tmp_path, path):
     before = sorted(tmp_path.rglob("*"))

@@ -31,6 +31,7 @@ __all__ = ["GrpcInference", "InferStream"]
 
 _log = logging.getLogger("nbtriton.frontends")
 
+_ENDS_AT_ERRORS = ("triton_grpc_error", "true")
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"  # Y5
 
 
@@ -242,6 +243,8 @@ class InferStream:
         self._lock = threading.Lock()
         self._running: set[_Streamed] = set()
         self._ended = False
+        # What a model answers with an error ends the call with its status, if the client wants so.
+        self.ends_at_errors = any(field == _ENDS_AT_ERRORS for field in rpc.metadata)
 
     def message(self, data: bytes) -> None:
         """Take one request; `GrpcInference.submit` has it answered."""
@@ -270,6 +273,11 @@ class InferStream:
             running = list(self._running)
         for request in running:
             request.cancel()
+
+    def failed(self, error: TritonError) -> None:
+        """End the call with the error of a response; the other requests are cancelled."""
+        self._rpc.fail(error)
+        self.cancelled()
 
     def over(self, request: _Streamed) -> None:
         """Nothing more is sent for a request; harmless when repeated."""
@@ -353,6 +361,8 @@ class _Streamed(_Waiting):
                 return encode_stream_response(data, final=final)
             except TritonError as raised:
                 error = raised
+        if self._stream.ends_at_errors:
+            self._stream.failed(error)
         return encode_stream_error(
             error.message,
             self.call.request_id,

@@ -84,7 +84,8 @@ class Override:
             elif key.startswith(_FILE):
                 if not isinstance(value, str | bytes):
                     raise InternalError("attempt to access JSON non-string as string")
-                files[key.removeprefix(_FILE)] = _decoded(value)
+                # Joined to the directory, also where it begins with a slash.
+                files[key.removeprefix(_FILE).lstrip("/")] = _decoded(value)
             else:
                 raise InternalError(
                     "unexpected error on creating Triton parameter",
