@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import random
 import struct
 import threading
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -447,6 +449,30 @@ def test_a_call_that_is_answered_before_its_end_is_reset_without_an_error(port: 
             frame(DATA, END_STREAM, 1, BODY), frame(WINDOW_UPDATE, 0, 1, number(9)), call(3)
         )
         assert is_good(client.answer(3))
+
+
+@pytest.mark.parametrize("path", [INFER, STREAM], ids=["calls", "streams"])
+def test_requests_that_are_answered_leave_nothing_to_the_garbage_collector(
+    port: int, path: bytes
+) -> None:
+    """A cycle would keep the tensors of requests until the collector looks, which it seldom does."""
+    with Client(port, frame(WINDOW_UPDATE, 0, 0, number(1 << 30))) as client:
+        client.send(call(1, block=fields({b":path": path})))
+        assert client.answer(1).status == (0, "")
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            for stream in range(3, 43, 2):
+                client.send(call(stream, BODY * 2, fields({b":path": path})))
+                assert client.answer(stream).status == (0, "")
+            gc.collect()
+            left = Counter(type(one).__name__ for one in gc.garbage)
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+    assert not left.keys() & {"InferenceRequest", "InferCall", "ndarray", "Response"}, left
 
 
 # -- the end of connections --------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class _Waiting(Pending):
         As for `Pending`.
     """
 
-    __slots__ = ("_request", "_service")
+    __slots__ = ("_is_over", "_request", "_service")
 
     call: InferCall
 
@@ -134,6 +134,7 @@ class _Waiting(Pending):
         super().__init__(interface, version, call)
         self._service = inference.service
         self._request: InferenceRequest | None = None
+        self._is_over = False
 
     def submitted(self, request: InferenceRequest | TritonError) -> None:
         """Take what the engine made of the request."""
@@ -141,13 +142,22 @@ class _Waiting(Pending):
             self.refused(request)
             return
         self._request = request
-        if self.is_gone():
+        if self._is_over:  # answered in the meantime
+            self._request = None
+        elif self.is_gone():
             self.cancel()
+
+    def end(self) -> None:
+        super().end()
+        self._is_over = True
+        # It refers to this: nothing is to be left to the garbage collector, tensors least of all.
+        self._request = None
 
     def cancel(self) -> None:
         """Nobody waits for the answer any more."""
-        if self._request is not None:
-            self._request.cancel()
+        request = self._request
+        if request is not None:
+            request.cancel()
 
     def written(
         self, outputs: Mapping[str, Any], parameters: Mapping[str, Any], version: int
