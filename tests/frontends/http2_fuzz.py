@@ -119,13 +119,15 @@ def changed(frames: Sequence[bytes], dice: random.Random) -> bytes:
         elif kind < 0.3 and len(found) > 1:
             del found[at]
         elif kind < 0.6:  # length, kind, flags or stream
-            one = bytearray(found[at])
-            one[dice.randrange(9)] = dice.choice((0, 1, 2, 4, 8, 255, dice.randrange(256)))
+            one = bytearray(found[at] or bytes(9))
+            one[dice.randrange(min(9, len(one)))] = dice.choice(
+                (0, 1, 2, 4, 8, 255, dice.randrange(256))
+            )
             found[at] = bytes(one)
         elif kind < 0.75:
             found.insert(at, frame(dice.randrange(11), dice.randrange(256), dice.choice((0, 1, 3, 9)), dice.randbytes(dice.choice((0, 1, 4, 8, 30)))))  # fmt: skip
         else:
-            one = bytearray(found[at])
+            one = bytearray(found[at] or bytes(9))
             where = dice.randrange(len(one))
             one[where : where + dice.randint(0, 3)] = dice.randbytes(dice.randint(0, 3))
             found[at] = bytes(one)
