@@ -21,7 +21,7 @@ class Owed:
 
     def __init__(self) -> None:
         self._calls: list[Callable[[], object]] = []
-        self._gathered: dict[tuple[Callable[[Any, list[Any]], object], Any], list[Any]] = {}
+        self._gathered: dict[Any, tuple[Callable[[Any, list[Any]], object], list[Any]]] = {}
 
     def call(self, function: Callable[[], object]) -> None:
         """Note a call; one is enough however often it is asked for."""
@@ -29,14 +29,20 @@ class Owed:
             self._calls.append(function)
 
     def gather(self, function: Callable[[Any, list[Any]], object], key: Any, item: Any) -> None:
-        """Note an item for ``function(key, items)``, which has all that were noted for the key."""
-        self._gathered.setdefault((function, key), []).append(item)
+        """Note an item for ``function(key, items)``, which has all that were noted for the key.
+
+        A key belongs to one function.
+        """
+        found = self._gathered.get(key)
+        if found is None:
+            found = self._gathered[key] = (function, [])
+        found[1].append(item)
 
     def pay(self) -> None:
         """Do what is owed so far: at the end, or before a callback waits for what may need it."""
         gathered, self._gathered = self._gathered, {}
         calls, self._calls = self._calls, []
-        for (function, key), items in gathered.items():
+        for key, (function, items) in gathered.items():
             function(key, items)
         for call in calls:
             call()

@@ -33,7 +33,7 @@ class Crew:
     ----------
     runtimes, batching, decoupled, wanted, feeds, makes : tuple
         One entry a step: the version that serves it, whether that batches, whether it is decoupled,
-        the outputs that are asked of it, its inputs, and where its outputs go.
+        the outputs that are asked of it (none for all of them), its inputs, and where its outputs go.
     harvest : tuple
         The ensemble's outputs, with dims where the tensor is to be adapted.
     flights : int
@@ -50,7 +50,10 @@ class Crew:
         self.runtimes = runtimes
         self.batching = tuple(runtime.interface.max_batch_size > 0 for runtime in runtimes)
         self.decoupled = tuple(runtime.interface.decoupled for runtime in runtimes)
-        self.wanted = tuple(frozenset(step.output_map) for step in plan.steps)
+        self.wanted = tuple(
+            _wanted(step.output_map, runtime.interface)
+            for step, runtime in zip(plan.steps, runtimes, strict=True)
+        )
         self.makes = tuple(tuple(step.output_map.items()) for step in plan.steps)
         own = interface.max_batch_size > 0
         batched = {
@@ -72,6 +75,11 @@ class Crew:
         """The last flight has landed, and none will come."""
         for runtime in self.runtimes:
             runtime.let_go()
+
+
+def _wanted(output_map: Mapping[str, str], interface: Interface) -> frozenset[str]:
+    names = frozenset(output_map)
+    return frozenset() if names == interface.outputs.keys() else names
 
 
 def _feeds(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nbtriton.backends.base import Response
 from nbtriton.engine.future import InferenceFuture
-from nbtriton.engine.result import InferenceResult, RequestTiming
+from nbtriton.engine.result import InferenceResult
 from nbtriton.engine.shield import shield
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.scheduling import Ticket
@@ -274,15 +274,15 @@ class InferenceRequest(Ticket):
         input_ns, infer_ns, output_ns = execution.times()
         return execution.start_ns - self.enqueued_ns, input_ns, infer_ns, output_ns
 
-    def timing(self) -> RequestTiming:
-        """Where the time went so far (scheduling.md §18)."""
+    def timing(self) -> tuple[int, int, int, int, int, int]:
+        """Where the time went so far, as `RequestTiming` has it (scheduling.md §18)."""
         total_ns = monotonic_ns() - self.start_ns
         times = self.times()
         if times is None:
-            return RequestTiming(total_ns)
+            return total_ns, 0, 0, 0, 0, 0
         execution = self.execution
         size = self.size if execution is None else execution.batch_size
-        return RequestTiming(total_ns, times[0], times[1], times[2], times[3], size)
+        return total_ns, times[0], times[1], times[2], times[3], size
 
     def fail(self, error: TritonError) -> None:
         """Answer with an error, unless the request is answered already."""

@@ -38,17 +38,16 @@ class InferenceResult(Mapping[str, Array]):
     request_id : str
     parameters : mapping
         Response parameters.
-    timing : RequestTiming
     """
 
     __slots__ = (
         "_kind",
         "_outputs",
+        "_timing",
         "model_name",
         "model_version",
         "parameters",
         "request_id",
-        "timing",
     )
 
     def __init__(
@@ -59,7 +58,7 @@ class InferenceResult(Mapping[str, Array]):
         model_version: int,
         request_id: str,
         parameters: Mapping[str, bool | int | str],
-        timing: RequestTiming,
+        timing: tuple[int, int, int, int, int, int],
     ) -> None:
         self._outputs = dict(outputs)
         self._kind = kind
@@ -67,7 +66,12 @@ class InferenceResult(Mapping[str, Array]):
         self.model_version = model_version
         self.request_id = request_id
         self.parameters = parameters
-        self.timing = timing
+        self._timing = timing
+
+    @property
+    def timing(self) -> RequestTiming:
+        """Where the time of the request went."""
+        return RequestTiming(*self._timing)
 
     def __getitem__(self, name: str) -> Array:
         value = self._outputs[name]
