@@ -351,6 +351,41 @@ def test_B83_the_same_name_and_labels_are_the_same_metric(inside):
     )
 
 
+EMPTY = "for request with id '7' and model name 'm' should not be empty."
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: request(inputs=[None]), pb_utils.TritonModelException, f"Input tensor {EMPTY}"),
+        (lambda: request(inputs=None), TypeError, "inputs"),
+        (lambda: request(inputs=["x"]), TypeError, "found type str"),
+        (
+            lambda: request(requested_output_names=[""]),
+            pb_utils.TritonModelException,
+            f"Requested output name {EMPTY}",
+        ),
+        (
+            lambda: pb_utils.InferenceResponse([None]),
+            pb_utils.TritonModelException,
+            "Output tensor for inference response should not be empty.",
+        ),
+        (lambda: pb_utils.InferenceResponse([1]), TypeError, "found type int"),
+        (lambda: pb_utils.Logger.log("text", None), TypeError, "found type NoneType"),
+        (lambda: pb_utils.Logger.log("text", 1), TypeError, "found type int"),
+    ],
+)
+def test_wrong_arguments_are_refused_as_in_triton(make, error, message):
+    with pytest.raises(error) as caught:
+        make()
+    assert message in str(caught.value)
+
+
+def request(**changed):
+    given = {"inputs": [], "requested_output_names": [], "model_name": "m", "request_id": "7"}
+    return pb_utils.InferenceRequest(**{**given, **changed})
+
+
 def test_B85_metrics_belong_to_their_server_and_go_with_their_objects(inside):
     server, other = Server({}), Server({})
     family = inside(lambda: pb_utils.MetricFamily("mine", "d", pb_utils.MetricFamily.GAUGE), server)

@@ -39,7 +39,12 @@ class Logger:
     @staticmethod
     def log(message: str, level: LogLevel = LogLevel.INFO) -> None:
         """Log a line at a level."""
-        _write(message, LogLevel(level))
+        if not isinstance(level, LogLevel):
+            raise TypeError(
+                "log(): incompatible function arguments. Expected level: LogLevel, "
+                f"found type {type(level).__name__}"
+            )
+        _write(message, level)
 
     @staticmethod
     def log_info(message: str) -> None:

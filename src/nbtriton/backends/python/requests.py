@@ -85,6 +85,11 @@ class InferenceRequest:
                 + ", ".join(name for name, value in given.items() if value is None)
             )
         for tensor in inputs:
+            if tensor is None:
+                raise TritonModelException(
+                    f"Input tensor for request with id '{request_id}' and model name "
+                    f"'{model_name}' should not be empty."
+                )
             if not isinstance(tensor, Tensor):
                 raise TypeError(
                     "__init__(): incompatible constructor arguments. Expected inputs to be a list "
@@ -94,6 +99,11 @@ class InferenceRequest:
         self._correlation_id = correlation_id
         self._inputs = list(inputs)
         self._requested_output_names = as_texts(requested_output_names)
+        if "" in self._requested_output_names:
+            raise TritonModelException(
+                f"Requested output name for request with id '{request_id}' and model name "
+                f"'{model_name}' should not be empty."
+            )
         self._model_name = as_text(model_name)
         self._model_version = model_version
         self._flags = flags

@@ -47,6 +47,10 @@ class InferenceResponse:
         parameters: Mapping[str, bool | int | str] | None = None,
     ) -> None:
         for tensor in output_tensors:
+            if tensor is None:
+                raise TritonModelException(
+                    "Output tensor for inference response should not be empty."
+                )
             if not isinstance(tensor, Tensor):
                 raise TypeError(
                     "__init__(): incompatible constructor arguments. Expected a list of Tensor, "
