@@ -75,7 +75,6 @@ NAMES = {
     "bls-stream-errors": CASE,
     "bls-cancel": "tests/engine/test_bls_cancel.py::test_the_model_that_is_called_decides",
     # Traces
-    "trace-receiving": "tests/frontends/test_tracing.py::test_times_are_in_order",
     "trace-details": "tests/frontends/test_tracing.py::test_a_hit_of_the_cache_computes_nothing",
     "trace-modes": "tests/frontends/test_tracing.py::test_what_makes_no_sense",
     # Model control

@@ -148,6 +148,7 @@ class Collected:
 
     metadata: Sequence[tuple[str, Any]] = ()
     is_gone = False
+    since_ns = 0
 
     def __init__(self, method: str, data: bytes) -> None:
         self.method = method

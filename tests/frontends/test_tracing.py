@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -100,6 +101,12 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def tensor_of(value: float) -> grpcclient.InferInput:
+    tensor = grpcclient.InferInput("IN", [1, 1], "FP32")
+    tensor.set_data_from_numpy(np.array([[value]], np.float32))
+    return tensor
+
+
 class Client:
     """Sends the same requests to either server."""
 
@@ -123,8 +130,7 @@ class Client:
         return self.post(f"/v2/models/{model}/infer", {"id": request_id, "inputs": [tensor]})
 
     def stream(self, model: str, value: float) -> int:
-        tensor = grpcclient.InferInput("IN", [1, 1], "FP32")
-        tensor.set_data_from_numpy(np.array([[value]], np.float32))
+        tensor = tensor_of(value)
         answers: queue.Queue = queue.Queue()
         with contextlib.closing(grpcclient.InferenceServerClient(self.grpc)) as client:
             client.start_stream(lambda result, error: answers.put((result, error)))
@@ -138,8 +144,7 @@ class Client:
                 count += 1
 
     def unary(self, model: str, value: float) -> None:
-        tensor = grpcclient.InferInput("IN", [1, 1], "FP32")
-        tensor.set_data_from_numpy(np.array([[value]], np.float32))
+        tensor = tensor_of(value)
         with contextlib.closing(grpcclient.InferenceServerClient(self.grpc)) as client:
             client.infer(model, [tensor], request_id="g")
 
@@ -259,6 +264,52 @@ def test_times_are_in_order(repository, tmp_path):
         stages = [step[name] for name in step if name.startswith("COMPUTE")]
         assert stages == sorted(stages)
         assert len(stages) in (0, 4)
+
+
+def stamps_of(entries: list[dict]) -> dict[str, int]:
+    return {each["name"]: each["ns"] for entry in entries for each in entry.get("timestamps", ())}
+
+
+def test_HTTP_RECV_is_from_the_first_byte_to_the_last(repository, tmp_path):
+    tensor = {"name": "IN", "shape": [1, 1], "datatype": "FP32", "data": [1]}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    with ours(repository, tmp_path / "t", TraceValues(BOTH, 1, -1, 1)) as client:
+        host, _, port = client.http.partition(":")
+        with socket.create_connection((host, int(port)), timeout=30) as connection:
+            before_ns = time.monotonic_ns()
+            connection.sendall(
+                b"POST /v2/models/echo/infer HTTP/1.1\r\nExpect: 100-continue\r\n"
+                b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+            )
+            assert connection.recv(100).startswith(b"HTTP/1.1 100")  # the head has been read
+            between_ns = time.monotonic_ns()
+            connection.sendall(body)
+            while connection.recv(1000):
+                pass
+        seen = stamps_of(client.written(0))
+    assert before_ns < seen["HTTP_RECV_START"] < between_ns < seen["HTTP_RECV_END"]
+    assert seen["HTTP_RECV_END"] <= seen["REQUEST_START"]
+
+
+def test_GRPC_WAITREAD_begins_when_the_request_before_had_come(repository, tmp_path):
+    answers: queue.Queue = queue.Queue()
+    with ours(repository, tmp_path / "t", TraceValues(BOTH, 1, -1, 1)) as client:
+        before_ns = time.monotonic_ns()
+        with grpcclient.InferenceServerClient(client.grpc) as c:
+            c.infer("echo", [tensor_of(1)])
+            first_ns = time.monotonic_ns()
+            c.start_stream(lambda result, error: answers.put(error))
+            times_ns = []
+            for _ in range(2):
+                times_ns.append(time.monotonic_ns())
+                c.async_stream_infer("echo", [tensor_of(1)])
+                assert answers.get(timeout=30) is None
+            c.stop_stream()
+        call, one, two = (stamps_of(client.written(number)) for number in range(3))
+    start, end = "GRPC_WAITREAD_START", "GRPC_WAITREAD_END"
+    assert before_ns < call[start] < call[end] <= call["REQUEST_START"] < first_ns
+    assert first_ns < one[start] < one[end] == two[start]
+    assert times_ns[0] < one[end] < times_ns[1] < two[end] <= two["REQUEST_START"]
 
 
 def test_a_hit_of_the_cache_computes_nothing(repository, tmp_path):

@@ -130,11 +130,12 @@ class Trace:
         """Open the trace of a request that this one makes: a step of an ensemble, a call."""
         return self.sample.begin(self)
 
-    def received(self, *names: str) -> None:
-        """Note that a client's request is there."""
+    def received(self, first: str, last: str, received_ns: tuple[int, int]) -> None:
+        """Note when a client's request came; it is there now if nobody looked at the clock."""
         if self.sample.timestamps:
             now = monotonic_ns()
-            self.before += [Activity(name, now) for name in names]
+            first_ns, last_ns = received_ns
+            self.before += [Activity(first, first_ns or now), Activity(last, last_ns or now)]
 
     def answered(self, name: str) -> None:
         """Note what is done with an answer."""

@@ -245,14 +245,17 @@ def serve(
             endpoints.add(
                 "http",
                 HttpEndpoint(
-                    handle, host, http_port, service.limits, thread, keep_fields=pattern is not None
+                    handle, host, http_port, service.limits, service.trace, thread,
+                    keep_fields=pattern is not None,
                 ),
-            )
+            )  # fmt: skip
         if metrics_port is not None:
             answer = _MetricsHandler(Metrics(server, metrics or MetricsConfig()))
             endpoints.add(
                 "metrics",
-                HttpEndpoint(answer, hosts["metrics"][1], metrics_port, service.limits, thread),
+                HttpEndpoint(
+                    answer, hosts["metrics"][1], metrics_port, service.limits, service.trace, thread
+                ),
             )
     except BaseException:
         endpoints.close()

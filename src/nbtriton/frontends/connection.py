@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
 from http import HTTPStatus
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 import httptools
@@ -79,7 +80,7 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
-        "_began", "_body", "_body_size", "_current", "_deaf", "_fields", "_head_pieces", "_head_size", "_headers",
+        "_began", "_body", "_body_size", "_current", "_deaf", "_fields", "_first_ns", "_head_pieces", "_head_size", "_headers",
         "_in_head", "_in_request", "_linger_until", "_long", "_moved", "_newest", "_parser", "_paused", "_pending",
         "_refusal", "_sent", "_transport", "_unsent", "_url", "endpoint",
     )  # fmt: skip
@@ -98,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._linger_until = 0.0
         self._in_head = self._in_request = False
         self._began = self._moved = 0.0
+        self._first_ns = 0  # when the first bytes came of a request, if traces are taken
         self._sent = endpoint.thread.loop.time()  # when the client last read something
         self._unsent = 0
         self._reset()
@@ -164,6 +166,7 @@ class Connection(asyncio.BufferedProtocol):
         head = b""
         was_in_head = self._in_head
         if not self._in_request:
+            self._first_ns = monotonic_ns() if self.endpoint.tracing.on else 0
             head = head_of(data)
             known = self.endpoint.heads.find(head, len(data))
             if known is not None:
@@ -265,6 +268,8 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _arrived(self, exchange: _HttpExchange) -> None:
+        if self._first_ns:
+            exchange.received_ns = (self._first_ns, monotonic_ns())
         if self._current is None:
             self._current = exchange
             self.endpoint.take(exchange)

@@ -9,6 +9,7 @@ from typing import Any
 
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.frontends.jsontext import dumps
+from nbtriton.frontends.tracing import NOT_SEEN
 
 __all__ = [
     "JSON",
@@ -135,15 +136,18 @@ class Exchange(ABC):
     ----------
     on_gone : callable
         Called if the client leaves before the answer.
+    received_ns : tuple of int
+        When the first and the last byte came; zeros where nothing is traced.
     """
 
-    __slots__ = ("data", "head", "on_gone", "start")
+    __slots__ = ("data", "head", "on_gone", "received_ns", "start")
 
     def __init__(self, head: Head, data: Data = b"", start: int = 0) -> None:
         self.head = head
         self.data = data
         self.start = start
         self.on_gone: Callable[[], object] | None = None
+        self.received_ns = NOT_SEEN
 
     @property
     def body(self) -> Data:

@@ -92,6 +92,7 @@ class GrpcEndpoint:
             port,
             handlers,
             service.limits,
+            service.trace,
             thread,
             options=Options.of(options),
             after_messages=inference.submit,

@@ -11,6 +11,7 @@ from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbtriton.errors import InternalError, TritonError
@@ -111,11 +112,13 @@ class Call:
         What waits for the client's windows; as many bytes as `queued`.
     ending : bytes, optional
         The fields that end the call, once they are known.
+    since_ns : int
+        When it began; 0 where nothing is traced.
     """
 
     __slots__ = (
         "_flag", "_lacking", "_pieces", "_raw", "connection", "deadline", "ending", "half_closed", "has_begun", "held", "is_gone",
-        "metadata", "number", "on_gone", "opening", "over", "queue", "queued", "unread", "window",
+        "metadata", "number", "on_gone", "opening", "over", "queue", "queued", "since_ns", "unread", "window",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, number: int, opening: Opening) -> None:
@@ -125,6 +128,7 @@ class Call:
         self.metadata: Sequence[tuple[str, Any]] = opening.metadata
         self.on_gone: Callable[[], object] | None = None
         self.deadline: asyncio.TimerHandle | None = None
+        self.since_ns = monotonic_ns() if connection.port.tracing.on else 0
         self.is_gone = self.over = self.half_closed = self.held = self.has_begun = False
         self.window = connection.first_window
         self.unread = 0

@@ -6,6 +6,7 @@ import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.engine.request import BARE_FINAL
@@ -50,12 +51,17 @@ class GrpcInference:
 
     def infer(self, data: bytes, rpc: Rpc) -> None:
         """Take one unary call; `submit` has it answered."""
+        read_ns = self.now_ns()
         try:
             interface, version, call = self.read(data, rpc.metadata, unary=True)
         except TritonError as error:
             rpc.fail(error)
             return
-        self.put(_Unary(self, interface, version, call, rpc))
+        self.put(_Unary(self, interface, version, call, rpc), (rpc.since_ns, read_ns))
+
+    def now_ns(self) -> int:
+        """Return what time it is if traces are taken, else 0."""
+        return monotonic_ns() if self.service.trace.on else 0
 
     def read(
         self, data: bytes, metadata: Sequence[tuple[str, Any]], *, unary: bool = False
@@ -89,12 +95,12 @@ class GrpcInference:
             raise UnsupportedError(_DECOUPLED)
         return interface
 
-    def put(self, waiting: _Waiting) -> None:
-        """Keep a request for the next `submit`."""
+    def put(self, waiting: _Waiting, read_ns: tuple[int, int]) -> None:
+        """Keep a request for the next `submit`; since when it was waited for, and when it came."""
         tracing = self.service.trace
         if tracing.on:
             trace = tracing.sample(waiting.interface.name)
-            waiting.watch(trace, "GRPC_WAITREAD_START", "GRPC_WAITREAD_END")
+            waiting.watch(trace, "GRPC_WAITREAD_START", "GRPC_WAITREAD_END", read_ns)
         self._ready.append(waiting)
 
     def submit(self) -> None:
@@ -251,6 +257,8 @@ class InferStream:
         self._inference = inference
         self._rpc = rpc
         self._lock = threading.Lock()
+        # When the last request had come, or the call began.
+        self._since_ns = inference.now_ns()
         self._running: set[_Streamed] = set()
         self._ended = False
         # What a model answers with an error ends the call with its status, if the client wants so.
@@ -258,6 +266,7 @@ class InferStream:
 
     def message(self, data: bytes) -> None:
         """Take one request; `GrpcInference.submit` has it answered."""
+        since_ns, self._since_ns = self._since_ns, self._inference.now_ns()
         try:
             interface, version, call = self._inference.read(data, self._rpc.metadata)
         except TritonError as error:
@@ -267,7 +276,7 @@ class InferStream:
         request = _Streamed(self._inference, interface, version, call, self, self._rpc)
         with self._lock:
             self._running.add(request)
-        self._inference.put(request)
+        self._inference.put(request, (since_ns, self._since_ns))
 
     def half_closed(self) -> None:
         """No more requests: the call ends with the last answer."""

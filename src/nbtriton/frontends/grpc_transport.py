@@ -17,6 +17,7 @@ from nbtriton.frontends.grpc_pulse import Options
 from nbtriton.frontends.loop import LoopThread
 from nbtriton.frontends.port import Port, listen
 from nbtriton.frontends.service import Limits
+from nbtriton.frontends.tracing import Tracing
 
 __all__ = ["Transport"]
 
@@ -32,6 +33,8 @@ class Transport(Port[Connection]):
         By full method name, such as ``b"/grpc.health.v1.Health/Check"``.
     limits : Limits
         What one client may cost.
+    tracing : Tracing
+        Whether it is to be noted when messages come.
     thread : LoopThread
         Where it runs; several ports may share one.
     options : Options
@@ -55,6 +58,7 @@ class Transport(Port[Connection]):
         port: int,
         handlers: Mapping[bytes, Handler],
         limits: Limits,
+        tracing: Tracing,
         thread: LoopThread,
         *,
         options: Options,
@@ -72,7 +76,7 @@ class Transport(Port[Connection]):
             raise UnavailableError(
                 f"failed to listen for gRPC on {address}", hint="is it in use?"
             ) from None
-        super().__init__(at, limits, thread)
+        super().__init__(at, limits, tracing, thread)
 
     def connect(self) -> Connection:
         return Connection(self)

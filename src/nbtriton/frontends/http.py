@@ -14,6 +14,7 @@ from nbtriton.frontends.heads import Heads
 from nbtriton.frontends.loop import LoopThread
 from nbtriton.frontends.port import Port, listen
 from nbtriton.frontends.service import Limits
+from nbtriton.frontends.tracing import Tracing
 
 __all__ = ["HttpEndpoint"]
 
@@ -50,6 +51,7 @@ class HttpEndpoint(Port[Connection]):
         host: str,
         port: int,
         limits: Limits,
+        tracing: Tracing,
         thread: LoopThread,
         *,
         keep_fields: bool = False,
@@ -60,7 +62,7 @@ class HttpEndpoint(Port[Connection]):
         self.buffer = memoryview(bytearray(_READ_SIZE))
         self.heads = Heads()
         self._read: list[Exchange] = []
-        super().__init__(listen(host, port), limits, thread)
+        super().__init__(listen(host, port), limits, tracing, thread)
 
     def connect(self) -> Connection:
         return Connection(self)

@@ -88,7 +88,8 @@ class Inference:
         if tracing.on:
             for waiting in ready:
                 trace = tracing.sample(waiting.interface.name)
-                waiting.watch(trace, "HTTP_RECV_START", "HTTP_RECV_END")
+                times = waiting.exchange.received_ns
+                waiting.watch(trace, "HTTP_RECV_START", "HTTP_RECV_END", times)
         try:
             accepted = self.server.submit_many([waiting.submission() for waiting in ready])
         except Exception as error:

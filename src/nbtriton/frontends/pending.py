@@ -37,11 +37,13 @@ class Pending(ABC):
         self.call = call
         self.trace: Trace | None = None
 
-    def watch(self, trace: Trace | None, *activities: str) -> None:
-        """Tell a trace what happens, if the request is to be traced."""
+    def watch(
+        self, trace: Trace | None, first: str, last: str, received_ns: tuple[int, int]
+    ) -> None:
+        """Tell a trace what happens, if the request is to be traced, and when it came."""
         self.trace = trace
         if trace is not None:
-            trace.received(*activities)
+            trace.received(first, last, received_ns)
 
     def submission(self) -> Submission:
         """Return what the engine is asked for."""

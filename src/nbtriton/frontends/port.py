@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 from nbtriton.errors import UnavailableError
 from nbtriton.frontends.loop import LoopThread
 from nbtriton.frontends.service import Limits
+from nbtriton.frontends.tracing import Tracing
 
 __all__ = ["Client", "Port", "listen"]
 
@@ -54,12 +55,17 @@ class Port(ABC, Generic[_C]):
     at : socket
         That `listen` has made.
     limits : Limits
+    tracing : Tracing
+        Whether it is to be noted when requests come.
     thread : LoopThread
         Where it runs; several ports may share one.
     """
 
-    def __init__(self, at: socket.socket, limits: Limits, thread: LoopThread) -> None:
+    def __init__(
+        self, at: socket.socket, limits: Limits, tracing: Tracing, thread: LoopThread
+    ) -> None:
         self.limits = limits
+        self.tracing = tracing
         self.thread = thread
         self.port: int = at.getsockname()[1]
         self.connections: set[_C] = set()

@@ -18,11 +18,13 @@ from nbtriton.engine.tracing import Activity, TensorActivity, Trace, TraceSample
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.tensors import Array
 
-__all__ = ["TRACE_LEVELS", "TraceValues", "Tracing", "parse_number"]
+__all__ = ["NOT_SEEN", "TRACE_LEVELS", "TraceValues", "Tracing", "parse_number"]
 
 _log = logging.getLogger("nbtriton.trace")
 
 TRACE_LEVELS = ("TIMESTAMPS", "TENSORS")
+# When the first and the last byte of a request came, if nobody was to look at the clock.
+NOT_SEEN = (0, 0)
 _NUMBER = re.compile(r"\s*([+-]?\d+)")
 _INT32 = range(-(1 << 31), 1 << 31)
 _RANGES = {
