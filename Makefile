@@ -24,7 +24,7 @@ help:
 	@echo "make test    style, types, layers and the whole test suite"
 	@echo "make bench   what everything costs, beside the real server or a bare loop; one of them:"
 	@echo "             make $(BENCHES:%=bench-%) bench-stages"
-	@echo "             (BENCH_FLAGS=\"--rounds 9 --short\")"
+	@echo "             (BENCH_FLAGS=\"--rounds 9 --short\"; CORE=compiled for the compiled build)"
 	@echo "             make bench-history shows the past, make bench-page writes docs/performance.md"
 	@echo "make compiled"
 	@echo "             the hot core as C extensions in build/compiled: its tests and its figures"
@@ -68,8 +68,10 @@ test: $(VENV)/.test $(VENV)/.browser
 
 bench: $(BENCHES:%=bench-%) bench-stages
 
-$(BENCHES:%=bench-%): bench-%: $(VENV)/.test
-	@$(BIN)/python -m bench $* $(BENCH_FLAGS)
+# As an editable installation has it, or as the compiled build has it: CORE=compiled.
+CORE ?= python
+$(BENCHES:%=bench-%): bench-%: $(VENV)/.test $(if $(filter compiled,$(CORE)),build/compiled)
+	@PYTHONPATH=$(if $(filter compiled,$(CORE)),build/compiled) $(BIN)/python -m bench $* $(BENCH_FLAGS)
 
 bench-stages: $(VENV)/.test
 	@$(BIN)/python -m bench.stages
@@ -81,16 +83,20 @@ bench-history: $(VENV)/.test
 bench-page: $(VENV)/.test
 	@$(BIN)/python -m bench.page
 
-# Needs a C compiler and Python's headers. What runs with PYTHONPATH=build/compiled runs compiled.
+# Needs a C compiler and Python's headers. What runs with PYTHONPATH=build/compiled runs compiled:
+# `make bench-kernel CORE=compiled` measures what `pip install` installs where it can compile.
 COMPILED := $(CURDIR)/build/compiled
+build/compiled: $(VENV)/.test pyproject.toml scripts/compiled.py $(shell find src -name '*.py')
+	@$(BIN)/python scripts/compiled.py
+	@rm -rf $@
+	@echo "Compiling the hot core: a minute or two of a processor"
+	@NBTRITON_COMPILED=1 PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install \
+		--quiet --disable-pip-version-check --no-deps --target $@ .
+	@touch $@
+
 # Counts the calls of a method by a subclass, which a compiled class cannot have.
 COUNTS_CALLS := tests/scheduling/test_queue_policy.py::test_a_batch_costs_the_same_however_many_wait
-compiled: $(VENV)/.test
-	@$(BIN)/python scripts/compiled.py
-	@rm -rf $(COMPILED)
-	@echo "Compiling the hot core: some minutes of a processor"
-	@HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install \
-		--quiet --disable-pip-version-check --no-deps --target $(COMPILED) .
+compiled: build/compiled
 	@$(BIN)/python -m bench compiled $(BENCH_FLAGS)
 	@PYTHONPATH=$(COMPILED) $(BIN)/python -c "from nbtriton.scheduling import batcher as b; \
 		assert b.__file__.startswith('$(COMPILED)') and b.__file__.endswith('.so'), b.__file__; \

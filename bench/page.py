@@ -14,6 +14,7 @@ from typing import Any
 from bench import history
 from bench.__main__ import figures
 from bench.figures import Figure, show
+from bench.history import named
 from bench.machine import ROOT
 from bench.stages import TABLES
 
@@ -33,7 +34,10 @@ def filled(page: str, latest: Latest) -> str:
     def table(place: re.Match[str]) -> str:
         head, kind, names, end = place.groups()
         if kind == "figures":
-            rows = [row(figure, latest) for name in names.split() for figure in figures(name)]
+            rows = [
+                line for name in names.split() for figure in figures(name)
+                for line in rows_of(figure, latest)
+            ]  # fmt: skip
             body = "\n".join([HEAD, *rows])
         elif kind == "stages":
             body = stages(names, latest)
@@ -44,12 +48,20 @@ def filled(page: str, latest: Latest) -> str:
     return PLACE.sub(table, page)
 
 
-def row(figure: Figure, latest: Latest) -> str:
-    """Return one figure as a line of a table."""
-    line = latest.get(figure.name)
+def rows_of(figure: Figure, latest: Latest) -> list[str]:
+    """Return the lines of a figure: in pure Python, and compiled where that was measured."""
+    compiled = latest.get(named(figure.name, {"compiled": True}))
+    rows = [row(figure, figure.title, latest.get(figure.name))]
+    if compiled is not None:
+        rows.append(row(figure, f"*compiled:* {figure.title}", compiled))
+    return rows
+
+
+def row(figure: Figure, title: str, line: Mapping[str, Any] | None) -> str:
+    """Return a measurement of a figure as a line of a table."""
     targets = ", ".join(target.told(figure.unit) for target in figure.targets)
     if line is None:
-        return f"| {figure.title} | not measured yet | {figure.against} | | | {targets} | |"
+        return f"| {title} | not measured yet | {figure.against} | | | {targets} | |"
     unit = figure.unit
     beside = f"{show(line['theirs'])} {unit}" if line["theirs"] is not None else line["note"]
     ratio = ""
@@ -57,7 +69,7 @@ def row(figure: Figure, latest: Latest) -> str:
         span = f"{show(line['ratio_low'])} to {show(line['ratio_high'])}"
         ratio = f"{show(line['ratio'])}x ({span})"
     return (
-        f"| {figure.title} | {show(line['ours'])} {unit} | {figure.against} | {beside} | {ratio} "
+        f"| {title} | {show(line['ours'])} {unit} | {figure.against} | {beside} | {ratio} "
         f"| {targets} | {VERDICTS[line['met']]} |"
     )
 

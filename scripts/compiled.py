@@ -1,10 +1,10 @@
 """The compiled build: a build hook that puts the hot core into the wheel as C extensions (mypyc).
 
-    HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 pip install .
-
-The hook is off by default, and an editable installation is never compiled: it must follow its
-sources. Everything is made in a folder of its own, so that no ``.so`` is left beside the sources,
-where it would be imported in their place.
+Where there is a C compiler and Python's headers ``pip install .`` compiles, otherwise the wheel is
+pure Python and works the same. ``NBTRITON_COMPILED=1`` insists, ``NBTRITON_COMPILED=0`` leaves it.
+An editable installation is never compiled: it must follow its sources. Everything is made in a
+folder of its own, so that no ``.so`` is left beside the sources, where it would be imported in
+their place.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ MYPY_FLAGS = (
 )
 
 
+VARIABLE = "NBTRITON_COMPILED"
+
+
 def missing() -> str:
     """Return what this machine lacks for a compiled build, in one line; empty if nothing."""
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
@@ -49,13 +52,18 @@ class CompiledCore(BuildHookInterface[Any]):
     _folder: Path | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, unless the installation is editable."""
-        if version == "editable":
-            self.app.display_warning("An editable installation of nbtriton is never compiled.")
+        """Compile, unless the installation is editable or cannot be compiled here."""
+        wanted = os.environ.get(VARIABLE, "")
+        if version == "editable" or wanted == "0":
             return
-        lacking = missing()
-        if lacking:
-            self.app.abort(lacking)
+        problem = missing() or self._compile(build_data)
+        if problem and wanted:
+            self.app.abort(problem)
+        if problem:
+            self.app.display_warning(f"nbtriton stays pure Python: {problem}")
+
+    def _compile(self, build_data: dict[str, Any]) -> str:
+        """Compile; return what went wrong, or an empty text."""
         folder = Path(tempfile.mkdtemp(prefix="nbtriton-compiled-"))
         self._folder = folder
         shutil.copytree(
@@ -73,13 +81,13 @@ class CompiledCore(BuildHookInterface[Any]):
             check=False,
         )
         if done.returncode:
-            shutil.rmtree(folder)
-            self.app.abort(f"mypyc could not compile nbtriton:\n{done.stdout}")
+            return f"mypyc could not compile nbtriton:\n{done.stdout}"
         suffix = sysconfig.get_config_var("EXT_SUFFIX")
         for extension in [*folder.glob(f"*{suffix}"), *folder.glob(f"nbtriton/**/*{suffix}")]:
             build_data["force_include"][str(extension)] = str(extension.relative_to(folder))
         build_data["infer_tag"] = True
         build_data["pure_python"] = False
+        return ""
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
         """Remove what the extensions were made in."""
@@ -89,4 +97,4 @@ class CompiledCore(BuildHookInterface[Any]):
 
 
 if __name__ == "__main__":
-    sys.exit(missing())
+    sys.exit(missing() or None)  # an empty text would count as a failure

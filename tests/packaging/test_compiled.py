@@ -19,7 +19,6 @@ SOURCES = ROOT / "src"
 HOOK = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"][
     "wheel"
 ]["hooks"]["custom"]
-ENABLED = {**os.environ, "HATCH_BUILD_HOOK_ENABLE_CUSTOM": "1"}
 # As mypycify does it before it calls a C compiler: types, mypyc's own rules, and the C text.
 TO_C = """
 import sys
@@ -87,28 +86,41 @@ def test_mypyc_takes_the_listed_modules(tmp_path: Path):
     assert list(tmp_path.glob("c/**/*.c"))
 
 
-def test_an_editable_installation_is_not_compiled_though_it_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.parametrize(("version", "wanted"), [("editable", "1"), ("standard", "0")])
+def test_what_is_not_to_be_compiled_is_left_alone(
+    version: str, wanted: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    assert WheelBuilder(str(ROOT)).get_build_hooks(str(tmp_path)) == {}
-    monkeypatch.setenv("HATCH_BUILD_HOOK_ENABLE_CUSTOM", "1")
+    monkeypatch.setenv("NBTRITON_COMPILED", wanted)
     (hook,) = WheelBuilder(str(ROOT)).get_build_hooks(str(tmp_path)).values()
     data: dict[str, object] = {}
-    hook.initialize("editable", data)
-    hook.finalize("editable", data, "")
+    hook.initialize(version, data)
+    hook.finalize(version, data, "")
     assert data == {}
-    assert "never compiled" in capsys.readouterr().err
+
+
+def build_without_a_compiler(folder: Path, wanted: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT, env={**os.environ, "CC": "no-such-compiler", "NBTRITON_COMPILED": wanted},
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+NO_COMPILER = "the compiled build needs a C compiler: there is no 'no-such-compiler' on the PATH"
 
 
 @pytest.mark.slow
-def test_a_build_without_a_compiler_says_so_in_one_line(tmp_path: Path):
-    done = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
-        cwd=ROOT, env={**ENABLED, "CC": "no-such-compiler"}, check=False, capture_output=True,
-        text=True,
-    )  # fmt: skip
+def test_a_build_without_a_compiler_is_pure_python(tmp_path: Path):
+    done = build_without_a_compiler(tmp_path, "")
+    assert done.returncode == 0
+    assert f"nbtriton stays pure Python: {NO_COMPILER}" in done.stderr
+    (wheel,) = tmp_path.iterdir()
+    assert wheel.name.endswith("-py3-none-any.whl")
+
+
+@pytest.mark.slow
+def test_a_compiled_build_that_was_asked_for_fails_without_a_compiler(tmp_path: Path):
+    done = build_without_a_compiler(tmp_path, "1")
     assert done.returncode != 0
-    assert done.stderr.splitlines()[-1] == (
-        "the compiled build needs a C compiler: there is no 'no-such-compiler' on the PATH"
-    )
+    assert done.stderr.splitlines()[-1] == NO_COMPILER
     assert not list(tmp_path.iterdir())
