@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import pytest
 
 from nbtriton.cli import main
 from nbtriton.frontends.command import model_table
+from tests.until import until
 
 MODEL = """
 import time
@@ -302,10 +302,7 @@ def test_a_repository_is_polled(repository: Path) -> None:
         assert ready() == {"double", "other"}
         shutil.copytree(repository / "double", repository / "third")
         shutil.rmtree(repository / "other")
-        deadline = time.monotonic() + 30
-        while ready() != {"double", "third"}:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)  # it looks once a second
+        assert until(lambda: ready() == {"double", "third"})
         with pytest.raises(urllib.error.HTTPError, match="503"):
             urllib.request.urlopen(f"{url}/repository/models/third/unload", b"{}")
 

@@ -39,6 +39,7 @@ from tests.differential.wire import (
     sum_of,
     words,
 )
+from tests.until import until
 
 __all__ = [
     "FAILED",
@@ -192,7 +193,7 @@ class _Side:
         gate = ""
         with contextlib.ExitStack() as stack:
             for send in scenario.traffic:
-                _until(lambda: sum(p.done() for p in pending) >= send.after_answers, ANSWER_S)  # noqa: B023
+                until(lambda: sum(p.done() for p in pending) >= send.after_answers, ANSWER_S)  # noqa: B023
                 parameters = dict(send.parameters)
                 if send.gate:
                     gate = str(self._scratch / f"{type(self).__name__}-{next(self._gates)}")
@@ -203,7 +204,7 @@ class _Side:
                 pending.append(request)
                 if send.gate:
                     entered = Path(gate + ".entered")
-                    _until(lambda: entered.exists() or request.done(), ANSWER_S)  # noqa: B023
+                    until(lambda: entered.exists() or request.done(), ANSWER_S)  # noqa: B023
                 elif scenario.one_by_one:
                     answers.append(request.answer())
                 else:
@@ -242,7 +243,7 @@ class _Side:
         def accounted() -> bool:
             return sum(p.done() for p in sent) + self.waiting(model) >= len(sent)
 
-        _until(accounted, settle_s)
+        until(accounted, settle_s)
 
     def _settled(
         self, names: Sequence[str], before: dict[str, Any], answers: Sequence[Answer]
@@ -541,12 +542,3 @@ class OurSide(_Side):
 
     def metadata(self, model: str) -> dict[str, Any]:
         return self.server.metadata(model)
-
-
-# --- normalising -------------------------------------------------------------------------------
-
-
-def _until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.002)

@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.differential.cases import CASES
-from tests.differential.deliberate import CASE, NAMES, compare
+from tests.differential.deliberate import CASE, NAMES, Verdict, compare
 from tests.differential.generate import CACHE_BYTES, generate, models_of
-from tests.differential.harness import Model, OurSide, RealSide, Scenario, write
+from tests.differential.harness import Model, OurSide, Outcome, RealSide, Scenario, write
+from tests.until import until
 
 ROOT = Path(__file__).parents[2]
 COUNT = int(os.environ.get("NBTRITON_CASES", "60"))
@@ -101,11 +101,16 @@ def test_both_agree(pair: Pair, lot: int, case: Scenario | Model, record_propert
     theirs, mine = pair.real.play(case), pair.ours.play(case)
     verdict = compare(case, theirs, mine)
     if verdict.difference and case.statistics:
-        time.sleep(0.5)  # the books of a model that was called may be written after the answer
-        verdict = compare(case, pair.real.reread(theirs), pair.ours.reread(mine))
+        # The books of a model that was called may be written after the answer.
+        until(lambda: not read_again(pair, case, theirs, mine).difference, 1.0)
+        verdict = read_again(pair, case, theirs, mine)
     if verdict.deliberate:
         record_property("deliberate", verdict.deliberate)
     assert not verdict.difference, "\n" + verdict.difference
+
+
+def read_again(pair: Pair, case: Scenario, theirs: Outcome, mine: Outcome) -> Verdict:
+    return compare(case, pair.real.reread(theirs), pair.ours.reread(mine))
 
 
 def test_the_same_seed_makes_the_same_cases() -> None:

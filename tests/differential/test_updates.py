@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import nbtriton
 from nbtriton.config import as_config, format_pbtxt
 from nbtriton.repository.client import HttpClient
 from tests.differential.harness import Model, write
+from tests.until import until
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
 # tritonserver takes a second for every process of an instance: the rest is for the command.
@@ -100,10 +100,8 @@ def group(count: int, **more: Any) -> dict[str, Any]:
 
 def awaited(now: Callable[[], Any], expected: Any) -> Any:
     """Return what is read, as soon as it is what is expected."""
-    deadline = time.monotonic() + WAIT_S
-    while (found := now()) != expected and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return found
+    until(lambda: now() == expected, WAIT_S)
+    return now()
 
 
 class Side:
@@ -342,9 +340,7 @@ def test_what_is_under_way_is_answered(sides: tuple[Side, Side]) -> None:
         change = threading.Thread(target=lambda: seen.append(side.load("model", group(1))))
         for thread in asking:
             thread.start()
-        deadline = time.monotonic() + WAIT_S
-        while side.together("model") < 3 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        assert until(lambda: side.together("model") >= 3, WAIT_S)
         change.start()
         seen.append(side.lives("model", 3, 0))
         gate.touch()

@@ -10,7 +10,7 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +26,7 @@ import tritonclient.grpc as grpcclient
 import nbtriton as nt
 from nbtriton.engine.summaries import Summary
 from nbtriton.frontends.metrics import DEFAULT_QUANTILES, MetricsConfig
+from tests.until import until
 
 # 9 waits at a gate: a file, as it may wait in another process.
 MODEL = """
@@ -147,13 +148,6 @@ def theirs(reference, repository: Path, *flags: str) -> Iterator[Client]:
         yield Client(real.http_port, real.grpc_port, real.metrics_port)
 
 
-def _until(happened: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)  # in another process: there is nothing to wait on
-
-
 class Sender:
     """Requests whose answers come later."""
 
@@ -194,13 +188,13 @@ def provoke(client: Client, repository: Path) -> dict[tuple[str, str], int]:
         for model in ("hurried", "full"):
             place = repository / model
             sender.send(model, 9)
-            _until((place / "started").exists)
+            assert until((place / "started").exists)
             waiting = sender.send(model, 0)
             if model == "hurried":
                 assert sender.answer() == "StatusCode.UNAVAILABLE"  # it waited for too long
             else:
                 pending = 'nv_inference_pending_request_count{model="full"'
-                _until(partial(client.shows, pending, 1.0))
+                assert until(partial(client.shows, pending, 1.0))
                 sender.send(model, 0)
                 assert sender.answer() == "StatusCode.UNAVAILABLE"  # there is no room
                 waiting.cancel()
@@ -208,7 +202,7 @@ def provoke(client: Client, repository: Path) -> dict[tuple[str, str], int]:
                 sender.told()
             (place / "gate").touch()
             assert sender.answer() is None
-    _until(lambda: ("full", "CANCELED") in client.failures())
+    assert until(lambda: ("full", "CANCELED") in client.failures())
     return client.failures()
 
 

@@ -24,6 +24,7 @@ import tritonclient.http as httpclient
 import nbtriton as nt
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.frontends.tracing import TRACE_LEVELS, TraceValues, Tracing
+from tests.until import until
 
 ECHO = """
 import triton_python_backend_utils as pb_utils
@@ -151,12 +152,15 @@ class Client:
     def written(self, number: int) -> list[dict]:
         """Read one of the numbered files once it is there: it comes after the answer."""
         path = self.file.with_name(f"{self.file.name}.{number}")
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
+        found: list[dict] = []
+
+        def is_there() -> bool:
             with contextlib.suppress(OSError, ValueError):
-                return json.loads(path.read_text())
-            time.sleep(0.005)  # another process writes it: there is nothing to wait on
-        raise AssertionError(f"no file {path.name}")
+                found.extend(json.loads(path.read_text()))
+            return bool(found)
+
+        assert until(is_there), f"no file {path.name}"
+        return found
 
 
 @contextlib.contextmanager
