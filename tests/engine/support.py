@@ -24,6 +24,7 @@ __all__ = [
     "order_of",
     "row",
     "streaming",
+    "until",
     "waited",
 ]
 
@@ -78,12 +79,36 @@ def ones(size: int = 1) -> np.ndarray:
     return row(*[1.0] * size)
 
 
-def order_of(futures: dict[str, Any]) -> list[str]:
-    """A list that grows as the futures are answered; call before they can be."""
+def order_of(futures: dict[str, Any]) -> Callable[[], list[str]]:
+    """Call before the futures can be answered; what is returned waits for all, and tells the order.
+
+    Their results may be there a moment before their callbacks are called.
+    """
     order: list[str] = []
+    answered = threading.Semaphore(0)
+
+    def note(name: str) -> None:
+        order.append(name)
+        answered.release()
+
+    def wait() -> list[str]:
+        for _ in futures:
+            assert answered.acquire(timeout=WAIT_S), "a future was not answered"
+        return order
+
     for request_id, future in futures.items():
-        future.add_done_callback(lambda _, name=request_id: order.append(name))
-    return order
+        future.add_done_callback(lambda _, name=request_id: note(name))
+    return wait
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what no event tells."""
+    moment = threading.Event()
+    for _ in range(int(WAIT_S * 100)):
+        if condition():
+            return
+        moment.wait(0.01)
+    raise AssertionError("what the test waits for never happened")
 
 
 def fields(statistics: dict[str, Any], name: str, version: int = 1) -> dict[str, Any]:

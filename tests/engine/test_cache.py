@@ -20,6 +20,7 @@ from tests.engine.support import (
     fields,
     gated,
     ones,
+    order_of,
     row,
 )
 
@@ -183,16 +184,14 @@ def test_D12_hits_take_part_in_the_order(cached: Server):
     )
     cached.infer("m", {"IN": row(1)})
     gate._opened.clear()
-    order: list[str] = []
     slow = cached.submit("m", {"IN": row(2)})
-    slow.add_done_callback(lambda _: order.append("slow"))
     gate.wait_entered(2)
     hit = cached.submit("m", {"IN": row(1)})
-    hit.add_done_callback(lambda _: order.append("hit"))
-    assert order == []
+    assert not slow.done()
+    assert not hit.done()
+    order = order_of({"slow": slow, "hit": hit})
     gate.open()
-    hit.result(WAIT_S)
-    assert order == ["slow", "hit"]
+    assert order() == ["slow", "hit"]
 
 
 def test_K10_decoupled_and_sequence_models_cannot_cache(cached: Server):

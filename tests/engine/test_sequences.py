@@ -464,7 +464,7 @@ def test_I4_zero_data(server):
 
 
 def tensors_of_all_models() -> list[SequenceTensors]:
-    return [thing for thing in gc.get_objects() if isinstance(thing, SequenceTensors)]
+    return [thing for thing in gc.get_objects() if type(thing) is SequenceTensors]
 
 
 def test_I5_what_has_ended_is_let_go(server):

@@ -186,7 +186,7 @@ def read_only(array: Array) -> Array:
     if type(array) is not np.ndarray or not array.flags.writeable:
         return array
     view = array.view()
-    view.flags.writeable = False
+    view.setflags(write=False)  # 0.1 us less than view.flags.writeable = False
     return view
 
 
