@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 
 import pytest
@@ -137,6 +138,37 @@ def test_B34_an_error_response_does_not_end_the_request(make, run):
     request = Request({"IN": ones()})
     run(make(model(execute), DECOUPLED), request)
     assert sent(request) == [("one", False), (2, False), (None, True)]
+
+
+def test_B32_threads_that_ask_at_the_same_moment_get_one_sender(make, run):
+    # Of two, the one that is let go would answer the request with an error.
+    count = 8
+    interval = sys.getswitchinterval()
+
+    def execute(requests):
+        for request in requests:
+            ready = threading.Barrier(count)
+            found = []
+
+            def ask(request=request, ready=ready, found=found):
+                ready.wait(20)
+                found.append(request.get_response_sender())
+
+            threads = [threading.Thread(target=ask) for _ in range(count)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(20)
+            assert len(set(found)) == 1
+            found[0].send(respond(1), FINAL)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        requests = [Request({"IN": ones()}) for _ in range(50)]
+        run(make(model(execute), DECOUPLED), *requests)
+    finally:
+        sys.setswitchinterval(interval)
+    assert [sent(request) for request in requests] == [[(1, True)]] * len(requests)
 
 
 def test_B36_coroutines_of_one_instance_interleave(make):

@@ -60,7 +60,8 @@ class Lender:
 
 def take_back(owner: Owner) -> None:
     """Take out of `sys.modules` what was lent by this instance and by no other one."""
-    for name, module in list(sys.modules.items()):
+    # A copy is made in one go; while a list is, the garbage collector may end another instance.
+    for name, module in sys.modules.copy().items():
         if type(module) is _Lent:
             owners = object.__getattribute__(module, "_owners")
             owners.discard(owner)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from nbtriton.backends.python.text import as_text, as_texts
 __all__ = ["InferenceRequest", "InferenceTrace", "ReceivedRequest"]
 
 _RELEASE_RESCHEDULE = 2
+_one_sender = threading.Lock()
 
 
 class InferenceTrace:
@@ -237,7 +239,11 @@ class ReceivedRequest(InferenceRequest):
 
     def get_response_sender(self) -> ResponseSender:
         if self._sender is None:
-            self._sender = ResponseSender(self._backend_request, decoupled=self._decoupled)
+            # The instance's thread may ask at the same moment as the model's own: a second sender
+            # that is let go would answer the request.
+            with _one_sender:
+                if self._sender is None:
+                    self._sender = ResponseSender(self._backend_request, decoupled=self._decoupled)
         return self._sender
 
     def set_release_flags(self, flags: int) -> None:
