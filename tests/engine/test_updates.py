@@ -464,3 +464,20 @@ def test_requests_never_fail_while_instances_come_and_go(server: Server, told: T
     assert (statistics["success"], statistics["fail"]) == (sum(served), 0)
     server.close()
     assert len(told.of("begin")) == len(told.of("end")) > 40
+
+
+def test_an_instance_whose_own_thread_asks_for_its_end_still_runs(server: Server):
+    # One removed instance, at the end of its last batch, may be the thread that removes another.
+    found: list[bool] = []
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            import triton_python_backend_utils as pb_utils
+
+            runtime = server._registry.resolve("m")
+            found.append(runtime._instances[0].join(0))
+            return [pb_utils.InferenceResponse([]) for _ in requests]
+
+    server.load(count(1), TritonPythonModel, name="m")
+    server.submit("m", {"IN": ones()}).result(WAIT_S)
+    assert found == [False]

@@ -79,8 +79,10 @@ class Instance:
         self._inbox.put(None)
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the thread's end; False if it still runs."""
-        self._worker.join(timeout_s)
+        """Wait for the thread's end; False if it still runs, as it does when it asks itself."""
+        # It may: a removed instance that finishes its last batch can be who removes the next one.
+        if self._worker.ident != get_ident():
+            self._worker.join(timeout_s)
         return not self._worker.is_alive()
 
     def snapshot(self) -> InstanceSnapshot:
