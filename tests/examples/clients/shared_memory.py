@@ -6,7 +6,7 @@ import base64
 import contextlib
 import ctypes.util
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -23,56 +23,6 @@ from tests.examples.site import Site, Skipped
 
 SIZE = LEFT.nbytes
 NAMES = ("input0_data", "input1_data", "output0_data", "output1_data")
-
-
-def http_shm(site: Site) -> None:
-    with http.InferenceServerClient(site.http) as client:
-        _one_region_each_way(client, http)
-
-
-def grpc_shm(site: Site) -> None:
-    with grpc.InferenceServerClient(site.grpc) as client:
-        _one_region_each_way(client, grpc)
-
-
-def http_shm_string(site: Site) -> None:
-    with http.InferenceServerClient(site.http) as client:
-        _four_regions_of_strings(client, http)
-
-
-def grpc_shm_string(site: Site) -> None:
-    with grpc.InferenceServerClient(site.grpc) as client:
-        _four_regions_of_strings(client, grpc)
-
-
-def reuse_infer_objects_http(site: Site) -> None:
-    with http.InferenceServerClient(site.http) as client:
-        _reuse(client, http)
-
-
-def reuse_infer_objects_grpc(site: Site) -> None:
-    with grpc.InferenceServerClient(site.grpc) as client:
-        _reuse(client, grpc)
-
-
-def http_cudashm(site: Site) -> None:
-    with http.InferenceServerClient(site.http) as client:
-        _cuda(client, http)
-
-
-def grpc_cudashm(site: Site) -> None:
-    with grpc.InferenceServerClient(site.grpc) as client:
-        _cuda(client, grpc)
-
-
-def http_cudashm_without_gpu(site: Site) -> None:
-    with http.InferenceServerClient(site.http) as client:
-        _refused(client)
-
-
-def grpc_cudashm_without_gpu(site: Site) -> None:
-    with grpc.InferenceServerClient(site.grpc) as client:
-        _refused(client)
 
 
 def has_gpu() -> bool:
@@ -222,7 +172,7 @@ def _cuda(client: Any, module: ModuleType) -> None:
             cudashm.destroy_shared_memory_region(handle)
 
 
-def _refused(client: Any) -> None:
+def _refused(client: Any, _: ModuleType) -> None:
     """Without a GPU a CUDA handle is refused, and everything else goes on."""
     if has_gpu():
         raise Skipped("there is a GPU")
@@ -235,3 +185,26 @@ def _refused(client: Any) -> None:
     status = client.get_cuda_shared_memory_status()
     assert not (status.regions if hasattr(status, "regions") else status)
     assert client.is_server_ready()
+
+
+def _over_both(
+    program: Callable[[Any, ModuleType], None],
+) -> tuple[Callable[[Site], None], Callable[[Site], None]]:
+    """Make two programs of one, over HTTP and over gRPC."""
+
+    def over_http(site: Site) -> None:
+        with http.InferenceServerClient(site.http) as client:
+            program(client, http)
+
+    def over_grpc(site: Site) -> None:
+        with grpc.InferenceServerClient(site.grpc) as client:
+            program(client, grpc)
+
+    return over_http, over_grpc
+
+
+http_shm, grpc_shm = _over_both(_one_region_each_way)
+http_shm_string, grpc_shm_string = _over_both(_four_regions_of_strings)
+reuse_infer_objects_http, reuse_infer_objects_grpc = _over_both(_reuse)
+http_cudashm, grpc_cudashm = _over_both(_cuda)
+http_cudashm_without_gpu, grpc_cudashm_without_gpu = _over_both(_refused)
