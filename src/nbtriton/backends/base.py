@@ -242,9 +242,13 @@ class BackendInstance(ABC):
     any_thread : bool
         False if `execute` must always run on the instance's own thread. Otherwise an idle instance
         may run a request in the thread of its caller, which saves two hand-overs between threads.
+    readiness : callable or None
+        Asks the model itself whether it can take requests now, on any thread; it may take seconds.
+        None for a model that always can.
     """
 
     any_thread: bool = True
+    readiness: Callable[[], bool] | None = None
 
     @abstractmethod
     def execute(

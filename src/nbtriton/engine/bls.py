@@ -73,7 +73,7 @@ class ModelServer:
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
         """Return True if the model takes requests; False also for an unknown one."""
-        return self._server.is_ready(name, version)
+        return self._server.is_model_ready(name, version)
 
     def is_decoupled(self, name: str, version: int = -1) -> bool:
         """Return True if the model answers with any number of responses."""

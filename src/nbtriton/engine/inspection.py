@@ -30,6 +30,25 @@ class Inspection:
             return False
         return True
 
+    def is_model_ready(self, name: str, version: int = -1) -> bool:
+        """Return what clients are told of a version: `is_ready`, and what the model itself says.
+
+        Python models may say so by ``is_ready``; with it this may take 5 s an instance.
+        """
+        try:
+            checks = self._registry.resolve(name, version).own_checks()
+        except TritonError:
+            return False
+        return all(check() for check in checks)
+
+    def asks_models(self) -> bool:
+        """Return True if `is_model_ready` may take long, as some model has its own say."""
+        return any(
+            slot.runtime.own_checks()
+            for entry in list(self._registry.entries.values())
+            for slot in entry.slots.values()
+        )
+
     def is_decoupled(self, name: str, version: int = -1) -> bool:
         """Return True if a version answers with any number of responses."""
         return self._registry.resolve(name, version).interface.decoupled

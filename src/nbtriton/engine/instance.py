@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 from _thread import get_ident
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Token
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,7 @@ class Instance:
     ) -> None:
         self.name = context.name
         self.any_thread = False
+        self.readiness: Callable[[], bool] | None = None
         self._owner = owner
         self._backend = backend
         self._context = context
@@ -252,6 +253,7 @@ class Instance:
         try:
             self._model = self._backend.create_instance(self._context)
             self.any_thread = self._model.any_thread
+            self.readiness = self._model.readiness
             warm_up(self._owner, self._context, self._model)
         except BaseException as error:  # also SystemExit from a model's initialize
             self._error = error
@@ -259,6 +261,7 @@ class Instance:
             self._created.set()
         if self._error is None:
             self._serve()
+        self.readiness = None
         if self._model is not None:
             try:
                 self._model.finalize()

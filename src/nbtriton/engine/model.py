@@ -198,6 +198,11 @@ class ModelRuntime(Runtime):
                 return error
         return first
 
+    def own_checks(self) -> Sequence[Callable[[], bool]]:
+        """Return what asks the instances."""
+        checks = [instance.readiness for instance in [*self._instances.values()]]
+        return [check for check in checks if check is not None]
+
     def _everyone(self) -> dict[int, Instance]:
         return {**self._instances, **self._passive}
 

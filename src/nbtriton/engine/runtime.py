@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,10 @@ class Runtime(ABC):
         self._holding = threading.Lock()
         self._holds = 0
         self._leaving = False
+
+    def own_checks(self) -> Sequence[Callable[[], bool]]:
+        """Return what asks the model itself whether it is ready; each may take seconds."""
+        return ()
 
     def submit(self, request: InferenceRequest) -> bool:
         """Accept an admitted request; False if this version has been retired meanwhile."""

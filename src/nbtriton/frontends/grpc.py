@@ -109,13 +109,14 @@ class GrpcEndpoint:
     def _unary(self, method: Method | Callable[[bytes], bytes]) -> Callable[[bytes, Rpc], None]:
         if not isinstance(method, Method):
             return lambda data, rpc: _answer(method, data, rpc)
-        if not method.slow:
-            return self._guarded(method.category, lambda data, rpc: _answer(method, data, rpc))
 
-        def later(data: bytes, rpc: Rpc) -> None:
-            self._thread.work(partial(_answer, method, data, rpc))
+        def answer(data: bytes, rpc: Rpc) -> None:
+            if method.slow():
+                self._thread.work(partial(_answer, method, data, rpc))
+            else:
+                _answer(method, data, rpc)
 
-        return self._guarded(method.category, later)
+        return self._guarded(method.category, answer)
 
     def _guarded(
         self, category: str, answer: Callable[[bytes, Rpc], None]

@@ -35,8 +35,8 @@ class Method:
     ----------
     category : str
         Of Triton's restricted protocols.
-    slow : bool
-        Whether it may take long: it is run on a worker then.
+    slow : callable
+        Tells whether it may take long: it is run on a worker then.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Method:
         request: Any,
         category: str,
         *,
-        slow: bool = False,
+        slow: Callable[[], bool],
     ) -> None:
         self.category = category
         self.slow = slow
@@ -64,6 +64,11 @@ class Method:
 def grpc_methods(service: Service) -> dict[bytes, Method | Callable[[bytes], bytes]]:
     """Return all unary methods but ModelInfer, by full name."""
     methods = _Methods(service)
+    # The repository takes seconds, and its index looks at the disk.
+    slow: dict[str, Callable[[], bool]] = {
+        "model-repository": lambda: True,
+        "ModelReady": service.server.asks_models,
+    }
     table = {
         "ServerLive": (methods.server_live, "health"),
         "ServerReady": (methods.server_ready, "health"),
@@ -89,7 +94,7 @@ def grpc_methods(service: Service) -> dict[bytes, Method | Callable[[bytes], byt
             answer,
             getattr(messages, f"{name}Request"),
             category,
-            slow=category == "model-repository",  # seconds, and the index looks at the disk
+            slow=slow.get(name) or slow.get(category) or (lambda: False),
         )
         for name, (answer, category) in table.items()
     }
@@ -115,7 +120,7 @@ class _Methods:
 
     def model_ready(self, request: Any) -> Any:
         try:
-            ready = self._server.is_ready(request.name, read_version(request.version))
+            ready = self._server.is_model_ready(request.name, read_version(request.version))
         except TritonError:
             ready = False
         return messages.ModelReadyResponse(ready=ready)

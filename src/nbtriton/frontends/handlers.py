@@ -109,7 +109,15 @@ class Handlers:
             return self._infer[route.handler](head, **route.arguments)
         if route.handler in self._slow:
             return lambda exchange: exchange.work(lambda: self._answer(exchange, route))
+        if route.handler == "model_ready":
+            return lambda exchange: self._ask_model(exchange, route)
         return lambda exchange: self._answer(exchange, route)
+
+    def _ask_model(self, exchange: Exchange, route: Route) -> None:
+        if self._service.server.asks_models():
+            exchange.work(lambda: self._answer(exchange, route))
+        else:
+            self._answer(exchange, route)
 
     def _answer(self, exchange: Exchange, route: Route) -> None:
         handler: Callable[..., Reply] = getattr(self, f"_{route.handler}")
@@ -134,7 +142,7 @@ class Handlers:
         return _json(self._service.metadata())
 
     def _model_ready(self, _: Exchange, name: str, version: str) -> Reply:
-        if not self._service.server.is_ready(name, read_version(version)):
+        if not self._service.server.is_model_ready(name, read_version(version)):
             return Reply(400, TEXT, (error_body("Model version not ready"),))
         return Reply()
 

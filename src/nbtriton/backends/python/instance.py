@@ -13,6 +13,7 @@ import numpy as np
 
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
 from nbtriton.backends.python.loop import LoopThread, Outcome, without_running_loop
+from nbtriton.backends.python.readiness import Readiness
 from nbtriton.backends.python.requests import ReceivedRequest
 from nbtriton.backends.python.responses import InferenceResponse, to_engine_response
 from nbtriton.backends.python.running import CURRENT, Running, any_live, enter_live, leave_live
@@ -82,6 +83,9 @@ class PythonInstance(BackendInstance):
         self._execute: Callable[[list[ReceivedRequest]], Any] | None = getattr(
             self._model, "execute", None
         )
+        is_ready = getattr(self._model, "is_ready", None)
+        if is_ready is not None:
+            self.readiness = Readiness(is_ready, running).ask
         enter_live(running)
 
     def execute(
@@ -129,6 +133,7 @@ class PythonInstance(BackendInstance):
             _log.error("finalize of '%s': %s", self._running.instance_name, describe(error))
         finally:
             CURRENT.reset(token)
+            self.readiness = None
             if self._loop is not None:
                 self._loop.close()
                 self._loop = None

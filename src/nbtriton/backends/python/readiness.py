@@ -1,0 +1,74 @@
+"""A model's own ``is_ready``: whether it can take requests just now (B-10)."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from nbtriton.backends.python.running import CURRENT, Running
+from nbtriton.backends.tracebacks import describe
+
+__all__ = ["TIMEOUT_S", "Readiness"]
+
+# What Triton waits for an answer.
+TIMEOUT_S = 5.0
+
+_log = logging.getLogger("nbtriton.python")
+
+
+class Readiness:
+    """Asks a model whether it is ready; who asks while it thinks gets the same answer.
+
+    Parameters
+    ----------
+    is_ready : callable
+        The model's, which returns a bool or is a coroutine function; it runs on a thread of its own,
+        also while the model executes.
+    running : Running
+        Its instance.
+    """
+
+    def __init__(self, is_ready: Callable[[], object], running: Running) -> None:
+        self._is_ready = is_ready
+        self._running = running
+        self._lock = threading.Lock()
+        self._answer: Future[bool] | None = None
+
+    def ask(self) -> bool:
+        """Return what the model says; False also if it raises, says no bool or takes too long."""
+        name = self._running.instance_name
+        with self._lock:
+            answer = self._answer
+            if answer is None:
+                answer = self._answer = Future()
+                threading.Thread(
+                    target=self._run, args=(answer,), name=f"nbtriton-ready-{name}", daemon=True
+                ).start()
+        try:
+            return answer.result(TIMEOUT_S)
+        except TimeoutError:
+            _log.error("is_ready of '%s' did not answer in %g s", name, TIMEOUT_S)
+            return False
+
+    def _run(self, answer: Future[bool]) -> None:
+        CURRENT.set(self._running)
+        ready = False
+        try:
+            ready = self._checked()
+        except BaseException as error:
+            _log.error("is_ready of '%s': %s", self._running.instance_name, describe(error))
+        with self._lock:
+            self._answer = None
+        answer.set_result(ready)
+
+    def _checked(self) -> bool:
+        found = self._is_ready()
+        if inspect.iscoroutine(found):
+            found = asyncio.run(found)
+        if not isinstance(found, bool):
+            raise TypeError("is_ready() must return a boolean value")
+        return found
