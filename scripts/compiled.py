@@ -1,7 +1,7 @@
 """The compiled build: a build hook that puts the hot core into the wheel as C extensions (mypyc).
 
-Where there is a C compiler and Python's headers ``pip install .`` compiles, otherwise the wheel is
-pure Python and works the same. ``NBTRITON_COMPILED=1`` insists, ``NBTRITON_COMPILED=0`` leaves it.
+Where there is a C compiler and Python's headers ``pip install .`` compiles, otherwise, and always on
+free-threaded Python, the wheel is pure Python and works the same. ``NBTRITON_COMPILED=1`` insists, ``NBTRITON_COMPILED=0`` leaves it.
 An editable installation is never compiled: it must follow its sources. Everything is made in a
 folder of its own, so that no ``.so`` is left beside the sources, where it would be imported in
 their place.
@@ -37,6 +37,8 @@ VARIABLE = "NBTRITON_COMPILED"
 
 def missing() -> str:
     """Return what this machine lacks for a compiled build, in one line; empty if nothing."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "the compiled build needs Python's global lock: this Python is free-threaded"
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(compiler) is None:
         return f"the compiled build needs a C compiler: there is no '{compiler}' on the PATH"
@@ -50,6 +52,11 @@ class CompiledCore(BuildHookInterface[Any]):
     """Adds extensions of the modules that ``modules`` lists in pyproject.toml."""
 
     _folder: Path | None = None
+
+    def dependencies(self) -> list[str]:
+        """Return what compiles, where something is to be: it may not exist for other Pythons."""
+        unwanted = os.environ.get(VARIABLE) == "0" or missing()
+        return [] if unwanted else list(self.config["compiler"])
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, unless the installation is editable or cannot be compiled here."""

@@ -24,7 +24,6 @@ __all__ = [
     "order_of",
     "row",
     "streaming",
-    "until",
     "waited",
 ]
 
@@ -99,16 +98,6 @@ def order_of(futures: dict[str, Any]) -> Callable[[], list[str]]:
     for request_id, future in futures.items():
         future.add_done_callback(lambda _, name=request_id: note(name))
     return wait
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what no event tells."""
-    moment = threading.Event()
-    for _ in range(int(WAIT_S * 100)):
-        if condition():
-            return
-        moment.wait(0.01)
-    raise AssertionError("what the test waits for never happened")
 
 
 def fields(statistics: dict[str, Any], name: str, version: int = 1) -> dict[str, Any]:

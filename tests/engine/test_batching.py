@@ -14,7 +14,8 @@ import pytest
 
 from nbtriton.engine import Server
 from nbtriton.errors import UnavailableError
-from tests.engine.support import WAIT_S, Gate, echo, gated, ones, order_of, row, until
+from tests.engine.support import WAIT_S, Gate, echo, gated, ones, order_of, row
+from tests.until import until
 
 
 def dynamic(body: str = "", *, max_batch_size: int = 8, more: str = "") -> str:
@@ -334,7 +335,7 @@ def test_infer_on_a_busy_instance_waits_for_its_thread(server: Server, gate: Gat
     outcome = []
     caller = threading.Thread(target=lambda: outcome.append(server.infer("m", {"IN": row(5)})))
     caller.start()
-    until(lambda: server.models()[0].queued == 1)
+    assert until(lambda: server.models()[0].queued == 1)
     gate.let(1)
     gate.wait_entered()
     assert gate.threads[0] == gate.threads[1] != caller.ident

@@ -7,12 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src"
@@ -96,6 +98,23 @@ def test_what_is_not_to_be_compiled_is_left_alone(
     hook.initialize(version, data)
     hook.finalize(version, data, "")
     assert data == {}
+
+
+def test_only_a_build_that_can_compile_depends_on_a_compiler(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    (hook,) = WheelBuilder(str(ROOT)).get_build_hooks(str(tmp_path)).values()
+    monkeypatch.setenv("NBTRITON_COMPILED", "1")
+    assert [Requirement(text).name for text in hook.dependencies()] == ["mypy", "setuptools"]
+    monkeypatch.setenv("NBTRITON_COMPILED", "0")
+    assert hook.dependencies() == []
+    monkeypatch.setenv("NBTRITON_COMPILED", "1")
+    # As on free-threaded Python, for which there is no mypy; what is compiled has no locks of its own.
+    known = sysconfig.get_config_var
+    monkeypatch.setattr(
+        sysconfig, "get_config_var", lambda name: name == "Py_GIL_DISABLED" or known(name)
+    )
+    assert hook.dependencies() == []
 
 
 def build_without_a_compiler(folder: Path, wanted: str) -> subprocess.CompletedProcess[str]:
