@@ -365,6 +365,11 @@ EMPTY = "for request with id '7' and model name 'm' should not be empty."
             pb_utils.TritonModelException,
             f"Requested output name {EMPTY}",
         ),
+        *(
+            (lambda name=name: request(**{name: None}), TypeError, "NoneType")
+            for name in ("correlation_id", "request_id", "model_version", "flags", "timeout")
+        ),
+        (lambda: request(flags=1.0), TypeError, "float"),
         (
             lambda: pb_utils.InferenceResponse([None]),
             pb_utils.TritonModelException,

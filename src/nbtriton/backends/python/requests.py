@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Any
 
 from nbtriton.backends.base import BackendRequest, RequestTrace
@@ -98,7 +99,11 @@ class InferenceRequest:
                     f"of Tensor, found type {type(tensor).__name__}"
                 )
         self._request_id = as_text(request_id)
-        self._correlation_id = correlation_id
+        self._correlation_id: int | str = (
+            as_text(correlation_id)
+            if isinstance(correlation_id, str | bytes)
+            else index(correlation_id)
+        )
         self._inputs = list(inputs)
         self._requested_output_names = as_texts(requested_output_names)
         if "" in self._requested_output_names:
@@ -107,9 +112,9 @@ class InferenceRequest:
                 f"'{model_name}' should not be empty."
             )
         self._model_name = as_text(model_name)
-        self._model_version = model_version
-        self._flags = flags
-        self._timeout = timeout
+        self._model_version = index(model_version)
+        self._flags = index(flags)
+        self._timeout = index(timeout)
         self._preferred_memory = preferred_memory
         self._trace = _UNTRACED if trace is None else trace
         self._parameters = {} if parameters is None else check_parameters(parameters)
