@@ -165,10 +165,37 @@ def test_gather_joins_numpy_torch_bytes_and_mixtures():
     assert text.tolist() == [b"x", b"yy"]
 
 
+WIDE = np.arange(3 * 600, dtype=np.float32).reshape(3, 600)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        [WIDE, WIDE[:1]],
+        [WIDE.reshape(3, 20, 30)[:2]] * 3,
+        [WIDE[0], WIDE[1, :7]],
+        [WIDE > 900, WIDE < 9],
+        [WIDE, WIDE.astype(np.float64)],
+        [np.asfortranarray(WIDE), WIDE[:, ::-1]],
+        [WIDE.astype(np.float16), np.empty((0, 600), np.float16)],
+        [WIDE.astype(object), WIDE.astype(object)],
+        [np.zeros((2, 1 << 18), np.int64), np.ones((1, 1 << 18), np.int64)],
+    ],
+)
+def test_gather_of_any_numpy_arrays_is_their_concatenation(arrays):
+    for array in arrays:
+        array.flags.writeable = False
+    joined = gather(arrays)
+    np.testing.assert_array_equal(joined, np.concatenate(arrays), strict=True)
+    assert joined.flags.writeable
+
+
 @pytest.mark.parametrize("make", [np.zeros, torch.zeros])
 def test_gather_names_the_shapes_that_do_not_fit(make):
     with pytest.raises(InvalidArgumentError, match=r"\[1,2\], \[1,3\]"):
         gather([make((1, 2)), make((1, 3))])
+    with pytest.raises(InvalidArgumentError, match=r"\[2,600\], \[2,300\]"):
+        gather([make((2, 600)), make((2, 300))])
 
 
 @pytest.mark.parametrize("make", [np.arange, torch.arange])

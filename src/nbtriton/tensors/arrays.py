@@ -41,6 +41,11 @@ _BY_DTYPE: dict[object, str] = {dtype: name for name, dtype in NUMPY_DTYPES.item
 # Types of arrays that came by; those of torch and CuPy cannot be named here.
 _BY_TYPE: dict[type, str] = {np.ndarray: "numpy"}
 
+# Up to so many elements numpy copies an array without letting go of the GIL.
+_NUMPY_KEEPS_GIL = 500
+# Up to so many bytes (0.1 ms) an array is copied long before the GIL would be given back (5 ms).
+_JOINED_BYTES = 1 << 20
+
 
 def kind_of(array: Array) -> str:
     """Return ``"numpy"``, ``"torch"`` or ``"cupy"``; InvalidArgumentError for anything else."""
@@ -208,7 +213,7 @@ def gather(arrays: Sequence[Array]) -> Array:
         return arrays[0]
     try:
         if all(type(array) is np.ndarray for array in arrays):
-            return np.concatenate(arrays)
+            return _gather_numpy(arrays)
         kinds = {kind_of(array) for array in arrays}
         if kinds == {"cupy"}:
             return sys.modules["cupy"].concatenate(arrays)
@@ -318,6 +323,24 @@ def _numpy_to_torch(torch: Any, array: np.ndarray[Any, Any]) -> Any:
     ):
         array = array.copy()
     return torch.from_numpy(array)
+
+
+def _gather_numpy(arrays: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """Join numpy arrays; those of middle size without letting go of the GIL between two of them.
+
+    `numpy.concatenate` lets go of it for each, and each time waits behind a thread that computes:
+    64 rows took 5 to 60 ms beside one.
+    """
+    first = arrays[0]
+    if first.size > _NUMPY_KEEPS_GIL and first.nbytes <= _JOINED_BYTES:
+        try:
+            (item,) = {array.shape[1:] for array in arrays}
+            (dtype,) = {array.dtype for array in arrays}
+            flat = bytearray().join(arrays)  # type: ignore[arg-type]  # buffers, unknown to its stubs
+            return np.frombuffer(flat, dtype).reshape(-1, *item)
+        except (TypeError, ValueError):  # not alike, not contiguous, or not numbers
+            pass
+    return np.concatenate(arrays)
 
 
 def _gather_torch(arrays: Sequence[Array]) -> Any:
