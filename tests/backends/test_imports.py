@@ -12,6 +12,7 @@ import pickle
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ class TritonPythonModel:
         return np.frombuffer(json.dumps(eval(text)).encode(), np.uint8)
 """
 HELPER = "WHO = '{}'\nclass Thing:\n    def who(self):\n        return WHO\n"
+NOTHING = "class TritonPythonModel:\n    pass\n"
 PICKLE = b"chelper\nThing\n)R."
 
 
@@ -192,6 +194,38 @@ def test_modules_go_when_a_configuration_was_only_completed(model_file):
     backend.complete_config(ModelContext("m", 1, config, source, source.parents[1]))
     assert [name for name in sys.modules if name.endswith(".helper")]
     del backend
+
+
+def test_models_that_load_side_by_side_do_not_get_half_a_package(
+    make, model_file, tmp_path, monkeypatch
+):
+    """As torch is: what imports its submodule waits for a package that imports it itself."""
+    package = tmp_path / "circular"
+    (package / "inner").mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "import circular_hook\ncircular_hook.begun()\nfrom circular.inner import READY\n"
+    )
+    (package / "inner" / "__init__.py").write_text("import circular\nREADY = 1\n")
+    (package / "inner" / "leaf.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    other = threading.Thread(
+        target=lambda: make(model_file("import circular.inner.leaf\n" + NOTHING, "b"))
+    )
+
+    def begun():
+        other.start()
+        other.join(0.3)  # it gets as far as it can
+
+    hook = ModuleType("circular_hook")
+    hook.begun = begun
+    monkeypatch.setitem(sys.modules, "circular_hook", hook)
+    try:
+        make(model_file("import circular\n" + NOTHING, "a"))
+        other.join(30)
+        assert not other.is_alive()
+    finally:
+        for name in ("circular", "circular.inner", "circular.inner.leaf"):
+            sys.modules.pop(name, None)
 
 
 def test_a_copy_of_pb_utils_beside_a_model_is_not_used(make, ask, model_file):

@@ -47,6 +47,9 @@ _PROCESS = secrets.token_hex(3)
 _numbers = itertools.count(1)
 _live: dict[str, LocalModules] = {}
 _lock = threading.Lock()
+# One thread after the other imports what is installed: two that meet in a package whose modules
+# import each other, as torch's do, would be given half of them rather than wait for each other.
+_importing = threading.RLock()
 
 
 class LocalModules(Owner):
@@ -129,8 +132,9 @@ class LocalModules(Owner):
             view: ModuleType = self._views[name]
             return view
         if self.has(name):
-            name = f"{self.package}.{name}"
-        return importlib.import_module(name)
+            return importlib.import_module(f"{self.package}.{name}")
+        with _turn(name):
+            return importlib.import_module(name)
 
     def has(self, name: str) -> bool:
         """Return whether a module, or the package that a dotted name begins with, is local.
@@ -176,7 +180,8 @@ class LocalModules(Owner):
             view: ModuleType = self._views[top]
             return module if fromlist and name != top else view
         if level or not self.has(top):
-            module = builtins.__import__(name, globals, locals, fromlist or (), level)
+            with _turn(name) if level == 0 else contextlib.nullcontext():
+                module = builtins.__import__(name, globals, locals, fromlist or (), level)
             if level == 0:
                 self._global.add(top)
             return module
@@ -195,6 +200,11 @@ class LocalModules(Owner):
         for place in list(sys.path_importer_cache):
             if any(f"{place}/".startswith(f"{directory}/") for directory in self._directories):
                 sys.path_importer_cache.pop(place, None)
+
+
+def _turn(name: str) -> contextlib.AbstractContextManager[object]:
+    """Return what to hold while a module is imported that is no model's."""
+    return contextlib.nullcontext() if name in sys.modules else _importing
 
 
 def _is_installed(entry: str) -> bool:
