@@ -261,7 +261,7 @@ def test_path_modules_and_argv_of_sys_are_the_model_s_own_and_nothing_else_is(
         assert not hasattr(sys, "nbtriton_test")
     finally:
         vars(sys).pop("nbtriton_test", None)
-    assert ask(instance, "[sys.modules.setdefault('colorsys', 7), sys.modules.pop('colorsys')]") == [7, 7]  # fmt: skip
+    assert ask(instance, "[sys.modules.setdefault('tabnanny', 7), sys.modules.pop('tabnanny')]") == [7, 7]  # fmt: skip
     instead = "__import__('json'), sys.modules.update(json=sys), __import__('json') is sys"
     assert ask(instance, f"[{instead}][-1]")
     assert sys.modules["json"] is json

@@ -22,6 +22,8 @@ __all__ = ["InferenceRequest", "InferenceTrace", "ReceivedRequest"]
 
 _RELEASE_RESCHEDULE = 2
 _one_sender = threading.Lock()
+# Not `str | bytes`: to make that union takes 0.2 us.
+_TEXT = (str, bytes)
 
 
 class InferenceTrace:
@@ -100,9 +102,7 @@ class InferenceRequest:
                 )
         self._request_id = as_text(request_id)
         self._correlation_id: int | str = (
-            as_text(correlation_id)
-            if isinstance(correlation_id, str | bytes)
-            else index(correlation_id)
+            as_text(correlation_id) if isinstance(correlation_id, _TEXT) else index(correlation_id)
         )
         self._inputs = list(inputs)
         self._requested_output_names = as_texts(requested_output_names)
