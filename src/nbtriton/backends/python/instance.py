@@ -13,12 +13,13 @@ import numpy as np
 
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
 from nbtriton.backends.python.loop import LoopThread, Outcome, without_running_loop
+from nbtriton.backends.python.ownership import own_outputs
 from nbtriton.backends.python.readiness import Readiness
 from nbtriton.backends.python.requests import ReceivedRequest
 from nbtriton.backends.python.responses import InferenceResponse, to_engine_response
 from nbtriton.backends.python.running import CURRENT, Running, any_live, enter_live, leave_live
 from nbtriton.backends.python.sender import SECOND_RESPONSE, stop_answering_abandoned
-from nbtriton.backends.python.tensor import Tensor, own_outputs
+from nbtriton.backends.python.tensor import Tensor
 from nbtriton.backends.synchronize import to_host
 from nbtriton.backends.tracebacks import describe, execute_error, load_error
 from nbtriton.errors import ModelError
@@ -28,7 +29,7 @@ from nbtriton.tensors import is_on_device
 __all__ = ["PythonInstance"]
 
 _log = logging.getLogger("nbtriton.python")
-_new = object.__new__
+_new = Tensor.__new__
 
 
 class PythonInstance(BackendInstance):

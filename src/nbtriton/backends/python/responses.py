@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nbtriton.backends.base import BackendRequest, Response
+from nbtriton.backends.python.compiling import mypyc_attr
 from nbtriton.backends.python.errors import TritonError, TritonModelException, as_engine_error
 from nbtriton.backends.python.tensor import Tensor, wire_array
 from nbtriton.tensors import Array
@@ -20,12 +21,13 @@ __all__ = [
     "to_engine_response",
 ]
 
-_new = object.__new__
+_new_tensor = Tensor.__new__
 
 # As Triton writes parameters, for models that compare the text.
 COMPACT = (",", ":")
 
 
+@mypyc_attr(allow_interpreted_subclasses=True, serializable=True)
 class InferenceResponse:
     """The answer to one request.
 
@@ -46,7 +48,8 @@ class InferenceResponse:
         error: TritonError | None = None,
         parameters: Mapping[str, bool | int | str] | None = None,
     ) -> None:
-        for tensor in output_tensors:
+        given: Sequence[Any] = output_tensors  # whatever a model gives
+        for tensor in given:
             if tensor is None:
                 raise TritonModelException(
                     "Output tensor for inference response should not be empty."
@@ -91,11 +94,11 @@ def answer_of(
     tensors: list[Tensor] = []
     for name, array in outputs.items():
         # Tensor._wrap, in line: models that call others come by here with every call.
-        tensor = _new(Tensor)
+        tensor = _new_tensor(Tensor)
         tensor._name = name
         tensor._array = array
         tensors.append(tensor)
-    response = _new(InferenceResponse)
+    response = InferenceResponse.__new__(InferenceResponse)
     response._output_tensors = tensors
     response._error = None
     response._parameters = parameters

@@ -9,8 +9,8 @@ from queue import SimpleQueue
 
 from nbtriton.backends.base import BackendRequest, Response
 from nbtriton.backends.python.errors import TritonModelException
+from nbtriton.backends.python.ownership import own_outputs
 from nbtriton.backends.python.responses import InferenceResponse, to_engine_response
-from nbtriton.backends.python.tensor import own_outputs
 from nbtriton.errors import InternalError
 from nbtriton.errors import TritonError as EngineError
 
