@@ -13,7 +13,8 @@ from torch import nn
 
 __all__ = ["NETS", "Net", "bare_rows_per_s", "prepared", "rows_per_s"]
 
-LARGEST_BATCH = 64
+# Beyond 64 the MLP still gains a tenth.
+LARGEST_BATCH = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +99,9 @@ def bare_rows_per_s(module: nn.Module, x: torch.Tensor, seconds: float) -> float
 
 @cache
 def prepared(net: Net) -> tuple[nn.Module, int]:
-    """Return the module, and the batch size with which a bare loop is fastest."""
+    """Return the module, and the smallest batch with which a bare loop is within 3% of its best."""
     torch.manual_seed(0)
     module = net.make().eval()
     sizes = [2**at for at in range(LARGEST_BATCH.bit_length())]
-    rates = {size: bare_rows_per_s(module, net.rows(size), 0.2) for size in sizes}
-    return module, max(sizes, key=lambda size: rates[size])
+    rates = {size: bare_rows_per_s(module, net.rows(size), 0.3) for size in sizes}
+    return module, next(size for size in sizes if rates[size] >= 0.97 * max(rates.values()))
