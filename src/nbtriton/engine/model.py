@@ -328,7 +328,8 @@ class ModelRuntime(Runtime):
 
     def blockers(self, request: InferenceRequest) -> tuple[Instance, ...]:
         """Return the instance that runs a request, or all of which one must take it."""
-        instances = tuple(self._instances.values())
+        # A list first: it is made in one go, with and without a GIL, while instances come and go.
+        instances = tuple(list(self._instances.values()))  # noqa: C414
         if request.where is not Where.RUNNING:
             return instances
         return tuple(i for i in instances if request in i.running)
