@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from nbtriton.errors import TritonError
+from nbtriton.backends.response import Response
 
 if TYPE_CHECKING:
     from nbtriton.config import ModelConfig
@@ -34,25 +34,6 @@ __all__ = [
 
 # Settings that may be given for all backends at once: Triton passes on no others.
 SETTINGS_OF_ALL = ("default-max-batch-size",)
-
-
-@dataclass(slots=True)
-class Response:
-    """One answer to one request.
-
-    Parameters
-    ----------
-    outputs : mapping of str to array
-        Whole tensors by name, batch dimension first if the model batches.
-    error : TritonError, optional
-        Set instead of outputs when this request alone failed.
-    parameters : mapping
-        Response parameters (bool, int or str values).
-    """
-
-    outputs: Mapping[str, Array] = field(default_factory=dict)
-    error: TritonError | None = None
-    parameters: Mapping[str, bool | int | str] = field(default_factory=dict)
 
 
 class RequestTrace(Protocol):

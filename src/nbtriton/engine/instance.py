@@ -275,3 +275,4 @@ class Instance:
             except BaseException:
                 # The requests are answered; the instance goes on.
                 _log.exception("an execution of %s ended abnormally", self.name)
+            del run  # its requests hold tensors and connections: not until the next batch
