@@ -397,6 +397,18 @@ def test_result_says_what_it_is(server: Server):
     assert "OUT: FP32[3,4]" in repr(result)
 
 
+def test_numbers_of_a_request_may_be_numpys(server: Server):
+    """A row of a table gives such; the compiled core would refuse what is not an int."""
+    levels = "dynamic_batching { priority_levels: 2 default_priority_level: 1 }"
+    server.load(echo(levels), double, name="m")
+    number = np.int64(1)
+    result = server.infer(
+        "m", {"IN": ones()}, version=number, priority=number, timeout_us=number * 10**9,
+        correlation_id=number, sequence_start=np.bool_(True), sequence_end=np.bool_(False),
+    )  # fmt: skip
+    assert result["OUT"].tolist() == (ones() * 2).tolist()
+
+
 def test_a_closed_server_takes_nothing():
     server = Server(gpus=())
     server.load(echo(), double, name="m")

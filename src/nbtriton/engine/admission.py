@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Mapping
-from typing import TYPE_CHECKING, Any
+from operator import index
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -120,10 +121,10 @@ class Interface:
         inputs: Mapping[str, Any],
         outputs: Collection[str] = (),
         request_id: str = "",
-        priority: int = 0,
-        timeout_us: int = 0,
-        correlation_id: int | str = 0,
-        flags: int = 0,
+        priority: SupportsIndex = 0,
+        timeout_us: SupportsIndex = 0,
+        correlation_id: SupportsIndex | str = 0,
+        flags: SupportsIndex = 0,
         parameters: Mapping[str, bool | int | str] | None = None,
         on_response: ResponseCallback | None = None,
         parent: InferenceRequest | None = None,
@@ -135,6 +136,8 @@ class Interface:
         inputs : mapping of str to array_like
             Whole tensors, batch dimension first if the model batches. Python values become arrays
             of the input's datatype; arrays must have it already.
+        priority, timeout_us, correlation_id, flags : int
+            numpy's integers too.
 
         Raises
         ------
@@ -200,11 +203,11 @@ class Interface:
             batch_size,
             kind,
             tuple(sorted(key, key=str)) if key else None,
-            self._priority(priority) if self._priority_levels else 0,
-            timeout_us,
+            self._priority(index(priority)) if self._priority_levels else 0,
+            index(timeout_us),
             request_id,
-            correlation_id,
-            flags,
+            correlation_id if isinstance(correlation_id, str) else index(correlation_id),
+            index(flags),
             parameters,
             on_response,
             parent,

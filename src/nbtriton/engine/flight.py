@@ -171,7 +171,10 @@ class Flight:
 
     def turned_away(self, sub: InferenceRequest, found: bool | TritonError) -> None:
         """A step was not accepted."""
-        step, iteration = self._running.pop(sub)
+        place = self._running.pop(sub, None)
+        if place is None:  # something went wrong behind its answer
+            return
+        step, iteration = place
         retired = EngineStoppedError("Server is stopping")
         self._refused(step, iteration, found if isinstance(found, TritonError) else retired)
 
@@ -192,7 +195,10 @@ class Flight:
         outbox = self._outbox
         with self._lock:
             running = self._running
-            step, iteration = running.pop(sub) if final else running[sub]
+            place = running.pop(sub, None) if final else running.get(sub)
+            if place is None:  # it was given up when it was submitted
+                return
+            step, iteration = place
             if error is None and response is not BARE_FINAL and not self.run.failed:
                 ready, emit, done, error = self._take(step, iteration, response, final)
             elif final:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 from nbtriton.config import ModelConfig, is_ensemble
 from nbtriton.engine.runtime import Runtime
@@ -49,8 +50,10 @@ class Registry:
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
 
-    def resolve(self, name: str, version: int = -1) -> Runtime:
+    def resolve(self, name: str, version: SupportsIndex = -1) -> Runtime:
         """Return what serves this version now; -1 is the highest that is ready (A1, A2).
+
+        A version may be numpy's integer too.
 
         Raises
         ------
@@ -70,7 +73,7 @@ class Registry:
                     f"Request for unknown model: '{name}' has no available versions", hint=reasons
                 )
             return entry.latest
-        slot = entry.slots.get(version)
+        slot = entry.slots.get(index(version))
         if slot is None:
             raise NotFoundError(
                 f"Request for unknown model: '{name}' version {version} is not found",
