@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbtriton.engine.shield import wait_in_slices
 from nbtriton.perf.data import Request
 from nbtriton.perf.loads import Concurrency, Load, RequestIntervals, RequestRate, send_times_ns
 from nbtriton.perf.windows import Window
@@ -149,13 +150,13 @@ class LoadRun(ABC):
         if not self._thread.is_alive():
             return
         try:
-            ended = self.finished.wait(GRACE_S)
+            ended = wait_in_slices(self.finished.wait, GRACE_S)
         except KeyboardInterrupt:
             self._cancel()
             raise
         if not ended:
             self._cancel()
-            self.finished.wait()
+            wait_in_slices(self.finished.wait, None)
         self._thread.join()
 
     def _cancel(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Literal
 
+from nbtriton.engine.shield import wait_in_slices
 from nbtriton.perf.breakdown import (
     ServerBreakdown,
     StatisticsDocument,
@@ -171,7 +172,7 @@ def measure_level(
             if level.request_count:
                 start_ns = bound()
                 run.start()
-                run.finished.wait()
+                wait_in_slices(run.finished.wait, None)
                 window = _clamped(run, start_ns, bound(), statistics)
                 verdict = meter.add(window)
                 on_window(1, window)
@@ -220,7 +221,7 @@ def _warm_up(run: LoadRun, level: Level) -> float:
     """Let the load run until it has settled; return the longest latency seen, in microseconds."""
     generation = level.load.value if isinstance(level.load, Concurrency) else 1
     start_ns = monotonic_ns()
-    run.finished.wait(level.warm_up_s)
+    wait_in_slices(run.finished.wait, level.warm_up_s)
     while (now_ns := monotonic_ns()) < start_ns + level.longest_warm_up_s * 1e9:
         if run.completed() >= generation:
             break
@@ -235,7 +236,7 @@ def _wait(run: LoadRun, plan: WindowPlan, start_ns: int) -> None:
         now_ns = monotonic_ns()
         if plan.is_over(start_ns, now_ns, run.completed() - completed_before):
             return
-        run.finished.wait((plan.wake_ns(start_ns, now_ns) - now_ns) / 1e9)
+        wait_in_slices(run.finished.wait, (plan.wake_ns(start_ns, now_ns) - now_ns) / 1e9)
 
 
 def _clamped(
