@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import os
 import shutil
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import sysconfig
 import tomllib
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 
 import pytest
@@ -75,6 +78,21 @@ def test_no_interpreted_class_inherits_from_a_compiled_one():
     }
     assert ("nbtriton.engine.request", ("nbtriton.scheduling", "Ticket")) in bases
     assert {name for name, _ in bases} <= compiled.keys()
+
+
+def test_no_compiled_class_has_a_base_in_c():
+    """mypyc takes it and lays the class out as if it had none: threads then share or lose its memory."""
+    bases = {
+        (f"{name}.{found.__name__}", base)
+        for name in (module(SOURCES / path) for path in HOOK["modules"])
+        for found in vars(importlib.import_module(name)).values()
+        if inspect.isclass(found) and found.__module__ == name
+        for base in found.__mro__
+        if base.__module__ in sys.builtin_module_names
+        # A named tuple, and an enum of numbers, are classes that Python makes in any case.
+        if base is not object and not issubclass(found, (tuple, Enum))
+    }
+    assert {base for _, base in bases} <= {Exception, BaseException}, bases
 
 
 @pytest.mark.slow

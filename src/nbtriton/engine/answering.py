@@ -9,47 +9,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
-__all__ = ["Owed", "after_answers", "answering"]
+from nbtriton.engine.owed import Owed
 
-
-class Owed:
-    """What a thread owes while it answers the requests of one execution."""
-
-    __slots__ = ("_calls", "_gathered")
-
-    def __init__(self) -> None:
-        self._calls: list[Callable[[], object]] = []
-        self._gathered: dict[Any, tuple[Callable[[Any, list[Any]], object], list[Any]]] = {}
-
-    def call(self, function: Callable[[], object]) -> None:
-        """Note a call; one is enough however often it is asked for."""
-        if function not in self._calls:
-            self._calls.append(function)
-
-    def gather(self, function: Callable[[Any, list[Any]], object], key: Any, item: Any) -> None:
-        """Note an item for ``function(key, items)``, which has all that were noted for the key.
-
-        A key belongs to one function.
-        """
-        found = self._gathered.get(key)
-        if found is None:
-            found = self._gathered[key] = (function, [])
-        found[1].append(item)
-
-    def pay(self) -> None:
-        """Do what is owed so far: at the end, or before a callback waits for what may need it."""
-        gathered, self._gathered = self._gathered, {}
-        calls, self._calls = self._calls, []
-        for key, (function, items) in gathered.items():
-            function(key, items)
-        for call in calls:
-            call()
+__all__ = ["after_answers", "answering"]
 
 
 class _Answering(threading.local):
-    """What this thread owes, or None while it is not answering a batch."""
+    """What this thread owes, or None while it is not answering a batch.
+
+    Not to be compiled: mypyc gives its classes a layout of their own, which a base in C has not.
+    """
 
     owed: Owed | None = None
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
 from nbtriton.config import ModelConfig
-from nbtriton.engine.answering import Owed, answering
+from nbtriton.engine.answering import answering
 from nbtriton.engine.crew import Crew
 from nbtriton.engine.flight import Flight, placed
 from nbtriton.engine.inflight import StepGate
+from nbtriton.engine.owed import Owed
 from nbtriton.engine.request import InferenceRequest
 from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.settings import ensemble_plan

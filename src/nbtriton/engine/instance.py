@@ -11,8 +11,9 @@ from contextvars import Token
 from typing import TYPE_CHECKING
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response
-from nbtriton.engine.answering import Owed, answering
+from nbtriton.engine.answering import answering
 from nbtriton.engine.execution import Execution
+from nbtriton.engine.owed import Owed
 from nbtriton.engine.request import InferenceRequest
 from nbtriton.engine.shield import MAIN_THREAD, shield, wait_in_slices
 from nbtriton.engine.snapshot import InstanceSnapshot
