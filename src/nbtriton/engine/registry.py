@@ -60,28 +60,29 @@ class Registry:
         NotFoundError, UnavailableError
             With Triton's texts.
         """
+        number = index(version)
         entry = self.entries.get(name)
         if entry is None:
             raise NotFoundError(
                 f"Request for unknown model: '{name}' is not found",
                 hint=nearest(name, self.entries) or "no model is loaded",
             )
-        if version == -1:
+        if number == -1:
             if entry.latest is None:
                 reasons = "; ".join(slot.reason for slot in entry.slots.values() if slot.reason)
                 raise NotFoundError(
                     f"Request for unknown model: '{name}' has no available versions", hint=reasons
                 )
             return entry.latest
-        slot = entry.slots.get(index(version))
+        slot = entry.slots.get(number)
         if slot is None:
             raise NotFoundError(
-                f"Request for unknown model: '{name}' version {version} is not found",
+                f"Request for unknown model: '{name}' version {number} is not found",
                 hint="versions: " + ", ".join(str(n) for n in sorted(entry.slots)),
             )
         if slot.state != "READY":
             raise UnavailableError(
-                f"Request for unknown model: '{name}' version {version} is not at ready state",
+                f"Request for unknown model: '{name}' version {number} is not at ready state",
                 hint=slot.reason,
             )
         return slot.runtime
