@@ -11,7 +11,7 @@ from nbtriton.engine.admission import Interface
 from nbtriton.engine.runtime import Runtime
 from nbtriton.scheduling import EnsemblePlan
 
-__all__ = ["Crew", "Feed"]
+__all__ = ["Crew"]
 
 
 class Feed(NamedTuple):

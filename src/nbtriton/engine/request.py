@@ -148,11 +148,6 @@ class InferenceRequest(Ticket):
         self.step_times: tuple[int, int, int, int] | None = None
         self.trace: Trace | None = None
 
-    @property
-    def root(self) -> InferenceRequest:
-        """The request that a person sent: itself, or the ensemble's that this is a step of."""
-        return self if self.parent is None else self.parent
-
     def expect(self) -> InferenceFuture:
         """Return the future of this request, made when its sender first wants one.
 

@@ -149,13 +149,10 @@ class _Route:
             state = self._states[key] = _State(*key)
         return state
 
-    def begin(self) -> _Move:
-        """All inputs of the ensemble are there, and nothing has started."""
-        origin = self.state(self.given, 0, 0, False)
-        return origin.moves.get(_BEGUN) or self._look(origin, _BEGUN, self.given, 0, self.steps)
-
     def move(self, state: _State, fact: int) -> _Move:
         """Work out what follows from a fact that is new in a state."""
+        if fact == _BEGUN:
+            return self._look(state, fact, state.arrived, 0, self.steps)
         if fact == _FINISHED:
             return self._look(state, fact, state.arrived, state.running - 1, ())
         step = fact >> 1
@@ -238,13 +235,13 @@ class EnsembleRun:
 
     def start(self) -> Advance:
         """All inputs of the ensemble are there (an omitted optional one counts as there, E2)."""
-        return self._take(0, self._route.begin())
+        route = self._route
+        return self._take(0, route.state(route.given, 0, 0, False), _BEGUN)
 
     def answered(self, step: int, iteration: int) -> Advance:
         """A step gave its only response: `response` without a new wave, and `finished`, in one."""
         fact = _FINISHED if self.failed else step << 1 | _ANSWERED
-        state = self._waves[iteration]
-        return self._take(iteration, state.moves.get(fact) or self._route.move(state, fact))
+        return self._take(iteration, self._waves[iteration], fact)
 
     def response(self, step: int, iteration: int, *, new_wave: bool) -> tuple[int, Advance]:
         """A step gave one response.
@@ -270,15 +267,11 @@ class EnsembleRun:
             # Requested outputs and inputs from before the fork stay readable in the new wave.
             self._iterations = iteration = self._iterations + 1
             state = self._route.state(state.arrived, state.started, 0, False)
-        fact = step << 1 | _RESPONDED
-        move = state.moves.get(fact) or self._route.move(state, fact)
-        return iteration, self._take(iteration, move)
+        return iteration, self._take(iteration, state, step << 1 | _RESPONDED)
 
     def finished(self, iteration: int) -> Advance:
         """A step of this iteration gave its final response; after `response` if it made one."""
-        state = self._waves[iteration]
-        move = state.moves.get(_FINISHED) or self._route.move(state, _FINISHED)
-        return self._take(iteration, move)
+        return self._take(iteration, self._waves[iteration], _FINISHED)
 
     def fail(self) -> bool:
         """A step failed; True the first time, when the ensemble is to be answered (E13)."""
@@ -286,10 +279,10 @@ class EnsembleRun:
         self.failed = True
         return first
 
-    def _take(self, iteration: int, move: _Move) -> Advance:
-        state, advance, last = move
-        if state is not None:
-            self._waves[iteration] = state
+    def _take(self, iteration: int, state: _State, fact: int) -> Advance:
+        following, advance, last = state.moves.get(fact) or self._route.move(state, fact)
+        if following is not None:
+            self._waves[iteration] = following
             return advance
         self._waves.pop(iteration, None)
         return advance if self._waves else last
