@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import random
 import tempfile
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 from nbtriton.engine import Server
 from tests.frontends.models import MODELS, load_all, write_all
 
-__all__ = ["Part", "Tally", "fuzz", "load_models", "main"]
+__all__ = ["Part", "Tally", "fuzz", "load_models", "main", "scratched", "short_run"]
 
 # Requests that look alike are remembered, 256 of them with some outputs each.
 KEPT = 2_000
@@ -77,12 +78,30 @@ def fuzz(
         tally.tell()
 
 
+def scratched(data: bytes, dice: random.Random, times: int, most: int) -> bytes:
+    """Change up to so many bytes in so many places."""
+    raw = bytearray(data)
+    for _ in range(times):
+        at = dice.randint(0, len(raw))
+        raw[at : at + dice.randint(0, most)] = dice.randbytes(dice.randint(0, most))
+    return bytes(raw)
+
+
 def load_models(server: Server, folder: Path) -> None:
     """Load the models of the endpoints' tests; a stream of them ends after 20 responses."""
     write_all(folder)
     source = folder / "stream" / "1" / "model.py"
     source.write_text(source.read_text().replace("100_000", "20"))
     load_all(server, folder, tuple(MODELS))
+
+
+def short_run(folder: Path, handlers: Part, endpoint: Part) -> None:
+    """Run one of them as a test; ``NBTRITON_FUZZ`` sets another number of inputs."""
+    with Server(gpus=()) as server:
+        load_models(server, folder)
+        inputs = int(os.environ.get("NBTRITON_FUZZ", "20000"))
+        seed = random.SystemRandom().getrandbits(32)
+        fuzz(server, inputs, seed, handlers=handlers, endpoint=endpoint)
 
 
 def main(what: str, handlers: Part, endpoint: Part) -> int:

@@ -14,12 +14,11 @@ import argparse
 import json
 import random
 import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tests.frontends.http2_raw import (
@@ -36,10 +35,12 @@ from tests.frontends.http2_raw import (
     SETTINGS,
     STREAM,
     WINDOW_UPDATE,
+    Frame,
     fields,
     frame,
     number,
     prefixed,
+    split,
 )
 
 __all__ = ["close_under_load"]
@@ -90,8 +91,8 @@ class Connection:
         """Go on until the server hangs up."""
         try:
             while data := self._socket.recv(1 << 16):
-                self._buffer += data
-                replies = list(self._read(loaded))
+                frames, self._buffer = split(self._buffer + data)
+                replies = list(self._read(frames, loaded))
                 self._socket.sendall(b"".join([*replies, *self._more()]))
             self.is_over = True
         except TimeoutError:
@@ -99,13 +100,8 @@ class Connection:
         except OSError:  # what was on its way as it hung up
             self.is_over = True
 
-    def _read(self, loaded: threading.Semaphore) -> Iterator[bytes]:
-        while len(self._buffer) >= 9:
-            size = int.from_bytes(self._buffer[:3], "big")
-            if len(self._buffer) < 9 + size:
-                return
-            kind, flags, stream = struct.unpack(">BBI", self._buffer[3:9])
-            payload, self._buffer = self._buffer[9 : 9 + size], self._buffer[9 + size :]
+    def _read(self, frames: Sequence[Frame], loaded: threading.Semaphore) -> Iterator[bytes]:
+        for kind, flags, stream, payload in frames:
             if kind == PING and not flags & ACK:
                 yield frame(PING, ACK, 0, payload)
             elif kind == SETTINGS and not flags & ACK:

@@ -25,7 +25,7 @@ from nbtriton.frontends import Limits, serve
 from nbtriton.frontends.grpc_inference import GrpcInference, InferStream
 from nbtriton.frontends.grpc_methods import grpc_methods
 from nbtriton.frontends.service import NoControl, Service
-from tests.frontends.fuzzing import Tally, main
+from tests.frontends.fuzzing import Tally, main, scratched
 from tests.frontends.grpc_cases import CASES
 from tests.frontends.grpc_support import SERVICE, infer, tensor
 
@@ -78,11 +78,7 @@ def mutated(message: Message, dice: random.Random) -> bytes:
     data = made.SerializeToString()
     kind = dice.random()
     if kind < 0.2:
-        raw = bytearray(data)
-        for _ in range(dice.randint(1, 4)):
-            at = dice.randint(0, len(raw))
-            raw[at : at + dice.randint(0, 3)] = dice.randbytes(dice.randint(0, 3))
-        data = bytes(raw)
+        data = scratched(data, dice, dice.randint(1, 4), 3)
     elif kind < 0.22:
         data = data[: dice.randint(0, len(data))]
     elif kind < 0.24:

@@ -28,6 +28,7 @@ from nbtriton.engine import Server
 from nbtriton.frontends import serve
 from nbtriton.frontends.grpc_calls import Call
 from nbtriton.frontends.grpc_connection import Connection
+from tests.frontends.fuzzing import load_models, scratched
 from tests.frontends.grpc_support import infer, tensor
 from tests.frontends.http2_raw import (
     ACK,
@@ -55,7 +56,7 @@ from tests.frontends.http2_raw import (
 __all__ = ["fuzz_frames"]
 
 WAIT_S = 20.0
-# An instance that waits for work holds what it did last: a call and its connection for each model.
+# An instance may still be at work for a client that has gone: a call and its connection for each model.
 KEPT = 12
 BODIES = tuple(
     prefixed(message.SerializeToString())
@@ -127,10 +128,7 @@ def changed(frames: Sequence[bytes], dice: random.Random) -> bytes:
         elif kind < 0.75:
             found.insert(at, frame(dice.randrange(11), dice.randrange(256), dice.choice((0, 1, 3, 9)), dice.randbytes(dice.choice((0, 1, 4, 8, 30)))))  # fmt: skip
         else:
-            one = bytearray(found[at] or bytes(9))
-            where = dice.randrange(len(one))
-            one[where : where + dice.randint(0, 3)] = dice.randbytes(dice.randint(0, 3))
-            found[at] = bytes(one)
+            found[at] = scratched(found[at], dice, 1, 3)
     data = PREFACE + b"".join(found)
     return data[: dice.randint(0, len(data))] if dice.random() < 0.1 else data
 
@@ -216,8 +214,6 @@ def _alive() -> Counter[str]:
 
 
 def main() -> int:
-    from tests.frontends.fuzzing import load_models
-
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--conversations", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import NamedTuple, Self
 
 from nbtriton.frontends.hpack import Decoder, literal
 
@@ -35,6 +35,7 @@ __all__ = [
     "number",
     "prefixed",
     "setting",
+    "split",
 ]  # fmt: skip
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -74,12 +75,20 @@ def fields(changes: dict[bytes, bytes | None] | None = None, more: Sequence[tupl
     return b"".join(literal(*pair) for pair in [*pairs, *more])
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     kind: int
     flags: int
     stream: int
     content: bytes
+
+
+def split(data: bytes) -> tuple[list[Frame], bytes]:
+    """Return the whole frames at the front of what was read, and the rest."""
+    frames = []
+    while len(data) >= 9 and len(data) >= (end := 9 + int.from_bytes(data[:3], "big")):
+        frames.append(Frame(*struct.unpack(">BBI", data[3:9]), data[9:end]))
+        data = data[end:]
+    return frames, data
 
 
 @dataclass
@@ -159,7 +168,8 @@ class Client:
             data = b""
         self.is_over = not data
         self._buffer += data
-        for one in self._frames():
+        frames, self._buffer = split(self._buffer)
+        for one in frames:
             self.frames.append(one)
             answer = self.answers.setdefault(one.stream, Answer())
             if one.kind == HEADERS:
@@ -172,12 +182,3 @@ class Client:
                 answer.sizes.append(len(one.content))
             elif one.kind == RST_STREAM:
                 answer.reset = int.from_bytes(one.content, "big")
-
-    def _frames(self) -> Iterator[Frame]:
-        while len(self._buffer) >= 9:
-            size = int.from_bytes(self._buffer[:3], "big")
-            if len(self._buffer) < 9 + size:
-                return
-            kind, flags, stream = struct.unpack(">BBI", self._buffer[3:9])
-            content, self._buffer = self._buffer[9 : 9 + size], self._buffer[9 + size :]
-            yield Frame(kind, flags, stream, content)

@@ -23,7 +23,7 @@ from nbtriton.frontends.exchange import Exchange, Head, Reply
 from nbtriton.frontends.handlers import Handlers
 from nbtriton.frontends.service import NoControl, Service
 from tests.frontends.cases import CASES, Case
-from tests.frontends.fuzzing import Tally, main
+from tests.frontends.fuzzing import Tally, main, scratched
 from tests.frontends.raw import Client
 
 __all__ = ["fuzz_endpoint", "fuzz_handlers", "mutated"]
@@ -76,7 +76,7 @@ def mutated(case: Case, dice: random.Random) -> tuple[bytes, dict[bytes, bytes]]
                 document = _changed(document, dice)
             text = json.dumps(document).encode("utf-8", "surrogatepass")
     if kind == 0 or dice.random() < 0.1:
-        text = _scratched(text, dice, dice.randint(1, 4), 3)
+        text = scratched(text, dice, dice.randint(1, 4), 3)
     if blob and dice.random() < 0.5:
         blob = dice.choice([blob[:-1], blob + b"\0", struct.pack("<I", dice.getrandbits(32)) + blob[4:]])  # fmt: skip
     if length is not None:
@@ -105,15 +105,6 @@ def _changed(value: Any, dice: random.Random) -> Any:
         at = dice.randrange(len(value))
         return [*value[:at], _changed(value[at], dice), *value[at + 1 :]]
     return dice.choice(_ODD)
-
-
-def _scratched(data: bytes, dice: random.Random, times: int, most: int) -> bytes:
-    """Change up to so many bytes in so many places."""
-    raw = bytearray(data)
-    for _ in range(times):
-        at = dice.randint(0, len(raw))
-        raw[at : at + dice.randint(0, most)] = dice.randbytes(dice.randint(0, most))
-    return bytes(raw)
 
 
 # -- the handlers ------------------------------------------------------------------------------------
@@ -213,7 +204,7 @@ def _request(dice: random.Random) -> bytes:
         *(name + b": " + value for name, value in headers.items()),
     ]
     data = b"\r\n".join(lines) + b"\r\n\r\n" + body
-    return _scratched(data, dice, dice.randint(1, 5), 2)
+    return scratched(data, dice, dice.randint(1, 5), 2)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 from pathlib import Path
 
 import pytest
@@ -11,16 +9,10 @@ import pytest
 pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
 pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
 
-from nbtriton.engine import Server
-from tests.frontends.fuzzing import fuzz, load_models
+from tests.frontends.fuzzing import short_run
 from tests.frontends.grpc_fuzz import fuzz_endpoint, fuzz_handlers
-
-INPUTS = int(os.environ.get("NBTRITON_FUZZ", "20000"))
 
 
 @pytest.mark.timeout(3600)
 def test_every_message_has_an_answer(tmp_path: Path) -> None:
-    with Server(gpus=()) as server:
-        load_models(server, tmp_path)
-        seed = random.SystemRandom().getrandbits(32)
-        fuzz(server, INPUTS, seed, handlers=fuzz_handlers, endpoint=fuzz_endpoint)
+    short_run(tmp_path, fuzz_handlers, fuzz_endpoint)
