@@ -1,8 +1,8 @@
 """The compiled build: a build hook that puts the hot core into the wheel as C extensions (mypyc).
 
 Where there is a C compiler and Python's headers ``pip install .`` compiles, otherwise, and always on
-free-threaded Python, the wheel is pure Python and works the same. ``NBTRITON_COMPILED=1`` insists, ``NBTRITON_COMPILED=0`` leaves it.
-An editable installation is never compiled: it must follow its sources. Everything is made in a
+free-threaded Python, the wheel is pure Python and works the same. ``NBTRITON_COMPILED=1`` insists,
+``NBTRITON_COMPILED=0`` leaves it. An editable installation is never compiled: it must follow its sources. Everything is made in a
 folder of its own, so that no ``.so`` is left beside the sources, where it would be imported in
 their place.
 """
@@ -31,6 +31,9 @@ MYPY_FLAGS = (
     "--follow-imports=silent",
 )
 
+# The core's own functions call each other directly and in line, not through the table that lets
+# others take their place: 6% of an ensemble's step.
+C_FLAGS = "" if sys.platform == "win32" else "-fvisibility=hidden"
 
 VARIABLE = "NBTRITON_COMPILED"
 
@@ -81,7 +84,11 @@ class CompiledCore(BuildHookInterface[Any]):
         done = subprocess.run(
             [sys.executable, "-m", "mypyc", *MYPY_FLAGS, *self.config["modules"]],
             cwd=folder,
-            env={**os.environ, "MYPYC_DEBUG_LEVEL": "0"},
+            env={
+                **os.environ,
+                "MYPYC_DEBUG_LEVEL": "0",
+                "CFLAGS": f"{C_FLAGS} {os.environ.get('CFLAGS', '')}",
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
