@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # Jupyter refuses to run as root unless told; in a container one often is.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # As `python -m bench --list` has them.
-BENCHES := kernel ensemble bls compiled large http grpc strings torch batching scale import memory others threads
+BENCHES := kernel ensemble bls compiled large http grpc strings torch batching scale import memory others threads interpreters
 INPUTS := pyproject.toml constraints.txt scripts/environment.py
 
 export PYTHONUNBUFFERED := 1
@@ -24,7 +24,7 @@ help:
 	@echo "make test    style, types, layers and the whole test suite"
 	@echo "make bench   what everything costs, beside the real server or a bare loop; one of them:"
 	@echo "             make $(BENCHES:%=bench-%) bench-stages"
-	@echo "             (BENCH_FLAGS=\"--rounds 9 --short\"; CORE=compiled for the compiled build)"
+	@echo "             (BENCH_FLAGS=\"--rounds 9 --short\"; CORE=python for pure Python)"
 	@echo "             make bench-history shows the past, make bench-page writes docs/performance.md"
 	@echo "make compiled"
 	@echo "             the hot core as C extensions in build/compiled: its tests and its figures"
@@ -68,8 +68,9 @@ test: $(VENV)/.test $(VENV)/.browser
 
 bench: $(BENCHES:%=bench-%) bench-stages
 
-# As an editable installation has it, or as the compiled build has it: CORE=compiled.
-CORE ?= python
+# As `pip install` has it: compiled where there is a C compiler. CORE=python measures pure Python, as an
+# editable installation has it.
+CORE ?= $(if $(shell command -v $${CC:-cc}),compiled,python)
 $(BENCHES:%=bench-%): bench-%: $(VENV)/.test $(if $(filter compiled,$(CORE)),build/compiled)
 	@PYTHONPATH=$(if $(filter compiled,$(CORE)),build/compiled) $(BIN)/python -m bench $* $(BENCH_FLAGS)
 
@@ -83,8 +84,7 @@ bench-history: $(VENV)/.test
 bench-page: $(VENV)/.test
 	@$(BIN)/python -m bench.page
 
-# Needs a C compiler and Python's headers. What runs with PYTHONPATH=build/compiled runs compiled:
-# `make bench-kernel CORE=compiled` measures what `pip install` installs where it can compile.
+# Needs a C compiler and Python's headers. What runs with PYTHONPATH=build/compiled runs compiled.
 COMPILED := $(CURDIR)/build/compiled
 build/compiled: $(VENV)/.test pyproject.toml scripts/compiled.py $(shell find src -name '*.py')
 	@$(BIN)/python scripts/compiled.py

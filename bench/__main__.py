@@ -31,6 +31,7 @@ BENCHES = {
     "memory": "memory",
     "others": "others",
     "threads": "threads",
+    "interpreters": "interpreters",
 }
 
 

@@ -17,7 +17,7 @@ from bench import machine
 from bench.figures import Figure, Measure, Missing, Sides, value_at_most
 from bench.session import Session
 
-__all__ = ["BUILD", "FIGURES"]
+__all__ = ["FIGURES", "measured"]
 
 BUILD = machine.ROOT / "build" / "compiled"
 PROGRAM = """
@@ -62,18 +62,29 @@ print({
 """
 
 
-def measured(session: Session, build: str, sources: Path, what: str) -> Measure:
-    """Return a measurement in a process that imports nbtriton from there."""
+def measured(session: Session, python: Path, build: str, what: str) -> Measure:
+    """Return a measurement of a build in a process of that interpreter.
+
+    Raises
+    ------
+    Missing
+        There is no compiled build.
+    """
+    sources = {"compiled": BUILD, "pure": machine.ROOT / "src"}[build]
+    if not sources.exists():
+        raise Missing(
+            f"there is no compiled build in {BUILD.relative_to(machine.ROOT)}: make compiled"
+        )
 
     def measure() -> float:
         path = os.pathsep.join([str(sources), str(machine.ROOT)])
         window_ms = str(session.interval_ms * 3)
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, build, what, window_ms],
+            [python, "-c", PROGRAM, build, what, window_ms],
             env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode:
-            raise Missing(f"the {build} build failed: {done.stderr.strip()[-300:]}")
+            raise Missing(f"{python} failed: {done.stderr.strip()[-300:]}")
         return float(done.stdout)
 
     return measure
@@ -82,13 +93,9 @@ def measured(session: Session, build: str, sources: Path, what: str) -> Measure:
 def both(what: str) -> Callable[[Session], AbstractContextManager[Sides]]:
     @contextmanager
     def sides(session: Session) -> Iterator[Sides]:
-        if not BUILD.exists():
-            raise Missing(
-                f"there is no compiled build in {BUILD.relative_to(machine.ROOT)}: make compiled"
-            )
+        python = Path(sys.executable)
         yield Sides(
-            measured(session, "compiled", BUILD, what),
-            measured(session, "pure", machine.ROOT / "src", what),
+            measured(session, python, "compiled", what), measured(session, python, "pure", what)
         )
 
     return sides

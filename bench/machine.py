@@ -13,7 +13,7 @@ from pathlib import Path
 import nbtriton
 from nbtriton.scheduling import batcher
 
-__all__ = ["ROOT", "commit", "compiled", "cpu", "machine"]
+__all__ = ["ROOT", "commit", "compiled", "cpu", "machine", "python"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("numpy", "torch", "grpcio", "httptools", "uvloop", "ipython")
@@ -45,19 +45,24 @@ def compiled() -> bool:
     return not str(batcher.__file__).endswith(".py")
 
 
+def python() -> str:
+    """Return the interpreter's version and kind."""
+    locked = getattr(sys, "_is_gil_enabled", lambda: True)()
+    return platform.python_version() + ("" if locked else " free-threaded")
+
+
 def machine() -> dict[str, object]:
     """Return the machine, its load and the versions that matter."""
     versions = {}
     for package in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-    locked = getattr(sys, "_is_gil_enabled", lambda: True)()
     return {
         "cpu": cpu(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "load_average": round(os.getloadavg()[0], 2),
         "system": platform.platform(),
-        "python": platform.python_version() + ("" if locked else " free-threaded"),
+        "python": python(),
         "nbtriton": nbtriton.__version__,
         "compiled": compiled(),
         "commit": commit(),

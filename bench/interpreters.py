@@ -1,0 +1,72 @@
+"""The same compiled core on another Python: much of what is left is Python's own.
+
+How Python was built counts: distributions, containers and conda train their compiler on a profile
+(``--enable-optimizations``), pyenv does not unless it is told to. ``$NBTRITON_OTHER_PYTHON`` names
+the other interpreter, of the same version as this one; else the system's is taken.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from pathlib import Path
+
+from bench import machine
+from bench.compiled import measured
+from bench.environments import environment
+from bench.figures import Figure, Missing, Sides
+from bench.session import Session
+from bench.threads import INSTALLS
+
+__all__ = ["FIGURES"]
+
+SYSTEM = Path("/usr/bin/python3")
+TELL = "import platform; print(platform.python_version())"
+
+
+@cache
+def other() -> tuple[Path, str]:
+    """Return the python of an environment of the other interpreter, and what it is."""
+    named = os.environ.get("NBTRITON_OTHER_PYTHON")
+    found = Path(named) if named else SYSTEM
+    here = Path(sys.executable).resolve()
+    if not found.exists() or found.resolve() == here:
+        raise Missing(
+            f"there is no Python but {here}: NBTRITON_OTHER_PYTHON may name another interpreter"
+        )
+    told = subprocess.run([found, "-c", TELL], capture_output=True, text=True, check=True)
+    version = told.stdout.strip()
+    if version.split(".")[:2] != platform.python_version().split(".")[:2]:
+        raise Missing(f"{found} is Python {version}, the compiled build is for {machine.python()}")
+    return environment("other-python", found, *INSTALLS), f"{found}, Python {version}"
+
+
+def both(what: str) -> Callable[[Session], AbstractContextManager[Sides]]:
+    @contextmanager
+    def sides(session: Session) -> Iterator[Sides]:
+        python, words = other()
+        yield Sides(
+            measured(session, python, "compiled", what),
+            measured(session, Path(sys.executable), "compiled", what),
+            f"the other is {words}",
+        )
+
+    return sides
+
+
+FIGURES = tuple(
+    Figure(
+        f"interpreters.{what}", f"{words}: processor time", "us", "lower", "this Python", (),
+        both(what), first="the other Python",
+    )
+    for what, words in (
+        ("request", "one request, no-op python model"),
+        ("step", "each further ensemble step"),
+        ("call", "a call from model to model (BLS)"),
+    )
+)  # fmt: skip
