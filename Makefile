@@ -62,17 +62,20 @@ demo: $(VENV)/.demo
 lab: $(VENV)/.lab
 	$(BIN)/jupyter lab --notebook-dir=notebooks $(AS_ROOT) $(LAB_FLAGS)
 
+# As `pip install` has it: compiled where that can be, else the reason is told. CORE=python is pure Python, as
+# an editable installation has it.
+CORE ?= compiled
+WITH_CORE = core=; if [ $(CORE) = compiled ] && $(BIN)/python scripts/compiled.py; then \
+	$(MAKE) --no-print-directory build/compiled || exit 1; core=build/compiled; fi;
+
 test: $(VENV)/.test $(VENV)/.browser
 	@$(BIN)/python -m nbtriton.repository.reference || echo "The tests against the real server will skip."
-	@NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" sh scripts/test.sh $(BIN) $(PYTEST_FLAGS)
+	@$(WITH_CORE) NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" sh scripts/test.sh $(BIN) "$$core" $(PYTEST_FLAGS)
 
 bench: $(BENCHES:%=bench-%) bench-stages
 
-# As `pip install` has it: compiled where there is a C compiler. CORE=python measures pure Python, as an
-# editable installation has it.
-CORE ?= $(if $(shell command -v $${CC:-cc}),compiled,python)
-$(BENCHES:%=bench-%): bench-%: $(VENV)/.test $(if $(filter compiled,$(CORE)),build/compiled)
-	@PYTHONPATH=$(if $(filter compiled,$(CORE)),build/compiled) $(BIN)/python -m bench $* $(BENCH_FLAGS)
+$(BENCHES:%=bench-%): bench-%: $(VENV)/.test
+	@$(WITH_CORE) PYTHONPATH=$$core $(BIN)/python -m bench $* $(BENCH_FLAGS)
 
 bench-stages: $(VENV)/.test
 	@$(BIN)/python -m bench.stages
@@ -85,23 +88,21 @@ bench-page: $(VENV)/.test
 	@$(BIN)/python -m bench.page
 
 # Needs a C compiler and Python's headers. What runs with PYTHONPATH=build/compiled runs compiled.
-COMPILED := $(CURDIR)/build/compiled
 build/compiled: $(VENV)/.test pyproject.toml scripts/compiled.py $(shell find src -name '*.py')
 	@$(BIN)/python scripts/compiled.py
 	@rm -rf $@
 	@echo "Compiling the hot core: a minute or two of a processor"
-	@NBTRITON_COMPILED=1 PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install \
-		--quiet --disable-pip-version-check --no-deps --target $@ .
+	@NBTRITON_COMPILED=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--no-build-isolation --no-deps --target $@ .
+	@PYTHONPATH=$@ $(BIN)/python -c "from nbtriton.scheduling import batcher as b; \
+		assert '/$@/' in b.__file__ and b.__file__.endswith('.so'), b.__file__"
 	@touch $@
 
 # Counts the calls of a method by a subclass, which a compiled class cannot have.
 COUNTS_CALLS := tests/scheduling/test_queue_policy.py::test_a_batch_costs_the_same_however_many_wait
 compiled: build/compiled
 	@$(BIN)/python -m bench compiled $(BENCH_FLAGS)
-	@PYTHONPATH=$(COMPILED) $(BIN)/python -c "from nbtriton.scheduling import batcher as b; \
-		assert b.__file__.startswith('$(COMPILED)') and b.__file__.endswith('.so'), b.__file__; \
-		print('Testing', b.__file__)"
-	@PYTHONPATH=$(COMPILED) $(BIN)/python -m pytest -q tests/engine tests/scheduling tests/backends \
+	@PYTHONPATH=build/compiled $(BIN)/python -m pytest -q tests/engine tests/scheduling tests/backends \
 		--deselect $(COUNTS_CALLS) $(PYTEST_FLAGS)
 
 examples: $(VENV)/.test

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Every check, even after one has failed; pytest last, so that its closing line ends the run.
-# usage: scripts/test.sh BIN [pytest flags]
+# usage: scripts/test.sh BIN COMPILED [pytest flags]; COMPILED is a compiled build, or empty
 bin=$1
-shift
+compiled=$2
+shift 2
 failed=
 
 step() {
@@ -16,6 +17,10 @@ step style "$bin/ruff" check --quiet .
 step format "$bin/ruff" format --check --quiet .
 step types "$bin/mypy"
 step layers "$bin/lint-imports" --no-cache --no-logo
+if [ -n "$compiled" ]; then
+    # What `pip install` installs here; all that follows is about the sources in pure Python.
+    step compiled env PYTHONPATH="$compiled" "$bin/python" -m pytest -q tests/engine
+fi
 step pytest "$bin/python" -m pytest "$@"
 
 if [ -n "$failed" ]; then

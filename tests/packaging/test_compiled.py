@@ -6,7 +6,6 @@ import ast
 import importlib
 import inspect
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -24,14 +23,6 @@ SOURCES = ROOT / "src"
 HOOK = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"][
     "wheel"
 ]["hooks"]["custom"]
-# As mypycify does it before it calls a C compiler: types, mypyc's own rules, and the C text.
-TO_C = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from compiled import MYPY_FLAGS
-from mypyc.build import mypycify
-mypycify([*MYPY_FLAGS, *sys.argv[2:]], target_dir="c")
-"""
 
 
 def module(path: Path) -> str:
@@ -93,17 +84,6 @@ def test_no_compiled_class_has_a_base_in_c():
         if base is not object and not issubclass(found, (tuple, Enum))
     }
     assert {base for _, base in bases} <= {Exception, BaseException}, bases
-
-
-@pytest.mark.slow
-def test_mypyc_takes_the_listed_modules(tmp_path: Path):
-    shutil.copytree(SOURCES / "nbtriton", tmp_path / "nbtriton")
-    done = subprocess.run(
-        [sys.executable, "-c", TO_C, str(ROOT / "scripts"), *HOOK["modules"]],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert list(tmp_path.glob("c/**/*.c"))
 
 
 @pytest.mark.parametrize(("version", "wanted"), [("editable", "1"), ("standard", "0")])
