@@ -7,8 +7,7 @@ import queue
 import threading
 from _thread import get_ident
 from collections.abc import Callable, Sequence
-from contextvars import Token
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response
 from nbtriton.engine.answering import answering
@@ -28,6 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["Instance"]
 
 _log = logging.getLogger("nbtriton.engine")
+
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_answering: Final = answering
+_executing: Final = executing
+_shield: Final = shield
+_thread_id: Final = get_ident
+_MAIN_THREAD: Final = MAIN_THREAD
 
 
 class Instance:
@@ -50,7 +56,7 @@ class Instance:
         self._inbox: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self._created = threading.Event()
         self._error: BaseException | None = None
-        self.running: Sequence[InferenceRequest] = ()
+        self.running: tuple[InferenceRequest, ...] = ()
         self.decoupled = owner.interface.decoupled
         self._home = 0  # its own thread
         self.thread = 0  # where it executes now, or did last
@@ -58,7 +64,8 @@ class Instance:
         self._executions = 0
         self._busy_ns = 0
         self._model: BackendInstance | None = None
-        self._called = (self,)  # who is executing, where no other model's code called it
+        # Who is executing, where no other model's code called it.
+        self._called: tuple[Instance, ...] = (self,)
         self._worker = threading.Thread(
             target=self._live, name=f"nbtriton-{context.name}", daemon=True
         )
@@ -105,10 +112,13 @@ class Instance:
         requests have been answered and the instance is free again.
         """
         assert self._model is not None
-        requests: Sequence[InferenceRequest] = run.tickets  # type: ignore[assignment]
+        requests: tuple[InferenceRequest, ...] = run.tickets  # type: ignore[assignment]
         self._batch_size = run.size
         self.running = requests
-        execution = Execution(run.size)
+        # (One alone in a third of the time.)
+        one = requests[0]
+        numbers = (one.number,) if len(requests) == 1 else tuple([r.number for r in requests])
+        execution = Execution(run.size, self.name, numbers, run.reason)
         for request in requests:
             request.execution = execution
         error: TritonError | None = None
@@ -134,40 +144,38 @@ class Instance:
             error = InternalError(f"the execution of '{self.name}' was interrupted")
             raise
         finally:
-            self._settle(run, requests, responses, error, execution)
+            self._settle(requests, responses, error, execution)
 
     def _call(
         self, batch: Sequence[InferenceRequest], execution: Execution
     ) -> Sequence[Response | None] | None:
         """Run the user's code: it can be interrupted, ours cannot."""
         assert self._model is not None
-        self.thread = thread = get_ident()
+        self.thread = thread = _thread_id()
         root = batch[0].parent or batch[0]
         home = root.home
         # What follows from a response that the code sends early cannot wait for its return.
         root.home = 0
-        token = executing.set(self._called)
-        if token.old_value is not Token.MISSING and token.old_value:
-            executing.set((*token.old_value, self))
+        callers = _executing.get()
+        token = _executing.set((*callers, self) if callers else self._called)
         try:
-            if thread != MAIN_THREAD:
+            if thread != _MAIN_THREAD:
                 return self._model.execute(batch, execution)
-            depth = shield.depth
+            depth = _shield.depth
             try:
-                shield.depth = 0
-                if shield.pending:
-                    shield.flush()
+                _shield.depth = 0
+                if _shield.pending:
+                    _shield.flush()
                 return self._model.execute(batch, execution)
             finally:
-                shield.depth = depth
+                _shield.depth = depth
         finally:
-            executing.reset(token)
+            _executing.reset(token)
             root.home = home
 
     def _settle(
         self,
-        run: Run,
-        requests: Sequence[InferenceRequest],
+        requests: tuple[InferenceRequest, ...],
         responses: Sequence[Response | None] | None,
         error: TritonError | None,
         execution: Execution,
@@ -188,26 +196,24 @@ class Instance:
                 request.trace.executed(request)
         count = len(requests)
         books = owner.statistics
-        times = execution.times()
+        size = execution.batch_size
+        input_ns, infer_ns, output_ns = execution.times()
         if error is None:
-            books.execution(run.size, *times, count, inferences, total, queued)
+            books.execution(size, input_ns, infer_ns, output_ns, count, inferences, total, queued)
             if books.summaries is not None:
                 for request in requests:
                     books.summaries.executed(
-                        end - request.start_ns, start - request.enqueued_ns, *times
-                    )
+                        end - request.start_ns, start - request.enqueued_ns,
+                        input_ns, infer_ns, output_ns,
+                    )  # fmt: skip
         else:
-            books.execution(run.size, *times)
+            books.execution(size, input_ns, infer_ns, output_ns)
             books.failure(count, total, "BACKEND")
         self._executions += 1
         self._busy_ns += end - start
-        owner.recent.append(
-            (
-                self.name,
-                (requests[0].number,) if count == 1 else tuple([r.number for r in requests]),
-                run.size, run.reason, start - oldest, start, end, error is not None,
-            )
-        )  # fmt: skip
+        execution.queue_ns = start - oldest
+        execution.failed = error is not None
+        owner.recent.append(execution)
         self._batch_size = 0
         self.running = ()
         # On the direct path it is idle before it answers: what follows from the answer, such as the
@@ -215,16 +221,16 @@ class Instance:
         # kept; and a thread of its own is not idle while it answers.)
         early = self.thread != self._home and owner.sequences is None
         again = owner.free(self._index, requests) if early else 0
-        outer = answering.owed
+        outer = _answering.owed
         # A single answer has nothing to be gathered with.
         owed = Owed() if count > 1 else None
         if owed is not outer:
-            answering.owed = owed
+            _answering.owed = owed
         try:
             self._answer(requests, responses, error)
         finally:
             if owed is not outer:
-                answering.owed = outer
+                _answering.owed = outer
             if not early:
                 again = owner.free(self._index, requests)
             if not self.decoupled:
@@ -234,7 +240,7 @@ class Instance:
 
     def _answer(
         self,
-        requests: Sequence[InferenceRequest],
+        requests: tuple[InferenceRequest, ...],
         responses: Sequence[Response | None] | None,
         error: TritonError | None,
     ) -> None:
@@ -244,7 +250,7 @@ class Instance:
             return
         if responses is None:  # decoupled: the model sends on its own, perhaps for long
             return
-        for request, response in zip(requests, responses, strict=True):
+        for request, response in zip(requests, responses):  # noqa: B905 - as many, 2% of a step less
             # None: sent already, to be sent later from another thread, or to be run again.
             if response is not None and request.claim():
                 self._owner.deliver(request, response, final=True)

@@ -24,7 +24,7 @@ from typing import Any
 
 __all__ = ["MAIN_THREAD", "shield", "wait_in_slices"]
 
-MAIN_THREAD = threading.main_thread().ident
+MAIN_THREAD: int = threading.main_thread().ident or 0
 
 # CPython looks for signals between bytecodes: one that comes when the main thread has lost the GIL
 # just before a blocking call is seen only when that call returns (1 in 400 where threads compete).

@@ -434,7 +434,7 @@ class Batcher:
         self._in_payloads -= len(payload.tickets)
         for ticket in payload.tickets:
             ticket.where = Where.RUNNING
-        return Run(self._idle.pop(), payload.tickets, payload.size, payload.reason)
+        return Run(self._idle.pop(), tuple(payload.tickets), payload.size, payload.reason)
 
     def _merge(self, now: int, payload: _Payload) -> None:
         while payload.mergeable and self._ready:

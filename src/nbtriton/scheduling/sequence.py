@@ -482,7 +482,7 @@ class SequenceBatcher:
         key = ready[0][1].waiting[0].shape_key
         # A row of another shape is padded now and tried again with the next batch (DI-5).
         taken = [(slot, s) for slot, s in ready if s.waiting[0].shape_key == key]
-        tickets = [self._take(sequence) for _, sequence in taken]
+        tickets = tuple([self._take(sequence) for _, sequence in taken])
         for ticket in tickets:
             ticket.where = Where.RUNNING
         self._idle.discard(instance)

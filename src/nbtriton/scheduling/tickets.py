@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -101,7 +101,7 @@ class Run:
     Attributes
     ----------
     instance : int
-    tickets : sequence of Ticket
+    tickets : tuple of Ticket
     size : int
         Of the batch, in rows.
     reason : str
@@ -119,7 +119,7 @@ class Run:
     def __init__(
         self,
         instance: int,
-        tickets: Sequence[Ticket],
+        tickets: tuple[Ticket, ...],
         size: int,
         reason: str,
         rows: tuple[int, ...] = (),
