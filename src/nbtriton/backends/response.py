@@ -37,7 +37,9 @@ class Response:
         error: TritonError | None = None,
         parameters: Mapping[str, bool | int | str] | None = None,
     ) -> None:
-        self.outputs: Mapping[str, Array] = {} if outputs is None else outputs
+        self.outputs: dict[str, Array] = (
+            outputs if isinstance(outputs, dict) else {} if outputs is None else dict(outputs)
+        )
         self.error = error
         self.parameters: Mapping[str, bool | int | str] = {} if parameters is None else parameters
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Hashable, Mapping
 from operator import index
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
 import numpy as np
 
 from nbtriton.config import ModelConfig, input_specs, output_specs
-from nbtriton.engine.request import InferenceRequest, ResponseCallback
+from nbtriton.engine.request import InferenceRequest
 from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.tensors import (
     Array,
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Interface"]
 
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_ndarray: Final = np.ndarray
+
 _SHAPE_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
     "prepended to each input shape. If you want to specify the full shape including the batch dim "
@@ -38,7 +41,7 @@ _SHAPE_NOTE = (
     "docs for more info on max_batch_size."
 )
 # Of one input, kept as known to be good; 1,000 lengths of text would be some 200 kB.
-_KNOWN_SHAPES = 1000
+_KNOWN_SHAPES: Final = 1000
 
 
 class _InputRule:
@@ -126,7 +129,6 @@ class Interface:
         correlation_id: SupportsIndex | str = 0,
         flags: SupportsIndex = 0,
         parameters: Mapping[str, bool | int | str] | None = None,
-        on_response: ResponseCallback | None = None,
         parent: InferenceRequest | None = None,
     ) -> InferenceRequest:
         """Check a request and make it.
@@ -150,23 +152,28 @@ class Interface:
             if not requested <= self._all_outputs:
                 self._refuse_output(outputs)
         rules = self._rules
-        if inputs.keys() != rules.keys():
-            self._check_names(inputs, request_id)
         # What one step of an ensemble hands to the next belongs to nobody else: taken as it is.
-        arrays = inputs if parent is not None and isinstance(inputs, dict) else dict(inputs)
+        arrays: dict[str, Any] = (
+            inputs if parent is not None and isinstance(inputs, dict) else dict(inputs)
+        )
+        usual = len(arrays) == len(rules)
+        for name in arrays:
+            usual = usual and name in rules
+        if not usual:
+            self._check_names(arrays, request_id)
         kind = "numpy"
         batching = self.max_batch_size > 0
         batch_size = 0
         first = True
         key: list[Hashable] = []
-        for name, given in inputs.items():
+        for name, given in arrays.items():
             rule = rules[name]
             value: Array = given
-            if type(given) is not np.ndarray or given.dtype != rule.dtype:
+            if type(given) is not _ndarray or given.dtype != rule.dtype:
                 value = self._look_closer(rule, given, request_id)
                 if kind == "numpy":
                     kind = kind_of(value)
-            shape = value.shape
+            shape: tuple[int, ...] = value.shape
             if batching and (not shape or (not first and shape[0] != batch_size)):
                 self._refuse_batch(name, shape, batch_size, request_id)
             first = False
@@ -204,12 +211,11 @@ class Interface:
             kind,
             tuple(sorted(key, key=str)) if key else None,
             self._priority(index(priority)) if self._priority_levels else 0,
-            index(timeout_us),
+            timeout_us if isinstance(timeout_us, int) else index(timeout_us),
             request_id,
-            correlation_id if isinstance(correlation_id, str) else index(correlation_id),
-            index(flags),
+            correlation_id if isinstance(correlation_id, (int, str)) else index(correlation_id),
+            flags if isinstance(flags, int) else index(flags),
             parameters,
-            on_response,
             parent,
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from itertools import chain
-from typing import NamedTuple
 
 from nbtriton.engine.admission import Interface
 from nbtriton.engine.runtime import Runtime
@@ -14,16 +13,28 @@ from nbtriton.scheduling import EnsemblePlan
 __all__ = ["Crew"]
 
 
-class Feed(NamedTuple):
-    """An input of a step."""
+class Feed:
+    """An input of a step.
 
-    name: str
-    tensor: str  # of the ensemble
-    # Of the model's input, where the tensor comes from a model that batches and this one does not,
-    # or the other way round (E9); None where it can be taken as it is.
-    dims: tuple[int, ...] | None
-    # Another step or the caller gets the tensor too: this one must not change it.
-    shared: bool
+    Attributes
+    ----------
+    name : str
+    tensor : str
+        Of the ensemble.
+    dims : tuple of int or None
+        Of the model's input, where the tensor comes from a model that batches and this one does
+        not, or the other way round (E9); None where it can be taken as it is.
+    shared : bool
+        Another step or the caller gets the tensor too: this one must not change it.
+    """
+
+    __slots__ = ("dims", "name", "shared", "tensor")
+
+    def __init__(self, name: str, tensor: str, dims: tuple[int, ...] | None, shared: bool) -> None:
+        self.name = name
+        self.tensor = tensor
+        self.dims = dims
+        self.shared = shared
 
 
 class Crew:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from time import monotonic_ns
 
 from nbtriton.config import ModelConfig
 from nbtriton.engine.answering import answering
 from nbtriton.engine.crew import Crew
 from nbtriton.engine.flight import Flight, placed
 from nbtriton.engine.inflight import StepGate
+from nbtriton.engine.now import now_ns
 from nbtriton.engine.owed import Owed
 from nbtriton.engine.request import InferenceRequest
 from nbtriton.engine.runtime import Runtime
@@ -58,7 +58,7 @@ class EnsembleRuntime(Runtime):
             crew.flights += 1
             flight = Flight(self, crew, request)
             self._flights.add(flight)
-        request.enqueued_ns = monotonic_ns()
+        request.enqueued_ns = now_ns()
         flight.begin()
         return True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nbtriton.engine.now import now_ns
 
-__all__ = ["Execution"]
+__all__ = ["Execution", "StepTimes"]
 
 
 class Execution:
@@ -72,3 +72,22 @@ class Execution:
         infer_start = self.infer_start_ns or end
         infer_end = self.infer_end_ns or end
         return infer_start - self.start_ns, infer_end - infer_start, end - infer_end
+
+
+class StepTimes:
+    """What the steps of an ensemble's request took: sums in nanoseconds (T4)."""
+
+    __slots__ = ("infer_ns", "input_ns", "output_ns", "queue_ns")
+
+    def __init__(self) -> None:
+        self.queue_ns = 0
+        self.input_ns = 0
+        self.infer_ns = 0
+        self.output_ns = 0
+
+    def add(self, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+        """Add those of one more step."""
+        self.queue_ns += queue_ns
+        self.input_ns += input_ns
+        self.infer_ns += infer_ns
+        self.output_ns += output_ns

@@ -8,12 +8,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nbtriton.backends.base import Response
 from nbtriton.engine.answering import answering
 from nbtriton.engine.crew import Crew
+from nbtriton.engine.execution import StepTimes
+from nbtriton.engine.now import now_ns
 from nbtriton.engine.request import BARE_FINAL, InferenceRequest
 from nbtriton.engine.runtime import Runtime
 from nbtriton.errors import (
@@ -33,6 +34,9 @@ __all__ = ["Flight", "placed"]
 
 _log = logging.getLogger("nbtriton.engine")
 
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_answering: Final = answering
+
 # Sequence id and flags.
 _Mark = tuple[int | str, int]
 # A step to start, in which iteration, its inputs, and its mark if it is not the request's own.
@@ -47,8 +51,8 @@ class Flight:
     """
 
     __slots__ = (
-        "_lock", "_marks", "_outbox", "_running", "_sums", "_waves", "crew", "ensemble", "request",
-        "run",
+        "_lock", "_marks", "_outbox", "_running", "_times", "_waves", "crew", "ensemble",
+        "request", "run",
     )  # fmt: skip
 
     def __init__(self, ensemble: EnsembleRuntime, crew: Crew, request: InferenceRequest) -> None:
@@ -61,10 +65,9 @@ class Flight:
         # Sequence id and flags of the tensors whose step changed them, by iteration (E6).
         self._marks: dict[int, dict[str, _Mark]] | None = None
         self._lock = threading.Lock()
-        # The steps that are in flight, each with its number and iteration.
-        self._running: dict[InferenceRequest, tuple[int, int]] = {}
-        # queue, compute_input, compute_infer, compute_output: sums over the steps (T4)
-        self._sums = (0, 0, 0, 0)
+        # The steps that are in flight.
+        self._running: set[InferenceRequest] = set()
+        self._times = StepTimes()
         self._outbox = _Outbox() if ensemble.interface.decoupled else None
 
     def begin(self) -> None:
@@ -87,28 +90,29 @@ class Flight:
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def _ready(self, starts: Sequence[Start], iteration: int) -> list[_Ready]:
+    def _ready(self, starts: tuple[Start, ...], iteration: int) -> list[_Ready]:
         """Take the inputs of the steps to start; only then may others be let go."""
         crew = self.crew
         wave = self._waves[iteration]
         marks = self._marks.get(iteration) if self._marks is not None else None
         ready: list[_Ready] = []
-        for step, _ in starts:
+        for start in starts:
+            step = start.step
             feeds = crew.feeds[step]
             inputs: dict[str, Array] = {}
-            for name, tensor, dims, shared in feeds:
-                value = wave.get(tensor)
+            for feed in feeds:
+                value = wave.get(feed.tensor)
                 if value is None:  # an omitted optional input, or an output not made (E10, E11)
                     continue
-                if dims is not None:
-                    value = _adapt(value, dims, to_batching=crew.batching[step])
-                inputs[name] = read_only(value) if shared else value
+                if feed.dims is not None:
+                    value = _adapt(value, feed.dims, to_batching=crew.batching[step])
+                inputs[feed.name] = read_only(value) if feed.shared else value
             mark = None
             if marks is not None:
                 mark = next((marks[feed.tensor] for feed in feeds if feed.tensor in marks), None)
             ready.append((step, iteration, inputs, mark))
-        for _, release in starts:
-            for tensor in release:
+        for start in starts:
+            for tensor in start.release:
                 wave.pop(tensor, None)
         return ready
 
@@ -132,7 +136,9 @@ class Flight:
     ) -> None:
         runtime = self.crew.runtimes[step]
         request = self.request
-        correlation_id, flags = mark or (request.correlation_id, request.flags)
+        correlation_id, flags = request.correlation_id, request.flags
+        if mark is not None:
+            correlation_id, flags = mark
         try:
             if self.ensemble.gates and self.run.failed:  # while it waited for its place
                 raise CancelledError("the ensemble's request failed")
@@ -145,7 +151,6 @@ class Flight:
                 correlation_id,
                 flags,
                 request.parameters,
-                self._responded,
                 request.parent or request,
             )  # E5
         except Exception as error:
@@ -153,12 +158,15 @@ class Flight:
             return
         if request.trace is not None:
             request.trace.child().follow(sub)
-        self._running[sub] = (step, iteration)
-        owed = answering.owed
+        sub.flight = self
+        sub.step = step
+        sub.iteration = iteration
+        self._running.add(sub)
+        owed = _answering.owed
         if owed is None:
             self.submit(runtime, sub)
         else:  # with what else is ready for this model at the same moment
-            owed.gather(_submit_many, runtime, (self, sub))
+            owed.gather(_submit_many, runtime, sub)
 
     def submit(self, runtime: Runtime, sub: InferenceRequest) -> None:
         """Submit a step that is ready."""
@@ -171,12 +179,12 @@ class Flight:
 
     def turned_away(self, sub: InferenceRequest, found: bool | TritonError) -> None:
         """A step was not accepted."""
-        place = self._running.pop(sub, None)
-        if place is None:  # something went wrong behind its answer
+        if sub not in self._running:  # something went wrong behind its answer
             return
-        step, iteration = place
+        self._running.discard(sub)
         retired = EngineStoppedError("Server is stopping")
-        self._refused(step, iteration, found if isinstance(found, TritonError) else retired)
+        error = found if isinstance(found, TritonError) else retired
+        self._refused(sub.step, sub.iteration, error)
 
     def _refused(self, step: int, iteration: int, error: Exception) -> None:
         """A step could not be entered."""
@@ -187,18 +195,19 @@ class Flight:
             self._conclude()
         self._left(step)
 
-    def _responded(self, sub: InferenceRequest, response: Response, final: bool) -> None:
+    def responded(self, sub: InferenceRequest, response: Response, final: bool) -> None:
+        """A step gave a response."""
+        step, iteration = sub.step, sub.iteration
         error = response.error
         emit: Response | None = None
         ready: Sequence[_Ready] = ()
         done = False
         outbox = self._outbox
         with self._lock:
-            running = self._running
-            place = running.pop(sub, None) if final else running.get(sub)
-            if place is None:  # it was given up when it was submitted
+            if sub not in self._running:  # it was given up when it was submitted
                 return
-            step, iteration = place
+            if final:
+                self._running.discard(sub)
             if error is None and response is not BARE_FINAL and not self.run.failed:
                 ready, emit, done, error = self._take(step, iteration, response, final)
             elif final:
@@ -268,20 +277,20 @@ class Flight:
                     if self._marks is None:
                         self._marks = {}
                     self._marks.setdefault(iteration, {})[tensor] = mark
-        starts, emits, over, done = advance
+        done = advance.done
         emit: Response | None = None
         ready: Sequence[_Ready] = ()
         failure = None
         try:
-            if emits:
+            if advance.emit:
                 emit = self._outputs(iteration)
-            if starts:
-                ready = self._ready(starts, iteration)
+            if advance.starts:
+                ready = self._ready(advance.starts, iteration)
         except Exception as raised:
             failure = _as_triton_error(raised)
-            for _ in starts:  # they never will
+            for _ in advance.starts:  # they never will
                 done = self._finished(iteration)
-        if over:
+        if advance.over:
             self._forget(iteration)
         if final and decoupled:
             done = self._finished(origin)
@@ -362,25 +371,27 @@ class Flight:
             return
         if response is not None and response.error is not None:
             # Once per request: that Triton counts it twice is a defect (T4).
-            self.ensemble.statistics.failure(1, monotonic_ns() - request.start_ns, "OTHER")
+            self.ensemble.statistics.failure(1, now_ns() - request.start_ns, "OTHER")
         else:
             self._count_success()
         self.ensemble.deliver(request, response, final=True)
 
     def _account(self, sub: InferenceRequest) -> None:
-        times = sub.times()
-        if times is not None:
-            queue_ns, input_ns, infer_ns, output_ns = self._sums
-            queue, compute_input, infer, output = times
-            self._sums = (
-                queue_ns + queue, input_ns + compute_input, infer_ns + infer, output_ns + output
-            )  # fmt: skip
+        execution = sub.execution
+        steps = sub.step_times
+        if execution is not None:
+            input_ns, infer_ns, output_ns = execution.times()
+            queue_ns = execution.start_ns - sub.enqueued_ns
+            self._times.add(queue_ns, input_ns, infer_ns, output_ns)
+        elif steps is not None:
+            self._times.add(steps.queue_ns, steps.input_ns, steps.infer_ns, steps.output_ns)
 
     def _count_success(self) -> None:
         request = self.request
-        _, input_ns, infer_ns, output_ns = self._sums
-        total_ns = monotonic_ns() - request.start_ns
-        request.step_times = self._sums
+        times = self._times
+        input_ns, infer_ns, output_ns = times.input_ns, times.infer_ns, times.output_ns
+        total_ns = now_ns() - request.start_ns
+        request.step_times = times
         books = self.ensemble.statistics
         books.execution(request.size, input_ns, infer_ns, output_ns, 1, request.size, total_ns)
         if books.summaries is not None:
@@ -414,16 +425,18 @@ class _Outbox:
                 self._sending.release()
 
 
-def _submit_many(runtime: Runtime, entered: list[tuple[Flight, InferenceRequest]]) -> None:
+def _submit_many(runtime: Runtime, steps: list[InferenceRequest]) -> None:
     """Submit steps that are ready at the same moment to the model that they have in common."""
-    if len(entered) == 1:
-        ((flight, sub),) = entered
-        flight.submit(runtime, sub)
+    if len(steps) == 1:
+        step = steps[0]
+        assert step.flight is not None
+        step.flight.submit(runtime, step)
         return
-    found = runtime.submit_many([sub for _, sub in entered])
-    for (flight, sub), accepted in zip(entered, found, strict=True):
+    found: Sequence[bool | TritonError] = runtime.submit_many(steps)
+    for step, accepted in zip(steps, found, strict=True):
         if accepted is not True:
-            flight.turned_away(sub, accepted)
+            assert step.flight is not None
+            step.flight.turned_away(step, accepted)
 
 
 def placed(error: TritonError, ensemble: str) -> TritonError:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping
-from time import monotonic_ns
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nbtriton.backends.base import Response
 from nbtriton.engine.future import InferenceFuture
+from nbtriton.engine.now import now_ns
 from nbtriton.engine.result import InferenceResult
 from nbtriton.engine.shield import shield
 from nbtriton.errors import InternalError, TritonError
@@ -20,7 +20,8 @@ from nbtriton.tensors import Array
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from nbtriton.engine.execution import Execution
+    from nbtriton.engine.execution import Execution, StepTimes
+    from nbtriton.engine.flight import Flight
     from nbtriton.engine.instance import Instance
     from nbtriton.engine.runtime import Runtime
     from nbtriton.engine.tracing import Trace
@@ -53,7 +54,7 @@ class Submission(NamedTuple):
     trace: Trace | None = None
 
 
-_numbers = itertools.count(1)
+_next_number: Final = itertools.count(1).__next__
 _NO_PARAMETERS: Final[Mapping[str, bool | int | str]] = MappingProxyType({})
 
 
@@ -62,7 +63,7 @@ class InferenceRequest(Ticket):
 
     It fulfils `nbtriton.backends.base.BackendRequest`. ``on_response`` gets every response of a
     decoupled model; the final one is kept as the ``outcome`` and resolves the future, if there is
-    one.
+    one. The responses of an ensemble's step go to the ``flight`` that it is part of instead.
     """
 
     __slots__ = (
@@ -72,10 +73,12 @@ class InferenceRequest(Ticket):
         "cancelled",
         "early",
         "execution",
+        "flight",
         "future",
         "here",
         "home",
         "inputs",
+        "iteration",
         "kind",
         "lookup_ns",
         "number",
@@ -88,6 +91,7 @@ class InferenceRequest(Ticket):
         "requested_outputs",
         "runtime",
         "start_ns",
+        "step",
         "step_times",
         "timeout_us",
         "trace",
@@ -96,7 +100,7 @@ class InferenceRequest(Ticket):
     def __init__(
         self,
         runtime: Runtime | None,
-        inputs: Mapping[str, Array],
+        inputs: dict[str, Array],
         requested_outputs: frozenset[str],
         batch_size: int,
         kind: str,
@@ -107,14 +111,13 @@ class InferenceRequest(Ticket):
         correlation_id: int | str = 0,
         flags: int = 0,
         parameters: Mapping[str, bool | int | str] | None = None,
-        on_response: ResponseCallback | None = None,
         parent: InferenceRequest | None = None,
     ) -> None:
         super().__init__(
             batch_size or 1, shape_key, priority, timeout_us * 1000, correlation_id, flags
         )
         # Unique in the process.
-        self.number = next(_numbers)
+        self.number = _next_number()
         self.runtime = runtime
         self.inputs = inputs
         self.requested_outputs = requested_outputs
@@ -122,10 +125,14 @@ class InferenceRequest(Ticket):
         self.kind = kind
         self.request_id = request_id
         self.parameters = parameters or _NO_PARAMETERS
-        self.on_response = on_response
+        self.on_response: ResponseCallback | None = None
         # The request that a person sent, of which this is a step; None for such a one itself, which
         # would otherwise hold itself and wait for the garbage collector.
         self.parent = parent
+        # Its way through that ensemble, which step it is there, and in which iteration.
+        self.flight: Flight | None = None
+        self.step = 0
+        self.iteration = 0
         self.future: InferenceFuture | None = None
         self.outcome: Response | None = None
         # The direct path: the thread that waits for this request and may run what an idle instance
@@ -141,11 +148,11 @@ class InferenceRequest(Ticket):
         # Popping is atomic with and without a GIL: who gets the item may send the final response.
         self.open = [None]
         self.timeout_us = timeout_us
-        self.start_ns = monotonic_ns()
+        self.start_ns = now_ns()
         # The batch that it rode in, or rides in now; None while it waits.
         self.execution: Execution | None = None
-        # Of an ensemble: sums over its steps, as `times` has them.
-        self.step_times: tuple[int, int, int, int] | None = None
+        # Of an ensemble, once it is answered.
+        self.step_times: StepTimes | None = None
         self.trace: Trace | None = None
 
     def expect(self) -> InferenceFuture:
@@ -225,16 +232,20 @@ class InferenceRequest(Ticket):
         trace = self.trace
         if trace is not None:
             trace.answering(response, final=final)
-        if self.on_response is not None:
+        if self.flight is not None or self.on_response is not None:
+            told = BARE_FINAL if response is None else response
             try:
-                self.on_response(self, BARE_FINAL if response is None else response, final)
+                if self.flight is not None:
+                    self.flight.responded(self, told, final)
+                elif self.on_response is not None:
+                    self.on_response(self, told, final)
             except Exception:
                 _log.exception("a response callback of request %s raised", self.number)
         elif response is None:
             response = self.early
         elif not final:
             self.early = response
-        # A step of an ensemble keeps nothing: its ensemble listens to the responses.
+        # A step of an ensemble keeps nothing: its flight has the responses.
         if final and self.parent is None:
             self.outcome = outcome = BARE_FINAL if response is None else response
             if self.future is not None:
@@ -264,14 +275,17 @@ class InferenceRequest(Ticket):
     def times(self) -> tuple[int, int, int, int] | None:
         """Return queue, compute_input, compute_infer and compute_output in ns; None before them."""
         execution = self.execution
+        steps = self.step_times
         if execution is None:
-            return self.step_times
+            if steps is None:
+                return None
+            return steps.queue_ns, steps.input_ns, steps.infer_ns, steps.output_ns
         input_ns, infer_ns, output_ns = execution.times()
         return execution.start_ns - self.enqueued_ns, input_ns, infer_ns, output_ns
 
     def timing(self) -> tuple[int, int, int, int, int, int]:
         """Where the time went so far, as `RequestTiming` has it (scheduling.md §18)."""
-        total_ns = monotonic_ns() - self.start_ns
+        total_ns = now_ns() - self.start_ns
         times = self.times()
         if times is None:
             return total_ns, 0, 0, 0, 0, 0

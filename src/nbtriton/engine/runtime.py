@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from nbtriton.backends.base import Response
 from nbtriton.config import ModelConfig
 from nbtriton.engine.admission import Interface
 from nbtriton.engine.cache import ResponseCache
+from nbtriton.engine.now import now_ns
 from nbtriton.engine.request import InferenceRequest
 from nbtriton.engine.snapshot import ModelSnapshot
 from nbtriton.engine.statistics import Statistics
@@ -104,10 +104,10 @@ class Runtime(ABC):
 
     def _answer_from_cache(self, cache: ResponseCache, request: InferenceRequest) -> bool:
         """Answer from the cache if it can: before the queue, without an execution (K3)."""
-        start = monotonic_ns()
+        start = now_ns()
         key = cache.key(self.name, self.version, request.inputs, request.requested_outputs)
         outputs = cache.look_up(key)
-        now = monotonic_ns()
+        now = now_ns()
         if outputs is None:
             request.cache_key = key
             request.lookup_ns = now - start
@@ -123,10 +123,10 @@ class Runtime(ABC):
 
     def _keep(self, request: InferenceRequest, response: Response) -> None:
         assert self.cache is not None
-        start = monotonic_ns()
+        start = now_ns()
         # Kept by a twin that was faster: neither a hit nor a miss (K4).
         if self.cache.insert(request.cache_key, response.outputs):
-            self.statistics.cache_miss(request.lookup_ns + monotonic_ns() - start)
+            self.statistics.cache_miss(request.lookup_ns + now_ns() - start)
 
     def hold(self) -> bool:
         """Keep this version for requests that may still come (E17); False if it leaves already."""

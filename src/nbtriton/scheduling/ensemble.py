@@ -10,9 +10,9 @@ every response of a decoupled step opens a new one, in which the steps behind it
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import NamedTuple
+from typing import Final
 
 __all__ = ["Advance", "EnsemblePlan", "EnsembleRun", "Start", "Step"]
 
@@ -27,7 +27,8 @@ class Step:
     output_map: Mapping[str, str]  # model output -> ensemble tensor
 
 
-class Start(NamedTuple):
+@dataclass(slots=True, frozen=True)
+class Start:
     """Start this step, in the iteration of the fact that it follows from."""
 
     step: int
@@ -35,7 +36,8 @@ class Start(NamedTuple):
     release: tuple[str, ...] = ()
 
 
-class Advance(NamedTuple):
+@dataclass(slots=True, frozen=True)
+class Advance:
     """What follows from one fact, all of it in one iteration.
 
     ``emit``: its outputs make one response now. ``over``: nothing can happen in it any more, once
@@ -49,7 +51,7 @@ class Advance(NamedTuple):
     done: bool = False
 
 
-_NOTHING = Advance()
+_NOTHING: Final = Advance()
 
 
 class EnsemblePlan:
@@ -94,9 +96,12 @@ class EnsemblePlan:
 
 # Of one route, remembered: what happened so far and what may come next. Ten branches side by side
 # can be through in 1,024 ways; that many take some 400 kB.
-_KNOWN_STATES = 1024
+_KNOWN_STATES: Final = 1024
 # Facts, as `_State.moves` knows them; those of a step have its index in front of the last bit.
-_ANSWERED, _RESPONDED, _FINISHED, _BEGUN = 0, 1, -1, -2
+_ANSWERED: Final = 0
+_RESPONDED: Final = 1
+_FINISHED: Final = -1
+_BEGUN: Final = -2
 
 
 class _Route:
@@ -178,7 +183,7 @@ class _Route:
         over = not running
         following = None if over else self.state(arrived, started, running, state.emitted or emit)
         advance = Advance(tuple(starts), emit, over) if starts or emit or over else _NOTHING
-        move = state.moves[fact] = _Move(following, advance, advance._replace(done=over))
+        move = state.moves[fact] = _Move(following, advance, replace(advance, done=over))
         return move
 
     def _released(self, started: int, index: int) -> tuple[str, ...]:
@@ -199,15 +204,18 @@ class _State:
         self.moves: dict[int, _Move] = {}
 
 
-class _Move(NamedTuple):
+class _Move:
     """The next state, or None at the end, and what is to be done.
 
     ``last`` is the same advance if nothing goes on in any other iteration.
     """
 
-    state: _State | None
-    advance: Advance
-    last: Advance
+    __slots__ = ("advance", "last", "state")
+
+    def __init__(self, state: _State | None, advance: Advance, last: Advance) -> None:
+        self.state = state
+        self.advance = advance
+        self.last = last
 
 
 def _mask(bits: Mapping[str, int], names: Iterable[str]) -> int:
@@ -280,9 +288,11 @@ class EnsembleRun:
         return first
 
     def _take(self, iteration: int, state: _State, fact: int) -> Advance:
-        following, advance, last = state.moves.get(fact) or self._route.move(state, fact)
-        if following is not None:
-            self._waves[iteration] = following
-            return advance
+        move = state.moves.get(fact)
+        if move is None:
+            move = self._route.move(state, fact)
+        if move.state is not None:
+            self._waves[iteration] = move.state
+            return move.advance
         self._waves.pop(iteration, None)
-        return advance if self._waves else last
+        return move.advance if self._waves else move.last

@@ -7,7 +7,7 @@ dictionary look-up, and neither torch nor CuPy is imported before somebody else 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -36,15 +36,17 @@ __all__ = [
 # A numpy.ndarray, torch.Tensor or cupy.ndarray. Any: two of the three may not be installed.
 Array: TypeAlias = Any
 
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_ndarray: Final = np.ndarray
 # numpy dtypes from the start; torch's are added when the first torch tensor comes by.
-_BY_DTYPE: dict[object, str] = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+_BY_DTYPE: Final[dict[object, str]] = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
 # Types of arrays that came by; those of torch and CuPy cannot be named here.
-_BY_TYPE: dict[type, str] = {np.ndarray: "numpy"}
+_BY_TYPE: Final[dict[type, str]] = {_ndarray: "numpy"}
 
 # Up to so many elements numpy copies an array without letting go of the GIL.
-_NUMPY_KEEPS_GIL = 500
+_NUMPY_KEEPS_GIL: Final = 500
 # Up to so many bytes (0.1 ms) an array is copied long before the GIL would be given back (5 ms).
-_JOINED_BYTES = 1 << 20
+_JOINED_BYTES: Final = 1 << 20
 
 
 def kind_of(array: Array) -> str:
@@ -87,14 +89,14 @@ def shape_of(array: Array) -> tuple[int, ...]:
 
 def nbytes_of(array: Array) -> int:
     """Return the size in bytes; for BYTES the size of the serialized form."""
-    if type(array) is np.ndarray and array.dtype.kind == "O":
+    if type(array) is _ndarray and array.dtype.kind == "O":
         return sum(4 + len(item) for item in array.flat)
     return int(array.nbytes)
 
 
 def is_on_device(array: Array) -> bool:
     """Return True if the data is in GPU memory."""
-    if type(array) is np.ndarray:
+    if type(array) is _ndarray:
         return False
     kind = kind_of(array)
     return kind == "cupy" or (kind == "torch" and array.device.type != "cpu")
@@ -113,7 +115,7 @@ def to_numpy(array: Array) -> np.ndarray[Any, Any]:
     UnsupportedError
         BF16 without the ml_dtypes package.
     """
-    if type(array) is np.ndarray:
+    if type(array) is _ndarray:
         return array
     kind = kind_of(array)
     if kind == "numpy":
@@ -188,7 +190,7 @@ def to_kind(array: Array, kind: str) -> Array:
 
 def read_only(array: Array) -> Array:
     """Return a numpy array as a view that cannot be written to; any other array as it is."""
-    if type(array) is not np.ndarray or not array.flags.writeable:
+    if type(array) is not _ndarray or not array.flags.writeable:
         return array
     view = array.view()
     view.setflags(write=False)  # 0.1 us less than view.flags.writeable = False
@@ -212,7 +214,7 @@ def gather(arrays: Sequence[Array]) -> Array:
     if len(arrays) == 1:
         return arrays[0]
     try:
-        if all(type(array) is np.ndarray for array in arrays):
+        if all(type(array) is _ndarray for array in arrays):
             return _gather_numpy(arrays)
         kinds = {kind_of(array) for array in arrays}
         if kinds == {"cupy"}:
@@ -251,7 +253,7 @@ def scatter(array: Array, sizes: Sequence[int]) -> list[Array]:
         )
     if len(sizes) == 1:
         return [array]
-    if type(array) is not np.ndarray and kind_of(array) == "torch":
+    if type(array) is not _ndarray and kind_of(array) == "torch":
         return list(array.split(sizes))  # of 64 parts 26 us, one by one 66
     views = []
     start = 0
@@ -270,7 +272,7 @@ def _kind_or_none(array: object) -> str | None:
 
 def _kind_of_new(array: object) -> str | None:
     """Return the kind of an array of a type that never came by; None if it is no array."""
-    if isinstance(array, np.ndarray):
+    if isinstance(array, _ndarray):
         return "numpy"
     torch = sys.modules.get("torch")
     # A module that is being imported is in sys.modules before it has its names.

@@ -11,7 +11,7 @@ import numpy as np
 
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
 from nbtriton.backends.batching import gather_inputs, name_outputs, scatter_outputs
-from nbtriton.backends.python.loop import without_running_loop
+from nbtriton.backends.python.loopless import without_running_loop
 from nbtriton.backends.python.ownership import own_outputs
 from nbtriton.backends.python.running import CURRENT, Running, enter_live, leave_live
 from nbtriton.backends.python.tensor import Tensor, wire_array

@@ -9,10 +9,9 @@ from concurrent.futures import Future
 from types import CoroutineType
 from typing import Any, Final, TypeGuard
 
-import numpy as np
-
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
-from nbtriton.backends.python.loop import LoopThread, Outcome, without_running_loop
+from nbtriton.backends.python.loop import LoopThread, Outcome
+from nbtriton.backends.python.loopless import without_running_loop
 from nbtriton.backends.python.ownership import own_outputs
 from nbtriton.backends.python.readiness import Readiness
 from nbtriton.backends.python.requests import ReceivedRequest
@@ -29,7 +28,12 @@ from nbtriton.tensors import is_on_device
 __all__ = ["PythonInstance"]
 
 _log = logging.getLogger("nbtriton.python")
-_new = Tensor.__new__
+
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_current: Final = CURRENT
+_own_outputs: Final = own_outputs
+_received: Final = ReceivedRequest
+_new: Final = Tensor.__new__
 
 
 class PythonInstance(BackendInstance):
@@ -62,6 +66,7 @@ class PythonInstance(BackendInstance):
         release: Callable[[], None],
     ) -> None:
         self._running = running
+        self._decoupled = running.decoupled
         self._release = release
         self._force_cpu = force_cpu
         self._source_name = source_name
@@ -100,7 +105,7 @@ class PythonInstance(BackendInstance):
             )
         received = self._receive(requests)
         timer.inputs_ready()
-        token = CURRENT.set(self._running)
+        token = _current.set(self._running)
         try:
             # A copy: the model may empty its list.
             result = without_running_loop(execute, received.copy())
@@ -115,9 +120,9 @@ class PythonInstance(BackendInstance):
                 return [None] * len(requests)
             raise failure from error
         finally:
-            CURRENT.reset(token)
+            _current.reset(token)
             timer.infer_done()
-        if self._running.decoupled:
+        if self._decoupled:
             self._finish_decoupled(requests, received, result)
             return None
         return self._finish(requests, received, result)
@@ -145,7 +150,6 @@ class PythonInstance(BackendInstance):
                 stop_answering_abandoned()
 
     def _receive(self, requests: Sequence[BackendRequest]) -> list[ReceivedRequest]:
-        decoupled = self._running.decoupled
         received = []
         for request in requests:
             tensors = {}
@@ -154,9 +158,9 @@ class PythonInstance(BackendInstance):
                 tensors[name] = tensor = _new(Tensor)
                 tensor._name = name
                 tensor._array = array
-                if self._force_cpu and type(array) is not np.ndarray and is_on_device(array):
+                if self._force_cpu and is_on_device(array):
                     tensor._array = to_host(array)
-            received.append(ReceivedRequest(request, tensors, decoupled))
+            received.append(_received(request, tensors, self._decoupled))
         return received
 
     def _await(
@@ -187,13 +191,13 @@ class PythonInstance(BackendInstance):
         responses: list[Response | None] = []
         tensors: list[Tensor] = []
         if _all_plain(result, received, tensors):
-            own_outputs(tensors, received)
+            _own_outputs(tensors, received)
             for request in requests:
                 responses.append(to_engine_response(result[len(responses)], request))
             return responses
         items = self._checked(received, result)
         tensors = [t for item in items if item is not None for t in item._output_tensors]
-        own_outputs(tensors, received)
+        _own_outputs(tensors, received)
         for item, request, view in zip(items, requests, received, strict=True):
             if view._rescheduled:
                 responses.append(_run_again(view))

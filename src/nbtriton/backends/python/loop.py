@@ -1,20 +1,17 @@
 """The event loop that an instance owns for ``async def execute``."""
 
-# ruff: noqa: SLF001 - asyncio has no other way to set the running loop, or to ask what tasks await
+# ruff: noqa: SLF001 - asyncio has no other way to ask what tasks await
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakSet
 
-__all__ = ["LoopThread", "Outcome", "without_running_loop"]
-
-_Argument = TypeVar("_Argument")
-_Result = TypeVar("_Result")
+__all__ = ["LoopThread", "Outcome"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +94,3 @@ async def _outcome(coroutine: Coroutine[Any, Any, object]) -> Outcome:
         raise
     except BaseException as error:
         return Outcome(error=error)
-
-
-def without_running_loop(call: Callable[[_Argument], _Result], argument: _Argument) -> _Result:
-    """Call a function as on a thread without an event loop.
-
-    A model may call `asyncio.run`. In a notebook it may run on the kernel's own thread, where a
-    loop is running already and `asyncio.run` would refuse.
-    """
-    running = asyncio._get_running_loop()
-    if running is None:
-        return call(argument)
-    asyncio._set_running_loop(None)
-    try:
-        return call(argument)
-    finally:
-        asyncio._set_running_loop(running)

@@ -3,7 +3,7 @@
 # ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from nbtriton.tensors import (
 )
 
 __all__ = ["Tensor", "wire_array"]
+
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_ndarray: Final = np.ndarray
 
 _NO_STRINGS = "DLPack does not have support for string tensors."
 _NO_BF16 = (
@@ -52,7 +55,7 @@ class Tensor:
     __slots__ = ("_array", "_name")
 
     def __init__(self, name: str | bytes, numpy_array: np.ndarray[Any, Any]) -> None:
-        if not isinstance(numpy_array, np.ndarray):
+        if not isinstance(numpy_array, _ndarray):
             raise TypeError(
                 "__init__(): incompatible constructor arguments. Expected Tensor(name: str, "
                 f"numpy_array: numpy.ndarray), found type {type(numpy_array).__name__}"
@@ -77,8 +80,8 @@ class Tensor:
         """Make a tensor from a DLPack capsule or an object with ``__dlpack__``, without a copy."""
         if isinstance(tensor, Tensor):
             return Tensor._wrap(as_text(name), tensor._array)
-        array = tensor if isinstance(tensor, np.ndarray) else from_dlpack(tensor)
-        if isinstance(array, np.ndarray):
+        array = tensor if isinstance(tensor, _ndarray) else from_dlpack(tensor)
+        if isinstance(array, _ndarray):
             return Tensor(name, array)
         return Tensor._wrap(as_text(name), array)
 
@@ -95,7 +98,7 @@ class Tensor:
             The tensor is on a GPU, or BF16.
         """
         array = self._array
-        if type(array) is not np.ndarray:
+        if type(array) is not _ndarray:
             if is_on_device(array):
                 raise TritonModelException(
                     "Tensor is stored in GPU and cannot be converted to NumPy."
@@ -128,7 +131,7 @@ class Tensor:
 
     def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
         array = self._array
-        if isinstance(array, np.ndarray):
+        if isinstance(array, _ndarray):
             if array.dtype.kind in "OS":
                 raise TritonModelException(_NO_STRINGS)
             if array.dtype.kind == "V":
@@ -138,7 +141,7 @@ class Tensor:
         return array.__dlpack__(stream=stream, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        if isinstance(self._array, np.ndarray):
+        if isinstance(self._array, _ndarray):
             return (CPU, 0)
         kind, index = self._array.__dlpack_device__()
         return (int(kind), int(index))
@@ -149,6 +152,8 @@ class Tensor:
 
 def wire_array(array: Array) -> Array:
     """Return the array as it leaves the model: BYTES of any form as an object array of `bytes`."""
-    if type(array) is np.ndarray and array.dtype.kind in "OS":
-        return as_bytes_array(array)
+    if type(array) is _ndarray:
+        kind: str = array.dtype.kind
+        if kind in ("O", "S"):
+            return as_bytes_array(array)
     return array
