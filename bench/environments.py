@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.figures import Missing
 from nbtriton.repository.reference import default_directory
 
-__all__ = ["environment"]
+__all__ = ["environment", "lend"]
 
 
 def environment(name: str, interpreter: Path, *installs: Sequence[str]) -> Path:
@@ -43,3 +43,16 @@ def environment(name: str, interpreter: Path, *installs: Sequence[str]) -> Path:
             raise Missing(f"{name} could not be installed: {last}")
     mark.write_text(wanted)
     return python
+
+
+def lend(python: Path, borrowed: Path) -> None:
+    """Let an environment import, after its own packages, what another has installed.
+
+    Parameters
+    ----------
+    python, borrowed : Path
+        As `environment` returned them.
+    """
+    target, source = (each.parents[1] / "lib" for each in (python, borrowed))
+    (to,), (packages,) = (each.glob("python3*/site-packages") for each in (target, source))
+    (to / "lent.pth").write_text(f"{packages}\n")

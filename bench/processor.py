@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from bench.figures import Figure, Sides
 from bench.load import analyzer, in_process
 from bench.models import Model
+from bench.processes import cpu_s
 from bench.session import Session
 from nbtriton.repository.reference import Reference, ReferenceServer
 
@@ -62,7 +60,7 @@ def processor_us(server: ReferenceServer, model: str, load: Callable[[], object]
         with urllib.request.urlopen(url) as reply:
             return _succeeded(json.load(reply))
 
-    return _spent_us(lambda: _cpu_s(pid), answered, load)
+    return _spent_us(lambda: cpu_s(pid), answered, load)
 
 
 def _spent_us(
@@ -76,16 +74,3 @@ def _spent_us(
 
 def _succeeded(statistics: Mapping[str, Any]) -> int:
     return int(statistics["model_stats"][0]["inference_stats"]["success"]["count"])
-
-
-def _cpu_s(pid: int) -> float:
-    """Return the processor time that a process and its children have taken so far."""
-    found = {pid}
-    ticks = 0
-    for path in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
-        with contextlib.suppress(OSError):
-            fields = (path / "stat").read_text().rpartition(")")[2].split()
-            if int(path.name) in found or int(fields[1]) in found:
-                found.add(int(path.name))
-                ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")

@@ -50,6 +50,7 @@ class Session:
     interval_ms: int = 400
     short: bool = False
     _ours: dict[tuple[Model, ...], nbtriton.Server] = field(default_factory=dict)
+    _kept: dict[object, Any] = field(default_factory=dict)
     _current: tuple[object, Any] | None = None
     _current_stack: ExitStack = field(default_factory=ExitStack)
     _served: dict[tuple[tuple[Model, ...], tuple[str, ...]], ReferenceServer] = field(
@@ -97,20 +98,30 @@ class Session:
         if key not in self._served:
             folder = self.folder()
             write(models, folder)
-            command = [sys.executable, "-m", "nbtriton", "serve", *flags]
-            running = launch(command, folder, os.environ)
-            server = self.stack.enter_context(running)
-            # Readiness is asked over HTTP, which listens before grpcio is even imported.
-            _wait_for_port(server.grpc_port)
-            self._served[key] = server
+            self._served[key] = self.serve(folder, *flags)
         return self._served[key]
+
+    def serve(self, repository: Path, *flags: str) -> ReferenceServer:
+        """Run `nbtriton serve` over a repository until the bench ends."""
+        command = [sys.executable, "-m", "nbtriton", "serve", *flags]
+        server = self.stack.enter_context(launch(command, repository, os.environ))
+        # Readiness is asked over HTTP, which listens before grpcio is even imported.
+        _wait_for_port(server.grpc_port)
+        return server
+
+    def kept(self, key: object, start: Callable[[], AbstractContextManager[T]]) -> T:
+        """Return what was started under a key, which ends with the bench."""
+        if key not in self._kept:
+            self._kept[key] = self.stack.enter_context(start())
+        found: T = self._kept[key]
+        return found
 
     def one_at_a_time(self, key: object, start: Callable[[], AbstractContextManager[T]]) -> T:
         """Return what was started under a key; what was there under another has ended before.
 
         What could not be started is not tried again: its `Missing` is raised once more.
         """
-        if self._current is None or self._current[0] is not key:
+        if self._current is None or self._current[0] != key:
             self._current_stack.close()
             try:
                 self._current = (key, self._current_stack.enter_context(start()))

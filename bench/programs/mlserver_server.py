@@ -1,4 +1,7 @@
-"""MLServer: doubles rows of numbers, batched. ``python mlserver_double.py PORT GRPC METRICS``."""
+"""MLServer: a job on rows of numbers, batched.
+
+``python mlserver_server.py JOB PORT GRPC METRICS``
+"""
 
 import json
 import subprocess
@@ -10,22 +13,26 @@ from mlserver import MLModel
 from mlserver.codecs import NumpyCodec
 from mlserver.types import InferenceRequest, InferenceResponse
 
+from bench.jobs import BATCH, JOBS
 
-class Double(MLModel):
+
+class Served(MLModel):
     async def load(self) -> bool:
+        self._run = JOBS[self.name].make()
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         x = NumpyCodec.decode_input(payload.inputs[0])
         return InferenceResponse(
-            model_name=self.name, outputs=[NumpyCodec.encode_output("OUT", x * 2)]
+            model_name=self.name, outputs=[NumpyCodec.encode_output("OUT", self._run(x))]
         )
 
 
 if __name__ == "__main__":
-    http, grpc, metrics = map(int, sys.argv[1:4])
+    job = sys.argv[1]
+    http, grpc, metrics = map(int, sys.argv[2:5])
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "mlserver_double.py").write_text(Path(__file__).read_text())
+        Path(folder, "mlserver_server.py").write_text(Path(__file__).read_text())
         Path(folder, "settings.json").write_text(
             json.dumps(
                 {
@@ -37,9 +44,9 @@ if __name__ == "__main__":
         Path(folder, "model-settings.json").write_text(
             json.dumps(
                 {
-                    "name": "double", "implementation": "mlserver_double.Double",
+                    "name": job, "implementation": "mlserver_server.Served",
                     # 1 ms: a lone request would wait for nobody longer than that.
-                    "max_batch_size": 32, "max_batch_time": 0.001,
+                    "max_batch_size": BATCH, "max_batch_time": 0.001,
                 }
             )
         )  # fmt: skip

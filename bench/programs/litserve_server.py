@@ -1,14 +1,16 @@
-"""LitServe: doubles rows of numbers, batched. ``python litserve_double.py PORT``."""
+"""LitServe: a job on rows of numbers, batched. ``python litserve_server.py JOB PORT``."""
 
 import sys
 
 import litserve as ls
 import numpy as np
 
+from bench.jobs import BATCH, JOBS
 
-class Double(ls.LitAPI):
+
+class Api(ls.LitAPI):
     def setup(self, device):
-        pass
+        self.run = JOBS[sys.argv[1]].make()
 
     def decode_request(self, request):
         return np.asarray(request["input"], np.float32)
@@ -17,7 +19,7 @@ class Double(ls.LitAPI):
         return np.stack(inputs)
 
     def predict(self, x):
-        return x * 2
+        return self.run(x)
 
     def unbatch(self, output):
         return list(output)
@@ -28,9 +30,9 @@ class Double(ls.LitAPI):
 
 if __name__ == "__main__":
     # 1 ms: with the usual 10 ms and more, a lone request would wait for nobody that long.
-    api = Double(max_batch_size=32, batch_timeout=0.001)
+    api = Api(max_batch_size=BATCH, batch_timeout=0.001)
     server = ls.LitServer(api, accelerator="cpu", workers_per_device=1, fast_queue=True)
     server.run(
-        host="127.0.0.1", port=int(sys.argv[1]), generate_client_file=False,
+        host="127.0.0.1", port=int(sys.argv[2]), generate_client_file=False,
         log_level="error", access_log=False,
     )  # fmt: skip
