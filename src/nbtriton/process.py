@@ -38,7 +38,8 @@ class Server(EngineServer):
         Triton's ``--rate-limit-resource``: ``"R1:4"`` or ``"R1:4:0"`` for a device.
     backend_config : mapping of str to mapping, optional
         Triton's ``--backend-config``, by the backend's name: ``{"onnxruntime":
-        {"default-max-batch-size": "8"}}``. Settings under the empty name are for all backends.
+        {"default-max-batch-size": "8"}}``. Settings under the empty name are for all backends; its
+        ``backend-directory`` is where Python-based backends are, a folder with a ``model.py`` each.
     summaries : bool
         Triton's ``--metrics-config summary_latencies``: keep quantiles of latencies for the metrics.
 

@@ -1,6 +1,7 @@
 """How one batch runs: the interface to the engine, and the backends that are found behind it."""
 
 from nbtriton.backends.base import (
+    BACKEND_DIRECTORY,
     SETTINGS_OF_ALL,
     Backend,
     BackendInstance,
@@ -11,13 +12,15 @@ from nbtriton.backends.base import (
     Response,
     ServerHandle,
 )
-from nbtriton.backends.registry import backend_for, find_backend
+from nbtriton.backends.registry import BackendSettings, backend_for, find_backend
 
 __all__ = [
+    "BACKEND_DIRECTORY",
     "SETTINGS_OF_ALL",
     "Backend",
     "BackendInstance",
     "BackendRequest",
+    "BackendSettings",
     "BatchTimer",
     "InstanceContext",
     "ModelContext",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nbtriton.tensors import Array
 
 __all__ = [
+    "BACKEND_DIRECTORY",
     "SETTINGS_OF_ALL",
     "Backend",
     "BackendInstance",
@@ -32,8 +33,10 @@ __all__ = [
 ]
 
 
+# Where Python-based backends are: ``--backend-directory`` is a setting too, of all backends.
+BACKEND_DIRECTORY = "backend-directory"
 # Settings that may be given for all backends at once: Triton passes on no others.
-SETTINGS_OF_ALL = ("default-max-batch-size",)
+SETTINGS_OF_ALL = ("default-max-batch-size", BACKEND_DIRECTORY)
 
 
 class RequestTrace(Protocol):
@@ -266,6 +269,8 @@ class Backend(ABC):
     name: ClassVar[str]
     # What Triton calls the same thing in ``platform`` and in metadata.
     platform: ClassVar[str] = ""
+    # What a configuration reports as its ``runtime`` where it names none.
+    runtime: ClassVar[str] = ""
     # Those of `ModelContext.settings` that have an effect.
     settings: ClassVar[tuple[str, ...]] = ()
     # False for a backend whose models are their configuration alone.

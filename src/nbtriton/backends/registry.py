@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, cast
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from nbtriton.backends.base import Backend
+from nbtriton.backends.base import BACKEND_DIRECTORY, Backend
 from nbtriton.errors import InvalidArgumentError, UnsupportedError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from importlib.metadata import EntryPoint
 
-__all__ = ["backend_for", "find_backend"]
+__all__ = ["BackendSettings", "backend_for", "find_backend"]
+
+# By the backend's name; those of the empty name are for all.
+BackendSettings: TypeAlias = Mapping[str, Mapping[str, str]]
 
 _GROUP = "nbtriton.backends"
 
@@ -28,14 +34,17 @@ _BUILT_IN = {
 }
 
 
-def find_backend(name: str) -> type[Backend]:
+def find_backend(name: str, settings: BackendSettings = MappingProxyType({})) -> type[Backend]:
     """Return the backend of this name.
 
     Parameters
     ----------
     name : str
         As in ``backend`` of a configuration: ``"python"``, ``"pytorch"``, ``"onnxruntime"``, or
-        the name of an entry point in the group ``nbtriton.backends``.
+        the name of an entry point in the group ``nbtriton.backends``, or of a folder with a
+        ``model.py`` in the backend directory: a Python-based backend.
+    settings : mapping of str to mapping
+        By backend; ``backend-directory`` of the empty name is where Python-based backends are.
 
     Raises
     ------
@@ -50,6 +59,11 @@ def find_backend(name: str) -> type[Backend]:
     for point in _entry_points():
         if point.name == name:
             return _load(name, point.value)
+    code = Path(settings.get("", {}).get(BACKEND_DIRECTORY, ""), name, "model.py")
+    if BACKEND_DIRECTORY in settings.get("", {}) and code.is_file():
+        python: Any = _load("python", _BUILT_IN["python"])
+        based: type[Backend] = python.based_on(name, code)
+        return based
     raise InvalidArgumentError(
         f"unable to find backend library for backend '{name}', try specifying runtime on the "
         "model configuration.",

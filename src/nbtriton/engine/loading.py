@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias
 
-from nbtriton.backends import backend_for, find_backend
+from nbtriton.backends import BackendSettings, backend_for, find_backend
 from nbtriton.backends.base import Backend, ModelContext, ServerHandle
 from nbtriton.config import (
     ModelConfig,
@@ -31,12 +30,8 @@ from nbtriton.engine.stamps import stamp_ns
 from nbtriton.engine.update import InstanceUpdate
 from nbtriton.errors import ConfigError, LoadError, TritonError
 
-# By the backend's name; those of the empty name are for all.
-BackendSettings: TypeAlias = Mapping[str, Mapping[str, str]]
-
 __all__ = [
     "CODE_TEXTS",
-    "BackendSettings",
     "build_ensemble",
     "build_model",
     "check_ensemble",
@@ -87,7 +82,7 @@ def complete_model(
     LoadError
         The model's own auto-complete failed, with Triton's text and the model's traceback.
     """
-    backend = _backend(config, source)
+    backend = _backend(config, source, settings)
     config = _named(config, backend)
     validate(config)
     if auto_complete:
@@ -249,7 +244,7 @@ def check_ensemble(config: ModelConfig, members: Mapping[str, ModelConfig]) -> M
     return validate_ensemble(config, members)
 
 
-def _backend(config: ModelConfig, source: object) -> Backend:
+def _backend(config: ModelConfig, source: object, settings: BackendSettings) -> Backend:
     if is_ensemble(config):
         raise ConfigError(
             f"Ensemble model '{config.name}' must have platform type 'ensemble' and empty backend "
@@ -258,7 +253,7 @@ def _backend(config: ModelConfig, source: object) -> Backend:
             field="platform",
         )
     if config.backend:
-        return find_backend(config.backend)()
+        return find_backend(config.backend, settings)()
     # What the platform tells where no backend is named (N2).
     config = normalize(config, name=config.name)
     return (find_backend(config.backend) if config.backend else backend_for(source))()
@@ -268,14 +263,16 @@ def _named(config: ModelConfig, backend: Backend) -> ModelConfig:
     copy = ModelConfig()
     copy.CopyFrom(config)
     copy.backend = backend.name
+    copy.runtime = copy.runtime or backend.runtime
     return normalize(copy, name=config.name)
 
 
 def _model_directory(source: object) -> Path | None:
-    """``<repository>/<model>`` for a file in a version folder."""
-    if isinstance(source, Path) and source.parent.name.isdigit():
-        return source.parent.parent
-    return source.parent if isinstance(source, Path) else None
+    """``<repository>/<model>`` for a version folder or a file in it."""
+    if not isinstance(source, Path):
+        return None
+    folder = source if source.is_dir() else source.parent
+    return folder.parent if folder.name.isdigit() else folder
 
 
 def _load_error(

@@ -62,7 +62,8 @@ class Server(Versions):
         pool is as large as the largest need of one instance.
     backend_config : mapping of str to mapping, optional
         Triton's ``--backend-config``, by the backend's name: ``{"onnxruntime":
-        {"default-max-batch-size": "8"}}``. Settings under the empty name are for all backends.
+        {"default-max-batch-size": "8"}}``. Settings under the empty name are for all backends; its
+        ``backend-directory`` is where Python-based backends are, a folder with a ``model.py`` each.
     summaries : bool
         Triton's ``--metrics-config summary_latencies``: keep quantiles of latencies for the metrics.
 
@@ -259,7 +260,9 @@ class Server(Versions):
             example = current.example if example is None else example
             if batching is None and config.HasField("dynamic_batching"):
                 batching = current.batching
-        if model is None and (not config.backend or find_backend(config.backend).needs_source):
+        if model is None and (
+            not config.backend or find_backend(config.backend, self._settings).needs_source
+        ):
             raise InvalidArgumentError(
                 f"no code for model '{config.name}'",
                 hint="give model=…: a class, a torch module, a function or the path of a file; "

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from time import monotonic
 
+from nbtriton.backends import BackendSettings
 from nbtriton.backends.base import ServerHandle
 from nbtriton.config import ModelConfig, validate_ensemble
 from nbtriton.engine.cache import ResponseCache
@@ -15,13 +16,7 @@ from nbtriton.engine.devices import visible_gpus
 from nbtriton.engine.ensemble import EnsembleRuntime
 from nbtriton.engine.inspection import Inspection
 from nbtriton.engine.limiter import Limiter
-from nbtriton.engine.loading import (
-    BackendSettings,
-    build_ensemble,
-    build_model,
-    is_light,
-    update_model,
-)
+from nbtriton.engine.loading import build_ensemble, build_model, is_light, update_model
 from nbtriton.engine.model import ModelRuntime
 from nbtriton.engine.registry import Entry, Registry, Slot, versions_to_keep
 from nbtriton.engine.runtime import Runtime

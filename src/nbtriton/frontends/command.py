@@ -235,7 +235,7 @@ def _on_signals() -> threading.Event:
 def _tell_without_effect(settings: Mapping[str, Mapping[str, str]]) -> None:
     for backend, values in settings.items():
         try:
-            known = find_backend(backend).settings if backend else SETTINGS_OF_ALL
+            known = find_backend(backend, settings).settings if backend else SETTINGS_OF_ALL
         except TritonError:
             known = ()
         for name in values:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nbtriton.backends import BACKEND_DIRECTORY
 from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.frontends.metrics import DEFAULT_QUANTILES, MetricsConfig
 from nbtriton.frontends.tracing import TraceValues
@@ -89,6 +90,7 @@ _GROUPS: dict[str, tuple[_Flag, ...]] = {
         _Flag("cache-config", str, None, "local,size=BYTES: keep responses", True),
         _Flag("response-cache-byte-size", _natural, None, "an old name of --cache-config"),
         _Flag("backend-config", str, None, "BACKEND,SETTING=VALUE, or SETTING=VALUE for all", True),
+        _Flag("backend-directory", str, None, "each NAME/model.py in it is a Python-based backend"),
         _Flag("id", str, "triton", "the server's name in its metadata"),
     ),
     "HTTP": (
@@ -141,7 +143,6 @@ _GROUPS: dict[str, tuple[_Flag, ...]] = {
               "an old name of --trace-config triton,log-frequency"),
     ),
     "taken and without effect here": (
-        _Flag("backend-directory", str, None, "backends are Python packages"),
         _Flag("cache-directory", str, None, "the cache is built in"),
         _Flag("repoagent-directory", str, None, "there are no repository agents"),
         _Flag("http-thread-count", _natural, None, "one thread serves all connections"),
@@ -227,6 +228,8 @@ def backend_config(arguments: argparse.Namespace) -> dict[str, dict[str, str]]:
                 "--backend-config option format is '<backend name>,<setting>=<value>'. Got " + text
             )
         found.setdefault(backend, {})[name] = value
+    if arguments.backend_directory is not None:
+        found.setdefault("", {})[BACKEND_DIRECTORY] = arguments.backend_directory
     return found
 
 

@@ -20,24 +20,38 @@ from nbtriton.backends.ragged import batch_input_names
 from nbtriton.backends.signature import complete_signature, read_signature
 from nbtriton.backends.tracebacks import load_error
 from nbtriton.config import AutoCompleteConfig, ModelConfig, complete_from, to_reported_dict
-from nbtriton.errors import ConfigError, InternalError, UnsupportedError
+from nbtriton.errors import ConfigError, InternalError, InvalidArgumentError, UnsupportedError
 from nbtriton.errors import TritonError as EngineError
 
 __all__ = ["PythonBackend"]
 
 _CLASS = "TritonPythonModel"
+# Of model and instance names: they name the process that Triton runs the model in.
+_INVALID = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
 
 
 class PythonBackend(Backend):
     """Runs Python code, as Triton's backend of the same name does."""
 
     name: ClassVar[str] = "python"
+    # The code of all its models, where they have none of their own (`based_on`).
+    code: ClassVar[Path | None] = None
 
     def __init__(self) -> None:
         install_pb_utils()
         # As it was when the configuration was completed.
         self._class: object = None
         self._forget: Callable[[], object] | None = None  # its modules
+
+    @classmethod
+    def based_on(cls, name: str, code: Path) -> type[PythonBackend]:
+        """Return the backend of this name whose models all run one ``model.py``.
+
+        Triton calls it a Python-based backend. A model of it has its configuration and whatever
+        the code looks for in ``pb_utils.get_model_dir()``.
+        """
+        members = {"name": name, "code": code, "runtime": code.name, "needs_source": False}
+        return type("PythonBasedBackend", (cls,), members)
 
     @classmethod
     def accepts(cls, source: object) -> bool:
@@ -57,17 +71,21 @@ class PythonBackend(Backend):
             The model's own code raised.
         ConfigError
             Annotations are missing or contradict the configuration.
+        InvalidArgumentError
+            The model's name has a character that Triton does not take.
         """
         if inspect.isfunction(context.source):
             return _complete_function(context.source, context.config)
-        modules = _local_modules(context)
+        _check_name(context.name)
+        file = self._file(context)
+        modules = _local_modules(context, file)
         if modules is not None:
             # Nobody closes the backend of a version that cannot be loaded, or is only validated.
             self._forget = forget = weakref.finalize(self, modules.close)
             forget.atexit = False
         token = CURRENT.set(Running(context.name, context.name, _version_directory(context)))
         try:
-            self._class = _model_class(context, modules)
+            self._class = _model_class(context, file, modules)
             function = getattr(self._class, "auto_complete_config", None)
             if function is None:
                 return context.config
@@ -99,8 +117,11 @@ class PythonBackend(Backend):
             Importing the file, the constructor or ``initialize`` raised.
         UnsupportedError
             FORCE_CPU_ONLY_INPUT_TENSORS is neither yes nor no.
+        InvalidArgumentError
+            The instance's name has a character that Triton does not take.
         """
         model = context.model
+        _check_name(context.name)
         running = Running(
             model.name,
             context.name,
@@ -111,15 +132,16 @@ class PythonBackend(Backend):
         force_cpu = _force_cpu(model.config)
         if inspect.isfunction(model.source):
             return FunctionInstance(model.source, model.config, running)
-        modules = _local_modules(model)
+        file = self._file(model)
+        modules = _local_modules(model, file)
         release = _nothing if modules is None else modules.close
         try:
             return PythonInstance(
-                partial(_make_model, model, modules),
+                partial(_make_model, model, file, modules),
                 running,
                 _initialize_arguments(context),
                 force_cpu=force_cpu,
-                source_name=str(model.source) if isinstance(model.source, Path) else model.name,
+                source_name=model.name if file is None else str(file),
                 release=release,
             )
         except BaseException:
@@ -132,33 +154,48 @@ class PythonBackend(Backend):
         if self._forget is not None:
             self._forget()
 
+    def _file(self, context: ModelContext) -> Path | None:
+        """Return the file with the model's code; None for a class of the notebook."""
+        if self.code is not None:
+            return self.code
+        return context.source if isinstance(context.source, Path) else None
 
-def _local_modules(context: ModelContext) -> LocalModules | None:
+
+def _check_name(name: str) -> None:
+    if not _INVALID.isdisjoint(name):
+        raise InvalidArgumentError(
+            "Invalid stub name: contains invalid characters",
+            hint=f"'{name}' has {' '.join(sorted(_INVALID & {*name}))}",
+        )
+
+
+def _local_modules(context: ModelContext, file: Path | None) -> LocalModules | None:
     """Return the place for the modules of a model that is a file: instances share no globals."""
-    source = context.source
-    if not isinstance(source, Path):
+    if file is None:
         return None
-    if not source.is_file():
-        raise InternalError(f"Python model file not found: '{source}'")
-    directories = [source.parent]
-    if context.model_directory is not None and context.model_directory != source.parent:
+    if not file.is_file():
+        raise InternalError(f"Python model file not found: '{file}'")
+    directories = [file.parent]
+    if file == context.source and context.model_directory not in (None, file.parent):
         directories.append(context.model_directory)
     return LocalModules(context.version, directories)
 
 
-def _model_class(context: ModelContext, modules: LocalModules | None) -> Callable[[], Any]:
+def _model_class(
+    context: ModelContext, file: Path | None, modules: LocalModules | None
+) -> Callable[[], Any]:
     """Return the model's class; of a file, imported afresh."""
     source = context.source
-    if isinstance(source, type):
+    if file is None and isinstance(source, type):
         return source
-    if modules is None or not isinstance(source, Path):
+    if modules is None or file is None:
         raise InternalError(f"the python backend cannot run {source!r}")
-    found: Callable[[], Any] = getattr(modules.load(source), _CLASS)
+    found: Callable[[], Any] = getattr(modules.load(file), _CLASS)
     return found
 
 
-def _make_model(context: ModelContext, modules: LocalModules | None) -> object:
-    return _model_class(context, modules)()
+def _make_model(context: ModelContext, file: Path | None, modules: LocalModules | None) -> object:
+    return _model_class(context, file, modules)()
 
 
 def _nothing() -> None:
@@ -167,7 +204,8 @@ def _nothing() -> None:
 
 def _version_directory(context: ModelContext) -> Path | None:
     if isinstance(context.source, Path):
-        return context.source.parent
+        # The directory itself where a model has no file that its backend reads.
+        return context.source if context.source.is_dir() else context.source.parent
     if context.model_directory is not None:
         return context.model_directory / str(context.version)
     return None

@@ -1,0 +1,120 @@
+"""A ``model.py`` in the backend directory serves many models, the same in both servers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nbtriton.repository.reference import Reference, launch
+
+pytestmark = [pytest.mark.reference]
+
+# As vLLM's does, it completes the configuration and looks for its settings among the model's files.
+BACKEND = """
+import json, os
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from beside import SIGN
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "IN", "data_type": "TYPE_FP32", "dims": [2]})
+        config.add_output({"name": "OUT", "data_type": "TYPE_FP32", "dims": [2]})
+        return config
+
+    def initialize(self, args):
+        with open(os.path.join(pb_utils.get_model_dir(), "model.json")) as file:
+            self.by = SIGN * json.load(file)["by"]
+        self.told = [args["model_name"], args["model_version"], os.path.basename(args["model_repository"])]
+
+    def execute(self, requests):
+        print(self.told)
+        return [
+            pb_utils.InferenceResponse([
+                pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(r, "IN").as_numpy() * np.float32(self.by)),
+                pb_utils.Tensor("TOLD", np.array(self.told, np.object_)),
+            ])
+            for r in requests
+        ]
+"""
+TOLD = 'output { name: "TOLD" data_type: TYPE_STRING dims: [ 3 ] }'
+REQUEST = {"inputs": [{"name": "IN", "shape": [2], "datatype": "FP32", "data": [1, 2]}]}
+# The first line is what is asked, the body to send after it.
+ASKED = (
+    ("GET", "/v2/models/twice/config", None),
+    ("GET", "/v2/models/thrice/config", None),
+    ("POST", "/v2/models/twice/infer", REQUEST),
+    ("POST", "/v2/models/twice/versions/2/infer", REQUEST),
+    ("POST", "/v2/models/thrice/infer", REQUEST),
+    ("POST", "/v2/repository/models/nobodys/load", {}),
+)
+
+
+@pytest.fixture
+def backends(tmp_path: Path, reference: Reference) -> Path:
+    folder = tmp_path / "backends"
+    (folder / "times").mkdir(parents=True)
+    (folder / "times" / "model.py").write_text(BACKEND)
+    (folder / "times" / "beside.py").write_text("SIGN = -1\n")
+    # Where the real server has its python backend.
+    (folder / "python").symlink_to(reference.directory / "backends" / "python")
+    return folder
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    for name, backend, by in (
+        ("twice", "times", 2),
+        ("thrice", "times", 3),
+        ("nobodys", "tims", 1),
+    ):
+        for version in (1, 2):
+            (folder / name / str(version)).mkdir(parents=True)
+            (folder / name / str(version) / "model.json").write_text(
+                json.dumps({"by": by * version})
+            )
+        (folder / name / "config.pbtxt").write_text(
+            f'backend: "{backend}" version_policy {{ all {{ }} }} {TOLD}'
+        )
+    return folder
+
+
+def answers(url: str) -> Iterator[object]:
+    """Ask one server everything; a failure is its status and its words."""
+    for method, path, body in ASKED:
+        data = None if body is None else json.dumps(body).encode()
+        asked = urllib.request.Request(f"http://{url}{path}", data, method=method)
+        try:
+            with urllib.request.urlopen(asked) as reply:
+                yield json.load(reply)
+        except urllib.error.HTTPError as error:
+            yield error.code, json.load(error)["error"].strip()
+
+
+def test_models_of_a_python_based_backend(
+    reference: Reference, backends: Path, repository: Path
+) -> None:
+    flags = (
+        f"--backend-directory={backends}", "--model-control-mode=explicit",
+        "--load-model=twice", "--load-model=thrice",
+    )  # fmt: skip
+    ours = launch([sys.executable, "-m", "nbtriton", "serve", *flags], repository, os.environ)
+    with contextlib.ExitStack() as stack:
+        servers = [
+            stack.enter_context(each) for each in (ours, reference.server(repository, *flags))
+        ]
+        here, there = (list(answers(server.http_url)) for server in servers)
+    assert here == there
+    one, two = here[2], here[3]
+    assert one["outputs"][0]["data"] == [-4, -8]
+    assert two["outputs"][1]["data"] == ["twice", "2", "twice"]
