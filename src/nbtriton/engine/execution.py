@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nbtriton.engine.now import now_ns
+from nbtriton.engine.snapshot import BatchRecord
 
 __all__ = ["Execution", "StepTimes"]
 
@@ -26,14 +27,18 @@ class Execution:
     start_ns, infer_start_ns, infer_end_ns, end_ns : int
         compute_input is between the first two, compute_infer between those in the middle, and
         compute_output between the last two (scheduling.md §18).
-    queue_ns : int
+    longest_ns : int
         The longest wait among the requests.
     failed : bool
+        It answered none of its requests well.
+    inferences, queue_ns, total_ns : int
+        Sums over the requests: their batch sizes, how long they waited, and how long each took
+        until the end.
     """
 
     __slots__ = (
-        "batch_size", "end_ns", "failed", "infer_end_ns", "infer_start_ns", "instance", "queue_ns",
-        "reason", "requests", "start_ns",
+        "batch_size", "end_ns", "failed", "infer_end_ns", "infer_start_ns", "inferences", "instance",
+        "longest_ns", "queue_ns", "reason", "requests", "start_ns", "total_ns",
     )  # fmt: skip
 
     def __init__(
@@ -43,8 +48,11 @@ class Execution:
         self.instance = instance
         self.requests = requests
         self.reason = reason
-        self.queue_ns = 0
+        self.longest_ns = 0
         self.failed = False
+        self.inferences = 0
+        self.queue_ns = 0
+        self.total_ns = 0
         self.start_ns = now_ns()
         self.infer_start_ns = 0
         self.infer_end_ns = 0
@@ -72,6 +80,13 @@ class Execution:
         infer_start = self.infer_start_ns or end
         infer_end = self.infer_end_ns or end
         return infer_start - self.start_ns, infer_end - infer_start, end - infer_end
+
+    def record(self, model: str, version: int) -> BatchRecord:
+        """Return what can be seen of it, once it has ended."""
+        return BatchRecord(
+            model, version, self.instance, self.requests, self.batch_size, self.reason,
+            self.longest_ns, self.start_ns, self.end_ns, self.failed,
+        )  # fmt: skip
 
 
 class StepTimes:

@@ -389,13 +389,12 @@ class Flight:
     def _count_success(self) -> None:
         request = self.request
         times = self._times
-        input_ns, infer_ns, output_ns = times.input_ns, times.infer_ns, times.output_ns
         total_ns = now_ns() - request.start_ns
         request.step_times = times
         books = self.ensemble.statistics
-        books.execution(request.size, input_ns, infer_ns, output_ns, 1, request.size, total_ns)
+        books.passed(request.size, times, total_ns)
         if books.summaries is not None:
-            books.summaries.executed(total_ns, 0, input_ns, infer_ns, output_ns)
+            books.summaries.executed(total_ns, 0, times.input_ns, times.infer_ns, times.output_ns)
 
 
 class _Outbox:

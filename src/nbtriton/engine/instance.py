@@ -196,23 +196,23 @@ class Instance:
                 request.trace.executed(request)
         count = len(requests)
         books = owner.statistics
-        size = execution.batch_size
-        input_ns, infer_ns, output_ns = execution.times()
-        if error is None:
-            books.execution(size, input_ns, infer_ns, output_ns, count, inferences, total, queued)
-            if books.summaries is not None:
-                for request in requests:
-                    books.summaries.executed(
-                        end - request.start_ns, start - request.enqueued_ns,
-                        input_ns, infer_ns, output_ns,
-                    )  # fmt: skip
-        else:
-            books.execution(size, input_ns, infer_ns, output_ns)
+        execution.longest_ns = start - oldest
+        execution.failed = error is not None
+        execution.inferences = inferences
+        execution.queue_ns = queued
+        execution.total_ns = total
+        books.executed(execution)
+        if error is not None:
             books.failure(count, total, "BACKEND")
+        elif books.summaries is not None:
+            input_ns, infer_ns, output_ns = execution.times()
+            for request in requests:
+                books.summaries.executed(
+                    end - request.start_ns, start - request.enqueued_ns,
+                    input_ns, infer_ns, output_ns,
+                )  # fmt: skip
         self._executions += 1
         self._busy_ns += end - start
-        execution.queue_ns = start - oldest
-        execution.failed = error is not None
         owner.recent.append(execution)
         self._batch_size = 0
         self.running = ()

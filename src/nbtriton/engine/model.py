@@ -6,17 +6,29 @@ import itertools
 import threading
 from _thread import get_ident
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from nbtriton.backends.base import Backend, InstanceContext, ModelContext, Response
 from nbtriton.config import InstancePlan, ModelConfig
 from nbtriton.engine.clock import SchedulerThread
 from nbtriton.engine.custom_batching import CustomBatching
 from nbtriton.engine.execution import Execution
+from nbtriton.engine.facts import (
+    ABANDON,
+    CANCEL,
+    IDLE,
+    IDLE_IN_SEQUENCE,
+    OVER,
+    RETIRE,
+    SUBMIT,
+    SUBMIT_MANY,
+    UPDATE,
+    WAKE,
+)
 from nbtriton.engine.instance import Instance
 from nbtriton.engine.limiter import Limiter
+from nbtriton.engine.now import now_ns
 from nbtriton.engine.request import InferenceRequest
 from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.sequences import SequenceTensors
@@ -37,11 +49,14 @@ from nbtriton.scheduling import (
     Where,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 __all__ = ["ModelRuntime"]
 
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_ident: Final = get_ident
+_waits: Final = waits
+
+# So many ends of requests are noted at most until they are added up.
+_NOTED: Final = 100
 # Some 5 minutes of a busy model at 10 batches a second, or half a second of an idle loop at full
 # speed: enough for a view or for asking why; 4096 records are about 1 MB.
 _RECENT_BATCHES = 4096
@@ -108,13 +123,15 @@ class ModelRuntime(Runtime):
             self._batcher = SequenceBatcher(sequence_settings(context.config), active)
         else:
             self._batcher = Batcher(batcher_settings(context.config), active, strategy)
-        self._inbox: deque[tuple[Callable[..., list[Any]], Any]] = deque()
+        self._inbox: deque[tuple[int, Any]] = deque()
         self._owner = threading.Lock()
         self._woken_at: int | None = None
-        # Requests that were submitted (owned like the batcher), and those of them that are over.
+        # Requests that were submitted, and those of them that are over: owned like the batcher, but
+        # that any thread may note how many more are over (adding to a list is atomic with and
+        # without a GIL).
         self._taken = 0
         self._over = 0
-        self._counting = threading.Lock()
+        self._ended: list[int] = []
         self._ending = False
         self._retiring = False
         self._shut = False
@@ -243,7 +260,7 @@ class ModelRuntime(Runtime):
         removed = set(update.removed)
         kept = {number: plan for number, plan in update.before.items() if number not in removed}
         self._plans = {**kept, **update.plans}
-        self._post(self._on_update, update)
+        self._post(UPDATE, update)
 
     def discard_update(self, update: InstanceUpdate) -> None:
         """End the instances that were made for an update."""
@@ -261,7 +278,7 @@ class ModelRuntime(Runtime):
         # No request can slip in behind this fact: it would be left without an instance.
         with self._door:
             self._shut = True
-            self._inbox.append((self._on_retire, None))
+            self._inbox.append((RETIRE, None))
         self._work()
 
     def wait_retired(self, timeout_s: float | None) -> bool:
@@ -279,7 +296,7 @@ class ModelRuntime(Runtime):
 
     def abandon(self, reason: str) -> None:
         """Answer everything that waits with UNAVAILABLE."""
-        self._post(self._on_abandon, reason)
+        self._post(ABANDON, reason)
 
     def _end(self) -> None:
         everyone = [*self._everyone().values(), *self._gone]
@@ -299,17 +316,17 @@ class ModelRuntime(Runtime):
     def _enter(self, request: InferenceRequest) -> bool:
         if self.sequences is not None:
             self.sequences.check(self.name, request.correlation_id, request.log_prefix)
-        return self._bring(self._on_submit, request)
+        return self._bring(SUBMIT, request)
 
     def submit_many(self, requests: Sequence[InferenceRequest]) -> Sequence[bool | TritonError]:
         """Accept requests that are there at the same moment; see `Runtime.submit_many`."""
         if self.sequences is not None or self.cache is not None:
             return super().submit_many(requests)
-        return [self._bring(self._on_submit_many, requests)] * len(requests)
+        return [self._bring(SUBMIT_MANY, requests)] * len(requests)
 
-    def _bring(self, verb: Callable[..., list[Any]], requests: object) -> bool:
+    def _bring(self, verb: int, requests: object) -> bool:
         """Bring new requests, unless this version takes none any more."""
-        if not self._inbox and self._owner.acquire(blocking=False):
+        if not self._inbox and self._owner.acquire(False):
             # Nobody is at work there: without the inbox. What comes now, a retirement too, is
             # taken in behind these requests.
             accepted = not self._shut
@@ -336,27 +353,27 @@ class ModelRuntime(Runtime):
 
     def cancel(self, request: InferenceRequest) -> None:
         """The caller gave the request up."""
-        self._post(self._on_cancel, request)
+        self._post(CANCEL, request)
 
     def free(self, instance: int, requests: Sequence[InferenceRequest]) -> int:
         """An instance is idle again; return how many of the requests it is to see once more."""
         again: Sequence[InferenceRequest] = ()
-        idle = self._instances[instance]  # it may leave with this
+        # It may leave with this.
+        idle = self._instances[instance] if self._limiter is not None else None
         if self.sequences is None:
-            self._post(self._on_idle, instance)
+            self._post(IDLE, instance)
         else:
             again = [request for request in requests if request.take_again()]
-            self._post(self._on_idle_in_sequence, (instance, requests, again))
-        if self._limiter is not None:
+            self._post(IDLE_IN_SEQUENCE, (instance, requests, again))
+        if self._limiter is not None and idle is not None:
             self._limiter.finished(idle)
         return len(again)
 
     def over(self, count: int) -> None:
         """Nothing more comes of so many requests."""
-        with self._counting:
-            self._over += count
+        self._ended.append(count)
         if self._retiring:
-            self._post(self._on_over, None)
+            self._post(OVER, None)
 
     def batches(self) -> tuple[BatchRecord, ...]:
         """Return the recent executions, oldest first."""
@@ -365,21 +382,13 @@ class ModelRuntime(Runtime):
                 recent = tuple(self.recent)
             except RuntimeError:  # an instance appended while we walked: walk again
                 continue
-            return tuple(
-                [
-                    BatchRecord(
-                        self.name, self.version, one.instance, one.requests, one.batch_size,
-                        one.reason, one.queue_ns, one.start_ns, one.end_ns, one.failed,
-                    )
-                    for one in recent
-                ]
-            )  # fmt: skip
+            return tuple([one.record(self.name, self.version) for one in recent])
 
     # -- the owner -------------------------------------------------------------------------------
 
-    def _post(self, verb: Callable[..., list[Any]], fact: object) -> None:
+    def _post(self, verb: int, fact: object) -> None:
         """Bring a fact."""
-        if self._inbox or not self._owner.acquire(blocking=False):
+        if self._inbox or not self._owner.acquire(False):
             self._inbox.append((verb, fact))
         else:
             self._own(verb, fact)
@@ -389,7 +398,7 @@ class ModelRuntime(Runtime):
     def _work(self) -> None:
         """Work the inbox off unless somebody is doing so already."""
         # Checked again after letting go: a fact that came in between must not be left lying.
-        while self._inbox and self._owner.acquire(blocking=False):
+        while self._inbox and self._owner.acquire(False):
             try:
                 verb, fact = self._inbox.popleft()
             except IndexError:
@@ -397,21 +406,20 @@ class ModelRuntime(Runtime):
             else:
                 self._own(verb, fact)
 
-    def _own(self, verb: Callable[..., list[Any]], fact: object) -> None:
+    def _own(self, verb: int, fact: object) -> None:
         """Take in a fact and all others that are there; the caller owns the batcher until then."""
         try:
-            decisions = verb(fact)
-            if self._order is not None:
-                self._line_up(decisions)
+            decisions = self._take_in(verb, fact)
             while self._inbox:
                 try:
                     verb, fact = self._inbox.popleft()
                 except IndexError:
                     break
-                new = verb(fact)
-                if self._order is not None:
-                    self._line_up(new)
-                decisions += new
+                decisions += self._take_in(verb, fact)
+            if self._order is not None:
+                self._line_up(decisions)
+            if len(self._ended) >= _NOTED:
+                self._add_up()
             wake = self._batcher.wake_at()
             if wake is not None and (self._woken_at is None or wake < self._woken_at):
                 self._woken_at = wake
@@ -420,17 +428,38 @@ class ModelRuntime(Runtime):
             self._owner.release()
         for decision in decisions:
             self._carry_out(decision)
-        if waits.any and self._batcher.waiting:
-            waits.check()
+        if _waits.any and self._batcher.waiting:
+            _waits.check()
 
-    def _on_submit(self, request: InferenceRequest) -> list[Decision]:
-        self._taken += 1
-        return self._batcher.submit(monotonic_ns(), request)
-
-    def _on_submit_many(self, requests: Sequence[InferenceRequest]) -> list[Decision]:
-        assert isinstance(self._batcher, Batcher)
-        self._taken += len(requests)
-        return self._batcher.submit_many(monotonic_ns(), requests)
+    def _take_in(self, verb: int, fact: Any) -> list[Decision]:
+        """Tell the batcher of a fact; return what it decides."""
+        batcher = self._batcher
+        if verb == SUBMIT:
+            self._taken += 1
+            return batcher.submit(now_ns(), fact)
+        if verb == IDLE:
+            assert isinstance(batcher, Batcher)
+            return batcher.finish(now_ns(), fact)
+        if verb == SUBMIT_MANY:
+            assert isinstance(batcher, Batcher)
+            self._taken += len(fact)
+            return batcher.submit_many(now_ns(), fact)
+        if verb == IDLE_IN_SEQUENCE:
+            assert isinstance(batcher, SequenceBatcher)
+            return batcher.finish(now_ns(), *fact)
+        if verb == CANCEL:
+            return batcher.cancel(now_ns(), fact)
+        if verb == WAKE:
+            self._woken_at = None
+            return batcher.tick(now_ns())
+        if verb == UPDATE:
+            return self._on_update(fact)
+        if verb == ABANDON:
+            return [*batcher.clear("UNAVAILABLE", fact)]
+        # OVER, or the first of them all, RETIRE
+        self._retiring = True
+        self._maybe_end()
+        return []
 
     def _line_up(self, decisions: Sequence[Decision]) -> None:
         """Responses keep the order in which requests left the queue; refused ones have none."""
@@ -444,29 +473,8 @@ class ModelRuntime(Runtime):
             with self._order_lock:
                 self._order.accept(request.number)
 
-    def _on_idle(self, instance: int) -> list[Decision]:
-        assert isinstance(self._batcher, Batcher)
-        return self._batcher.finish(monotonic_ns(), instance)
-
-    def _on_idle_in_sequence(
-        self, fact: tuple[int, Sequence[InferenceRequest], Sequence[InferenceRequest]]
-    ) -> list[Decision]:
-        assert isinstance(self._batcher, SequenceBatcher)
-        return self._batcher.finish(monotonic_ns(), *fact)
-
-    def _on_over(self, _: None) -> list[Decision]:
-        self._maybe_end()
-        return []
-
-    def _on_cancel(self, request: InferenceRequest) -> list[Decision]:
-        return self._batcher.cancel(monotonic_ns(), request)
-
-    def _on_wake(self, _: None) -> list[Decision]:
-        self._woken_at = None
-        return self._batcher.tick(monotonic_ns())
-
     def _on_update(self, update: InstanceUpdate) -> list[Decision]:
-        now = monotonic_ns()
+        now = now_ns()
         decisions: list[Decision] = []
         for number, instance in update.added.items():
             if update.plans[number].passive:
@@ -481,18 +489,17 @@ class ModelRuntime(Runtime):
                 decisions += self._batcher.remove_instance(now, number)
         return decisions
 
-    def _on_retire(self, _: None) -> list[Decision]:
-        self._retiring = True
-        self._maybe_end()
-        return []
-
-    def _on_abandon(self, reason: str) -> list[Decision]:
-        return [*self._batcher.clear("UNAVAILABLE", reason)]
-
     def _wake(self) -> None:
-        self._post(self._on_wake, None)
+        self._post(WAKE, None)
+
+    def _add_up(self) -> None:
+        """Count what was noted of requests that are over."""
+        noted = len(self._ended)
+        self._over += sum(self._ended[:noted])
+        del self._ended[:noted]
 
     def _maybe_end(self) -> None:
+        self._add_up()
         if self._retiring and self._taken == self._over and not self._ending:
             self._ending = True
             # Not here: the last batch may have run on the very thread that is to be joined.
@@ -517,7 +524,7 @@ class ModelRuntime(Runtime):
             request: InferenceRequest = decision.tickets[0]  # type: ignore[assignment]
             root = request.parent or request
             # One at a time, so that independent branches of an ensemble still run side by side.
-            if root.home and root.here is None and instance.any_thread and root.home == get_ident():
+            if root.home and root.here is None and instance.any_thread and root.home == _ident():
                 root.here = (instance, decision)
                 return
         instance.put(decision)
@@ -535,7 +542,7 @@ class ModelRuntime(Runtime):
             # Refused, not accepted: neither counts. The others failed (Q4, Q7, X2).
             if drop.reason not in ("queue_full", "sequence_rule"):
                 self.statistics.failure(
-                    1, monotonic_ns() - request.start_ns, _FAILURES.get(drop.reason, "OTHER")
+                    1, now_ns() - request.start_ns, _FAILURES.get(drop.reason, "OTHER")
                 )
         request.fail(error)
         if not self.interface.decoupled:
@@ -576,9 +583,10 @@ class ModelRuntime(Runtime):
         books = self.statistics
         instances = tuple(instance.snapshot() for instance in self._everyone().values())
         waiting = self._batcher.waiting
+        over = self._over + sum(self._ended)
         return ModelSnapshot(
             self.name, self.version, state, reason, self.backend.platform or self.backend.name,
-            self.interface.max_batch_size, waiting, max(0, self._taken - self._over - waiting),
+            self.interface.max_batch_size, waiting, max(0, self._taken - over - waiting),
             instances,
             books.inference_count, books.execution_count, books.counts["success"],
             books.counts["fail"], books.ns["success"], books.ns["queue"],

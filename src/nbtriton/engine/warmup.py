@@ -42,7 +42,8 @@ def _run(
     runtime: Runtime, instance: str, model: BackendInstance, sample: Any, inputs: dict[str, Array]
 ) -> None:
     requests = [runtime.interface.admit(inputs) for _ in range(sample.batch_size)]
-    execution = Execution(len(requests))
+    numbers = tuple([request.number for request in requests])
+    execution = Execution(len(requests), instance, numbers, "warmup")
     errors: list[str] = []
     try:
         _check_size(len(requests), instance, runtime.interface.max_batch_size)
@@ -55,9 +56,9 @@ def _run(
         raise InvalidArgumentError(
             f"failed to run warmup sample '{sample.name}': " + "".join(f"{e}; " for e in errors)
         )
-    count = len(requests)
-    total_ns = count * (execution.end_ns - execution.start_ns)
-    runtime.statistics.execution(count, *execution.times(), count, count, total_ns)
+    execution.inferences = len(requests)
+    execution.total_ns = len(requests) * (execution.end_ns - execution.start_ns)
+    runtime.statistics.executed(execution)
 
 
 def _check_size(size: int, instance: str, limit: int) -> None:
