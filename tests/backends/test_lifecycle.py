@@ -97,8 +97,11 @@ def test_B6_a_file_that_does_not_import_is_a_load_error(make, model_file, text, 
 
 
 def test_B6_a_missing_file_fails_at_once(make, tmp_path):
-    with pytest.raises(InternalError, match="Python model file not found"):
+    with pytest.raises(InternalError) as caught:
         make(tmp_path / "model.py")
+    assert caught.value.message == (
+        f"Failed to preinitialize Python stub: Python model file not found in '{tmp_path}/model.py'"
+    )
 
 
 def test_B7_an_error_in_finalize_is_only_logged(make, caplog):

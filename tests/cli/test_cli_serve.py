@@ -102,11 +102,12 @@ def test_a_signal_drains_and_ends_with_0(repository: Path, number: signal.Signal
         assert "Traceback" not in rest
 
 
-def test_explicit_control_and_an_id(repository: Path) -> None:
+def test_flags_that_change_what_clients_see_or_may(repository: Path) -> None:
     flags = (
         "--model-control-mode=explicit",
         "--load-model=other",
         "--id=mine",
+        "--allow-client-shm=false",
         "--log-format",
         "ISO8601",
     )
@@ -116,6 +117,9 @@ def test_explicit_control_and_an_id(repository: Path) -> None:
         assert not [line for line in lines if "| double" in line]
         urllib.request.urlopen(f"{url}/repository/models/double/load", b"{}").close()
         urllib.request.urlopen(f"{url}/models/double/ready").close()
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{url}/systemsharedmemory/unregister", b"")
+        assert refused.value.code == 501
         assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ command\.py:\d+\] ", lines[0])
 
 
@@ -128,6 +132,7 @@ def test_a_model_that_fails_ends_it_unless_told_otherwise(repository: Path) -> N
     assert done.returncode == 1
     assert "failed to load all models" in done.stderr
     assert "| double | 1       | UNAVAILABLE: Internal: ValueError: broken" in done.stderr
+    assert "failed to load 'double': load failed for model 'double': version 1" in done.stderr
     (repository / "double" / "1" / "model.py").write_text(MODEL)
     done = subprocess.run(
         [sys.executable, "-m", "nbtriton", "serve", "--model-repository", str(repository), *PORTS,

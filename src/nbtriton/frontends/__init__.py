@@ -145,6 +145,7 @@ def serve(
     name: str = "triton",
     log: LogSettings | None = None,
     metrics: MetricsConfig | None = None,
+    client_shm: bool = True,
 ) -> Endpoints:
     """Open a server to clients, as Triton answers them.
 
@@ -184,6 +185,8 @@ def serve(
         ``nbtriton`` until the endpoints close.
     metrics : MetricsConfig, optional
         Triton's ``--metrics-config``.
+    client_shm : bool
+        Triton's ``--allow-client-shm``: whether clients may register shared memory.
 
     Returns
     -------
@@ -225,6 +228,7 @@ def serve(
         restricted=restricted or {},
         header_forward=pattern,
         name=name,
+        client_shm=client_shm,
     )
     thread = LoopThread("nbtriton-endpoints")
     endpoints = Endpoints(service, thread, own_log=log is None)

@@ -94,9 +94,8 @@ def serve_command(
         )
         _log.info("\n%s", model_table(control.index()))
         for name, error in control.errors.items():
-            _log.error(
-                "%s: %s%s", name, error.message.strip(), f" ({error.hint})" * bool(error.hint)
-            )
+            hint = f" ({error.hint})" * bool(error.hint)
+            _log.error("failed to load '%s': %s%s", name, error.message.strip(), hint)
         missing = [
             name
             for name in arguments.load_model
@@ -193,6 +192,7 @@ def _endpoint_options(arguments: argparse.Namespace) -> dict[str, Any]:
         or arguments.grpc_header_forward_pattern,
         "trace_file": trace_path,
         "trace": trace_values,
+        "client_shm": arguments.allow_client_shm,
     }
 
 

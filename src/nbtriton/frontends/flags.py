@@ -92,6 +92,7 @@ _GROUPS: dict[str, tuple[_Flag, ...]] = {
         _Flag("backend-config", str, None, "BACKEND,SETTING=VALUE, or SETTING=VALUE for all", True),
         _Flag("backend-directory", str, None, "each NAME/model.py in it is a Python-based backend"),
         _Flag("id", str, "triton", "the server's name in its metadata"),
+        _Flag("allow-client-shm", _boolean, True, "clients may register shared memory"),
     ),
     "HTTP": (
         _Flag("allow-http", _boolean, True, "answer over HTTP"),

@@ -210,13 +210,13 @@ class _Methods:
         return response
 
     def system_register(self, request: Any) -> Any:
-        self._service.shared_memory.register_system(
+        self._service.clients_memory().register_system(
             request.name, request.key, request.offset, request.byte_size
         )
         return messages.SystemSharedMemoryRegisterResponse()
 
     def system_unregister(self, request: Any) -> Any:
-        self._service.shared_memory.unregister_system(request.name)
+        self._service.clients_memory().unregister_system(request.name)
         return messages.SystemSharedMemoryUnregisterResponse()
 
     def cuda_status(self, request: Any) -> Any:
@@ -228,13 +228,13 @@ class _Methods:
         return response
 
     def cuda_register(self, request: Any) -> Any:
-        self._service.shared_memory.register_cuda(
+        self._service.clients_memory().register_cuda(
             request.name, request.raw_handle, request.device_id, request.byte_size
         )
         return messages.CudaSharedMemoryRegisterResponse()
 
     def cuda_unregister(self, request: Any) -> Any:
-        self._service.shared_memory.unregister_cuda(request.name)
+        self._service.clients_memory().unregister_cuda(request.name)
         return messages.CudaSharedMemoryUnregisterResponse()
 
     # -- trace and log settings ------------------------------------------------------------------

@@ -209,6 +209,7 @@ class Handlers:
         return _json(status(region))
 
     def _memory_register(self, exchange: Exchange, kind: str, region: str) -> Reply:
+        memory = self._service.clients_memory()
         if not region:
             raise InvalidArgumentError(
                 f"'region name' is necessary to register {kind} shared memory region"
@@ -216,7 +217,6 @@ class Handlers:
         document = parse(exchange.body)
         given = document if type(document) is dict else {}
         missing = "Shared memory register request has no '{}' field"
-        memory = self._service.shared_memory
         if kind == "system":
             if "key" not in given:
                 raise InvalidArgumentError(missing.format("key"))
@@ -238,7 +238,7 @@ class Handlers:
         return _OK_JSON
 
     def _memory_unregister(self, _: Exchange, kind: str, region: str) -> Reply:
-        memory = self._service.shared_memory
+        memory = self._service.clients_memory()
         (memory.unregister_system if kind == "system" else memory.unregister_cuda)(region)
         return _OK_JSON
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbtriton.config import is_ensemble
-from nbtriton.errors import TritonError, UnavailableError
+from nbtriton.errors import TritonError, UnavailableError, UnsupportedError
 from nbtriton.frontends.logs import LogSettings
 from nbtriton.frontends.shared_memory import SharedMemory
 from nbtriton.frontends.tracing import Tracing
@@ -136,6 +136,8 @@ class Service:
         Header fields that become request parameters.
     name : str
         In the server's metadata; Triton's ``--id``.
+    client_shm : bool
+        Whether clients may register and unregister shared memory.
     """
 
     server: Server
@@ -148,6 +150,22 @@ class Service:
     restricted: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     header_forward: re.Pattern[str] | None = None
     name: str = "triton"
+    client_shm: bool = True
+
+    def clients_memory(self) -> SharedMemory:
+        """Return the regions of shared memory to a client who wants to change which there are.
+
+        Raises
+        ------
+        UnsupportedError
+            Clients may not.
+        """
+        if not self.client_shm:
+            raise UnsupportedError(
+                "Client shared memory is disabled. Start the server with "
+                "'--allow-client-shm=true' to enable."
+            )
+        return self.shared_memory
 
     def metadata(self) -> dict[str, Any]:
         """Return Triton's server metadata."""

@@ -174,7 +174,9 @@ def _local_modules(context: ModelContext, file: Path | None) -> LocalModules | N
     if file is None:
         return None
     if not file.is_file():
-        raise InternalError(f"Python model file not found: '{file}'")
+        raise InternalError(
+            f"Failed to preinitialize Python stub: Python model file not found in '{file}'"
+        )
     directories = [file.parent]
     if file == context.source and context.model_directory not in (None, file.parent):
         directories.append(context.model_directory)
