@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
 import shutil
 import threading
@@ -910,3 +911,15 @@ def nt_json(config) -> str:
     from nbtriton.config import to_json
 
     return to_json(config)
+
+
+def test_what_has_no_effect_here_is_told_when_a_model_loads(explicit, root, caplog):
+    caplog.set_level(logging.INFO, "nbtriton.repository")
+    environment = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "e.tar.gz" } }'
+    add(root, "m", config=ECHO + environment)
+    explicit.load("m")
+    (told,) = caplog.messages
+    assert told == (
+        "model 'm': parameters[EXECUTION_ENV_PATH] has no effect here: the model runs in this "
+        "interpreter, with its packages"
+    )
