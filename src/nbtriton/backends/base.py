@@ -58,6 +58,11 @@ class BackendRequest(Protocol):
         ...
 
     @property
+    def inner_outputs(self) -> frozenset[str]:
+        """Names of outputs that nobody sees but further steps of the same ensemble."""
+        ...
+
+    @property
     def batch_size(self) -> int:
         """First dimension of the inputs, 1 for a model that does not batch."""
         ...

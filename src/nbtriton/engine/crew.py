@@ -42,9 +42,10 @@ class Crew:
 
     Attributes
     ----------
-    runtimes, batching, decoupled, wanted, feeds, makes : tuple
+    runtimes, batching, decoupled, wanted, inner, feeds, makes : tuple
         One entry a step: the version that serves it, whether that batches, whether it is decoupled,
-        the outputs that are asked of it (none for all of them), its inputs, and where its outputs go.
+        the outputs that are asked of it (none for all of them), those of its outputs that are no
+        output of the ensemble, its inputs, and where its outputs go.
     harvest : tuple
         The ensemble's outputs, with dims where the tensor is to be adapted.
     flights : int
@@ -52,7 +53,7 @@ class Crew:
     """
 
     __slots__ = (
-        "batching", "decoupled", "feeds", "flights", "harvest", "makes", "runtimes", "wanted",
+        "batching", "decoupled", "feeds", "flights", "harvest", "inner", "makes", "runtimes", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +65,12 @@ class Crew:
         self.wanted = tuple(
             _wanted(step.output_map, runtime.interface)
             for step, runtime in zip(plan.steps, runtimes, strict=True)
+        )
+        self.inner = tuple(
+            frozenset(
+                name for name, tensor in step.output_map.items() if tensor not in plan.outputs
+            )
+            for step in plan.steps
         )
         self.makes = tuple(tuple(step.output_map.items()) for step in plan.steps)
         own = interface.max_batch_size > 0

@@ -55,6 +55,7 @@ class Submission(NamedTuple):
 
 
 _next_number: Final = itertools.count(1).__next__
+_NOTHING: Final[frozenset[str]] = frozenset()
 _NO_PARAMETERS: Final[Mapping[str, bool | int | str]] = MappingProxyType({})
 
 
@@ -168,6 +169,12 @@ class InferenceRequest(Ticket):
             if outcome is not None:
                 self._resolve(future, outcome)
         return future
+
+    @property
+    def inner_outputs(self) -> frozenset[str]:
+        """Names of outputs that nobody sees but further steps of the same ensemble."""
+        flight = self.flight
+        return _NOTHING if flight is None else flight.crew.inner[self.step]
 
     def is_cancelled(self) -> bool:
         """True after the caller gave up."""

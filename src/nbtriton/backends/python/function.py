@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
 from nbtriton.backends.batching import gather_inputs, name_outputs, scatter_outputs
+from nbtriton.backends.python.borrowing import function_borrows
 from nbtriton.backends.python.loopless import without_running_loop
 from nbtriton.backends.python.ownership import own_outputs
 from nbtriton.backends.python.running import CURRENT, Running, enter_live, leave_live
@@ -36,13 +38,15 @@ class FunctionInstance(BackendInstance):
     running : Running
     """
 
-    def __init__(self, function: Callable[..., Any], config: ModelConfig, running: Running) -> None:
+    def __init__(self, function: FunctionType, config: ModelConfig, running: Running) -> None:
         if inspect.iscoroutinefunction(function):
             raise UnsupportedError(
                 f"'{function.__name__}' is a coroutine function",
                 hint="write a class TritonPythonModel with `async def execute`",
             )
-        self._function = function
+        self._function: Callable[..., Any] = function
+        # Why its inputs are copied where they are read-only; empty if it gets them as they are.
+        self.copies_because = function_borrows(function)
         self._inputs = list(input_specs(config))
         self._outputs = {name: spec.datatype for name, spec in output_specs(config).items()}
         self._batches = config.max_batch_size > 0
@@ -61,7 +65,9 @@ class FunctionInstance(BackendInstance):
         leave_live(self._running)
 
     def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> list[Response]:
-        inputs = gather_inputs(requests, self._inputs, self._layout)
+        inputs = gather_inputs(
+            requests, self._inputs, self._layout, writable=bool(self.copies_because)
+        )
         timer.inputs_ready()
         outputs = self._call(inputs)
         timer.infer_done()
@@ -69,7 +75,7 @@ class FunctionInstance(BackendInstance):
         tensors = []
         while outputs:
             tensors.append(Tensor._wrap(*outputs.popitem()))
-        own_outputs(tensors)
+        own_outputs(tensors, (), requests)
         arrays = {tensor._name: wire_array(tensor._array) for tensor in reversed(tensors)}
         return scatter_outputs(
             requests,

@@ -10,6 +10,7 @@ from types import CoroutineType
 from typing import Any, Final, TypeGuard
 
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
+from nbtriton.backends.python.borrowing import borrows
 from nbtriton.backends.python.loop import LoopThread, Outcome
 from nbtriton.backends.python.loopless import without_running_loop
 from nbtriton.backends.python.ownership import own_outputs
@@ -89,6 +90,13 @@ class PythonInstance(BackendInstance):
         self._execute: Callable[[list[ReceivedRequest]], Any] | None = getattr(
             self._model, "execute", None
         )
+        # Why its inputs are copied where they are read-only; empty if it gets them as they are.
+        self.copies_because = why = borrows(self._execute)
+        self._borrows = not why
+        if why:
+            _log.debug(
+                "inputs of '%s' that are read-only are copied: %s", running.instance_name, why
+            )
         is_ready = getattr(self._model, "is_ready", None)
         if is_ready is not None:
             self.readiness = Readiness(is_ready, running).ask
@@ -150,6 +158,7 @@ class PythonInstance(BackendInstance):
                 stop_answering_abandoned()
 
     def _receive(self, requests: Sequence[BackendRequest]) -> list[ReceivedRequest]:
+        borrows = self._borrows
         received = []
         for request in requests:
             tensors = {}
@@ -158,6 +167,7 @@ class PythonInstance(BackendInstance):
                 tensors[name] = tensor = _new(Tensor)
                 tensor._name = name
                 tensor._array = array
+                tensor._borrowed = borrows
                 if self._force_cpu and is_on_device(array):
                     tensor._array = to_host(array)
             received.append(_received(request, tensors, self._decoupled))
@@ -191,13 +201,13 @@ class PythonInstance(BackendInstance):
         responses: list[Response | None] = []
         tensors: list[Tensor] = []
         if _all_plain(result, received, tensors):
-            _own_outputs(tensors, received)
+            _own_outputs(tensors, received, requests)
             for request in requests:
                 responses.append(to_engine_response(result[len(responses)], request))
             return responses
         items = self._checked(received, result)
         tensors = [t for item in items if item is not None for t in item._output_tensors]
-        _own_outputs(tensors, received)
+        _own_outputs(tensors, received, requests)
         for item, request, view in zip(items, requests, received, strict=True):
             if view._rescheduled:
                 responses.append(_run_again(view))

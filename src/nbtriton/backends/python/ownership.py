@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from nbtriton.backends.base import BackendRequest
 from nbtriton.backends.python.tensor import Tensor
 from nbtriton.backends.synchronize import wait_for_outputs
 from nbtriton.tensors import Array
@@ -31,7 +32,11 @@ class Holder(Protocol):
         ...
 
 
-def own_outputs(tensors: Sequence[Tensor], holders: Iterable[Holder] = ()) -> None:
+def own_outputs(
+    tensors: Sequence[Tensor],
+    holders: Iterable[Holder] = (),
+    requests: Sequence[BackendRequest] = (),
+) -> None:
     """Make outputs fit to leave the model: nobody else writes to them, and they are all written.
 
     In Triton outputs leave the process, so a model may send a buffer that it reuses, or its input.
@@ -46,6 +51,9 @@ def own_outputs(tensors: Sequence[Tensor], holders: Iterable[Holder] = ()) -> No
     holders : iterable of Holder
         What refers to arrays and shall not touch them again: a model that passes an input on
         shares it with nobody else.
+    requests : sequence of BackendRequest
+        Those that are answered. What the model got read-only stays as it is on its way to further
+        steps of an ensemble, which get it read-only, too; whoever sent it has to wait for them.
     """
     for tensor in tensors:
         array = tensor._array
@@ -55,8 +63,40 @@ def own_outputs(tensors: Sequence[Tensor], holders: Iterable[Holder] = ()) -> No
             or getrefcount(array) > _ARRAY_COUNT
         ):
             array = None
-            _look_closer(tensors, holders)
+            if requests:
+                tensors = _without_inputs(tensors, requests)
+            if tensors:
+                _look_closer(tensors, holders)
             return
+
+
+def _without_inputs(
+    tensors: Sequence[Tensor], requests: Sequence[BackendRequest]
+) -> Sequence[Tensor]:
+    """Return the tensors without those that are read-only inputs, which are settled here."""
+    inputs: set[int] = set()
+    inner: frozenset[str] | None = None
+    others: list[Tensor] = []
+    for tensor in tensors:
+        array = tensor._array
+        if type(array) is not np.ndarray or array.flags.writeable:
+            others.append(tensor)
+            continue
+        if inner is None:
+            inner = frozenset.intersection(*[request.inner_outputs for request in requests])
+            inputs = _memory_of(requests)
+        if id(array) not in inputs and id(array.base) not in inputs:
+            others.append(tensor)
+        elif tensor._name not in inner:
+            tensor._array = array.copy()
+    return others
+
+
+def _memory_of(requests: Sequence[BackendRequest]) -> set[int]:
+    """Return the ids of the inputs, and of the arrays that they are views of."""
+    arrays = [array for request in requests for array in request.inputs.values()]
+    bases = [getattr(array, "base", None) for array in arrays]
+    return {id(array) for array in (*arrays, *bases) if array is not None}
 
 
 def _look_closer(tensors: Sequence[Tensor], holders: Iterable[Holder]) -> None:

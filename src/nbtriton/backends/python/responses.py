@@ -97,6 +97,7 @@ def answer_of(
         tensor = _new_tensor(Tensor)
         tensor._name = name
         tensor._array = array
+        tensor._borrowed = False
         tensors.append(tensor)
     response = InferenceResponse.__new__(InferenceResponse)
     response._output_tensors = tensors

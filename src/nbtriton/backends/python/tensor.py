@@ -52,7 +52,7 @@ class Tensor:
         A dtype that Triton does not have.
     """
 
-    __slots__ = ("_array", "_name")
+    __slots__ = ("_array", "_borrowed", "_name")
 
     def __init__(self, name: str | bytes, numpy_array: np.ndarray[Any, Any]) -> None:
         if not isinstance(numpy_array, _ndarray):
@@ -66,6 +66,8 @@ class Tensor:
             raise TritonModelException("NumPy dtype is not supported.") from None
         self._name = name if type(name) is str else as_text(name)
         self._array: Array = numpy_array
+        # An input of a model that is known to leave it alone; see `borrowing`.
+        self._borrowed = False
 
     @classmethod
     def _wrap(cls, name: str, array: Array) -> Tensor:
@@ -73,6 +75,7 @@ class Tensor:
         tensor = cls.__new__(cls)
         tensor._name = name
         tensor._array = array
+        tensor._borrowed = False
         return tensor
 
     @staticmethod
@@ -90,7 +93,11 @@ class Tensor:
         return self._name
 
     def as_numpy(self) -> np.ndarray[Any, Any]:
-        """Return the data as a writable numpy array: the tensor's own memory where that is writable.
+        """Return the data as a numpy array: the tensor's own memory where that may be.
+
+        It is writable, as in Triton, and memory of somebody else is copied for that: a caller's array,
+        or one that another step of an ensemble reads, too. A model whose code shows that it neither
+        writes to its inputs nor keeps them gets such memory itself, read-only.
 
         Raises
         ------
@@ -108,7 +115,7 @@ class Tensor:
             array = self._array = to_numpy(array)
         elif array.dtype.kind == "V" and datatype_of(array) == "BF16":
             raise TritonModelException(_NO_BF16)
-        if not array.flags.writeable:
+        if not self._borrowed and not array.flags.writeable:
             # Models may work in place, and whoever made this array read-only relies on it.
             array = self._array = array.copy()
         return array
@@ -137,7 +144,7 @@ class Tensor:
             if array.dtype.kind == "V":
                 array = to_torch(array)
             elif not array.flags.writeable:
-                array = self.as_numpy()
+                array = self._array = array.copy()
         return array.__dlpack__(stream=stream, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
