@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nbtriton.backends import InstanceContext, ModelContext, find_backend
+from nbtriton.backends.executing import running_as
 from nbtriton.config import as_config, normalize
 from tests.backends.fakes import DEFAULT, Request, Timer
 
@@ -42,7 +43,8 @@ def run():
 
     def run(instance, *inputs):
         requests = [i if isinstance(i, Request) else Request({"IN": i}) for i in inputs]
-        return instance.execute(requests, Timer())
+        with running_as(instance.running):  # as the engine does
+            return instance.execute(requests, Timer())
 
     return run
 

@@ -13,7 +13,7 @@ import pytest
 
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.errors import InternalError, InvalidArgumentError
-from tests.backends.fakes import DEFAULT, Request, Server, Timer, ones
+from tests.backends.fakes import DEFAULT, Request, Server, ones
 
 install_pb_utils()
 import triton_python_backend_utils as pb_utils  # noqa: E402
@@ -328,7 +328,7 @@ def test_B3_nothing_is_inherited_from_the_caller(make, run, server):
     assert not call["sequence_start"]
 
 
-def test_each_server_s_models_call_their_own_server(make):
+def test_each_server_s_models_call_their_own_server(make, run):
     """Two servers in one process, at the same time, also from threads of asyncio."""
     barrier = threading.Barrier(2)
     found = {}
@@ -350,10 +350,7 @@ def test_each_server_s_models_call_their_own_server(make):
         make(model(name), server=Server({"which": lambda A, B, n=number: {"SUM": ones(1, n)}}))
         for number, name in enumerate("ab")
     ]
-    threads = [
-        threading.Thread(target=i.execute, args=([Request({"IN": ones()})], Timer()))
-        for i in instances
-    ]
+    threads = [threading.Thread(target=run, args=(i, ones())) for i in instances]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -520,7 +520,7 @@ def test_Y4_a_sender_refuses_what_triton_refuses(make, run, sends, message):
     assert seen == [message]
 
 
-def test_instances_in_threads_know_themselves(make):
+def test_instances_in_threads_know_themselves(make, run):
     """Each execution sees its own instance, whatever others do at the same time."""
     barrier = threading.Barrier(4)
     found = {}
@@ -543,10 +543,7 @@ def test_instances_in_threads_know_themselves(make):
         name: make(TritonPythonModel, DEFAULT, server=Server({}), instance=name)
         for name in ("m_0_0", "m_0_1", "m_0_2", "m_0_3")
     }
-    threads = [
-        threading.Thread(target=i.execute, args=([Request({"IN": ones()})], Timer()))
-        for i in instances.values()
-    ]
+    threads = [threading.Thread(target=run, args=(i, ones())) for i in instances.values()]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -51,7 +51,7 @@ class BackendRequest(Protocol):
     """One request as a backend sees it; the engine's own request object fulfils this."""
 
     @property
-    def inputs(self) -> Mapping[str, Array]: ...
+    def inputs(self) -> dict[str, Array]: ...
     @property
     def requested_outputs(self) -> frozenset[str]:
         """Names asked for; never empty: all outputs of the model when the client named none."""
@@ -234,10 +234,14 @@ class BackendInstance(ABC):
     readiness : callable or None
         Asks the model itself whether it can take requests now, on any thread; it may take seconds.
         None for a model that always can.
+    running : object
+        What the code of the model may ask for while it runs; see `nbtriton.backends.executing`. Set
+        by who creates the instance, before the first `execute`.
     """
 
     any_thread: bool = True
     readiness: Callable[[], bool] | None = None
+    running: object = None
 
     @abstractmethod
     def execute(

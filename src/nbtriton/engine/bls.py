@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from nbtriton.backends.base import Response
-from nbtriton.engine.waits import executing, waits
+from nbtriton.backends.executing import EXECUTING
+from nbtriton.engine.waits import waits
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.tensors import Array
 
@@ -61,7 +62,7 @@ class ModelServer:
 
     def awaits(self, future: InferenceFuture, idle: Callable[[], bool]) -> None:
         """Note that a coroutine of the model that calls may await this answer."""
-        callers, request = executing.get(), future.pending
+        callers, request = EXECUTING.get().callers, future.pending
         if not callers or request is None:
             return
         waits.begin_await(callers[-1], request, idle)

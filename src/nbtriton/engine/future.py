@@ -8,9 +8,10 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.backends.executing import EXECUTING
 from nbtriton.engine.answering import answering
 from nbtriton.engine.shield import MAIN_THREAD, shield, wait_in_slices
-from nbtriton.engine.waits import executing, waits
+from nbtriton.engine.waits import waits
 from nbtriton.errors import CancelledError, TritonError
 
 if TYPE_CHECKING:
@@ -159,7 +160,8 @@ class InferenceFuture:
         depth = shield.depth
         # A model that waits without a limit for another one may wait for itself.
         request = self._request
-        callers = executing.get() if timeout_s is None and request is not None else ()
+        limited = timeout_s is not None
+        callers = () if limited or request is None else EXECUTING.get().callers
         if callers and request is not None:
             waits.begin(callers, request)
         try:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response
+from nbtriton.backends.executing import EXECUTING, Executing
 from nbtriton.engine.answering import answering
 from nbtriton.engine.execution import Execution
 from nbtriton.engine.owed import Owed
 from nbtriton.engine.request import InferenceRequest
 from nbtriton.engine.shield import MAIN_THREAD, shield, wait_in_slices
 from nbtriton.engine.snapshot import InstanceSnapshot
-from nbtriton.engine.waits import executing
 from nbtriton.engine.warmup import warm_up
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.scheduling import Run
@@ -30,7 +30,6 @@ _log = logging.getLogger("nbtriton.engine")
 
 # Final, as the compiled core looks any other name of a module that stays Python up at each use.
 _answering: Final = answering
-_executing: Final = executing
 _shield: Final = shield
 _thread_id: Final = get_ident
 _MAIN_THREAD: Final = MAIN_THREAD
@@ -64,8 +63,8 @@ class Instance:
         self._executions = 0
         self._busy_ns = 0
         self._model: BackendInstance | None = None
-        # Who is executing, where no other model's code called it.
-        self._called: tuple[Instance, ...] = (self,)
+        # What its model's code knows, where no other model's code called it.
+        self._executing = Executing((self,))
         self._worker = threading.Thread(
             target=self._live, name=f"nbtriton-{context.name}", daemon=True
         )
@@ -156,8 +155,11 @@ class Instance:
         home = root.home
         # What follows from a response that the code sends early cannot wait for its return.
         root.home = 0
-        callers = _executing.get()
-        token = _executing.set((*callers, self) if callers else self._called)
+        executing = self._executing
+        callers = EXECUTING.get().callers
+        if callers:
+            executing = Executing((*callers, self), executing.running)
+        token = EXECUTING.set(executing)
         try:
             if thread != _MAIN_THREAD:
                 return self._model.execute(batch, execution)
@@ -170,7 +172,7 @@ class Instance:
             finally:
                 _shield.depth = depth
         finally:
-            _executing.reset(token)
+            EXECUTING.reset(token)
             root.home = home
 
     def _settle(
@@ -261,6 +263,7 @@ class Instance:
             self._model = self._backend.create_instance(self._context)
             self.any_thread = self._model.any_thread
             self.readiness = self._model.readiness
+            self._executing = Executing((self,), self._model.running)
             warm_up(self._owner, self._context, self._model)
         except BaseException as error:  # also SystemExit from a model's initialize
             self._error = error

@@ -124,7 +124,9 @@ class ModelRuntime(Runtime):
         else:
             self._batcher = Batcher(batcher_settings(context.config), active, strategy)
         self._inbox: deque[tuple[int, Any]] = deque()
-        self._owner = threading.Lock()
+        # Whoever pops the item owns the batcher until it is put back: atomic with and without a
+        # GIL, and a third of what a lock costs.
+        self._owner = [None]
         self._woken_at: int | None = None
         # Requests that were submitted, and those of them that are over: owned like the batcher, but
         # that any thread may note how many more are over (adding to a list is atomic with and
@@ -326,14 +328,14 @@ class ModelRuntime(Runtime):
 
     def _bring(self, verb: int, requests: object) -> bool:
         """Bring new requests, unless this version takes none any more."""
-        if not self._inbox and self._owner.acquire(False):
+        if not self._inbox and self._take_over():
             # Nobody is at work there: without the inbox. What comes now, a retirement too, is
             # taken in behind these requests.
             accepted = not self._shut
             if accepted:
                 self._own(verb, requests)
             else:
-                self._owner.release()
+                self._owner.append(None)
         else:
             with self._door:
                 accepted = not self._shut
@@ -388,7 +390,7 @@ class ModelRuntime(Runtime):
 
     def _post(self, verb: int, fact: object) -> None:
         """Bring a fact."""
-        if self._inbox or not self._owner.acquire(False):
+        if self._inbox or not self._take_over():
             self._inbox.append((verb, fact))
         else:
             self._own(verb, fact)
@@ -398,13 +400,21 @@ class ModelRuntime(Runtime):
     def _work(self) -> None:
         """Work the inbox off unless somebody is doing so already."""
         # Checked again after letting go: a fact that came in between must not be left lying.
-        while self._inbox and self._owner.acquire(False):
+        while self._inbox and self._take_over():
             try:
                 verb, fact = self._inbox.popleft()
             except IndexError:
-                self._owner.release()
+                self._owner.append(None)
             else:
                 self._own(verb, fact)
+
+    def _take_over(self) -> bool:
+        """Become the batcher's owner if it has none."""
+        try:
+            self._owner.pop()
+        except IndexError:
+            return False
+        return True
 
     def _own(self, verb: int, fact: object) -> None:
         """Take in a fact and all others that are there; the caller owns the batcher until then."""
@@ -425,7 +435,7 @@ class ModelRuntime(Runtime):
                 self._woken_at = wake
                 self._clock.call_at(wake, self._wake)
         finally:
-            self._owner.release()
+            self._owner.append(None)
         for decision in decisions:
             self._carry_out(decision)
         if _waits.any and self._batcher.waiting:

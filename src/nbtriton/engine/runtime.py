@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from _thread import get_ident
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nbtriton.backends.base import Response
 from nbtriton.config import ModelConfig
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from nbtriton.engine.instance import Instance
 
 __all__ = ["Runtime"]
+
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_thread_id: Final = get_ident
 
 
 class Runtime(ABC):
@@ -54,6 +58,25 @@ class Runtime(ABC):
         if self.cache is not None and self._answer_from_cache(self.cache, request):
             return True
         return self._enter(request)
+
+    def submit_here(self, request: InferenceRequest) -> bool:
+        """Submit, and run in this very thread what an idle instance can run of the request."""
+        request.home = _thread_id()
+        try:
+            accepted = self.submit(request)
+            while request.here is not None:
+                instance, run = request.here
+                request.here = None
+                instance.execute(run)
+        except BaseException:  # Ctrl-C in a model; what it executed has its answers
+            if request.here is not None:  # its instance waits for it
+                instance, run = request.here
+                instance.put(run)
+            request.expect().cancel()
+            raise
+        finally:
+            request.home = 0
+        return accepted
 
     def submit_many(self, requests: Sequence[InferenceRequest]) -> Sequence[bool | TritonError]:
         """Accept requests that are there at the same moment; for each what `submit` did."""

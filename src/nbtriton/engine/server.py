@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-from _thread import get_ident
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -333,7 +332,7 @@ class Server(Versions):
             while not accepted:  # replaced between the look-up and now: its successor takes it
                 runtime = self._resolve(name, version, decoupled=False)
                 request = runtime.interface.admit(inputs, *options)
-                accepted = self._submit_here(runtime, request)
+                accepted = runtime.submit_here(request)
             if request.outcome is None:
                 try:
                     request.expect().exception()
@@ -505,25 +504,6 @@ class Server(Versions):
             if trace is not None:
                 trace.refused()
             raise
-
-    def _submit_here(self, runtime: Runtime, request: InferenceRequest) -> bool:
-        """Submit, and run in this very thread what an idle instance can run of the request."""
-        request.home = get_ident()
-        try:
-            accepted = runtime.submit(request)
-            while request.here is not None:
-                instance, run = request.here
-                request.here = None
-                instance.execute(run)
-        except BaseException:  # Ctrl-C in a model; what it executed has its answers
-            if request.here is not None:  # its instance waits for it
-                instance, run = request.here
-                instance.put(run)
-            request.expect().cancel()
-            raise
-        finally:
-            request.home = 0
-        return accepted
 
     def _resolve(self, name: str, version: int, *, decoupled: bool) -> Runtime:
         if self._closed:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 from _thread import get_ident
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from nbtriton.errors import UnavailableError
@@ -22,12 +21,7 @@ if TYPE_CHECKING:
     from nbtriton.engine.instance import Instance
     from nbtriton.engine.request import InferenceRequest
 
-__all__ = ["executing", "waits"]
-
-
-# The instances whose model code calls, the outermost first: a call that takes the direct path runs
-# the callee's instance inside the caller's. A context variable, as coroutines run on other threads.
-executing: ContextVar[tuple[Instance, ...]] = ContextVar("nbtriton_executing", default=())
+__all__ = ["waits"]
 
 
 class _Waits:

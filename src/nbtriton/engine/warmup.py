@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbtriton.backends.base import BackendInstance, InstanceContext
+from nbtriton.backends.executing import running_as
 from nbtriton.engine.execution import Execution
 from nbtriton.engine.sequences import enum_name
 from nbtriton.errors import InternalError, InvalidArgumentError
@@ -47,7 +48,8 @@ def _run(
     errors: list[str] = []
     try:
         _check_size(len(requests), instance, runtime.interface.max_batch_size)
-        responses = model.execute(requests, execution) or []
+        with running_as(model.running):
+            responses = model.execute(requests, execution) or []
         errors = [str(r.error) for r in responses if r is not None and r.error is not None]
     except Exception as error:
         errors = [str(error)] * len(requests)  # Triton answers each of them with it

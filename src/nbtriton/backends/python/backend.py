@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
+from nbtriton.backends.executing import running_as
 from nbtriton.backends.python.function import FunctionInstance
 from nbtriton.backends.python.imports import LocalModules
 from nbtriton.backends.python.install import install_pb_utils
 from nbtriton.backends.python.instance import PythonInstance
-from nbtriton.backends.python.running import CURRENT, Running
+from nbtriton.backends.python.running import Running
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.backends.signature import complete_signature, read_signature
 from nbtriton.backends.tracebacks import load_error
@@ -83,19 +84,18 @@ class PythonBackend(Backend):
             # Nobody closes the backend of a version that cannot be loaded, or is only validated.
             self._forget = forget = weakref.finalize(self, modules.close)
             forget.atexit = False
-        token = CURRENT.set(Running(context.name, context.name, _version_directory(context)))
+        running = Running(context.name, context.name, _version_directory(context))
         try:
-            self._class = _model_class(context, file, modules)
-            function = getattr(self._class, "auto_complete_config", None)
-            if function is None:
-                return context.config
-            completed = function(AutoCompleteConfig(context.config))
+            with running_as(running):
+                self._class = _model_class(context, file, modules)
+                function = getattr(self._class, "auto_complete_config", None)
+                if function is None:
+                    return context.config
+                completed = function(AutoCompleteConfig(context.config))
         except (EngineError, KeyboardInterrupt):
             raise
         except BaseException as error:
             raise load_error(error) from error
-        finally:
-            CURRENT.reset(token)
         if not isinstance(completed, AutoCompleteConfig):
             raise InternalError(
                 f"auto_complete_config function in model '{context.name}' must return a valid "

@@ -15,7 +15,7 @@ from nbtriton.backends.batching import gather_inputs, name_outputs, scatter_outp
 from nbtriton.backends.python.borrowing import function_borrows
 from nbtriton.backends.python.loopless import without_running_loop
 from nbtriton.backends.python.ownership import own_outputs
-from nbtriton.backends.python.running import CURRENT, Running, enter_live, leave_live
+from nbtriton.backends.python.running import Running, enter_live, leave_live
 from nbtriton.backends.python.tensor import Tensor, wire_array
 from nbtriton.backends.ragged import layout
 from nbtriton.backends.tracebacks import execute_error
@@ -51,7 +51,7 @@ class FunctionInstance(BackendInstance):
         self._outputs = {name: spec.datatype for name, spec in output_specs(config).items()}
         self._batches = config.max_batch_size > 0
         self._layout = layout(config)
-        self._running = running
+        self.running = self._running = running
         enter_live(running)
 
     def execute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> list[Response]:
@@ -86,15 +86,12 @@ class FunctionInstance(BackendInstance):
         )
 
     def _call(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        token = CURRENT.set(self._running)
         try:
             result = without_running_loop(self._apply, inputs)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
             raise execute_error(self._running.instance_name, error) from error
-        finally:
-            CURRENT.reset(token)
         if isinstance(result, list):
             # A list is a tensor written by hand; several outputs are a tuple or a dict.
             result = (result,)

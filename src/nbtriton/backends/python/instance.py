@@ -10,6 +10,7 @@ from types import CoroutineType
 from typing import Any, Final, TypeGuard
 
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
+from nbtriton.backends.executing import running_as
 from nbtriton.backends.python.borrowing import borrows
 from nbtriton.backends.python.loop import LoopThread, Outcome
 from nbtriton.backends.python.loopless import without_running_loop
@@ -17,7 +18,7 @@ from nbtriton.backends.python.ownership import own_outputs
 from nbtriton.backends.python.readiness import Readiness
 from nbtriton.backends.python.requests import ReceivedRequest
 from nbtriton.backends.python.responses import InferenceResponse, to_engine_response
-from nbtriton.backends.python.running import CURRENT, Running, any_live, enter_live, leave_live
+from nbtriton.backends.python.running import Running, any_live, enter_live, leave_live
 from nbtriton.backends.python.sender import SECOND_RESPONSE, stop_answering_abandoned
 from nbtriton.backends.python.tensor import Tensor
 from nbtriton.backends.synchronize import to_host
@@ -31,7 +32,6 @@ __all__ = ["PythonInstance"]
 _log = logging.getLogger("nbtriton.python")
 
 # Final, as the compiled core looks any other name of a module that stays Python up at each use.
-_current: Final = CURRENT
 _own_outputs: Final = own_outputs
 _received: Final = ReceivedRequest
 _new: Final = Tensor.__new__
@@ -66,7 +66,7 @@ class PythonInstance(BackendInstance):
         source_name: str,
         release: Callable[[], None],
     ) -> None:
-        self._running = running
+        self.running = self._running = running
         self._decoupled = running.decoupled
         self._release = release
         self._force_cpu = force_cpu
@@ -75,18 +75,16 @@ class PythonInstance(BackendInstance):
         self._prefix = (
             f"Failed to process the request(s) for model '{running.instance_name}', message: "
         )
-        token = CURRENT.set(running)
         try:
-            self._model: object = create()
-            initialize = getattr(self._model, "initialize", None)
-            if initialize is not None:
-                initialize(arguments)
+            with running_as(running):
+                self._model: object = create()
+                initialize = getattr(self._model, "initialize", None)
+                if initialize is not None:
+                    initialize(arguments)
         except (EngineError, KeyboardInterrupt):
             raise
         except BaseException as error:
             raise load_error(error) from error
-        finally:
-            CURRENT.reset(token)
         self._execute: Callable[[list[ReceivedRequest]], Any] | None = getattr(
             self._model, "execute", None
         )
@@ -111,9 +109,9 @@ class PythonInstance(BackendInstance):
             raise self._error(
                 f"Python model {self._source_name} does not implement `execute` method."
             )
-        received = self._receive(requests)
+        batch = tuple(requests)  # a tuple is not copied
+        received = self._receive(batch)
         timer.inputs_ready()
-        token = _current.set(self._running)
         try:
             # A copy: the model may empty its list.
             result = without_running_loop(execute, received.copy())
@@ -123,30 +121,28 @@ class PythonInstance(BackendInstance):
             raise
         except BaseException as error:
             failure = execute_error(self._running.instance_name, error)
-            if all(request.is_answered() for request in requests):
+            if all(request.is_answered() for request in batch):
                 _log.error("%s", failure.message)
-                return [None] * len(requests)
+                return [None] * len(batch)
             raise failure from error
         finally:
-            _current.reset(token)
             timer.infer_done()
         if self._decoupled:
-            self._finish_decoupled(requests, received, result)
+            self._finish_decoupled(batch, received, result)
             return None
-        return self._finish(requests, received, result)
+        return self._finish(batch, received, result)
 
     def finalize(self) -> None:
         """Call the model's ``finalize``; what it raises is logged only, as in Triton."""
         leave_live(self._running)
         finalize = getattr(self._model, "finalize", None)
-        token = CURRENT.set(self._running)
         try:
             if finalize is not None:
-                finalize()
+                with running_as(self._running):
+                    finalize()
         except Exception as error:
             _log.error("finalize of '%s': %s", self._running.instance_name, describe(error))
         finally:
-            CURRENT.reset(token)
             self.readiness = None
             if self._loop is not None:
                 self._loop.close()
@@ -157,7 +153,7 @@ class PythonInstance(BackendInstance):
             if not any_live():
                 stop_answering_abandoned()
 
-    def _receive(self, requests: Sequence[BackendRequest]) -> list[ReceivedRequest]:
+    def _receive(self, requests: tuple[BackendRequest, ...]) -> list[ReceivedRequest]:
         borrows = self._borrows
         received = []
         for request in requests:
@@ -194,7 +190,7 @@ class PythonInstance(BackendInstance):
 
     def _finish(
         self,
-        requests: Sequence[BackendRequest],
+        requests: tuple[BackendRequest, ...],
         received: list[ReceivedRequest],
         result: object,
     ) -> list[Response | None]:
@@ -257,7 +253,7 @@ class PythonInstance(BackendInstance):
 
     def _finish_decoupled(
         self,
-        requests: Sequence[BackendRequest],
+        requests: tuple[BackendRequest, ...],
         received: list[ReceivedRequest],
         result: object,
     ) -> None:

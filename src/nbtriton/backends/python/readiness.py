@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from nbtriton.backends.python.running import CURRENT, Running
+from nbtriton.backends.executing import running_as
+from nbtriton.backends.python.running import Running
 from nbtriton.backends.tracebacks import describe
 
 __all__ = ["TIMEOUT_S", "Readiness"]
@@ -55,10 +56,10 @@ class Readiness:
             return False
 
     def _run(self, answer: Future[bool]) -> None:
-        CURRENT.set(self._running)
         ready = False
         try:
-            ready = self._checked()
+            with running_as(self._running):
+                ready = self._checked()
         except BaseException as error:
             _log.error("is_ready of '%s': %s", self._running.instance_name, describe(error))
         with self._lock:

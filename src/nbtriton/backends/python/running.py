@@ -1,24 +1,24 @@
 """Who is running: the link from code inside a model to the instance that called it.
 
 `triton_python_backend_utils` is one module for the whole process, but several instances of several
-servers run at once. The instance puts itself into a context variable around every call of the
-model, which tasks and `asyncio.to_thread` inherit. A thread that a model starts itself inherits
-nothing; there the answer is taken if it cannot be wrong: all live instances have the same server.
+servers run at once. What executes is in a context variable around every call of the model
+(`nbtriton.backends.executing`). A thread that a model starts itself inherits nothing; there the
+answer is taken if it cannot be wrong: all live instances have the same server.
 """
 
 from __future__ import annotations
 
 import threading
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from nbtriton.backends.executing import EXECUTING
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import ServerHandle
 
 __all__ = [
-    "CURRENT",
     "Running",
     "any_live",
     "current",
@@ -43,8 +43,6 @@ class Running:
     decoupled: bool = False
     initialized: bool = False
 
-
-CURRENT: ContextVar[Running | None] = ContextVar("nbtriton_running_instance", default=None)
 
 _live: set[Running] = set()
 _live_lock = threading.Lock()
@@ -72,8 +70,8 @@ def any_live() -> bool:
 
 def current() -> Running | None:
     """Return the instance whose code calls, or None where that cannot be known."""
-    running = CURRENT.get()
-    if running is not None:
+    running = EXECUTING.get().running
+    if isinstance(running, Running):
         return running
     with _live_lock:
         return next(iter(_live)) if len(_live) == 1 else None
@@ -81,8 +79,8 @@ def current() -> Running | None:
 
 def current_server() -> ServerHandle | None:
     """Return the server that calls to other models go to, or None outside of a running model."""
-    running = CURRENT.get()
-    if running is not None:
+    running = EXECUTING.get().running
+    if isinstance(running, Running):
         return running.server if running.initialized else None
     with _live_lock:
         servers = {r.server for r in _live if r.server is not None}
