@@ -29,7 +29,7 @@ def server() -> Iterator[Server]:
         for thread in threading.enumerate()
         if thread not in before and thread.name.startswith("nbtriton") and thread.name != _SHARED
     ]
-    assert shield.depth == 0, "the main thread left the engine with its shield up"
+    assert shield.raised.depth == 0, "the main thread left the engine with its shield up"
     for thread in left:
         thread.join(WAIT_S)  # one may be on its way out: a load that was interrupted
     assert not [thread.name for thread in left if thread.is_alive()], "threads left behind"

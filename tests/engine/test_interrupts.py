@@ -27,7 +27,7 @@ def usual_handler() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
-    assert shield.depth == 0
+    assert shield.raised.depth == 0
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -307,7 +307,7 @@ def test_other_threads_pass_through_the_shield(server: Server):
     depths = []
 
     def model(IN):
-        depths.append(shield.depth)
+        depths.append(shield.raised.depth)
         return {"OUT": IN}
 
     server.load(echo(), model, name="m")

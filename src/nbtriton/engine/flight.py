@@ -113,7 +113,8 @@ class Flight:
             ready.append((step, iteration, inputs, mark))
         for start in starts:
             for tensor in start.release:
-                wave.pop(tensor, None)
+                if tensor in wave:
+                    del wave[tensor]
         return ready
 
     def _start(

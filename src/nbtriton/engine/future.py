@@ -157,7 +157,8 @@ class InferenceFuture:
             answering.owed.pay()
         timeout = None if timeout_s is None else max(0.0, timeout_s)
         on_main = get_ident() == MAIN_THREAD
-        depth = shield.depth
+        raised = shield.raised
+        depth = raised.depth
         # A model that waits without a limit for another one may wait for itself.
         request = self._request
         limited = timeout_s is not None
@@ -166,12 +167,12 @@ class InferenceFuture:
             waits.begin(callers, request)
         try:
             if on_main:  # waiting can be interrupted
-                shield.depth = 0
+                raised.depth = 0
                 shield.flush()
             answered = wait_in_slices(partial(lock.acquire, True), timeout)
         finally:
             if on_main:
-                shield.depth = depth
+                raised.depth = depth
             if callers:
                 waits.end(callers)
         if not answered:

@@ -30,7 +30,7 @@ _log = logging.getLogger("nbtriton.engine")
 
 # Final, as the compiled core looks any other name of a module that stays Python up at each use.
 _answering: Final = answering
-_shield: Final = shield
+_raised: Final = shield.raised
 _thread_id: Final = get_ident
 _MAIN_THREAD: Final = MAIN_THREAD
 
@@ -163,14 +163,14 @@ class Instance:
         try:
             if thread != _MAIN_THREAD:
                 return self._model.execute(batch, execution)
-            depth = _shield.depth
+            depth = _raised.depth
             try:
-                _shield.depth = 0
-                if _shield.pending:
-                    _shield.flush()
+                _raised.depth = 0
+                if _raised.pending:
+                    shield.flush()
                 return self._model.execute(batch, execution)
             finally:
-                _shield.depth = depth
+                _raised.depth = depth
         finally:
             EXECUTING.reset(token)
             root.home = home
@@ -215,7 +215,6 @@ class Instance:
                 )  # fmt: skip
         self._executions += 1
         self._busy_ns += end - start
-        owner.recent.append(execution)
         self._batch_size = 0
         self.running = ()
         # On the direct path it is idle before it answers: what follows from the answer, such as the

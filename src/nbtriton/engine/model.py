@@ -13,7 +13,6 @@ from nbtriton.backends.base import Backend, InstanceContext, ModelContext, Respo
 from nbtriton.config import InstancePlan, ModelConfig
 from nbtriton.engine.clock import SchedulerThread
 from nbtriton.engine.custom_batching import CustomBatching
-from nbtriton.engine.execution import Execution
 from nbtriton.engine.facts import (
     ABANDON,
     CANCEL,
@@ -53,13 +52,10 @@ __all__ = ["ModelRuntime"]
 
 # Final, as the compiled core looks any other name of a module that stays Python up at each use.
 _ident: Final = get_ident
-_waits: Final = waits
+_waiting: Final = waits.waiting
 
 # So many ends of requests are noted at most until they are added up.
 _NOTED: Final = 100
-# Some 5 minutes of a busy model at 10 batches a second, or half a second of an idle loop at full
-# speed: enough for a view or for asking why; 4096 records are about 1 MB.
-_RECENT_BATCHES = 4096
 # Why a request that no instance ran counts as failed (T8).
 _FAILURES = {"timeout": "REJECTED", "cancelled": "CANCELED"}
 
@@ -156,8 +152,6 @@ class ModelRuntime(Runtime):
             or self.interface.decoupled
             or self.interface.reshaped_outputs
         )
-        # The last executions; what can be seen of them, `BatchRecord`, is made for who looks.
-        self.recent: deque[Execution] = deque(maxlen=_RECENT_BATCHES)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -379,12 +373,8 @@ class ModelRuntime(Runtime):
 
     def batches(self) -> tuple[BatchRecord, ...]:
         """Return the recent executions, oldest first."""
-        while True:
-            try:
-                recent = tuple(self.recent)
-            except RuntimeError:  # an instance appended while we walked: walk again
-                continue
-            return tuple([one.record(self.name, self.version) for one in recent])
+        recent = self.statistics.recent()
+        return tuple([execution.record(self.name, self.version) for execution in recent])
 
     # -- the owner -------------------------------------------------------------------------------
 
@@ -438,8 +428,8 @@ class ModelRuntime(Runtime):
             self._owner.append(None)
         for decision in decisions:
             self._carry_out(decision)
-        if _waits.any and self._batcher.waiting:
-            _waits.check()
+        if _waiting and self._batcher.waiting:
+            waits.check()
 
     def _take_in(self, verb: int, fact: Any) -> list[Decision]:
         """Tell the batcher of a fact; return what it decides."""

@@ -22,6 +22,8 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any
 
+from nbtriton.engine.raised import Raised
+
 __all__ = ["MAIN_THREAD", "shield", "wait_in_slices"]
 
 MAIN_THREAD: int = threading.main_thread().ident or 0
@@ -54,31 +56,26 @@ def wait_in_slices(wait: Callable[[float], bool], timeout_s: float | None) -> bo
 
 
 class _Shield:
-    """Context manager for the main thread; any other thread passes through it untouched.
+    """Context manager for the main thread; any other thread passes through it untouched."""
 
-    ``depth`` may be assigned directly: a plain store is the one thing that no interrupt can come
-    between, which is what lifting the shield inside try/finally needs. ``pending`` is True while an
-    interrupt is kept.
-    """
-
-    __slots__ = ("_behind", "depth", "pending")
+    __slots__ = ("_behind", "raised")
 
     def __init__(self) -> None:
-        self.depth = 0
-        self.pending = False
+        self.raised = Raised()
         self._behind: Callable[[int, FrameType | None], Any] | int | None = None
 
     def __enter__(self) -> None:
         if get_ident() != MAIN_THREAD:
             return
-        if self.depth == 0:
+        raised = self.raised
+        if raised.depth == 0:
             current = getsignal(signal.SIGINT)
             # Bound methods are equal, not identical. A handler set from C (None) or an ignored
             # signal never raises, so there is nothing to hold back.
             if callable(current) and current != self._handle:
                 self._behind = current
                 signal.signal(signal.SIGINT, self._handle)
-        self.depth += 1
+        raised.depth += 1
 
     def __exit__(
         self,
@@ -88,13 +85,14 @@ class _Shield:
     ) -> None:
         if get_ident() != MAIN_THREAD:
             return
-        self.depth -= 1
+        self.raised.depth -= 1
         self.flush()
 
     def flush(self) -> None:
         """Raise the interrupt that was kept, if the shield is down."""
-        if self.pending and self.depth == 0:
-            self.pending = False
+        raised = self.raised
+        if raised.pending and raised.depth == 0:
+            raised.pending = False
             if callable(self._behind):
                 self._behind(signal.SIGINT, None)
 
@@ -105,8 +103,9 @@ class _Shield:
             self._behind = None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.pending = bool(self.depth)
-        if not self.pending and callable(self._behind):
+        raised = self.raised
+        raised.pending = bool(raised.depth)
+        if not raised.pending and callable(self._behind):
             self._behind(number, frame)  # together with one that was kept, if any
 
 

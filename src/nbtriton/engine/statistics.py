@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,9 @@ FAILURES: Final = ("BACKEND", "CANCELED", "OTHER", "REJECTED")
 _COMPUTE = ("compute_input", "compute_infer", "compute_output")
 # So many executions are noted at most until they are added up: some 50 us at once.
 _NOTED: Final = 100
+# Some 5 minutes of a busy model at 10 batches a second, or half a second of an idle loop at full
+# speed: enough for a view or for asking why; 4096 of them are about 1 MB.
+_RECENT: Final = 4096
 
 
 class _Executions:
@@ -45,7 +49,7 @@ class Statistics:
     __slots__ = (
         "_by_size", "_executed", "_executions", "_fail_ns", "_hit_ns", "_hits", "_infer_ns",
         "_inferences", "_input_ns", "_last_ns", "_lock", "_miss_ns", "_misses", "_noted",
-        "_output_ns", "_queue_ns", "_success_ns", "failures", "summaries",
+        "_output_ns", "_queue_ns", "_recent", "_success_ns", "failures", "summaries",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -73,6 +77,7 @@ class Statistics:
         # Executions that are not added up yet. Whoever executes only adds to the list, which is
         # atomic with and without a GIL: no lock, and 2% of a step of an ensemble less.
         self._noted: list[Execution] = []
+        self._recent: deque[Execution] = deque(maxlen=_RECENT)
 
     @property
     def inference_count(self) -> int:
@@ -141,19 +146,34 @@ class Statistics:
                 1, batch_size, total_ns, 0, times.input_ns, times.infer_ns, times.output_ns
             )
 
+    def warmed(self, execution: Execution) -> None:
+        """A warmup sample was executed (W5)."""
+        with self._lock:
+            self._add(execution)
+
+    def recent(self) -> list[Execution]:
+        """Return the last executions, oldest first."""
+        with self._lock:
+            self._add_up()
+            return list(self._recent)
+
     def _add_up(self) -> None:
         """Add up what was noted; the lock is held."""
-        count = len(self._noted)
-        for one in self._noted[:count]:
-            input_ns, infer_ns, output_ns = one.times()
-            self._last_ns = max(self._last_ns, one.end_ns)
-            self._add_execution(one.batch_size, input_ns, infer_ns, output_ns)
-            if not one.failed:
-                self._add_requests(
-                    len(one.requests), one.inferences, one.total_ns, one.queue_ns,
-                    input_ns, infer_ns, output_ns,
-                )  # fmt: skip
-        del self._noted[:count]
+        noted = self._noted[:]
+        for execution in noted:
+            self._add(execution)
+        self._recent.extend(noted)
+        del self._noted[: len(noted)]
+
+    def _add(self, execution: Execution) -> None:
+        input_ns, infer_ns, output_ns = execution.times()
+        self._last_ns = max(self._last_ns, execution.end_ns)
+        self._add_execution(execution.batch_size, input_ns, infer_ns, output_ns)
+        if not execution.failed:
+            self._add_requests(
+                len(execution.requests), execution.inferences, execution.total_ns,
+                execution.queue_ns, input_ns, infer_ns, output_ns,
+            )  # fmt: skip
 
     def _add_execution(self, batch_size: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
         self._executions += 1

@@ -33,8 +33,9 @@ class _Waits:
         # What the coroutines of an instance have asked for, and whether they can do without.
         self._awaited: dict[Instance, dict[InferenceRequest, Callable[[], bool]]] = {}
         self._changes = 0
-        # True while anybody waits: looked at after every decision of every model.
-        self.any = False
+        # All of them: looked at after every decision of every model. One set for good, which the
+        # compiled core looks at without asking for it by name.
+        self.waiting: set[Instance] = set()
 
     def begin_await(
         self, instance: Instance, request: InferenceRequest, idle: Callable[[], bool]
@@ -77,7 +78,8 @@ class _Waits:
 
     def _change(self) -> None:
         self._changes += 1
-        self.any = bool(self._waiting or self._awaited)
+        self.waiting.intersection_update({*self._waiting, *self._awaited})
+        self.waiting.update(self._waiting, self._awaited)
 
     def check(self) -> None:
         """Answer one call of every circle that has closed."""

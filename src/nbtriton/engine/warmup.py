@@ -60,7 +60,7 @@ def _run(
         )
     execution.inferences = len(requests)
     execution.total_ns = len(requests) * (execution.end_ns - execution.start_ns)
-    runtime.statistics.executed(execution)
+    runtime.statistics.warmed(execution)
 
 
 def _check_size(size: int, instance: str, limit: int) -> None:
