@@ -3,8 +3,8 @@
 Each lives in an environment of its own, made on first use, and serves the jobs of `bench.jobs` with
 dynamic batching up to 32 and one worker, as its documentation recommends for a CPU. All are asked over
 HTTP with JSON by the same client (`bench.wire`), which is faster than the ones they ship; nbtriton is
-measured in the kernel, and over HTTP by that client too. While one side is measured, the processes of
-the other are stopped: idle, LitServe takes 0.11 of a processor and Ray Serve 0.08.
+measured in the kernel, and over HTTP by that client too. Those that compute also when nobody asks them
+anything are stopped while nbtriton is measured; nbtriton does not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +28,7 @@ import numpy as np
 import nbtriton
 from bench import models
 from bench.environments import environment, lend
-from bench.figures import Figure, Measure, Missing, Sides
+from bench.figures import Figure, Missing, Sides
 from bench.jobs import BATCH, JOBS, Job
 from bench.load import Measured, in_process
 from bench.machine import ROOT
@@ -49,7 +49,7 @@ Where = Literal["kernel", "http"]
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A server that is not ours: what to install, and where it is asked."""
+    """A server that is not ours: what to install, where it is asked, and what is to know of it."""
 
     name: str
     title: str
@@ -57,6 +57,10 @@ class Other:
     path: str = ""  # KServe's if empty
     # Its wheel carries tritonserver, which needs libraries that the reference keeps.
     needs_reference: bool = False
+    # The part of a processor that it takes when nobody asks it anything, if that is worth stopping it
+    # for. The others take 0.003, and PyTriton's tritonserver gives up a model whose process was
+    # stopped for a second.
+    idle_cores: float = 0.0
     settings: dict[str, str] = field(default_factory=dict, hash=False)
 
     def request(self, job: Job, port: int) -> Request:
@@ -68,11 +72,11 @@ class Other:
 
 OTHERS = (
     Other("pytriton", "PyTriton", ("nvidia-pytriton==0.7.0",), needs_reference=True),
-    Other("litserve", "LitServe", ("litserve==0.2.19", NUMPY), "/predict"),
+    Other("litserve", "LitServe", ("litserve==0.2.19", NUMPY), "/predict", idle_cores=0.11),
     Other(
         "ray", "Ray Serve", ("ray[serve]==2.60.0", NUMPY), "/",
         # As its guide to performance says: no thread of its own for the code and for the router.
-        settings={"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"},
+        settings={"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}, idle_cores=0.08,
     ),
     Other("mlserver", "MLServer", ("mlserver==1.7.1", "uvloop==0.21.0")),
 )  # fmt: skip
@@ -237,17 +241,17 @@ def figure(other: Other, job: Job, where: Where, connections: int) -> Figure:
         row = {ours.tensor: job.row()}
 
         def here() -> float:
-            with stopped(theirs.pid):
-                return value(
-                    in_process(ours.server, job.name, row, concurrency=connections, interval_ms=ms)
-                )
+            if where == "http":
+                return value(ours.served.post.load(connections, seconds))
+            return value(
+                in_process(ours.server, job.name, row, concurrency=connections, interval_ms=ms)
+            )
 
-        def loaded(side: Running, other_side: Running) -> float:
-            with stopped(other_side.pid):
-                return value(side.post.load(connections, seconds))
+        def alone() -> float:
+            with stopped(theirs.pid) if other.idle_cores else nullcontext():
+                return here()
 
-        first: Measure = here if where == "kernel" else lambda: loaded(ours.served, theirs)
-        yield Sides(first, lambda: loaded(theirs, ours.served))
+        yield Sides(alone, lambda: value(theirs.post.load(connections, seconds)))
 
     return Figure(
         ".".join(

@@ -108,9 +108,12 @@ class Request:
         return answer
 
     def load(self, connections: int, seconds: float) -> Measured:
-        """Keep as many connections busy for so long."""
+        """Keep as many connections busy for so long; a server that is not there is `Missing`."""
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(self._load(connections, seconds))
+            try:
+                return runner.run(self._load(connections, seconds))
+            except OSError as error:
+                raise Missing(f"{self.path} is not there: {error}") from None
 
     async def _load(self, connections: int, seconds: float) -> Measured:
         loop = asyncio.get_running_loop()

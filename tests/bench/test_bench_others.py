@@ -1,4 +1,4 @@
-"""What the bench beside other servers rests on: the same answers everywhere, and rest for the other side."""
+"""What the bench beside other servers rests on: the same answers everywhere, and rest for who is not asked."""
 
 import json
 import subprocess
@@ -46,6 +46,8 @@ def test_nbtriton_serves_a_job_in_the_kernel_and_over_http(job):
         pid = ours.served.pid
         assert family(pid)
     assert not family(pid)
+    with pytest.raises(Missing, match=f"/v2/models/{job.name}/infer is not there: "):
+        ours.served.post.load(1, 0.1)
 
 
 def test_a_server_whose_answer_is_another_is_not_measured(tmp_path):
