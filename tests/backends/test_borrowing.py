@@ -1,12 +1,16 @@
 """Which models get read-only arrays as they are, and which get copies."""
 
 import textwrap
+import warnings
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from nbtriton.backends.python.borrowing import borrows
 from nbtriton.backends.python.imports import LocalModules
 from nbtriton.backends.python.install import install_pb_utils
+from tests.backends.borrowing_programs import bodies, check
 
 HEAD = """
 import io
@@ -265,3 +269,11 @@ def test_a_file_that_was_edited_since_it_was_imported_is_not_believed(tmp_path):
     file.write_text(HEAD + in_execute("x = 1\nout = x"))
     assert borrows(model.execute) == "the source of execute is not known"
     modules.close()
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@given(bodies())
+def test_what_is_believed_to_borrow_answers_as_with_copies(tmp_path_factory, body):
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(body, tmp_path_factory.mktemp("program"))

@@ -257,3 +257,41 @@ def test_running_a_cell_again_replaces_the_model_and_loses_nothing(notebook):
     assert new["OUT"][0, 0] == 3
     gate.set()
     assert [future.result(10)["OUT"][0, 0] for future in old] == [2.0] * 5
+
+
+LOOKING = {
+    "class": """\
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "IN", "data_type": "TYPE_FP32", "dims": [4]})
+        config.add_output({"name": "OUT", "data_type": "TYPE_BOOL", "dims": [1]})
+        return config
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            IN = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            STATEMENT
+            out = np.array([np.shares_memory(IN, mine)])
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", out)]))
+        return responses
+""",
+    "function": """\
+def look(IN: "FP32[4]") -> {"OUT": "BOOL[1]"}:
+    STATEMENT
+    return {"OUT": np.array([np.shares_memory(IN, mine)])}
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("statement", "own"), [("pass", True), ("list(map(str, IN))", False)], ids=["reads", "passes"]
+)
+@pytest.mark.parametrize("cell", LOOKING.values(), ids=LOOKING)
+def test_a_cells_model_that_only_reads_gets_the_callers_own_array(notebook, cell, statement, own):
+    notebook.ok("mine = np.ones(4, np.float32)")
+    handle = notebook.ok(f"%%triton_model look\n{cell.replace('STATEMENT', statement)}").value
+    assert handle(IN=notebook.names["mine"])["OUT"].tolist() == [own]

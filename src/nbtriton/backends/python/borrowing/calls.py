@@ -340,7 +340,7 @@ class Calls(ABC):
 
     def _refuse_objects(self, rule: Rule, given: Given) -> None:
         """Refuse to make an array of a list that may get arrays as its elements."""
-        boxes = [v for _, v in given.all() if any(isinstance(kind, Box) for kind in v)]
+        boxes = [boxes for _, v in given.all() if self.facts.is_lent(boxes := _boxes(v))]
         if not boxes:
             return
         told = rule.dtype >= 0 and (

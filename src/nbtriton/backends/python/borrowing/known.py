@@ -8,6 +8,7 @@ import io
 import json
 import math
 import sys
+import time
 import zlib
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -73,7 +74,7 @@ class Rule:
 
 # Of numpy, by name. All take ``out`` by keyword or behind their data.
 _FRESH_OF_ONE = """
-    all allclose any amax amin argmax argmin argpartition argsort argwhere average bincount
+    all any amax amin argmax argmin argpartition argsort argwhere average bincount
     copy corrcoef count_nonzero cov cumprod cumsum digitize
     flatnonzero histogram iscomplexobj isrealobj linalg.det linalg.eigh
     linalg.inv linalg.norm linalg.pinv linalg.svd max mean min nanargmax nanargmin nanmax nanmean
@@ -84,7 +85,7 @@ _FRESH_OF_ONE = """
     char.strip char.upper
 """
 _FRESH_OF_TWO = """
-    append array_equal array_equiv char.add char.equal cross dot inner intersect1d
+    allclose append array_equal array_equiv char.add char.equal cross dot inner intersect1d
     isclose isin kron linalg.matrix_power linalg.solve outer searchsorted setdiff1d take
     take_along_axis tensordot union1d vdot
 """
@@ -227,7 +228,7 @@ def _rules() -> dict[int, tuple[object, Rule]]:
                 bool, bytearray, bytes, complex, float, format, hasattr, id, int, isinstance, len,
                 print, range, repr, slice, str, type, any, all,
                 base64.b64decode, base64.b64encode, io.BytesIO, json.loads, zlib.compress,
-                zlib.decompress,
+                zlib.decompress, time.sleep,
                 *(f for f in vars(math).values() if callable(f)),
             )
         ),

@@ -102,4 +102,4 @@ class NotUnderstoodError(Exception):
 def text_of(node: ast.AST) -> str:
     """Return a piece of code in one short line."""
     text = " ".join(ast.unparse(node).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return text if len(text) <= 60 else f"{text[:28]}...{text[-28:]}"
