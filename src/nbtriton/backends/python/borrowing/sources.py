@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import ast
 import linecache
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FunctionType
 
 __all__ = ["Definition", "Sources"]
+
+# CPython counts how deep a tree is once for all threads: of two that parse at a time one may get a
+# SystemError ("AST constructor recursion depth mismatch"), as instances that are created side by side
+# did. What others parse meanwhile can still do it.
+_parsing = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +85,10 @@ def _read(name: str) -> _File | None:
     linecache.checkcache(name)
     text = "".join(linecache.getlines(name))
     try:
-        tree = ast.parse(text)
+        with _parsing:
+            tree = ast.parse(text)
         code = compile(text, name, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, SystemError):
         return None
     global_names: set[str] = set()
     attributes: set[str] = set()
