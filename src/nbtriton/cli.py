@@ -63,6 +63,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="prefer configs/NAME.pbtxt to config.pbtxt",
     )
+    validate.add_argument(
+        "--backend-directory",
+        metavar="DIR",
+        help="each NAME/model.py in it is a Python-based backend",
+    )
     validate.set_defaults(run=_validate)
     _add_perf(commands.add_parser("perf", help="measure a model of a repository under load"))
     _add_export(commands.add_parser("export", help="write a repository anew, and verify it"))
@@ -139,14 +144,17 @@ def _serve(argv: Sequence[str]) -> int:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
+    from nbtriton.backends import BACKEND_DIRECTORY
     from nbtriton.config import format_pbtxt
     from nbtriton.repository.validation import validate_repository
 
     failed = False
+    directory = arguments.backend_directory
     for finding in validate_repository(
         arguments.directory,
         auto_complete=not arguments.disable_auto_complete_config,
         config_name=arguments.model_config_name,
+        settings={} if directory is None else {"": {BACKEND_DIRECTORY: directory}},
     ):
         failed = failed or finding.error is not None
         print(finding, flush=True)

@@ -71,6 +71,24 @@ def test_a_server_of_the_notebook_runs_their_models_without_code(backends: Path)
         assert server.config("one").runtime == "model.py"
 
 
+def test_its_models_are_written_without_its_code_and_that_is_said(
+    backends: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "models" / "m" / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.json").write_text("{}")
+    (folder.parent / "config.pbtxt").write_text(CONFIG)
+    with nbtriton.Server(gpus=(), backend_config=settings(backends)) as server:
+        server.load_repository(tmp_path / "models")
+        written = server.export(tmp_path / "out")
+    (model,) = written.models
+    assert [
+        note for note in model.notes if "Python-based backend 'plus', which is not written" in note
+    ]
+    assert (tmp_path / "out" / "m" / "1" / "model.json").read_text() == "{}"
+    assert 'backend: "plus"' in (tmp_path / "out" / "m" / "config.pbtxt").read_text()
+
+
 @pytest.mark.parametrize("name", [*";|&$`<>()[]{}\\\"'*?~#!"])
 def test_a_name_with_what_triton_does_not_take_is_refused(make, model_file, name: str) -> None:
     for names in ({"name": f"m{name}x"}, {"instance": f"m{name}_0"}):

@@ -170,3 +170,16 @@ def test_the_command_prints_a_line_a_model_and_tells_by_its_status(repository, c
     assert "bad: 'max_batch_size' must be non-negative value for bad\n" in capsys.readouterr().out
     assert main(["validate", str(root / "nowhere")]) == 2
     assert "no such directory" in capsys.readouterr().err
+
+
+def test_models_of_a_python_based_backend(repository, tmp_path_factory, capsys):
+    backends = tmp_path_factory.mktemp("backends")
+    (backends / "mine").mkdir()
+    (backends / "mine" / "model.py").write_text(MODEL)
+    root = repository("m", config='backend: "mine"')
+    assert main(["validate", str(root)]) == 1
+    assert "unable to find backend library for backend 'mine'" in capsys.readouterr().out
+    assert main(["validate", str(root), "--backend-directory", str(backends), "--print"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("m: OK")
+    assert "max_batch_size: 8" in told

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from types import MappingProxyType
 
+from nbtriton.backends import BackendSettings
 from nbtriton.config import ModelConfig, is_ensemble, validate
 from nbtriton.engine.devices import visible_gpus
 from nbtriton.engine.loading import check_ensemble, complete_model
@@ -32,7 +34,11 @@ class Finding:
 
 
 def validate_repository(
-    directory: str | Path, *, auto_complete: bool = True, config_name: str = ""
+    directory: str | Path,
+    *,
+    auto_complete: bool = True,
+    config_name: str = "",
+    settings: BackendSettings = MappingProxyType({}),
 ) -> Iterator[Finding]:
     """Complete and check every model of a repository; none keeps another one out.
 
@@ -45,6 +51,8 @@ def validate_repository(
         False is ``--disable-auto-complete-config``.
     config_name : str
         ``--model-config-name``.
+    settings : mapping of str to mapping
+        ``--backend-config``, as `nbtriton.Server` takes it.
 
     Yields
     ------
@@ -68,7 +76,7 @@ def validate_repository(
     for model in models:
         if model.name in read and not is_ensemble(read[model.name]):
             try:
-                done[model.name] = _check(model, read[model.name], auto_complete)
+                done[model.name] = _check(model, read[model.name], auto_complete, settings)
             except TritonError as error:
                 failed[model.name] = error
             yield Finding(model.name, done.get(model.name), failed.get(model.name))
@@ -85,7 +93,9 @@ def validate_repository(
         yield Finding(name, done.get(name), failed.get(name))
 
 
-def _check(model: RepositoryModel, config: ModelConfig, auto_complete: bool) -> ModelConfig:
+def _check(
+    model: RepositoryModel, config: ModelConfig, auto_complete: bool, settings: BackendSettings
+) -> ModelConfig:
     validate(config)
     kept = versions_to_keep(config, model.versions)
     if not kept:
@@ -105,8 +115,9 @@ def _check(model: RepositoryModel, config: ModelConfig, auto_complete: bool) -> 
                 f"state: Internal: model file '{source}' does not exist;"
             )
         _, completed = complete_model(
-            config, source, version, gpus=visible_gpus(), auto_complete=auto_complete
-        )
+            config, source, version,
+            gpus=visible_gpus(), auto_complete=auto_complete, settings=settings,
+        )  # fmt: skip
     return completed
 
 

@@ -285,6 +285,11 @@ def _write_version(
         )
     source = server.served(name, version)
     if isinstance(source, Path):
+        if server.config(name, version).runtime == "model.py":
+            notes.append(
+                f"model '{name}' runs the code of the Python-based backend '{config.backend}', "
+                "which is not written: Triton needs its folder among its backends"
+            )
         _copy_files(source, place, config)
         return "files", ModelFile()
     if source is None:
