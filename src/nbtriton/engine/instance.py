@@ -7,10 +7,12 @@ import queue
 import threading
 from _thread import get_ident
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response
 from nbtriton.backends.executing import EXECUTING, Executing
+from nbtriton.engine.answerer import Answerer
 from nbtriton.engine.answering import answering
 from nbtriton.engine.execution import Execution
 from nbtriton.engine.owed import Owed
@@ -63,6 +65,7 @@ class Instance:
         self._executions = 0
         self._busy_ns = 0
         self._model: BackendInstance | None = None
+        self._answerer = Answerer(f"nbtriton-{context.name}-answers")
         # What its model's code knows, where no other model's code called it.
         self._executing = Executing((self,))
         self._worker = threading.Thread(
@@ -217,11 +220,35 @@ class Instance:
         self._busy_ns += end - start
         self._batch_size = 0
         self.running = ()
+        answerer = self._answerer
+        own = self.thread == self._home
+        if own:
+            answerer.catch_up()
+            # What waits is complete: nothing that follows from these answers could be with it.
+            if count > 1 and not self.decoupled and owner.has_next and answerer.helps(end - start):
+                owner.free(self._index, requests)
+                answerer.put(partial(self._answer_all, requests, responses, error, freed=True))
+                return
         # On the direct path it is idle before it answers: what follows from the answer, such as the
         # next step of an ensemble, may want it. (Before a sequence goes on, its state has to be
         # kept; and a thread of its own is not idle while it answers.)
-        early = self.thread != self._home and owner.sequences is None
-        again = owner.free(self._index, requests) if early else 0
+        early = not own and owner.sequences is None
+        if early:
+            owner.free(self._index, requests)
+        self._answer_all(requests, responses, error, freed=early)
+
+    def _answer_all(
+        self,
+        requests: tuple[InferenceRequest, ...],
+        responses: Sequence[Response | None] | None,
+        error: TritonError | None,
+        *,
+        freed: bool,
+    ) -> None:
+        """Answer a batch; free the instance then unless it is free already."""
+        owner = self._owner
+        count = len(requests)
+        again = 0
         outer = _answering.owed
         # A single answer has nothing to be gathered with.
         owed = Owed() if count > 1 else None
@@ -232,7 +259,7 @@ class Instance:
         finally:
             if owed is not outer:
                 _answering.owed = outer
-            if not early:
+            if not freed:
                 again = owner.free(self._index, requests)
             if not self.decoupled:
                 owner.over(count - again)
@@ -270,6 +297,7 @@ class Instance:
             self._created.set()
         if self._error is None:
             self._serve()
+        self._answerer.stop()
         self.readiness = None
         if self._model is not None:
             try:

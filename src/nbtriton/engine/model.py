@@ -286,6 +286,15 @@ class ModelRuntime(Runtime):
         """True if custom batching, in Python, decides what a batch is."""
         return self._strategy is not None
 
+    @property
+    def has_next(self) -> bool:
+        """True if an instance that becomes free gets a batch at once that grows no more.
+
+        Never where it must be known first how the last batch was answered: a sequence's state has
+        to be kept before the sequence goes on.
+        """
+        return isinstance(self._batcher, Batcher) and self._batcher.has_next
+
     def served(self) -> object:
         """Return what the instances run; see `Backend.served`."""
         return self.backend.served(self.context)

@@ -210,6 +210,15 @@ class Batcher:
         """Requests that are accepted and not yet on an instance."""
         return self._queue.count + self._in_payloads
 
+    @property
+    def has_next(self) -> bool:
+        """Whether a batch waits for an instance that no request can join any more."""
+        if self._queue.count >= self._limit:
+            return True
+        for payload in self._ready:
+            return payload is not self._open
+        return False
+
     # -- how it decides --------------------------------------------------------------------------
 
     def _submit_alone(self, now: int, ticket: Ticket) -> list[Decision]:

@@ -1,0 +1,251 @@
+"""An instance that has its next batch already: it goes on, and another thread answers the last one."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+import threading
+
+import pytest
+
+from nbtriton.engine import Server
+from nbtriton.engine.answerer import Answerer
+from tests.engine.support import WAIT_S, Gate, echo, fields, ones, order_of, row, waited
+
+PAIRS = echo("dynamic_batching { preferred_batch_size: 2 }", max_batch_size=2)
+MS = 1_000_000
+
+
+def computing(gate: Gate, seen: list[str] | None = None) -> type:
+    """A model that computes for some milliseconds without the GIL, and fails on negative numbers."""
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            gate.stand([request.request_id() for request in requests])
+            hashlib.pbkdf2_hmac("sha256", b"some", b"work", 5000)
+            values = [pb_utils.get_input_tensor_by_name(r, "IN").as_numpy() for r in requests]
+            if values[0].flat[0] < 0:
+                raise ValueError("kaboom")
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", v)]) for v in values]
+
+        def finalize(self):
+            if seen is not None:
+                seen.append("finalized")
+
+    return TritonPythonModel
+
+
+def at_the_gate(server: Server, gate: Gate, *names: str) -> dict[str, object]:
+    """Requests that wait behind one that stands at the gate."""
+    futures = {"first": server.submit("m", {"IN": ones()}, request_id="first")}
+    gate.wait_entered()
+    for name in names:
+        futures[name] = server.submit("m", {"IN": ones()}, request_id=name)
+    return futures
+
+
+def test_the_next_batch_runs_while_callbacks_take_their_time(server: Server, gate: Gate):
+    server.load(PAIRS, computing(gate), name="m")
+    futures = at_the_gate(server, gate, "a", "b", "c", "d")
+    third_runs, called = threading.Event(), threading.Event()
+
+    def callback(_: object) -> None:
+        waited(third_runs)
+        called.set()
+
+    futures["a"].add_done_callback(callback)
+    gate.let(2)
+    gate.wait_entered(2)
+    third_runs.set()
+    waited(called)
+    gate.open()
+    assert all(future.exception(WAIT_S) is None for future in futures.values())
+    assert gate.batches == [["first"], ["a", "b"], ["c", "d"]]
+    assert len(set(gate.threads)) == 1  # the model itself stays on its thread
+
+
+def test_a_batch_that_can_still_grow_waits_for_the_answers(server: Server, gate: Gate):
+    """Callers who send their next request when they have an answer get full batches."""
+    server.load(PAIRS, computing(gate), name="m")
+    futures = at_the_gate(server, gate, "a", "b", "c")
+    sent = []
+    futures["a"].add_done_callback(
+        lambda _: sent.append(server.submit("m", {"IN": ones()}, request_id="d"))
+    )
+    gate.open()
+    assert futures["c"].exception(WAIT_S) is None
+    assert gate.batches == [["first"], ["a", "b"], ["c", "d"]]
+
+
+def test_answers_leave_in_the_order_of_the_batches(server: Server, gate: Gate):
+    server.load(PAIRS, computing(gate), name="m")
+    names = [str(number) for number in range(120)]
+    futures = at_the_gate(server, gate, *names)
+    threads = set()
+    for future in futures.values():
+        future.add_done_callback(lambda _: threads.add(threading.current_thread().name))
+    order = order_of(futures)
+    gate.open()
+    assert order() == ["first", *names]
+    assert any(name.endswith("-answers") for name in threads)
+
+
+def test_a_model_is_finalized_behind_its_last_answer(server: Server, gate: Gate):
+    seen: list[str] = []
+    server.load(PAIRS, computing(gate, seen), name="m")
+    futures = at_the_gate(server, gate, "a", "b", "c", "d")
+    unloading, last = threading.Event(), threading.Event()
+
+    def callback(_: object) -> None:
+        waited(unloading)
+        waited(last)
+        seen.append("answered")
+
+    futures["b"].add_done_callback(callback)
+    gate.open()
+    thread = threading.Thread(target=lambda: server.unload("m"))
+    thread.start()
+    unloading.set()
+    last.set()
+    thread.join(WAIT_S)
+    assert futures["d"].exception(WAIT_S) is None
+    server.close()
+    assert seen == ["answered", "finalized"]
+
+
+@pytest.mark.parametrize("instances", [1, 3])
+def test_each_request_is_answered_once_whatever_becomes_of_it(
+    server: Server, gate: Gate, instances: int
+):
+    """Failures, callers who give up, instances that go, and an unload while all of that happens."""
+    gate.open()
+
+    def config(count: int) -> str:
+        return PAIRS + f"instance_group {{ count: {count} kind: KIND_CPU }}"
+
+    model = computing(gate)
+    server.load(config(instances), model, name="m")
+    draw = random.Random(5)
+    answers: dict[int, int] = {}
+    missing = 300
+    turn = threading.Condition()
+    futures = []
+
+    def count(future) -> None:
+        nonlocal missing
+        with turn:
+            answers[future.number] = answers.get(future.number, 0) + 1
+            missing -= 1
+            turn.notify_all()
+
+    for number in range(missing):
+        value = -1.0 if draw.random() < 0.1 else float(number)
+        future = server.submit("m", {"IN": row(value)})
+        future.add_done_callback(count)
+        futures.append((value, future))
+        if draw.random() < 0.1:
+            future.cancel()
+        if number == 150:
+            server.load(config(instances + 1), None, name="m")
+            server.load(config(1), None, name="m")
+    server.unload("m")
+    with turn:
+        assert turn.wait_for(lambda: missing == 0, WAIT_S)
+    assert set(answers.values()) == {1}
+    for value, future in futures:
+        error = future.exception()
+        if error is None:
+            assert future.result()["OUT"][0, 0] == value
+        else:
+            assert error.status in ("CANCELLED", "INTERNAL"), error
+
+
+def test_statistics_are_kept_before_the_answers(server: Server, gate: Gate):
+    server.load(PAIRS, computing(gate), name="m")
+    futures = at_the_gate(server, gate, "a", "b", "c", "d")
+    found = []
+    futures["b"].add_done_callback(lambda _: found.append(fields(server.statistics("m"), "m")))
+    order = order_of(futures)
+    gate.let(2)
+    gate.wait_entered(2)
+    gate.open()
+    order()
+    assert found[0]["batches"][2] >= 1
+    assert found[0]["success"] >= 3
+
+
+def test_a_process_that_can_have_no_more_threads_answers_all_the_same(
+    server: Server, gate: Gate, monkeypatch
+):
+    server.load(PAIRS, computing(gate), name="m")
+    futures = at_the_gate(server, gate, "a", "b", "c", "d", "e", "f")
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as limit:
+        limit.setattr(threading.Thread, "start", start)
+        gate.open()
+        assert all(future.exception(WAIT_S) is None for future in futures.values())
+
+
+# -- the thread itself -------------------------------------------------------------------------------
+
+
+def test_short_executions_are_answered_on_the_spot():
+    answerer = Answerer("nbtriton-test-answers")
+    assert not answerer.helps(MS // 10)
+    assert answerer.helps(MS)
+    answerer.stop()
+
+
+@pytest.mark.skipif(
+    not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="Python without a GIL"
+)
+def test_beside_a_model_that_keeps_the_gil_it_is_asked_less_and_less():
+    answerer = Answerer("nbtriton-test-answers")
+    executions, asked = 2000, 0
+    before = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(WAIT_S)  # nobody else runs before this thread waits
+        for _ in range(executions):
+            if answerer.helps(MS):
+                answerer.put(int)
+                asked += 1
+            answerer.catch_up()
+    finally:
+        sys.setswitchinterval(before)
+        answerer.stop()
+    assert 1 < asked < executions // 50
+
+
+def test_one_that_was_late_once_is_soon_asked_again():
+    answerer = Answerer("nbtriton-test-answers")
+    assert answerer.helps(MS)
+    for _ in range(50):
+        begun = threading.Event()
+        while not answerer.helps(MS):
+            answerer.catch_up()
+        answerer.put(begun.set)
+        waited(begun)  # the model computes meanwhile
+        answerer.catch_up()
+        assert answerer.helps(MS)
+    answerer.stop()
+
+
+def test_an_answer_that_ends_abnormally_does_not_end_the_thread(caplog):
+    answerer = Answerer("nbtriton-test-answers")
+    assert answerer.helps(MS)
+    answered = threading.Event()
+
+    def leave() -> None:
+        raise SystemExit(3)
+
+    answerer.put(leave)
+    answerer.put(answered.set)
+    answerer.catch_up()
+    assert answered.is_set()
+    assert "ended abnormally" in caplog.text
+    answerer.stop()
