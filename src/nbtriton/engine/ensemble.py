@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from nbtriton.config import ModelConfig
-from nbtriton.engine.answering import answering
+from nbtriton.engine.answering import owe, owed_here
 from nbtriton.engine.crew import Crew
 from nbtriton.engine.flight import Flight, placed
 from nbtriton.engine.inflight import StepGate
@@ -64,12 +64,13 @@ class EnsembleRuntime(Runtime):
 
     def submit_many(self, requests: Sequence[InferenceRequest]) -> Sequence[bool | TritonError]:
         """Accept requests that are there at the same moment; their first steps go together."""
-        outer = answering.owed
-        owed = answering.owed = Owed()
+        outer = owed_here()
+        owed = Owed()
+        owe(owed)
         try:
             return super().submit_many(requests)
         finally:
-            answering.owed = outer
+            owe(outer)
             owed.pay()
 
     def _muster(self) -> Crew:

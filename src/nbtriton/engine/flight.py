@@ -8,10 +8,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nbtriton.backends.base import Response
-from nbtriton.engine.answering import answering
+from nbtriton.engine.answering import owed_here
 from nbtriton.engine.crew import Crew
 from nbtriton.engine.execution import StepTimes
 from nbtriton.engine.now import now_ns
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["Flight", "placed"]
 
 _log = logging.getLogger("nbtriton.engine")
-
-# Final, as the compiled core looks any other name of a module that stays Python up at each use.
-_answering: Final = answering
 
 # Sequence id and flags.
 _Mark = tuple[int | str, int]
@@ -163,7 +160,7 @@ class Flight:
         sub.step = step
         sub.iteration = iteration
         self._running.add(sub)
-        owed = _answering.owed
+        owed = owed_here()
         if owed is None:
             self.submit(runtime, sub)
         else:  # with what else is ready for this model at the same moment
@@ -201,7 +198,7 @@ class Flight:
         step, iteration = sub.step, sub.iteration
         error = response.error
         emit: Response | None = None
-        ready: Sequence[_Ready] = ()
+        ready: list[_Ready] = []
         done = False
         outbox = self._outbox
         with self._lock:
@@ -242,7 +239,7 @@ class Flight:
 
     def _take(
         self, step: int, iteration: int, response: Response, final: bool
-    ) -> tuple[Sequence[_Ready], Response | None, bool, TritonError | None]:
+    ) -> tuple[list[_Ready], Response | None, bool, TritonError | None]:
         """Take a step's response in; the lock is held.
 
         Returns
@@ -259,7 +256,7 @@ class Flight:
             try:
                 mark = _mark(response.parameters)
             except TritonError as error:
-                return (), None, final and self._finished(iteration), error
+                return [], None, final and self._finished(iteration), error
         origin = iteration
         if final and not decoupled:
             advance = self.run.answered(step, iteration)
@@ -280,7 +277,7 @@ class Flight:
                     self._marks.setdefault(iteration, {})[tensor] = mark
         done = advance.done
         emit: Response | None = None
-        ready: Sequence[_Ready] = ()
+        ready: list[_Ready] = []
         failure = None
         try:
             if advance.emit:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.executing import EXECUTING
-from nbtriton.engine.answering import answering
+from nbtriton.engine.answering import owed_here
 from nbtriton.engine.shield import MAIN_THREAD, shield, wait_in_slices
 from nbtriton.engine.waits import waits
 from nbtriton.errors import CancelledError, TritonError
@@ -153,8 +153,9 @@ class InferenceFuture:
         self._then.insert(1, lambda _: lock.release())
         if self._done:  # in between
             return
-        if answering.owed is not None:  # a callback waits: perhaps for what is to follow from it
-            answering.owed.pay()
+        owed = owed_here()
+        if owed is not None:  # a callback waits: perhaps for what is to follow from it
+            owed.pay()
         timeout = None if timeout_s is None else max(0.0, timeout_s)
         on_main = get_ident() == MAIN_THREAD
         raised = shield.raised

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response
 from nbtriton.backends.executing import EXECUTING, Executing
 from nbtriton.engine.answerer import Answerer
-from nbtriton.engine.answering import answering
+from nbtriton.engine.answering import owe, owed_here
 from nbtriton.engine.execution import Execution
 from nbtriton.engine.owed import Owed
 from nbtriton.engine.request import InferenceRequest
@@ -31,7 +31,6 @@ __all__ = ["Instance"]
 _log = logging.getLogger("nbtriton.engine")
 
 # Final, as the compiled core looks any other name of a module that stays Python up at each use.
-_answering: Final = answering
 _raised: Final = shield.raised
 _thread_id: Final = get_ident
 _MAIN_THREAD: Final = MAIN_THREAD
@@ -249,16 +248,16 @@ class Instance:
         owner = self._owner
         count = len(requests)
         again = 0
-        outer = _answering.owed
+        outer = owed_here()
         # A single answer has nothing to be gathered with.
         owed = Owed() if count > 1 else None
         if owed is not outer:
-            _answering.owed = owed
+            owe(owed)
         try:
             self._answer(requests, responses, error)
         finally:
             if owed is not outer:
-                _answering.owed = outer
+                owe(outer)
             if not freed:
                 again = owner.free(self._index, requests)
             if not self.decoupled:

@@ -77,7 +77,7 @@ class Statistics:
         # Executions that are not added up yet. Whoever executes only adds to the list, which is
         # atomic with and without a GIL: no lock, and 2% of a step of an ensemble less.
         self._noted: list[Execution] = []
-        self._recent: deque[Execution] = deque(maxlen=_RECENT)
+        self._recent: deque[tuple[Any, ...]] = deque(maxlen=_RECENT)
 
     @property
     def inference_count(self) -> int:
@@ -151,8 +151,8 @@ class Statistics:
         with self._lock:
             self._add(execution)
 
-    def recent(self) -> list[Execution]:
-        """Return the last executions, oldest first."""
+    def recent(self) -> list[tuple[Any, ...]]:
+        """Return the last executions, oldest first, as `Execution.record` has them."""
         with self._lock:
             self._add_up()
             return list(self._recent)
@@ -162,7 +162,7 @@ class Statistics:
         noted = self._noted[:]
         for execution in noted:
             self._add(execution)
-        self._recent.extend(noted)
+        self._recent.extend([execution.record() for execution in noted])
         del self._noted[: len(noted)]
 
     def _add(self, execution: Execution) -> None:

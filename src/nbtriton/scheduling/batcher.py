@@ -96,7 +96,7 @@ class Batcher:
         self._leaving: set[int] = set()  # removed while they were busy
         self._ready: deque[_Payload] = deque()
         self._open: _Payload | None = None  # the payload that may still grow
-        self._pending: deque[Ticket] = deque()
+        self._pending: list[Ticket] = []
         self._pending_size = 0
         self._pending_since = 0  # when the oldest of them arrived
         self._wait_until: int | None = None
@@ -422,8 +422,9 @@ class Batcher:
             payload.oldest_ns = self._pending[0].enqueued_ns
             self._ready.append(payload)
         self._in_payloads += count
-        for _ in range(count):
-            ticket = self._pending.popleft()
+        taken = self._pending[:count]
+        del self._pending[:count]
+        for ticket in taken:
             self._queue.leave(ticket)
             ticket.where = Where.PAYLOAD
             payload.tickets.append(ticket)

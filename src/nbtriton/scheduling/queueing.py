@@ -127,13 +127,15 @@ class PriorityQueue:
             level = self._levels[heads[0]]
             line = level.fifo
             while line:
-                if line[0].where is Where.QUEUED:
-                    return line[0]
+                first = line[0]
+                if first.where is Where.QUEUED:
+                    return first
                 line.popleft()
             line = level.delayed
             while line:
-                if line[0].where is Where.DELAYED:
-                    return line[0]
+                first = line[0]
+                if first.where is Where.DELAYED:
+                    return first
                 line.popleft()
             level.listed = False
             heappop(heads)
@@ -145,7 +147,7 @@ class PriorityQueue:
         (level.fifo if head.where is Where.QUEUED else level.delayed).popleft()
         head.where = Where.PENDING
 
-    def put_back(self, tickets: deque[Ticket]) -> None:
+    def put_back(self, tickets: list[Ticket]) -> None:
         """Undo `take` for tickets still pending, in their old order (Q3)."""
         while tickets:
             ticket = tickets.pop()
