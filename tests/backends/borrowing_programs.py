@@ -235,6 +235,81 @@ def inner():
     return {v}
 {w} = inner()
 """
+# How the value of one name gets to the next one: every expression does, and so do these.
+MOVES = """
+{n} = []; {n}.append({v})
+{n} = []; {n}.extend([{v}, {v}])
+{n} = []; {n}.insert(0, {v})
+{n} = []; {n} += [{v}]
+{n} = [0]; {n}[0] = {v}
+{n} = [0, 0]; {n}[:] = [{v}, {v}]
+{n} = {{}}; {n}['k'] = {v}
+{n} = {{}}; {n}.update(k={v})
+{n} = {{}}; {n}.update([('k', {v})])
+{n} = {{}}; {n}.setdefault('k', []).append({v})
+{n} = []; self.stash({n}, {v})
+{n} = []; n = {n}; n.append({v})
+{n} = [[]]; {n}[0].append({v})
+{n} = [[]] * 2; {n}[0].append({v})
+{n} = np.zeros(1, dtype=object); {n}[0] = {v}
+{n} = np.zeros((2, 3)); {n}[:] = {v}
+{n} = np.zeros(3); {n}[0] = {v}
+{n} = 0; {n} += {v}
+{n} = x * 2; {n} += {v}
+{n} = x.argmax(); {n} *= [{v}]
+{n}, n = {v}, 1
+{n}, *n = [{v}, {v}]
+n, *{n} = [{v}, {v}]
+{n}, n = {v}
+({n} := {v})
+with np.errstate(all='ignore') as n: {n} = {v}
+for {n} in {v}: pass
+for {n} in [{v}]: pass
+for n, {n} in enumerate({v}): pass
+for {n}, n in zip({v}, {v}): pass
+for n, {n} in {{'k': {v}}}.items(): pass
+{n} = [n for n in [{v}]][0]
+{n} = [m for n in [[{v}]] for m in n]
+{n} = {{n: {v} for n in 'k'}}['k']
+{n} = (lambda: 1)() and {v}
+{n} = self.first([{v}])
+{n} = self.pick(other={v}, z={v})
+{n} = {v} if BAG == [] else x
+"""
+# What must not be done to a caller's array, nor to a list that holds one if it is kept.
+SINKS = """
+{v} += 1
+{v}[0] = 7
+{v}[0] += 7
+{v}[0][0] = 7
+{v}[0, 0] = 7
+{v}['k'][0] = 7
+{v}['k'] += 7
+{v}.sort()
+{v}[0].sort()
+{v}.fill(0)
+{v}.shape = (6,)
+{v}.pop()[0] = 7
+for r in {v}: r += 1
+for r in {v}: r[0] = 7
+[r.fill(0) for r in {v}]
+self.kept = {v}
+self.kept = [{v}]
+self.kept, n = {v}, 1
+self.kept, n = {v}
+self.bag += [{v}]
+self.bag += {v}
+self.bag.append({v})
+self.bag[0:0] = {v}
+self.hold({v})
+BAG.append({v})
+np.copyto({v}, 3)
+np.exp({v}, out={v})
+np.multiply({v}, 2, {v})
+helper({v})[0] = 7
+centred({v})[0] = 7
+self.halved({v})
+"""
 MODEL = """
 import io
 
@@ -296,10 +371,11 @@ class TritonPythonModel:
         responses = []
         for request in requests:
             x = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            kept = repr([self.kept, self.bag, BAG])  # as the last request has left it
             a, b, c, d = x, x * 2, [], {}
 BODY
             told = [repr(thing) for thing in (a, b, c, d, x, self.kept, self.bag, BAG)]
-            out = np.array([told], dtype=object)
+            out = np.array([[*told, kept]], dtype=object)
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", out)]))
         return responses
 """
@@ -318,7 +394,7 @@ except Exception:
 _ADDRESS = re.compile("0x[0-9a-f]+")
 _lines = {
     kind: [line for line in text.strip().splitlines() if line]
-    for kind, text in (("e", EXPRESSIONS), ("s", STATEMENTS))
+    for kind, text in (("e", EXPRESSIONS), ("s", STATEMENTS), ("m", MOVES), ("k", SINKS))
 }
 _blocks: list[str] = []
 for line in BLOCKS.strip().splitlines():
@@ -356,8 +432,23 @@ def statements(draw, deep=True):
 
 
 @st.composite
+def chains(draw):
+    """The input on its way through some names to where it must not go."""
+    found = []
+    for at in range(draw(st.integers(0, 4))):
+        v, n = f"v{at}" if at else "x", f"v{at + 1}"
+        if draw(st.booleans()):
+            found.append(draw(st.sampled_from(_lines["m"])).format(v=v, n=n))
+        else:
+            made = draw(st.sampled_from(_lines["e"])).format(v=v, w=draw(st.sampled_from((v, "x"))))
+            found.append(f"{n} = {made}")
+    last = f"v{len(found)}" if found else "x"
+    return [*found, draw(st.sampled_from(_lines["k"])).format(v=last)]
+
+
+@st.composite
 def bodies(draw):
-    found = draw(st.lists(statements(), min_size=1, max_size=5))
+    found = draw(chains() | st.lists(statements(), min_size=1, max_size=5))
     return "\n".join(
         GUARD.strip().replace("{s}", textwrap.indent(text, "    ").strip()) for text in found
     )

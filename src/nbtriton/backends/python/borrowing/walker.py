@@ -92,32 +92,23 @@ class Walker(Calls):
             self._store(node.target, self.value(node.value))
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        value = self.value(node.value)
-        target = node.target
-        if not isinstance(target, ast.Name):
-            holder = self.value(target.value)
-            if holder & LENT:
-                self.refuse(node, f"{text_of(target)} is changed in place")
-            # An element may be a list, to which the rows of an array would be added.
-            rows = isinstance(target, ast.Subscript) and _has_slice(target.slice)
-            own = OWN_ARRAYS if rows else NUMERIC
-            if not (isinstance(target, ast.Subscript) and holder <= own and value <= ARRAY):
-                self.give_away(node, value, f"{text_of(node.value)} is added to {text_of(target)}")
-            return
-        known = self.value(target)
-        boxes = NOTHING
+        target, place = node.target, text_of(node.target)
+        value, known = self.value(node.value), self.value(target)
+        holder = NOTHING if isinstance(target, ast.Name) else self.value(target.value)
+        if (known | holder) & LENT:
+            self.refuse(node, f"{place} is changed in place")
         listed = any(isinstance(kind, Box) for kind in value)
+        made = NOTHING
         for kind in known:
-            if kind in LENT:
-                self.refuse(node, f"{target.id} is changed in place")
             if isinstance(kind, Box):
-                boxes |= {kind}
+                made |= {kind}
                 self.facts.box(kind.site, value | self.elements(node.value, value))
             elif kind not in OWN_ARRAYS | CONSTANT or not value & LENT <= ARRAY or listed:
-                self.give_away(node, value, f"{text_of(node.value)} is added to {target.id}")
-        if known - boxes:
-            made = self.computed(node, (known - boxes) | value - LENT)
-            self._assign(target.id, made | (OTHER if listed else NOTHING))
+                # It may be a list, to which the rows of an array would be added.
+                self.give_away(node, value, f"{text_of(node.value)} is added to {place}")
+        if rest := known - made:
+            made |= self.computed(node, rest | (value - LENT)) | (OTHER if listed else NOTHING)
+        self._store(target, made)
 
     def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
         self._store(node.target, self.elements(node.iter, self.value(node.iter)))
