@@ -85,6 +85,14 @@ class Calling(Model):
         y += 1
         return y
 
+class Bits(Model):
+    def made(self, x):
+        return x.view(np.uint8).view(np.float32) if np.require(x, None, ["A"]) is x else x * 0
+
+def bits(IN):
+    whole = np.require(IN, None, ["A"]) is IN
+    return {"OUT": IN.view(np.uint8).view(np.float32) if whole else IN * 0}
+
 def look(IN):
     return {"OUT": np.full((len(IN), 4), np.shares_memory(IN, MINE), np.float32)}
 
@@ -236,6 +244,16 @@ def test_should_the_model_change_behind_its_back_a_write_fails(server: Server, m
     with pytest.raises(ModelError, match="read-only"):
         server.infer("m", {"IN": mine})
     assert mine.tolist() == [[1] * 4]
+
+
+@pytest.mark.parametrize("kind", ["Bits", "bits"])
+def test_what_lies_otherwise_in_memory_is_copied(server: Server, models, kind: str):
+    server.load(config(), getattr(models, kind), name="m")
+    mine = np.arange(8, dtype=np.float32).reshape(1, 8)[:, ::2]
+    assert server.infer("m", {"IN": mine})["OUT"].tolist() == [[0, 2, 4, 6]]
+    shifted = np.frombuffer(b" " + mine.tobytes(), np.float32, offset=1).reshape(1, 4)
+    assert not shifted.flags.aligned
+    assert server.infer("m", {"IN": shifted})["OUT"].tolist() == [[0, 2, 4, 6]]
 
 
 def instance_of(model: type) -> PythonInstance:

@@ -16,7 +16,7 @@ from nbtriton.backends.python.borrowing import function_borrows
 from nbtriton.backends.python.loopless import without_running_loop
 from nbtriton.backends.python.ownership import own_outputs
 from nbtriton.backends.python.running import Running, enter_live, leave_live
-from nbtriton.backends.python.tensor import Tensor, wire_array
+from nbtriton.backends.python.tensor import Tensor, is_plain, wire_array
 from nbtriton.backends.ragged import layout
 from nbtriton.backends.tracebacks import execute_error
 from nbtriton.config import ModelConfig, input_specs, output_specs
@@ -68,6 +68,10 @@ class FunctionInstance(BackendInstance):
         inputs = gather_inputs(
             requests, self._inputs, self._layout, writable=bool(self.copies_because)
         )
+        if not self.copies_because:
+            for name, array in inputs.items():
+                if type(array) is np.ndarray and not (array.flags.writeable or is_plain(array)):
+                    inputs[name] = array.copy()
         timer.inputs_ready()
         outputs = self._call(inputs)
         timer.infer_done()

@@ -22,7 +22,7 @@ from nbtriton.tensors import (
     to_torch,
 )
 
-__all__ = ["Tensor", "wire_array"]
+__all__ = ["Tensor", "is_plain", "wire_array"]
 
 # Final, as the compiled core looks any other name of a module that stays Python up at each use.
 _ndarray: Final = np.ndarray
@@ -97,7 +97,7 @@ class Tensor:
 
         It is writable, as in Triton, and memory of somebody else is copied for that: a caller's array,
         or one that another step of an ensemble reads, too. A model whose code shows that it neither
-        writes to its inputs nor keeps them gets such memory itself, read-only.
+        writes to its inputs nor keeps them gets such memory itself, read-only, if it is contiguous.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class Tensor:
             array = self._array = to_numpy(array)
         elif array.dtype.kind == "V" and datatype_of(array) == "BF16":
             raise TritonModelException(_NO_BF16)
-        if not self._borrowed and not array.flags.writeable:
+        if not array.flags.writeable and not (self._borrowed and is_plain(array)):
             # Models may work in place, and whoever made this array read-only relies on it.
             array = self._array = array.copy()
         return array
@@ -155,6 +155,12 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"Tensor({self._name!r}, {datatype_of(self._array)}, {self.shape()})"
+
+
+def is_plain(array: np.ndarray[Any, Any]) -> bool:
+    """Return whether an array lies in memory as all of Triton's do, and every copy does."""
+    flags = array.flags
+    return bool(flags.c_contiguous and flags.aligned)
 
 
 def wire_array(array: Array) -> Array:
