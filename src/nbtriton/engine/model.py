@@ -11,20 +11,9 @@ from typing import Any, Final
 
 from nbtriton.backends.base import Backend, InstanceContext, ModelContext, Response
 from nbtriton.config import InstancePlan, ModelConfig
+from nbtriton.engine import facts
 from nbtriton.engine.clock import SchedulerThread
 from nbtriton.engine.custom_batching import CustomBatching
-from nbtriton.engine.facts import (
-    ABANDON,
-    CANCEL,
-    IDLE,
-    IDLE_IN_SEQUENCE,
-    OVER,
-    RETIRE,
-    SUBMIT,
-    SUBMIT_MANY,
-    UPDATE,
-    WAKE,
-)
 from nbtriton.engine.instance import Instance
 from nbtriton.engine.limiter import Limiter
 from nbtriton.engine.now import now_ns
@@ -256,7 +245,7 @@ class ModelRuntime(Runtime):
         removed = set(update.removed)
         kept = {number: plan for number, plan in update.before.items() if number not in removed}
         self._plans = {**kept, **update.plans}
-        self._post(UPDATE, update)
+        self._post(facts.UPDATE, update)
 
     def discard_update(self, update: InstanceUpdate) -> None:
         """End the instances that were made for an update."""
@@ -274,7 +263,7 @@ class ModelRuntime(Runtime):
         # No request can slip in behind this fact: it would be left without an instance.
         with self._door:
             self._shut = True
-            self._inbox.append((RETIRE, None))
+            self._inbox.append((facts.RETIRE, None))
         self._work()
 
     def wait_retired(self, timeout_s: float | None) -> bool:
@@ -301,7 +290,7 @@ class ModelRuntime(Runtime):
 
     def abandon(self, reason: str) -> None:
         """Answer everything that waits with UNAVAILABLE."""
-        self._post(ABANDON, reason)
+        self._post(facts.ABANDON, reason)
 
     def _end(self) -> None:
         everyone = [*self._everyone().values(), *self._gone]
@@ -321,13 +310,13 @@ class ModelRuntime(Runtime):
     def _enter(self, request: InferenceRequest) -> bool:
         if self.sequences is not None:
             self.sequences.check(self.name, request.correlation_id, request.log_prefix)
-        return self._bring(SUBMIT, request)
+        return self._bring(facts.SUBMIT, request)
 
     def submit_many(self, requests: Sequence[InferenceRequest]) -> Sequence[bool | TritonError]:
         """Accept requests that are there at the same moment; see `Runtime.submit_many`."""
         if self.sequences is not None or self.cache is not None:
             return super().submit_many(requests)
-        return [self._bring(SUBMIT_MANY, requests)] * len(requests)
+        return [self._bring(facts.SUBMIT_MANY, requests)] * len(requests)
 
     def _bring(self, verb: int, requests: object) -> bool:
         """Bring new requests, unless this version takes none any more."""
@@ -358,7 +347,7 @@ class ModelRuntime(Runtime):
 
     def cancel(self, request: InferenceRequest) -> None:
         """The caller gave the request up."""
-        self._post(CANCEL, request)
+        self._post(facts.CANCEL, request)
 
     def free(self, instance: int, requests: Sequence[InferenceRequest]) -> int:
         """An instance is idle again; return how many of the requests it is to see once more."""
@@ -366,10 +355,10 @@ class ModelRuntime(Runtime):
         # It may leave with this.
         idle = self._instances[instance] if self._limiter is not None else None
         if self.sequences is None:
-            self._post(IDLE, instance)
+            self._post(facts.IDLE, instance)
         else:
             again = [request for request in requests if request.take_again()]
-            self._post(IDLE_IN_SEQUENCE, (instance, requests, again))
+            self._post(facts.IDLE_IN_SEQUENCE, (instance, requests, again))
         if self._limiter is not None and idle is not None:
             self._limiter.finished(idle)
         return len(again)
@@ -378,7 +367,7 @@ class ModelRuntime(Runtime):
         """Nothing more comes of so many requests."""
         self._ended.append(count)
         if self._retiring:
-            self._post(OVER, None)
+            self._post(facts.OVER, None)
 
     def batches(self) -> tuple[BatchRecord, ...]:
         """Return the recent executions, oldest first."""
@@ -443,29 +432,29 @@ class ModelRuntime(Runtime):
     def _take_in(self, verb: int, fact: Any) -> list[Decision]:
         """Tell the batcher of a fact; return what it decides."""
         batcher = self._batcher
-        if verb == SUBMIT:
+        if verb == facts.SUBMIT:
             self._taken += 1
             return batcher.submit(now_ns(), fact)
-        if verb == IDLE:
+        if verb == facts.IDLE:
             assert isinstance(batcher, Batcher)
             return batcher.finish(now_ns(), fact)
-        if verb == SUBMIT_MANY:
+        if verb == facts.SUBMIT_MANY:
             assert isinstance(batcher, Batcher)
             self._taken += len(fact)
             return batcher.submit_many(now_ns(), fact)
-        if verb == IDLE_IN_SEQUENCE:
+        if verb == facts.IDLE_IN_SEQUENCE:
             assert isinstance(batcher, SequenceBatcher)
             return batcher.finish(now_ns(), *fact)
-        if verb == CANCEL:
+        if verb == facts.CANCEL:
             return batcher.cancel(now_ns(), fact)
-        if verb == WAKE:
+        if verb == facts.WAKE:
             self._woken_at = None
             return batcher.tick(now_ns())
-        if verb == UPDATE:
+        if verb == facts.UPDATE:
             return self._on_update(fact)
-        if verb == ABANDON:
+        if verb == facts.ABANDON:
             return [*batcher.clear("UNAVAILABLE", fact)]
-        # OVER, or the first of them all, RETIRE
+        # facts.RETIRE, or facts.OVER after it
         self._retiring = True
         self._maybe_end()
         return []
@@ -499,7 +488,7 @@ class ModelRuntime(Runtime):
         return decisions
 
     def _wake(self) -> None:
-        self._post(WAKE, None)
+        self._post(facts.WAKE, None)
 
     def _add_up(self) -> None:
         """Count what was noted of requests that are over."""
