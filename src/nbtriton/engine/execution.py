@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from nbtriton.backends.compiling import mypyc_attr
 from nbtriton.engine.now import now_ns
+from nbtriton.engine.snapshot import BatchRecord
 
 __all__ = ["Execution", "StepTimes"]
 
 
+@mypyc_attr(acyclic=True)
 class Execution:
     """The stop watch of one execution, on the clock of `time.monotonic_ns`; 0 for what is to come.
 
     It is the backend's `BatchTimer`, and all requests of the batch refer to it: what is the same
-    for all of them is written down once. It outlives them until it is in the books, so it knows
-    them by number only.
+    for all of them is written down once. It outlives them in the books, so it knows them by number
+    only (and the compiled core's garbage collector need not walk it).
 
     Attributes
     ----------
@@ -82,14 +83,11 @@ class Execution:
         infer_end = self.infer_end_ns or end
         return infer_start - self.start_ns, infer_end - infer_start, end - infer_end
 
-    def record(self) -> tuple[Any, ...]:
-        """Return what is kept of it: a `BatchRecord` behind model and version.
-
-        A bare tuple of numbers and texts, which the garbage collector does not walk.
-        """
-        return (
-            self.instance, self.requests, self.batch_size, self.reason, self.longest_ns,
-            self.start_ns, self.end_ns, self.failed,
+    def record(self, model: str, version: int) -> BatchRecord:
+        """Return what can be seen of it, once it has ended."""
+        return BatchRecord(
+            model, version, self.instance, self.requests, self.batch_size, self.reason,
+            self.longest_ns, self.start_ns, self.end_ns, self.failed,
         )  # fmt: skip
 
 

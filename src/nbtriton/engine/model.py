@@ -372,7 +372,7 @@ class ModelRuntime(Runtime):
     def batches(self) -> tuple[BatchRecord, ...]:
         """Return the recent executions, oldest first."""
         recent = self.statistics.recent()
-        return tuple([BatchRecord(self.name, self.version, *record) for record in recent])
+        return tuple([execution.record(self.name, self.version) for execution in recent])
 
     # -- the owner -------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ _COMPUTE = ("compute_input", "compute_infer", "compute_output")
 # So many executions are noted at most until they are added up: some 50 us at once.
 _NOTED: Final = 100
 # Some 5 minutes of a busy model at 10 batches a second, or half a second of an idle loop at full
-# speed: enough for a view or for asking why; 4096 of them are about 1 MB.
+# speed: enough for a view or for asking why; 4096 of them are about 1.5 MB.
 _RECENT: Final = 4096
 
 
@@ -77,7 +77,7 @@ class Statistics:
         # Executions that are not added up yet. Whoever executes only adds to the list, which is
         # atomic with and without a GIL: no lock, and 2% of a step of an ensemble less.
         self._noted: list[Execution] = []
-        self._recent: deque[tuple[Any, ...]] = deque(maxlen=_RECENT)
+        self._recent: deque[Execution] = deque(maxlen=_RECENT)
 
     @property
     def inference_count(self) -> int:
@@ -151,8 +151,8 @@ class Statistics:
         with self._lock:
             self._add(execution)
 
-    def recent(self) -> list[tuple[Any, ...]]:
-        """Return the last executions, oldest first, as `Execution.record` has them."""
+    def recent(self) -> list[Execution]:
+        """Return the last executions, oldest first."""
         with self._lock:
             self._add_up()
             return list(self._recent)
@@ -162,7 +162,7 @@ class Statistics:
         noted = self._noted[:]
         for execution in noted:
             self._add(execution)
-        self._recent.extend([execution.record() for execution in noted])
+        self._recent.extend(noted)
         del self._noted[: len(noted)]
 
     def _add(self, execution: Execution) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nbtriton.backends.base import BackendRequest, Response
-from nbtriton.backends.python.compiling import mypyc_attr
+from nbtriton.backends.compiling import mypyc_attr
 from nbtriton.backends.python.errors import TritonError, TritonModelException, as_engine_error
 from nbtriton.backends.python.tensor import Tensor, wire_array
 from nbtriton.tensors import Array

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from nbtriton.backends.python.compiling import mypyc_attr
+from nbtriton.backends.compiling import mypyc_attr
 from nbtriton.backends.python.dlpack import CPU, from_dlpack
 from nbtriton.backends.python.errors import TritonModelException
 from nbtriton.backends.python.text import as_text
