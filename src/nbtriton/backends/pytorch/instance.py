@@ -54,7 +54,11 @@ class ModuleInstance(BackendInstance):
         optimized: bool,
     ) -> None:
         import torch
+        from torch.utils.dlpack import from_dlpack, to_dlpack
 
+        # Looked up once: after a batch the import machinery is not in the processor's cache.
+        self._torch = torch
+        self._from_dlpack, self._to_dlpack = from_dlpack, to_dlpack
         self._name = name
         self._module = module
         self._device = device
@@ -91,8 +95,7 @@ class ModuleInstance(BackendInstance):
         if self._stream is None:
             outputs, as_numpy = self._compute(requests, timer)
         else:
-            import torch
-
+            torch = self._torch
             # Inputs on the device come from another instance, which waited for its stream, or from
             # a caller, who by default works on the default stream.
             callers = torch.cuda.default_stream(self._stream.device)
@@ -105,7 +108,7 @@ class ModuleInstance(BackendInstance):
             # Once per batch: whoever gets the outputs may use any stream or the host.
             self._stream.synchronize()
         timer.infer_done()
-        leave = _as_numpy if as_numpy else _as_plain
+        leave = self._as_numpy if as_numpy else self._as_plain
         return scatter_outputs(
             requests,
             {name: leave(tensor) for name, tensor in outputs.items()},
@@ -128,9 +131,7 @@ class ModuleInstance(BackendInstance):
     def _forward(self, inputs: Mapping[str, Array]) -> Any:
         try:
             if self._plain_execution:
-                import torch
-
-                with torch.jit.optimized_execution(False):  # type: ignore[no-untyped-call]
+                with self._torch.jit.optimized_execution(False):  # type: ignore[no-untyped-call]
                     return self._call(inputs)
             return self._call(inputs)
         except (EngineError, KeyboardInterrupt):
@@ -144,12 +145,10 @@ class ModuleInstance(BackendInstance):
         return self._module(*[inputs[name] for name in self._order.names if name in inputs])
 
     def _name_outputs(self, result: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        import torch
-
         named = name_results(result, self._results, model=self._name)
         given = [tensor.untyped_storage().data_ptr() for tensor in inputs.values()]
         for name, tensor in named.items():
-            if not isinstance(tensor, torch.Tensor):
+            if not isinstance(tensor, self._torch.Tensor):
                 raise InternalError(
                     "PyTorch execute failure: output must be of type Tensor, List[str] or Tuple "
                     "containing one of these two types. It should not be a List / Dictionary of "
@@ -168,22 +167,18 @@ class ModuleInstance(BackendInstance):
                 named[name] = tensor.clone()
         return named
 
+    def _as_numpy(self, tensor: torch.Tensor) -> Array:
+        """Return what is on the host as numpy, split and looked at in a tenth of the time."""
+        # numpy may have no BF16: its reader decides.
+        on_host = tensor.is_cpu and datatype_of(tensor) != "BF16"
+        return to_numpy(tensor) if on_host else self._as_plain(tensor)
 
-def _as_numpy(tensor: torch.Tensor) -> Array:
-    """Return what is on the host as numpy, which is split and looked at in a tenth of the time."""
-    # numpy may have no BF16: its reader decides.
-    on_host = tensor.is_cpu and datatype_of(tensor) != "BF16"
-    return to_numpy(tensor) if on_host else _as_plain(tensor)
+    def _as_plain(self, tensor: torch.Tensor) -> Array:
+        """Return the same memory as a tensor that inference mode does not follow.
 
-
-def _as_plain(tensor: torch.Tensor) -> Array:
-    """Return the same memory as a tensor that inference mode does not follow.
-
-    An inference tensor refuses to be changed in place for ever, also in the next model of an
-    ensemble and in the notebook.
-    """
-    if not tensor.is_inference():
-        return tensor.detach()
-    from torch.utils.dlpack import from_dlpack, to_dlpack
-
-    return from_dlpack(to_dlpack(tensor))
+        An inference tensor refuses to be changed in place for ever, also in the next model of an
+        ensemble and in the notebook.
+        """
+        if not tensor.is_inference():
+            return tensor.detach()
+        return self._from_dlpack(self._to_dlpack(tensor))
