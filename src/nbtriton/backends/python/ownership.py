@@ -75,28 +75,26 @@ def _without_inputs(
 ) -> Sequence[Tensor]:
     """Return the tensors without those that are read-only inputs, which are settled here."""
     inputs: set[int] = set()
-    inner: frozenset[str] | None = None
     others: list[Tensor] = []
     for tensor in tensors:
         array = tensor._array
         if type(array) is not np.ndarray or array.flags.writeable:
             others.append(tensor)
             continue
-        if inner is None:
-            inner = frozenset.intersection(*[request.inner_outputs for request in requests])
-            inputs = _memory_of(requests)
+        if not inputs:
+            for request in requests:
+                for given in request.inputs.values():
+                    inputs.add(id(given))
+                    if type(given) is np.ndarray and given.base is not None:
+                        inputs.add(id(given.base))
         if id(array) not in inputs and id(array.base) not in inputs:
             others.append(tensor)
-        elif tensor._name not in inner:
-            tensor._array = array.copy()
+            continue
+        for request in requests:
+            if tensor._name not in request.inner_outputs:
+                tensor._array = array.copy()
+                break
     return others
-
-
-def _memory_of(requests: Sequence[BackendRequest]) -> set[int]:
-    """Return the ids of the inputs, and of the arrays that they are views of."""
-    arrays = [array for request in requests for array in request.inputs.values()]
-    bases = [getattr(array, "base", None) for array in arrays]
-    return {id(array) for array in (*arrays, *bases) if array is not None}
 
 
 def _look_closer(tensors: Sequence[Tensor], holders: Iterable[Holder]) -> None:
