@@ -177,9 +177,11 @@ class Flight:
 
     def turned_away(self, sub: InferenceRequest, found: bool | TritonError) -> None:
         """A step was not accepted."""
-        if sub not in self._running:  # something went wrong behind its answer
+        with self._lock:
+            known = sub in self._running
+            self._running.discard(sub)
+        if not known:  # something went wrong behind its answer
             return
-        self._running.discard(sub)
         retired = EngineStoppedError("Server is stopping")
         error = found if isinstance(found, TritonError) else retired
         self._refused(sub.step, sub.iteration, error)
