@@ -157,7 +157,9 @@ def test_a_run_that_fails_leaves_no_live_view(page):
     assert ran.shown == []
 
 
-def test_the_stop_button_interrupts_and_keeps_what_was_measured(page, monkeypatch):
+@pytest.mark.parametrize("dropped", [False, True])
+def test_the_stop_button_interrupts_and_keeps_what_was_measured(page, monkeypatch, dropped):
+    """Also where Python drops the interrupt, as it does in a callback of the garbage collector."""
     views: list[CurveView] = []
     drawn = CurveView.update
 
@@ -170,6 +172,8 @@ def test_the_stop_button_interrupts_and_keeps_what_was_measured(page, monkeypatc
             threading.Thread(target=self._on_word, args=(self, word, [])).start()
 
     monkeypatch.setattr(CurveView, "update", update)
+    if dropped:
+        monkeypatch.setattr(live, "interrupt_main_thread", lambda: None)
     started = time.monotonic()
     page.ok("report = %triton_perf double -c 1:1000 -p 20")
     report = page.names["report"]

@@ -38,6 +38,7 @@ class LiveRun:
         self._thread = threading.current_thread()
         self._lock = threading.Lock()
         self._running = True
+        self._awaited = False  # an interrupt, since the last window
         self._report: PerfReport | None = None
         self._view: CurveView | None = None
         self._shown: Shown | None = None
@@ -69,8 +70,19 @@ class LiveRun:
                 self._shown = show_live(view, static=lambda: self._report or view.static())
             self._view.update(series_of(PerfReport(self._model, progress.points)))
             self._view.show_progress(*progress_line(progress))
-        if self._view.stop_requested.is_set() and self._thread is not threading.main_thread():
-            raise KeyboardInterrupt
+        if self._view.stop_requested.is_set():
+            self._stop_here()
+
+    def _stop_here(self) -> None:
+        """Stop now, unless an interrupt of the main thread is on its way."""
+        # Python drops an interrupt that comes in a finalizer or in a callback of the garbage
+        # collector: one that has not come a whole window later never will.
+        if self._thread is threading.main_thread() and not self._awaited:
+            self._awaited = True
+            return
+        with self._lock:
+            self._running = False
+        raise KeyboardInterrupt
 
     def _stop(self) -> None:
         """Do what Ctrl-C does; called on whichever thread hears the button."""
