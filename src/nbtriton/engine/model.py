@@ -119,7 +119,7 @@ class ModelRuntime(Runtime):
         self._taken = 0
         self._over = 0
         self._ended: list[int] = []
-        self._ending = False
+        self._ender: threading.Thread | None = None
         self._retiring = False
         self._shut = False
         self._door = threading.Lock()
@@ -268,7 +268,10 @@ class ModelRuntime(Runtime):
 
     def wait_retired(self, timeout_s: float | None) -> bool:
         """Wait until the instances are finalized; False if time ran out."""
-        return wait_in_slices(self._retired.wait, timeout_s)
+        done = wait_in_slices(self._retired.wait, timeout_s)
+        if done and self._ender is not None:
+            self._ender.join()  # it has nothing to do any more: no thread is left behind
+        return done
 
     @property
     def forms_own_batches(self) -> bool:
@@ -498,12 +501,12 @@ class ModelRuntime(Runtime):
 
     def _maybe_end(self) -> None:
         self._add_up()
-        if self._retiring and self._taken == self._over and not self._ending:
-            self._ending = True
+        if self._retiring and self._taken == self._over and self._ender is None:
             # Not here: the last batch may have run on the very thread that is to be joined.
-            threading.Thread(
+            self._ender = threading.Thread(
                 target=self._end, name=f"nbtriton-end-{self.name}", daemon=True
-            ).start()
+            )
+            self._ender.start()
 
     # -- decisions -------------------------------------------------------------------------------
 
