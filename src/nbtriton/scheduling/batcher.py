@@ -212,12 +212,17 @@ class Batcher:
 
     @property
     def has_next(self) -> bool:
-        """Whether a batch waits for an instance that no request can join any more."""
+        """Whether a batch waits for an instance that no request can join any more.
+
+        Anybody may look, at any moment: an answer that is just becoming wrong does no harm.
+        """
         if self._queue.count >= self._limit:
             return True
-        for payload in self._ready:
-            return payload is not self._open
-        return False
+        try:
+            first = self._ready[0]
+        except IndexError:
+            return False
+        return first is not self._open
 
     # -- how it decides --------------------------------------------------------------------------
 
