@@ -256,14 +256,26 @@ def test_what_lies_otherwise_in_memory_is_copied(server: Server, models, kind: s
     assert server.infer("m", {"IN": shifted})["OUT"].tolist() == [[0, 2, 4, 6]]
 
 
-def instance_of(model: type) -> PythonInstance:
-    return PythonInstance(
-        model, Running("m", "m_0_0"), {}, force_cpu=True, source_name="m", release=lambda: None
-    )
+@pytest.fixture
+def instance_of():
+    """Makes instances without a server, and finalizes them at the end."""
+    made = []
+
+    def make(model: type) -> PythonInstance:
+        running = Running("m", "m_0_0")
+        instance = PythonInstance(
+            model, running, {}, force_cpu=True, source_name="m", release=lambda: None
+        )
+        made.append(instance)
+        return instance
+
+    yield make
+    for instance in made:
+        instance.finalize()
 
 
 @pytest.mark.parametrize("inner", [True, False])
-def test_only_on_its_way_to_further_steps_it_stays_what_it_is(models, inner: bool):
+def test_only_on_its_way_to_further_steps_it_stays_what_it_is(models, instance_of, inner: bool):
     instance = instance_of(models.Passing)
     sent = ones()
     sent.flags.writeable = False
@@ -276,10 +288,9 @@ def test_only_on_its_way_to_further_steps_it_stays_what_it_is(models, inner: boo
     requests[0].inner_outputs = frozenset()
     for response in instance.execute(requests, Timer()):
         assert not np.shares_memory(response.outputs["OUT"], sent)
-    instance.finalize()
 
 
-def test_the_reason_for_copies_is_told(models, caplog):
+def test_the_reason_for_copies_is_told(models, instance_of, caplog):
     with caplog.at_level(logging.DEBUG, "nbtriton.python"):
         instance = instance_of(models.InPlace)
     line = SOURCE.splitlines().index("        x *= 2") + 1
