@@ -301,11 +301,9 @@ def test_the_reason_for_copies_is_told(models, instance_of, caplog):
 
 
 def test_a_function_that_works_in_place_gets_a_copy(server: Server, models):
-    text = parse_pbtxt(config())
-    assert (
-        "IN is changed in place"
-        in FunctionInstance(models.in_place, text, Running("m", "m_0_0")).copies_because
-    )
+    instance = FunctionInstance(models.in_place, parse_pbtxt(config()), Running("m", "m_0_0"))
+    assert "IN is changed in place" in instance.copies_because
+    instance.finalize()
     server.load(config(), models.in_place, name="m")
     mine = ones()
     assert server.infer("m", {"IN": mine})["OUT"].tolist() == [[2] * 4]
