@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 
 import pytest
 
@@ -35,6 +36,12 @@ def reference():
         return ensure_reference()
     except TritonError as error:
         pytest.skip(f"the real tritonserver cannot be installed here: {error.message}")
+
+
+def pytest_configure() -> None:
+    """Hear Ctrl-C where a script started the tests with `&`, which leaves it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
