@@ -75,6 +75,11 @@ def _without_inputs(
 ) -> Sequence[Tensor]:
     """Return the tensors without those that are read-only inputs, which are settled here."""
     inputs: set[int] = set()
+    # Nothing says which request an output came from: only what all of them keep inside stays.
+    inner = requests[0].inner_outputs
+    for request in requests:
+        if request.inner_outputs is not inner:
+            inner &= request.inner_outputs
     others: list[Tensor] = []
     for tensor in tensors:
         array = tensor._array
@@ -90,10 +95,8 @@ def _without_inputs(
         if id(array) not in inputs and id(array.base) not in inputs:
             others.append(tensor)
             continue
-        for request in requests:
-            if tensor._name not in request.inner_outputs:
-                tensor._array = array.copy()
-                break
+        if tensor._name not in inner:
+            tensor._array = array.copy()
     return others
 
 
