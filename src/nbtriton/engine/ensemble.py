@@ -147,10 +147,11 @@ class EnsembleRuntime(Runtime):
     def snapshot(self, state: str, reason: str) -> ModelSnapshot:
         """Return what can be seen of this version now."""
         books = self.statistics
+        counts, ns = books.counts, books.ns  # each adds the books up
         return ModelSnapshot(
             self.name, self.version, state, reason, "ensemble", self.interface.max_batch_size,
             0, len(self._flights), (), books.inference_count, books.execution_count,
-            books.counts["success"], books.counts["fail"], books.ns["success"], books.ns["queue"],
-            books.ns["compute_input"], books.ns["compute_infer"], books.ns["compute_output"],
+            counts["success"], counts["fail"], ns["success"], ns["queue"],
+            ns["compute_input"], ns["compute_infer"], ns["compute_output"],
             books.sizes(),
         )  # fmt: skip

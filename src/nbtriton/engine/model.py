@@ -582,6 +582,7 @@ class ModelRuntime(Runtime):
     def snapshot(self, state: str, reason: str) -> ModelSnapshot:
         """Return what can be seen of this version now."""
         books = self.statistics
+        counts, ns = books.counts, books.ns  # each adds the books up
         instances = tuple(instance.snapshot() for instance in self._everyone().values())
         waiting = self._batcher.waiting
         over = self._over + sum(self._ended)
@@ -589,8 +590,8 @@ class ModelRuntime(Runtime):
             self.name, self.version, state, reason, self.backend.platform or self.backend.name,
             self.interface.max_batch_size, waiting, max(0, self._taken - over - waiting),
             instances,
-            books.inference_count, books.execution_count, books.counts["success"],
-            books.counts["fail"], books.ns["success"], books.ns["queue"],
-            books.ns["compute_input"], books.ns["compute_infer"], books.ns["compute_output"],
+            books.inference_count, books.execution_count, counts["success"],
+            counts["fail"], ns["success"], ns["queue"],
+            ns["compute_input"], ns["compute_infer"], ns["compute_output"],
             books.sizes(),
         )  # fmt: skip
