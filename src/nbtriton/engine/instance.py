@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response
+from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response, Shares
 from nbtriton.backends.executing import EXECUTING, Executing
 from nbtriton.engine.answerer import Answerer
 from nbtriton.engine.answering import owe, owed_here
@@ -56,7 +56,7 @@ class Instance:
         self._inbox: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self._created = threading.Event()
         self._error: BaseException | None = None
-        self.running: tuple[InferenceRequest, ...] = ()
+        self.running: Sequence[InferenceRequest] = ()
         self.decoupled = owner.interface.decoupled
         self._home = 0  # its own thread
         self.thread = 0  # where it executes now, or did last
@@ -113,7 +113,7 @@ class Instance:
         requests have been answered and the instance is free again.
         """
         assert self._model is not None
-        requests: tuple[InferenceRequest, ...] = run.tickets  # type: ignore[assignment]
+        requests: list[InferenceRequest] = run.take()  # type: ignore[assignment]
         self._batch_size = run.size
         self.running = requests
         # (One alone in a third of the time.)
@@ -179,7 +179,7 @@ class Instance:
 
     def _settle(
         self,
-        requests: tuple[InferenceRequest, ...],
+        requests: list[InferenceRequest],
         responses: Sequence[Response | None] | None,
         error: TritonError | None,
         execution: Execution,
@@ -238,7 +238,7 @@ class Instance:
 
     def _answer_all(
         self,
-        requests: tuple[InferenceRequest, ...],
+        requests: list[InferenceRequest],
         responses: Sequence[Response | None] | None,
         error: TritonError | None,
         *,
@@ -254,7 +254,12 @@ class Instance:
         if owed is not outer:
             owe(owed)
         try:
-            self._answer(requests, responses, error)
+            if error is not None:
+                for request in requests:
+                    request.fail(error)
+            elif responses is not None:
+                self._answer(requests if owner.sequences is None else requests.copy(), responses)
+            # None: a decoupled model, which sends on its own, perhaps for long.
         finally:
             if owed is not outer:
                 owe(outer)
@@ -266,18 +271,27 @@ class Instance:
                 owed.pay()
 
     def _answer(
-        self,
-        requests: tuple[InferenceRequest, ...],
-        responses: Sequence[Response | None] | None,
-        error: TritonError | None,
+        self, requests: list[InferenceRequest], responses: Sequence[Response | None]
     ) -> None:
-        if error is not None:
-            for request in requests:
-                request.fail(error)
-            return
-        if responses is None:  # decoupled: the model sends on its own, perhaps for long
-            return
-        for request, response in zip(requests, responses):  # noqa: B905 - as many, 2% of a step less
+        """Answer each request and let go of it: the list is empty then, that of responses too.
+
+        What a request holds is made again for the one that follows from its answer. Were all of a
+        batch kept until its last answer, each batch would look like new objects that stay: with
+        batches of 256 to a torch MLP the garbage collector then took a tenth of the time.
+        """
+        shares = responses if isinstance(responses, Shares) else None
+        made: list[Response | None] = []
+        if isinstance(responses, list):
+            made = responses
+        elif shares is None:
+            made = [*responses]
+        requests.reverse()
+        made.reverse()
+        at = 0
+        while requests:
+            request = requests.pop()
+            response = made.pop() if shares is None else shares.of(at)
+            at += 1
             # None: sent already, to be sent later from another thread, or to be run again.
             if response is not None and request.claim():
                 self._owner.deliver(request, response, final=True)

@@ -54,7 +54,7 @@ class OnnxInstance(BackendInstance):
         self._wanted: dict[frozenset[str], list[str]] = {}
         self._values = import_onnxruntime().OrtValue
 
-    def execute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> list[Response]:
+    def execute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
         """Run one batch; see `BackendInstance.execute`."""
         if not self._batches and len(requests) > 1:
             return [self._run([request], timer)[0] for request in requests]
@@ -64,7 +64,7 @@ class OnnxInstance(BackendInstance):
         """Let go of the session."""
         self._session = None
 
-    def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> list[Response]:
+    def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
         # ONNX Runtime never writes into its inputs: what is read-only passes uncopied.
         gathered = gather_inputs(requests, self._inputs, self._layout, writable=False)
         feeds = {name: self._feed(name, array) for name, array in gathered.items()}

@@ -54,7 +54,7 @@ class FunctionInstance(BackendInstance):
         self.running = self._running = running
         enter_live(running)
 
-    def execute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> list[Response]:
+    def execute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
         """Run one batch; see `BackendInstance.execute`."""
         if not self._batches and len(requests) > 1:
             return [self._run([request], timer)[0] for request in requests]
@@ -64,7 +64,7 @@ class FunctionInstance(BackendInstance):
         """Forget that this instance runs."""
         leave_live(self._running)
 
-    def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> list[Response]:
+    def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
         inputs = gather_inputs(
             requests, self._inputs, self._layout, writable=bool(self.copies_because)
         )

@@ -80,7 +80,7 @@ class ModuleInstance(BackendInstance):
             for tensor in (*module.parameters(), *module.buffers())
         )
 
-    def execute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> list[Response]:
+    def execute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
         """Run one batch; see `BackendInstance.execute`."""
         if not self._batches and len(requests) > 1:
             return [self._run([request], timer)[0] for request in requests]
@@ -91,7 +91,7 @@ class ModuleInstance(BackendInstance):
         self._module = None
         self._stream = None
 
-    def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> list[Response]:
+    def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
         if self._stream is None:
             outputs, as_numpy = self._compute(requests, timer)
         else:
