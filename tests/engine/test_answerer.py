@@ -6,12 +6,14 @@ import hashlib
 import random
 import sys
 import threading
+import weakref
 
+import numpy as np
 import pytest
 
 from nbtriton.engine import Server
 from nbtriton.engine.answerer import Answerer
-from tests.engine.support import WAIT_S, Gate, echo, fields, ones, order_of, row, waited
+from tests.engine.support import WAIT_S, Gate, echo, fields, gated, ones, order_of, row, waited
 
 PAIRS = echo("dynamic_batching { preferred_batch_size: 2 }", max_batch_size=2)
 MS = 1_000_000
@@ -249,3 +251,32 @@ def test_an_answer_that_ends_abnormally_does_not_end_the_thread(caplog):
     assert answered.is_set()
     assert "ended abnormally" in caplog.text
     answerer.stop()
+
+
+def test_a_request_is_let_go_of_before_the_next_one_is_answered(server: Server, gate: Gate):
+    """Else all of a batch would look to the garbage collector like objects that stay."""
+    server.load(
+        echo("dynamic_batching { preferred_batch_size: 4 }", max_batch_size=4),
+        gated(gate),
+        name="m",
+    )
+    server.submit("m", {"IN": ones()})
+    gate.wait_entered()
+    alive: list[list[bool]] = []
+    inputs: list[weakref.ref[np.ndarray]] = []
+    done = threading.Semaphore(0)
+
+    def answered(_: object) -> None:
+        alive.append([each() is not None for each in inputs])
+        done.release()
+
+    for _ in range(4):
+        x = ones()
+        inputs.append(weakref.ref(x))
+        server.submit("m", {"IN": x}).add_done_callback(answered)
+        del x
+    gate.open()
+    for _ in range(4):
+        assert done.acquire(timeout=WAIT_S)
+    # The one that is being answered and those that follow.
+    assert [sum(each) for each in alive] == [4, 3, 2, 1]

@@ -117,8 +117,11 @@ class Instance:
         self._batch_size = run.size
         self.running = requests
         # (One alone in a third of the time.)
-        one = requests[0]
-        numbers = (one.number,) if len(requests) == 1 else tuple([r.number for r in requests])
+        numbers = (
+            (requests[0].number,)
+            if len(requests) == 1
+            else tuple([request.number for request in requests])
+        )
         execution = Execution(run.size, self.name, numbers, run.reason)
         for request in requests:
             request.execution = execution
