@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -69,6 +70,8 @@ def plain_shell(tmp_path, monkeypatch):
     shell = InteractiveShell.instance(config=config)
     yield shell
     InteractiveShell.clear_instance()
+    # Each shell would wait for the end of the tests and collect all garbage there: half a second.
+    atexit.unregister(shell.atexit_operations)
 
 
 @pytest.fixture
