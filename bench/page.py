@@ -49,9 +49,12 @@ def filled(page: str, latest: Latest) -> str:
 
 
 def rows_of(figure: Figure, latest: Latest) -> list[str]:
-    """Return the lines of a figure: in pure Python, and compiled where that was measured."""
+    """Return the lines of a figure: in pure Python, and compiled, each where it was measured."""
+    plain = latest.get(figure.name)
     compiled = latest.get(named(figure.name, {"compiled": True}))
-    rows = [row(figure, figure.title, latest.get(figure.name))]
+    rows = []
+    if plain is not None or compiled is None:
+        rows.append(row(figure, figure.title, plain))
     if compiled is not None:
         rows.append(row(figure, f"*compiled:* {figure.title}", compiled))
     return rows

@@ -236,6 +236,12 @@ def test_the_pages_tables_are_written_from_the_history():
     assert re.sub(r"<!--.*?end -->\n", "", told, flags=re.DOTALL) == "before\nbetween\nafter\n"
     assert filled(told, history.latest([line, steps])) == told
     assert "not measured yet" in filled(page, {})
+    # Measured compiled only, it has that line only.
+    (measured,) = history.latest([line]).values()
+    told = filled(page, {"memory.resident compiled": measured})
+    assert told.count("| 50.0 MB |") == 1
+    assert "| *compiled:* resident memory" in told
+    assert told.count("not measured yet") == 1  # the stages
 
 
 def test_a_compiled_build_has_a_course_of_its_own():
