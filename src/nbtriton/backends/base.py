@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from nbtriton.backends.response import Response, Shares
+from nbtriton.backends.response import Response
 
 if TYPE_CHECKING:
     from nbtriton.config import ModelConfig
@@ -30,7 +30,6 @@ __all__ = [
     "ModelContext",
     "Response",
     "ServerHandle",
-    "Shares",
 ]
 
 
@@ -261,7 +260,7 @@ class BackendInstance(ABC):
         -------
         sequence of Response or None
             One entry a request, in order; None for a request answered through ``send``.
-            None alone for a decoupled model. A list is the engine's from then on, which empties it.
+            None alone for a decoupled model. A list is the engine's from then on, which clears it.
 
         Raises
         ------

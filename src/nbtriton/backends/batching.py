@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from nbtriton.backends.base import BackendRequest, Response, Shares
+from nbtriton.backends.base import BackendRequest, Response
 from nbtriton.backends.ragged import PLAIN, BatchOutput, Layout
+from nbtriton.backends.response import Shares
 from nbtriton.errors import InternalError, InvalidArgumentError, nearest
 from nbtriton.tensors import (
     Array,

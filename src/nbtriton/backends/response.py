@@ -81,10 +81,10 @@ class Shares(Sequence[Response]):
 
     def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
-            return [self.of(one) for one in range(*at.indices(len(self)))]
-        return self.of(range(len(self))[at])
+            return [self._of(one) for one in range(*at.indices(len(self)))]
+        return self._of(range(len(self))[at])
 
-    def of(self, at: int) -> Response:
+    def _of(self, at: int) -> Response:
         """Return the response of the request at this place, made anew each time."""
         start, end = self._ends[at], self._ends[at + 1]
         wanted = self._wanted[at]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response, Shares
+from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response
 from nbtriton.backends.executing import EXECUTING, Executing
 from nbtriton.engine.answerer import Answerer
 from nbtriton.engine.answering import owe, owed_here
@@ -276,7 +276,7 @@ class Instance:
     def _answer(
         self, requests: list[InferenceRequest], responses: Sequence[Response | None]
     ) -> None:
-        """Answer each request and let go of it: of a batch both lists are empty then.
+        """Answer each request and let go of it: of a batch nothing is left in the lists.
 
         What a request holds is made again for the one that follows from its answer. Were all of a
         batch kept until its last answer, each batch would look like new objects that stay: with
@@ -288,19 +288,13 @@ class Instance:
             if only is not None and requests[0].claim():
                 owner.deliver(requests[0], only, final=True)
             return
-        shares = responses if isinstance(responses, Shares) else None
-        made: list[Response | None] = []
-        if isinstance(responses, list):
-            made = responses
-        elif shares is None:
-            made = [*responses]
+        made = responses if isinstance(responses, list) else None
         requests.reverse()
-        made.reverse()
-        at = 0
-        while requests:
+        for at in range(len(requests)):
             request = requests.pop()
-            response = made.pop() if shares is None else shares.of(at)
-            at += 1
+            response = responses[at]
+            if made is not None:
+                made[at] = None
             # None: sent already, to be sent later from another thread, or to be run again.
             if response is not None and request.claim():
                 owner.deliver(request, response, final=True)
