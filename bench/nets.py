@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from statistics import median
@@ -11,7 +12,10 @@ from time import perf_counter, process_time_ns
 import torch
 from torch import nn
 
-__all__ = ["NETS", "Net", "bare_rows_per_s", "prepared", "rows_per_s", "seeded"]
+__all__ = ["NETS", "Net", "bare", "medians_ns", "prepared", "seeded", "turns_of"]
+
+# Makes so many calls, and gives the time of each in ns.
+Turn = Callable[[int], list[int]]
 
 # Beyond 64 the MLP still gains a tenth.
 LARGEST_BATCH = 256
@@ -76,25 +80,40 @@ NETS = (
 )
 
 
-def rows_per_s(call: Callable[[], object], rows: int, seconds: float) -> float:
-    """Return the throughput of calls in a row, by their median processor time.
+def turns_of(
+    call: Callable[[], object], within: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> Turn:
+    """Return what makes some calls in a row, and gives the processor time of each in ns.
 
     One thread computes, so on a machine with nothing else to do it is the time that passes; on a
     busy one it is what the call itself costs.
     """
-    took: list[int] = []
+
+    def turn(count: int) -> list[int]:
+        took = []
+        with within():
+            for _ in range(count):
+                begin = process_time_ns()
+                call()
+                took.append(process_time_ns() - begin)
+        return took
+
+    return turn
+
+
+def bare(module: nn.Module, x: torch.Tensor) -> Turn:
+    """Return turns of a loop that does nothing but call the module."""
+    return turns_of(lambda: module(x), torch.inference_mode)
+
+
+def medians_ns(turns: Sequence[Turn], count: int, seconds: float) -> list[float]:
+    """Return the median time of the calls of each, taking turns of `count` calls."""
+    took: list[list[int]] = [[] for _ in turns]
     end = perf_counter() + seconds
     while perf_counter() < end:
-        begin = process_time_ns()
-        call()
-        took.append(process_time_ns() - begin)
-    return rows / median(took) * 1e9
-
-
-def bare_rows_per_s(module: nn.Module, x: torch.Tensor, seconds: float) -> float:
-    """Return the throughput of a loop that does nothing but call the module."""
-    with torch.inference_mode():
-        return rows_per_s(lambda: module(x), len(x), seconds)
+        for turn, times in zip(turns, took, strict=True):
+            times.extend(turn(count))
+    return [median(times) for times in took]
 
 
 def seeded(name: str) -> nn.Module:
@@ -106,8 +125,8 @@ def seeded(name: str) -> nn.Module:
 
 @cache
 def prepared(net: Net) -> tuple[nn.Module, int]:
-    """Return the module, and the smallest batch with which a bare loop is within 3% of its best."""
+    """Return the module, and the size of the batches with which a bare loop gets most rows done."""
     module = seeded(net.name)
     sizes = [2**at for at in range(LARGEST_BATCH.bit_length())]
-    rates = {size: bare_rows_per_s(module, net.rows(size), 0.3) for size in sizes}
-    return module, next(size for size in sizes if rates[size] >= 0.97 * max(rates.values()))
+    took = medians_ns([bare(module, net.rows(size)) for size in sizes], 1, 3)
+    return module, max(zip(sizes, took, strict=True), key=lambda found: found[0] / found[1])[0]

@@ -21,6 +21,7 @@ from bench.figures import (
     alternate,
     ratio_at_least,
     ratio_at_most,
+    together,
     value_at_most,
 )
 from bench.harness import Options, run, summary, table, write
@@ -107,11 +108,29 @@ def test_without_the_other_side_the_first_is_measured_and_its_own_targets_judged
     assert measured(unjudged).met is None
 
 
-def test_a_round_that_the_other_side_did_not_live_through_does_not_count():
-    figure, _ = of([1.0, 2.0, 3.0, 4.0], [10.0, Missing("it died"), 30.0, 40.0])
+def test_a_round_that_the_other_side_did_not_live_through_is_made_up_for():
+    figure, _ = of([1.0, 2.0, 3.0, 4.0, 5.0], [10.0, Missing("it died"), 30.0, 40.0, 50.0])
     result = measured(figure)
-    assert (result.ours, result.theirs) == ((1.0, 3.0, 4.0), (10.0, 30.0, 40.0))
+    assert (result.ours, result.theirs) == ((1.0, 3.0, 4.0, 5.0), (10.0, 30.0, 40.0, 50.0))
     assert result.note == "it died"
+
+
+def test_half_as_many_rounds_at_most_are_added():
+    figure, asked = of([1.0], [10.0, Missing("it died")])
+    result = measured(figure)
+    assert (len(result.theirs), asked.count("ours")) == (3, 6)
+    figure, asked = of([1.0], [Missing("it is never there")])
+    result = measured(figure)
+    assert (result.theirs, result.ratio, asked.count("theirs")) == ((), None, 6)
+
+
+def test_sides_that_are_measured_together_are_so_once_a_round():
+    found = itertools.count(1)
+    sides = together(lambda: (float(next(found)), 10.0), "in turns")
+    figure = Figure("test.figure", "a title", "us", "lower", "the other", (), lambda _: None)
+    result = alternate(figure, sides, 3, lambda _: None)
+    assert (result.ours, result.theirs) == ((1.0, 2.0, 3.0), (10.0,) * 3)
+    assert result.note == "in turns"
 
 
 def test_what_does_wrong_misses_its_target_and_says_how():

@@ -150,33 +150,36 @@ def scatter_outputs(
         The first dimension of an output is not the size of the batch, or a batch output has not
         as many elements as its parts.
     """
-    if not batches and not layout.batch_outputs:
-        (request,) = requests
-        return [Response({n: a for n, a in outputs.items() if n in request.requested_outputs})]
     sizes = [request.batch_size for request in requests]
-    total = sum(sizes)
+    if batches:
+        _check_rows(outputs, sum(sizes), layout, model)
+    alone = len(requests) == 1
+    if alone and not layout.batch_outputs:
+        asked = requests[0].requested_outputs
+        return [Response({name: array for name, array in outputs.items() if name in asked})]
     parts: dict[str, Array | list[Array]] = {}
     for name, array in outputs.items():
-        shape = array.shape
         if name in layout.batch_outputs:
             parts[name] = _scatter_by_input(
                 requests, name, array, layout.batch_outputs[name], model
             )
-        elif batches and (not shape or shape[0] != total):
-            raise InternalError(
-                f"output '{name}' of model '{model}' has shape {format_shape(shape)}, expected "
-                f"a first dimension of {total}, the size of the batch",
-                hint="with max_batch_size > 0 the model gets and returns whole batches",
-            )
-        elif len(requests) == 1:
+        elif alone:
             parts[name] = [array]
         else:
             # torch splits in one go in a third of the time of cuts one by one.
             parts[name] = scatter(array, sizes) if kind_of(array) == "torch" else array
-    wanted = [request.requested_outputs for request in requests]
-    if len(requests) == 1:
-        return [Response({n: part[0] for n, part in parts.items() if n in wanted[0]})]
-    return Shares(parts, sizes, wanted)
+    return Shares(parts, sizes, [request.requested_outputs for request in requests])
+
+
+def _check_rows(outputs: Mapping[str, Array], rows: int, layout: Layout, model: str) -> None:
+    for name, array in outputs.items():
+        shape = array.shape
+        if (not shape or shape[0] != rows) and name not in layout.batch_outputs:
+            raise InternalError(
+                f"output '{name}' of model '{model}' has shape {format_shape(shape)}, expected "
+                f"a first dimension of {rows}, the size of the batch",
+                hint="with max_batch_size > 0 the model gets and returns whole batches",
+            )
 
 
 def _scatter_by_input(

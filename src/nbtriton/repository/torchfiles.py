@@ -139,7 +139,7 @@ def _in_order(module: Any, config: ModelConfig) -> Any:
             else:
                 result = self.module(*(given[key] for key in order.names))
             found = name_results(result, results, model=str(config.name))
-            values = tuple(found[key] for key in results.names)
+            values = tuple(found[name] for name, _ in results.places)
             return values[0] if len(values) == 1 else values
 
     # The backend finds inputs by the names of the arguments, so they must be the configuration's.

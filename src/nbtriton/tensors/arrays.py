@@ -152,8 +152,6 @@ def to_torch(array: Array, device: Any = None) -> Any:
     A read-only numpy array is copied: torch tensors are always writable, and a model that works in
     place would change memory that somebody declared constant.
     """
-    import torch
-
     kind = kind_of(array)
     if kind == "torch":
         tensor = array
@@ -162,8 +160,12 @@ def to_torch(array: Array, device: Any = None) -> Any:
 
         tensor = from_dlpack(array)
     else:
+        import torch
+
         tensor = _numpy_to_torch(torch, array)
     if device is not None and tensor.device != device:
+        import torch
+
         place = torch.device(device)
         # Not to the host: the copy would be read before it is complete.
         tensor = tensor.to(place, non_blocking=place.type != "cpu")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = ["ModuleInstance"]
+
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_ndarray: Final = np.ndarray
 
 
 class ModuleInstance(BackendInstance):
@@ -57,7 +60,7 @@ class ModuleInstance(BackendInstance):
         from torch.utils.dlpack import from_dlpack, to_dlpack
 
         # Looked up once: after a batch the import machinery is not in the processor's cache.
-        self._torch = torch
+        self._torch, self._tensor = torch, torch.Tensor
         self._from_dlpack, self._to_dlpack = from_dlpack, to_dlpack
         self._name = name
         self._module = module
@@ -123,7 +126,9 @@ class ModuleInstance(BackendInstance):
         """Return the outputs by name, and whether all that came in was numpy."""
         gathered = gather_inputs(requests, self._order.names, self._layout)
         inputs = {name: to_torch(array, self._device) for name, array in gathered.items()}
-        as_numpy = all(type(array) is np.ndarray for array in gathered.values())
+        as_numpy = True
+        for array in gathered.values():
+            as_numpy = as_numpy and type(array) is _ndarray
         timer.inputs_ready()
         with self._guard:
             return self._name_outputs(self._forward(inputs), inputs), as_numpy
@@ -145,10 +150,12 @@ class ModuleInstance(BackendInstance):
         return self._module(*[inputs[name] for name in self._order.names if name in inputs])
 
     def _name_outputs(self, result: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        named = name_results(result, self._results, model=self._name)
+        # (A tensor is no mapping: that it would be asked costs as much as the rest here.)
+        results = (result,) if isinstance(result, self._tensor) else result
+        named = name_results(results, self._results, model=self._name)
         given = [tensor.untyped_storage().data_ptr() for tensor in inputs.values()]
         for name, tensor in named.items():
-            if not isinstance(tensor, self._torch.Tensor):
+            if not isinstance(tensor, self._tensor):
                 raise InternalError(
                     "PyTorch execute failure: output must be of type Tensor, List[str] or Tuple "
                     "containing one of these two types. It should not be a List / Dictionary of "

@@ -59,10 +59,9 @@ def arrange_inputs(names: Sequence[str], arguments: Sequence[str] | None) -> Inp
 
 @dataclass(frozen=True, slots=True)
 class OutputOrder:
-    """Which result each of `names` is, where ``forward`` returns no dict."""
+    """Each output's name, and which result it is where ``forward`` returns no dict."""
 
-    names: tuple[str, ...]
-    indices: tuple[int, ...]
+    places: tuple[tuple[str, int], ...]
     by_index: bool
 
 
@@ -71,8 +70,8 @@ def arrange_outputs(names: Sequence[str]) -> OutputOrder:
     matches = [_INDEXED.fullmatch(name) for name in names]
     indices = [int(match[1]) for match in matches if match]
     if not names or len(indices) < len(names):
-        return OutputOrder(tuple(names), tuple(range(len(names))), by_index=False)
-    return OutputOrder(tuple(names), tuple(indices), by_index=True)
+        return OutputOrder(tuple((name, at) for at, name in enumerate(names)), by_index=False)
+    return OutputOrder(tuple(zip(names, indices, strict=True)), by_index=True)
 
 
 def name_results(result: Any, order: OutputOrder, *, model: str) -> dict[str, Any]:
@@ -94,26 +93,27 @@ def name_results(result: Any, order: OutputOrder, *, model: str) -> dict[str, An
     """
     listed = isinstance(result, (tuple, list))
     if not listed and isinstance(result, Mapping):
-        for name in order.names:
+        for name, _ in order.places:
             if name not in result:
                 raise InternalError(
                     f"model '{model}' did not return the output '{name}', found "
                     + (", ".join(f"'{key}'" for key in result) or "an empty dict"),
                     hint=nearest(name, [str(key) for key in result]),
                 )
-        return {name: result[name] for name in order.names}
+        return {name: result[name] for name, _ in order.places}
     values = result if listed else (result,)
-    if not order.by_index and len(values) != len(order.names):
+    count = len(values)
+    if not order.by_index and count != len(order.places):
         raise InternalError(
-            f"model '{model}' returned {len(values)} outputs, its configuration has "
-            f"{len(order.names)}: " + ", ".join(f"'{name}'" for name in order.names)
+            f"model '{model}' returned {count} outputs, its configuration has "
+            f"{len(order.places)}: " + ", ".join(f"'{name}'" for name, _ in order.places)
         )
     found = {}
-    for name, index in zip(order.names, order.indices, strict=True):
-        if index >= len(values):
+    for name, index in order.places:
+        if index >= count:
             raise InvalidArgumentError(
                 f"The output {name} in the model configuration refers to an output index "
-                f"which doesn't exist. This model has {len(values)} outputs"
+                f"which doesn't exist. This model has {count} outputs"
             )
         found[name] = values[index]
     return found
