@@ -120,8 +120,6 @@ class Figure:
         Gets both ready, and takes them down at the end of its block.
     first : str
         What the first side is.
-    rounds : int, optional
-        Instead of what the command asks for, where one round takes very long.
     """
 
     name: str
@@ -132,7 +130,6 @@ class Figure:
     targets: tuple[Target, ...]
     sides: Callable[[Session], AbstractContextManager[Sides]] = field(repr=False)
     first: str = "nbtriton"
-    rounds: int | None = None
 
     def ratio(self, ours: float, theirs: float) -> float:
         """How many times better (or, where flat, larger) the first is."""

@@ -47,10 +47,9 @@ def run(
         for figure in figures:
             if not re.search(options.only, figure.name):
                 continue
-            rounds = min(figure.rounds or options.rounds, options.rounds)
             try:
                 with figure.sides(session) as sides:
-                    result = alternate(figure, sides, rounds, say)
+                    result = alternate(figure, sides, options.rounds, say)
             except Missing as error:
                 result = Result(figure, note=str(error))
             results.append(result)

@@ -92,6 +92,6 @@ FIGURES = (
     Figure(
         "memory.resident", "resident memory after a million requests (--short: 100,000)",
         "MB", "flat", "after the first tenth", (ratio_at_most(1.02),), growth,
-        first="at the end", rounds=3,
+        first="at the end",
     ),
 )  # fmt: skip
