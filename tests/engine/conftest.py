@@ -12,11 +12,14 @@ from nbtriton.engine import Server
 from nbtriton.engine.shield import shield
 from tests.engine.support import WAIT_S, Gate
 
-install_pb_utils()  # the models of these tests import triton_python_backend_utils
-
-
 # One for the process, not for a server: the python backend's, for requests that a model forgot.
 _SHARED = "nbtriton-abandoned-requests"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pb_utils() -> None:
+    """The models of these tests import it; a test that unloaded the extension took it away."""
+    install_pb_utils()
 
 
 @pytest.fixture

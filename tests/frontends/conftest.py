@@ -13,7 +13,11 @@ from nbtriton.engine import Server
 from nbtriton.frontends import Endpoints, serve
 from tests.frontends.models import load_all, write_all
 
-install_pb_utils()  # some models of these tests are classes that import it
+
+@pytest.fixture(scope="module", autouse=True)
+def pb_utils() -> None:
+    """The models of these tests import it; a test that unloaded the extension took it away."""
+    install_pb_utils()
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-from nbtriton.backends.python.install import install_pb_utils
 from nbtriton.config import as_config
 from nbtriton.engine import Interface, Server
 from nbtriton.errors import InternalError, InvalidArgumentError, NotFoundError
@@ -23,7 +22,6 @@ from nbtriton.frontends.cuda_memory import HANDLE_BYTES, open_cuda_memory
 from nbtriton.frontends.shared_memory import SharedMemory
 from nbtriton.frontends.wire import WireInput, arrays_of, write_shared
 
-install_pb_utils()
 REFUSED = "failed to register shared memory region: invalid args"
 
 
