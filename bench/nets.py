@@ -12,13 +12,19 @@ from time import perf_counter, process_time_ns
 import torch
 from torch import nn
 
-__all__ = ["NETS", "Net", "bare", "medians_ns", "prepared", "seeded", "turns_of"]
+__all__ = ["NETS", "Net", "bare", "prepared", "seeded", "times_ns", "turns_of"]
 
 # Makes so many calls, and gives the time of each in ns.
 Turn = Callable[[int], list[int]]
 
-# Beyond 64 the MLP still gains a tenth.
-LARGEST_BATCH = 256
+# As `make` says by OMP_NUM_THREADS: instances are the parallelism here, and the processor time of a
+# second thread would count in calls that it does nothing for.
+torch.set_num_threads(1)
+
+# The MLP gains up to here.
+LARGEST_BATCH = 512
+# How the best size is looked for.
+PASSES, WHILE_NS = 3, 200_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +112,14 @@ def bare(module: nn.Module, x: torch.Tensor) -> Turn:
     return turns_of(lambda: module(x), torch.inference_mode)
 
 
-def medians_ns(turns: Sequence[Turn], count: int, seconds: float) -> list[float]:
-    """Return the median time of the calls of each, taking turns of `count` calls."""
+def times_ns(turns: Sequence[Turn], count: int, seconds: float) -> list[list[int]]:
+    """Return the times of the calls of each, taking turns of `count` calls."""
     took: list[list[int]] = [[] for _ in turns]
     end = perf_counter() + seconds
     while perf_counter() < end:
         for turn, times in zip(turns, took, strict=True):
             times.extend(turn(count))
-    return [median(times) for times in took]
+    return took
 
 
 def seeded(name: str) -> nn.Module:
@@ -125,8 +131,21 @@ def seeded(name: str) -> nn.Module:
 
 @cache
 def prepared(net: Net) -> tuple[nn.Module, int]:
-    """Return the module, and the size of the batches with which a bare loop gets most rows done."""
+    """Return the module, and the size of the batches with which a bare loop gets most rows done.
+
+    Each pass over the sizes is judged by itself: from one to the next the machine may be another.
+    """
     module = seeded(net.name)
     sizes = [2**at for at in range(LARGEST_BATCH.bit_length())]
-    took = medians_ns([bare(module, net.rows(size)) for size in sizes], 1, 3)
-    return module, max(zip(sizes, took, strict=True), key=lambda found: found[0] / found[1])[0]
+    shares: dict[int, list[float]] = {size: [] for size in sizes}
+    for _ in range(PASSES):
+        rates = {size: size / _in_a_row_ns(bare(module, net.rows(size))) for size in sizes}
+        for size, rate in rates.items():
+            shares[size].append(rate / sum(rates.values()))
+    return module, max(sizes, key=lambda size: median(shares[size]))
+
+
+def _in_a_row_ns(turn: Turn) -> float:
+    """Return the median time of calls that follow each other for a while."""
+    (first,) = turn(1)
+    return median(turn(max(1, WHILE_NS // first)))

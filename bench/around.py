@@ -1,0 +1,111 @@
+"""What a call costs besides the torch module, and what the machine makes of it when the module is slow.
+
+The module computes nothing: it is done at once, or it loops for some milliseconds over nothing, which
+leaves all of the processor's caches as they were. Plain Python, none of it nbtriton's, is measured in
+the same way: where that costs many times as much after the loop, it is the machine that forgets.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from statistics import median
+from time import perf_counter_ns
+from typing import ClassVar
+
+import torch
+
+import nbtriton
+from bench.figures import Figure, Sides
+from bench.nets import Net
+from bench.session import Session
+
+__all__ = ["FIGURES"]
+
+CALLS = 100
+LONG_NS = 5_000_000
+
+
+class Idle(torch.nn.Module):
+    """Passes the time, and notes from when to when it had the processor."""
+
+    # Of the class: what a server runs is a copy of the module.
+    ns: ClassVar[int] = 0
+    began: ClassVar[int] = 0
+    ended: ClassVar[int] = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        Idle.began = perf_counter_ns()
+        idle(Idle.ns)
+        y = x + 1
+        Idle.ended = perf_counter_ns()
+        return y
+
+
+NET = Net("idle", Idle, (4,), 4)
+
+
+def idle(ns: int) -> None:
+    """Loop for so long."""
+    end = perf_counter_ns() + ns
+    while perf_counter_ns() < end:
+        pass
+
+
+def around_us(call: Callable[[], object], ns: int) -> float:
+    """Return the median time of a call besides that of the module, which takes so long."""
+    Idle.ns = ns
+    took = []
+    for _ in range(CALLS):
+        begin = perf_counter_ns()
+        call()
+        took.append(perf_counter_ns() - Idle.ended + Idle.began - begin)
+    return median(took) / 1000
+
+
+def python_us(ns: int) -> float:
+    """Return the median time of some plain Python, after a loop that takes so long."""
+    took = []
+    for _ in range(CALLS):
+        idle(ns)
+        begin = perf_counter_ns()
+        inspect.signature(around_us)
+        took.append(perf_counter_ns() - begin)
+    return median(took) / 1000
+
+
+def besides_the_module() -> Callable[[Session], AbstractContextManager[Sides]]:
+    @contextmanager
+    def sides(_session: Session) -> Iterator[Sides]:
+        inputs = {"INPUT__0": NET.rows(8)}
+        with nbtriton.Server(gpus=()) as server:
+            server.load(NET.config(8), NET.make().eval(), name=NET.name)
+
+            def call() -> object:
+                return server.infer(NET.name, inputs)
+
+            yield Sides(lambda: around_us(call, 0), lambda: around_us(call, LONG_NS))
+
+    return sides
+
+
+def plain_python() -> Callable[[Session], AbstractContextManager[Sides]]:
+    @contextmanager
+    def sides(_session: Session) -> Iterator[Sides]:
+        yield Sides(lambda: python_us(0), lambda: python_us(LONG_NS))
+
+    return sides
+
+
+FIGURES = (
+    Figure(
+        "torch.around", "what a call to a torch model costs besides the module",
+        "us", "lower", "the module loops 5 ms over nothing", (), besides_the_module(),
+        first="it is done at once",
+    ),
+    Figure(
+        "torch.around.python", "some plain Python, none of it nbtriton's, after a loop over nothing",
+        "us", "lower", "of 5 ms", (), plain_python(), first="of 0 ms",
+    ),
+)  # fmt: skip
