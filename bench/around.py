@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from statistics import median
 from time import perf_counter_ns
 from typing import ClassVar
@@ -75,37 +75,33 @@ def python_us(ns: int) -> float:
     return median(took) / 1000
 
 
-def besides_the_module() -> Callable[[Session], AbstractContextManager[Sides]]:
-    @contextmanager
-    def sides(_session: Session) -> Iterator[Sides]:
-        inputs = {"INPUT__0": NET.rows(8)}
-        with nbtriton.Server(gpus=()) as server:
-            server.load(NET.config(8), NET.make().eval(), name=NET.name)
+@contextmanager
+def besides_the_module(_session: Session) -> Iterator[Sides]:
+    """Ready a call to a torch model."""
+    inputs = {"INPUT__0": NET.rows(8)}
+    with nbtriton.Server(gpus=()) as server:
+        server.load(NET.config(8), NET.make().eval(), name=NET.name)
 
-            def call() -> object:
-                return server.infer(NET.name, inputs)
+        def call() -> object:
+            return server.infer(NET.name, inputs)
 
-            yield Sides(lambda: around_us(call, 0), lambda: around_us(call, LONG_NS))
-
-    return sides
+        yield Sides(lambda: around_us(call, 0), lambda: around_us(call, LONG_NS))
 
 
-def plain_python() -> Callable[[Session], AbstractContextManager[Sides]]:
-    @contextmanager
-    def sides(_session: Session) -> Iterator[Sides]:
-        yield Sides(lambda: python_us(0), lambda: python_us(LONG_NS))
-
-    return sides
+@contextmanager
+def plain_python(_session: Session) -> Iterator[Sides]:
+    """Ready what a call is compared with."""
+    yield Sides(lambda: python_us(0), lambda: python_us(LONG_NS))
 
 
 FIGURES = (
     Figure(
         "torch.around", "what a call to a torch model costs besides the module",
-        "us", "lower", "the module loops 5 ms over nothing", (), besides_the_module(),
+        "us", "lower", "the module loops 5 ms over nothing", (), besides_the_module,
         first="it is done at once",
     ),
     Figure(
         "torch.around.python", "some plain Python, none of it nbtriton's, after a loop over nothing",
-        "us", "lower", "of 5 ms", (), plain_python(), first="of 0 ms",
+        "us", "lower", "of 5 ms", (), plain_python, first="of 0 ms",
     ),
 )  # fmt: skip

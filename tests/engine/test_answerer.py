@@ -17,6 +17,9 @@ from tests.engine.support import WAIT_S, Gate, echo, fields, gated, ones, order_
 
 PAIRS = echo("dynamic_batching { preferred_batch_size: 2 }", max_batch_size=2)
 MS = 1_000_000
+WITH_GIL = pytest.mark.skipif(
+    not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="Python without a GIL"
+)
 
 
 def computing(gate: Gate, seen: list[str] | None = None) -> type:
@@ -203,9 +206,7 @@ def test_short_executions_are_answered_on_the_spot():
     answerer.stop()
 
 
-@pytest.mark.skipif(
-    not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="Python without a GIL"
-)
+@WITH_GIL
 def test_beside_a_model_that_keeps_the_gil_it_is_asked_less_and_less():
     answerer = Answerer("nbtriton-test-answers")
     executions, asked = 2000, 0
@@ -253,6 +254,7 @@ def test_an_answer_that_ends_abnormally_does_not_end_the_thread(caplog):
     answerer.stop()
 
 
+@WITH_GIL  # without it what one thread made another cannot free at once
 def test_a_request_is_let_go_of_before_the_next_one_is_answered(server: Server, gate: Gate):
     """Else all of a batch would look to the garbage collector like objects that stay."""
     server.load(

@@ -37,6 +37,7 @@ def test_20000_requests_from_8_threads(server: Server):
     answers: Counter[int] = Counter()
     wrong: list[object] = []
     finished = threading.Barrier(threads + 1, timeout=60)
+    checked = threading.Semaphore(0)  # a result is there before the callbacks have had it
     rows = [0] * threads
 
     def ask(worker: int) -> None:
@@ -52,6 +53,7 @@ def test_20000_requests_from_8_threads(server: Server):
                 out = future.result()["OUT"]
                 if out.shape != (size, 4) or (out != 2 * number).any():
                     wrong.append((number, out))
+                checked.release()
 
             name = chance.choice(("batched", "batched", "single"))
             future = server.submit(name, {"IN": row(*[float(number)] * size)})
@@ -66,6 +68,7 @@ def test_20000_requests_from_8_threads(server: Server):
     for worker in range(threads):
         threading.Thread(target=ask, args=(worker,)).start()
     finished.wait()
+    assert all(checked.acquire(timeout=WAIT_S) for _ in range(threads * each))
     assert not wrong, wrong[0]
     assert len(answers) == threads * each
     assert set(answers.values()) == {1}
@@ -141,14 +144,16 @@ def test_ensembles_of_failing_models_under_load(server: Server):
         name="e",
     )
     answers: Counter[int] = Counter()
+    answered = threading.Semaphore(0)  # a result is there before the callbacks have had it
     hows = [random.Random(7).choice((0, 0, 1, 2, 6)) for _ in range(2000)]
     futures = []
     for number, how in enumerate(hows):
         future = server.submit("e", {"X": row(how)})
-        future.add_done_callback(lambda _, n=number: answers.update([n]))
+        future.add_done_callback(lambda _, n=number: (answers.update([n]), answered.release()))
         futures.append(future)
     for how, future in zip(hows, futures, strict=True):
         assert (future.exception(WAIT_S) is None) is (how == 0)
+    assert all(answered.acquire(timeout=WAIT_S) for _ in hows)
     assert len(answers) == 2000
     assert set(answers.values()) == {1}
     counts = fields(server.statistics(), "e")

@@ -1,0 +1,182 @@
+"""Load of every kind while models change under it: ``python -m tests.engine.soak --seconds 600``.
+
+A dynamic batcher, an ensemble and a model that calls another are asked by several threads, each in
+one of three ways, while instances come and go, and models are replaced, unloaded and loaded again. A
+request is refused at once, with Triton's status, or has its own answer exactly once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import sys
+import threading
+from collections import Counter
+from time import monotonic
+
+import numpy as np
+
+from nbtriton.backends.python.install import install_pb_utils
+from nbtriton.engine import InferenceFuture, Server
+from nbtriton.errors import TritonError
+from tests.engine.support import WAIT_S, echo, ensemble_text, row
+
+ASKING = 4
+# A future is looked at when so many younger ones of the same thread are under way.
+IN_FLIGHT = 32
+# Of a model that has just been unloaded; to a model that calls it Triton says it in words.
+REFUSED = ("NOT_FOUND", "UNAVAILABLE")
+TO_CALLERS = "Model batched - Error when running inference: "
+
+
+def calling() -> type:
+    """A model that adds its own to what `batched` makes of a request."""
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            responses = []
+            for request in requests:
+                value = pb_utils.get_input_tensor_by_name(request, "IN")
+                answer = pb_utils.InferenceRequest(
+                    model_name="batched", inputs=[value], requested_output_names=["OUT"]
+                ).exec()
+                if answer.has_error():
+                    responses.append(pb_utils.InferenceResponse(error=answer.error()))
+                    continue
+                out = pb_utils.get_output_tensor_by_name(answer, "OUT").as_numpy()
+                responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", out + 1)]))
+            return responses
+
+    return TritonPythonModel
+
+
+def instances(count: int) -> str:
+    return echo(f"dynamic_batching {{}} instance_group {{ count: {count} kind: KIND_CPU }}")
+
+
+WHOLE = ensemble_text(
+    ("batched", {"IN": "X"}, {"OUT": "m"}),
+    ("batched", {"IN": "m"}, {"OUT": "Y"}),
+    inputs={"X": "FP32[4]"},
+    outputs={"Y": "FP32[4]"},
+)
+# Model, input, output, and what it adds to a number.
+ASKED = (("batched", "IN", "OUT", 1), ("whole", "X", "Y", 2), ("calling", "IN", "OUT", 2))
+
+
+class Asking(threading.Thread):
+    """Sends until told to stop; `outcomes` counts, `wrong` has what should not have been."""
+
+    def __init__(self, server: Server, seed: int, stop: threading.Event) -> None:
+        super().__init__(name=f"asking-{seed}")
+        self._server, self._stop_asking = server, stop
+        self._chance = random.Random(seed)
+        self._pending: list[tuple[InferenceFuture, str, float]] = []
+        self._called = 0
+        self.outcomes: Counter[str] = Counter()
+        self.wrong: list[object] = []
+
+    def run(self) -> None:
+        try:
+            for number in itertools.count():
+                if self._stop_asking.is_set():
+                    break
+                self._ask(float(number % 1000))
+            while self._pending:
+                self._settle()
+        except BaseException as error:  # whoever started this thread tells it
+            self.wrong.append(error)
+
+    def _ask(self, number: float) -> None:
+        model, into, out, more = self._chance.choice(ASKED)
+        inputs = {into: row(*[number] * self._chance.choice((1, 1, 2, 5)))}
+        try:
+            if self._chance.random() < 0.3:
+                self._look(self._server.infer(model, inputs)[out], number + more)
+                return
+            future = self._server.submit(model, inputs)
+        except TritonError as error:
+            self._refused(error)
+            return
+        self._pending.append((future, out, number + more))
+        if len(self._pending) == IN_FLIGHT:
+            self._settle()
+
+    def _settle(self) -> None:
+        future, out, expected = self._pending.pop(0)
+        seen: list[object] = []
+        error = future.exception(WAIT_S)
+        future.add_done_callback(seen.append)
+        if seen != [future]:
+            self.wrong.append(f"a callback was called {len(seen)} times")
+        if error is not None:
+            self._refused(error)
+        else:
+            self._look(future.result()[out], expected)
+
+    def _look(self, found: np.ndarray, expected: float) -> None:
+        self.outcomes["answered"] += 1
+        if (found != expected).any():
+            self.wrong.append((found, expected))
+
+    def _refused(self, error: TritonError) -> None:
+        self.outcomes["refused"] += 1
+        if error.status not in REFUSED and not error.message.startswith(TO_CALLERS):
+            self.wrong.append(error)
+
+
+def soak(seconds: float, seed: int = 0) -> Counter[str]:
+    """Return how many requests were answered, and how many refused.
+
+    Raises
+    ------
+    AssertionError
+        A wrong answer, a request without one, or books that do not add up.
+    """
+    install_pb_utils()
+    chance = random.Random(seed)
+    stop = threading.Event()
+    plus_one = lambda IN: {"OUT": IN + 1}  # noqa: N803
+    with Server(gpus=()) as server:
+        server.load(instances(1), plus_one, name="batched")
+        server.load(WHOLE, name="whole")
+        server.load(echo("instance_group { count: 2 kind: KIND_CPU }"), calling(), name="calling")
+        asking = [Asking(server, seed * ASKING + n, stop) for n in range(ASKING)]
+        for thread in asking:
+            thread.start()
+        changes: Counter[str] = Counter()
+        end = monotonic() + seconds
+        while monotonic() < end and not any(thread.wrong for thread in asking):
+            what = chance.choices(("instances", "replaced", "unloaded"), (10, 9, 1))[0]
+            changes[what] += 1
+            if what == "unloaded":
+                server.unload("batched", timeout_s=WAIT_S)
+            if what == "replaced":
+                server.load(WHOLE, name="whole")
+            server.load(instances(chance.choice((1, 2, 3))), plus_one, name="batched")
+        stop.set()
+        for thread in asking:
+            thread.join(2 * WAIT_S)
+        assert not any(thread.is_alive() for thread in asking), "a request has no answer"
+        wrong = [found for thread in asking for found in thread.wrong]
+        assert not wrong, f"{len(wrong)} times, such as {wrong[0]!r}"
+    return sum((thread.outcomes for thread in asking), changes)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.engine.soak", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    found = soak(asked.seconds, asked.seed)
+    gil = "with" if getattr(sys, "_is_gil_enabled", lambda: True)() else "without"
+    print(
+        f"Python {sys.version.split()[0]} {gil} the GIL: {dict(found)}; nothing lost, nothing wrong"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

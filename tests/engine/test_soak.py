@@ -1,0 +1,9 @@
+"""A short soak; `python -m tests.engine.soak` takes its time."""
+
+from tests.engine.soak import soak
+
+
+def test_nothing_is_lost_while_models_change_under_load():
+    found = soak(seconds=1, seed=1)
+    assert found["answered"] > 0
+    assert found["instances"] + found["replaced"] > 0
