@@ -1,8 +1,8 @@
 """What a call costs besides the torch module, and what the machine makes of it when the module is slow.
 
 The module computes nothing: it is done at once, or it loops for some milliseconds over nothing, which
-leaves all of the processor's caches as they were. Plain Python, none of it nbtriton's, is measured in
-the same way: where that costs many times as much after the loop, it is the machine that forgets.
+pushes nothing out of the processor's caches. Plain Python, none of it nbtriton's, is measured in the
+same way: where that too costs many times as much after the loop, it is the machine that forgets.
 """
 
 from __future__ import annotations

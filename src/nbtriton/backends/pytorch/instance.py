@@ -150,7 +150,7 @@ class ModuleInstance(BackendInstance):
         return self._module(*[inputs[name] for name in self._order.names if name in inputs])
 
     def _name_outputs(self, result: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        # (A tensor is no mapping: that it would be asked costs as much as the rest here.)
+        # (A tensor is not asked whether it is a mapping: that takes the machinery of abc.)
         results = (result,) if isinstance(result, self._tensor) else result
         named = name_results(results, self._results, model=self._name)
         given = [tensor.untyped_storage().data_ptr() for tensor in inputs.values()]
