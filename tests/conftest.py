@@ -18,9 +18,9 @@ def chromium() -> str:
     return path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def playwright_driver():
-    """Playwright, started once: two of them cannot run in one thread."""
+    """Playwright, while a module needs it: its loop keeps others from running in the main thread."""
     playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
     with playwright.sync_playwright() as driver:
         yield driver

@@ -171,7 +171,7 @@ class Opened:
             locator.screenshot(path=SCREENSHOTS / f"{name}.png")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser_context(chromium, playwright_driver) -> Iterator[Callable[[], Any]]:
     running = playwright_driver.chromium.launch(executable_path=chromium, headless=True, args=FLAGS)
     # Tall: JupyterLab does not draw outputs that are far off the screen.

@@ -74,7 +74,7 @@ HOSTS = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(chromium, playwright_driver):
     running = playwright_driver.chromium.launch(executable_path=chromium, args=FLAGS)
     yield running
