@@ -5,9 +5,6 @@ bin=$1
 compiled=$2
 shift 2
 failed=
-# Tests wait for browsers and servers a third of their time. Those of a file stay together: they
-# share its servers.
-parallel="-n logical --maxprocesses 4 --dist loadfile"
 
 step() {
     name=$1
@@ -22,9 +19,10 @@ step types "$bin/mypy"
 step layers "$bin/lint-imports" --no-cache --no-logo
 if [ -n "$compiled" ]; then
     # What `pip install` installs here; all that follows is about the sources in pure Python.
-    step compiled env PYTHONPATH="$compiled" "$bin/python" -m pytest -q $parallel tests/engine
+    step compiled env PYTHONPATH="$compiled" "$bin/python" -m pytest -q \
+        -n logical --maxprocesses 4 --dist loadfile tests/engine
 fi
-step pytest "$bin/python" -m pytest $parallel "$@"
+step pytest "$bin/python" -m pytest "$@"
 
 if [ -n "$failed" ]; then
     echo "FAILED:$failed"

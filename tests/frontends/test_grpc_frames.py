@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import functools
 import gzip
 import random
 import struct
@@ -51,6 +52,7 @@ from tests.frontends.http2_raw import (
     setting,
 )
 
+GZIP = functools.partial(gzip.compress, mtime=0)  # the same bytes at any time
 TIMEOUT_S = 20
 ONE = infer("one").SerializeToString()
 BODY = prefixed(ONE)
@@ -336,15 +338,15 @@ def _packed(pack: Any, message: bytes = ONE) -> bytes:
     ("changes", "more", "body", "status"),
     [
         ({b"content-type": None}, (), BODY, (0, "")),
-        ({b"grpc-encoding": b"gzip"}, (), _packed(gzip.compress), (0, "")),
+        ({b"grpc-encoding": b"gzip"}, (), _packed(GZIP), (0, "")),
         ({b"grpc-encoding": b"deflate"}, (), _packed(zlib.compress), (0, "")),
         ({b"grpc-encoding": b"identity"}, (), BODY, (0, "")),
         ({b"grpc-encoding": b"gzip"}, (), BODY, (0, "")),
         ({b"grpc-encoding": b"gzip"}, (), prefixed(b"abc", 1),
          (13, "Decompression failed due to zlib error")),
-        ({b"grpc-encoding": b"gzip"}, (), _packed(gzip.compress)[:-9] + b"\0" * 9,
+        ({b"grpc-encoding": b"gzip"}, (), _packed(GZIP)[:-9] + b"\0" * 9,
          (13, "Decompression failed due to zlib error")),
-        ({b"grpc-encoding": b"gzip"}, (), _packed(gzip.compress, bytes(1 << 21)),
+        ({b"grpc-encoding": b"gzip"}, (), _packed(GZIP, bytes(1 << 21)),
          (8, "Decompressed message larger than max")),
         ({b"grpc-encoding": b"snappy"}, (), prefixed(b"abc", 1),
          (13, "Error parsing 'grpc-encoding' metadata")),
