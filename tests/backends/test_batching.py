@@ -42,3 +42,10 @@ def test_each_request_gets_the_outputs_that_it_asked_for():
     responses = scatter_outputs(requests, {"A": TABLE, "B": -TABLE}, batches=True, model="m")
     assert [list(response.outputs) for response in responses] == [["A", "B"], ["B"]]
     np.testing.assert_array_equal(responses[1].outputs["B"], -TABLE[2:])
+
+
+def test_without_batches_there_is_one_request_at_a_time():
+    with pytest.raises(ValueError, match="too many values to unpack"):
+        scatter_outputs(asking(1, 1), {"OUT": TABLE}, batches=False, model="m")
+    (response,) = scatter_outputs(asking(1), {"OUT": TABLE}, batches=False, model="m")
+    assert response.outputs["OUT"] is TABLE

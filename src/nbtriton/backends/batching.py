@@ -154,8 +154,9 @@ def scatter_outputs(
     if batches:
         _check_rows(outputs, sum(sizes), layout, model)
     alone = len(requests) == 1
-    if alone and not layout.batch_outputs:
-        asked = requests[0].requested_outputs
+    if not layout.batch_outputs and (alone or not batches):
+        (request,) = requests  # of a model that does not batch there is one at a time
+        asked = request.requested_outputs
         return [Response({name: array for name, array in outputs.items() if name in asked})]
     parts: dict[str, Array | list[Array]] = {}
     for name, array in outputs.items():
