@@ -29,6 +29,7 @@ from nbtriton.config.normalize import (
 )
 from nbtriton.config.options import apply_options
 from nbtriton.config.pbtxt import format_pbtxt, parse_pbtxt
+from nbtriton.config.sequence_tensors import control_types, state_inputs, state_outputs
 from nbtriton.config.signature import (
     TensorSpec,
     input_specs,
@@ -49,6 +50,7 @@ __all__ = [
     "apply_options",
     "as_config",
     "complete_from",
+    "control_types",
     "enum_name",
     "equal_but_for_instances",
     "format_pbtxt",
@@ -66,6 +68,8 @@ __all__ = [
     "plan_instances",
     "scheduling_choice",
     "signature_config",
+    "state_inputs",
+    "state_outputs",
     "to_dict",
     "to_json",
     "to_reported_dict",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from nbtriton.config import ModelConfig, input_specs
+from nbtriton.config import ModelConfig, TensorSpec, input_specs
 from nbtriton.tensors import numpy_dtype
 
-__all__ = ["sample_inputs"]
+__all__ = ["sample_inputs", "sample_tensors"]
 
 _WORDS = (b"one", b"two words", "h\u00e9llo".encode(), b"", b"12")
 
@@ -33,12 +34,20 @@ def sample_inputs(config: ModelConfig, *, size: int = 1, seed: int = 0) -> dict[
     -------
     dict of str to numpy.ndarray
     """
+    batches = config.max_batch_size > 0
+    return sample_tensors(input_specs(config).values(), batches=batches, size=size, seed=seed)
+
+
+def sample_tensors(
+    specs: Iterable[TensorSpec], *, batches: bool, size: int, seed: int
+) -> dict[str, Any]:
+    """Return a sample of each of these tensors; see `sample_inputs`."""
     random = np.random.default_rng(seed)
     found = {}
-    for name, spec in input_specs(config).items():
+    for spec in specs:
         dims = [size + 1 if dim < 0 else dim for dim in spec.dims]
-        shape = (size, *dims) if config.max_batch_size > 0 else tuple(dims)
-        found[name] = _sample(spec.datatype, shape, random)
+        shape = (size, *dims) if batches else tuple(dims)
+        found[spec.name] = _sample(spec.datatype, shape, random)
     return found
 
 

@@ -8,11 +8,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nbtriton.backends.pytorch.modules import forward_arguments
-from nbtriton.backends.pytorch.naming import arrange_inputs, arrange_outputs, name_results
-from nbtriton.config import ModelConfig, input_specs, output_specs
+from nbtriton.backends.pytorch.check import indexed_inputs
+from nbtriton.backends.pytorch.modules import read_forward
+from nbtriton.backends.pytorch.naming import (
+    Forward,
+    arrange_inputs,
+    arrange_outputs,
+    name_results,
+)
+from nbtriton.config import (
+    ModelConfig,
+    TensorSpec,
+    control_types,
+    input_specs,
+    output_specs,
+    state_inputs,
+    state_outputs,
+)
 from nbtriton.errors import TritonError, UnsupportedError
-from nbtriton.repository.samples import sample_inputs
+from nbtriton.repository.samples import sample_tensors
+from nbtriton.tensors import to_protocol
 
 __all__ = ["save_program", "save_torchscript"]
 
@@ -102,7 +117,7 @@ def save_program(module: Any, config: ModelConfig, path: Path) -> None:
             for axis, dim in enumerate(spec.dims)
             if dim < 0 and auto is not None
         }
-        for argument, spec in zip(_arguments(config), input_specs(config).values(), strict=True)
+        for argument, spec in zip(_arguments(config), _inputs(config).values(), strict=True)
     }
     try:
         with torch.no_grad():
@@ -123,9 +138,10 @@ def _in_order(module: Any, config: ModelConfig) -> Any:
     """Return a module with the same weights that takes and gives tensors in the config's order."""
     import torch
 
-    inputs = list(input_specs(config))
-    order = arrange_inputs(inputs, forward_arguments(module))
-    results = arrange_outputs(list(output_specs(config)))
+    inputs = list(_inputs(config))
+    order = arrange_inputs(list(input_specs(config)), read_forward(module), indexed_inputs(config))
+    states = [name for name in state_outputs(config) if name not in output_specs(config)]
+    results = arrange_outputs([*output_specs(config), *states])
 
     class InOrder(torch.nn.Module):
         def __init__(self) -> None:
@@ -134,12 +150,12 @@ def _in_order(module: Any, config: ModelConfig) -> Any:
 
         def run(self, *tensors: Any) -> Any:
             given = dict(zip(inputs, tensors, strict=True))
-            if order.by_keyword:
-                result = self.module(**given)
-            else:
-                result = self.module(*(given[key] for key in order.names))
+            result = order.call(self.module, given)
+            if results.by_index and isinstance(result, (tuple, list)):
+                return tuple(result)  # the server looks for them at the same places
             found = name_results(result, results, model=str(config.name))
-            values = tuple(found[name] for name, _ in results.places)
+            places = sorted(results.places, key=lambda place: place[1])
+            values = tuple(found[name] for name, _ in places)
             return values[0] if len(values) == 1 else values
 
     # The backend finds inputs by the names of the arguments, so they must be the configuration's.
@@ -150,9 +166,28 @@ def _in_order(module: Any, config: ModelConfig) -> Any:
     return InOrder().eval()
 
 
+def _inputs(config: ModelConfig) -> dict[str, TensorSpec]:
+    """Return everything that the file takes, in its order: controls and states by their index."""
+    specs = input_specs(config)
+    extra = {
+        name: TensorSpec(name, to_protocol(kind), (1,))
+        for name, kind in control_types(config).items()
+    }
+    dims = {state.input_name: tuple(state.dims) for state in config.sequence_batching.state}
+    for name, kind in state_inputs(config).items():
+        extra[name] = TensorSpec(name, to_protocol(kind), dims[name])
+    if not extra:
+        return specs
+    order = arrange_inputs(list(specs), Forward(None), list(extra))
+    return {name: (specs | extra)[name] for name in order.names}
+
+
 def _arguments(config: ModelConfig) -> list[str]:
     """Return what the file calls its inputs: as the configuration does, where Python can."""
-    names = list(input_specs(config))
+    names = list(_inputs(config))
+    if config.sequence_batching.state:
+        # The server wants them by index, and an argument of that name would be a name to it.
+        return [f"x{index}" for index in range(len(names))]
     if all(name.isidentifier() for name in names):
         return names
     return [f"INPUT__{index}" for index in range(len(names))]
@@ -190,11 +225,12 @@ def _compare(one: Any, other: Any, samples: Sequence[Mapping[str, Any]]) -> None
 def _tensors(config: ModelConfig, size: int) -> dict[str, Any]:
     import torch
 
+    samples = sample_tensors(
+        _inputs(config).values(), batches=config.max_batch_size > 0, size=size, seed=size
+    )
     return {
         argument: torch.from_numpy(array)
-        for argument, array in zip(
-            _arguments(config), sample_inputs(config, size=size, seed=size).values(), strict=True
-        )
+        for argument, array in zip(_arguments(config), samples.values(), strict=True)
     }
 
 

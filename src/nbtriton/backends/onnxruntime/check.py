@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nbtriton.backends.onnxruntime.runtime import TensorInfo
-from nbtriton.config import ModelConfig, TensorSpec, enum_name, input_specs, output_specs
+from nbtriton.config import (
+    ModelConfig,
+    TensorSpec,
+    control_types,
+    enum_name,
+    input_specs,
+    output_specs,
+)
 from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError, nearest
 from nbtriton.tensors import format_shape, to_config, to_protocol
 
@@ -41,11 +48,11 @@ def check(config: ModelConfig, model: Model) -> None:
         Tensors that ONNX Runtime's Python interface cannot bring together.
     """
     states = config.sequence_batching.state
-    controls = list(_controls(config))
+    controls = control_types(config)
     specs = input_specs(config)
     expected = sum(not spec.optional for spec in specs.values())
     expected += len(config.batch_input) + len(controls) + len(states)
-    for name, data_type in controls:
+    for name, data_type in controls.items():
         _check_control(config, model, name, data_type)
     if len(model.inputs) != expected:
         raise InvalidArgumentError(
@@ -70,21 +77,6 @@ def check(config: ModelConfig, model: Model) -> None:
         )
         _look_up("input", str(state.input_name), known)
     _check_mixture(config.name, model)
-
-
-def _controls(config: ModelConfig) -> Iterator[tuple[str, str]]:
-    """Yield tensor and data type of each sequence control."""
-    for tensor in config.sequence_batching.control_input:
-        for control in tensor.control:
-            if control.int32_false_true:
-                data_type = "TYPE_INT32"
-            elif control.fp32_false_true:
-                data_type = "TYPE_FP32"
-            elif control.bool_false_true:
-                data_type = "TYPE_BOOL"
-            else:
-                data_type = enum_name(control, "data_type")
-            yield tensor.name, data_type
 
 
 def _check_control(config: ModelConfig, model: Model, name: str, data_type: str) -> None:

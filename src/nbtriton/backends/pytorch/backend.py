@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
+from nbtriton.backends.pytorch.check import check, indexed_inputs
 from nbtriton.backends.pytorch.complete import complete
 from nbtriton.backends.pytorch.instance import ModuleInstance
-from nbtriton.backends.pytorch.modules import Modules, forward_arguments
+from nbtriton.backends.pytorch.modules import Modules
 from nbtriton.backends.pytorch.naming import arrange_inputs
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.config import ModelConfig
@@ -49,7 +50,11 @@ class PyTorchBackend(Backend):
 
     def complete_config(self, context: ModelContext) -> ModelConfig:
         """Fill inputs and outputs; see `nbtriton.backends.pytorch.complete`."""
-        return complete(context, self._of(context).master())
+        return complete(context, self._of(context))
+
+    def check(self, context: ModelContext) -> None:
+        """Compare the configuration with ``forward``; see `nbtriton.backends.pytorch.check`."""
+        check(context.config, self._of(context).forward())
 
     def open(self, context: ModelContext) -> None:
         """Make the module, so that what is wrong with it is known before any instance exists."""
@@ -81,20 +86,13 @@ class PyTorchBackend(Backend):
         elif context.kind == "KIND_CPU":
             device = torch.device("cpu")
         module = self._of(model).on(device)
-        arguments = forward_arguments(module)
         names = [tensor.name for tensor in model.config.input] + batch_input_names(model.config)
-        if arguments is not None and len(names) > len(arguments) and not _variadic(module):
-            raise ConfigError(
-                f"model '{model.name}' has {len(names)} inputs, its forward takes "
-                f"{len(arguments)}: {', '.join(arguments)}",
-                field="input",
-            )
         return ModuleInstance(
             model.name,
             module,
             device,
             model.config,
-            arrange_inputs(names, arguments),
+            arrange_inputs(names, self._of(model).forward(), indexed_inputs(model.config)),
             inference_mode=_flag(model.config, "INFERENCE_MODE", default=True),
             optimized=not _flag(model.config, "DISABLE_OPTIMIZED_EXECUTION", default=False),
         )
@@ -117,12 +115,6 @@ class PyTorchBackend(Backend):
                 raise InternalError(f"the pytorch backend cannot run {source!r}")
             self._modules = Modules(context.name, source)
         return self._modules
-
-
-def _variadic(module: Any) -> bool:
-    code = getattr(getattr(module.forward, "__func__", None), "__code__", None)
-    # CO_VARARGS: ``def forward(self, *xs)``
-    return code is not None and bool(code.co_flags & 0x04)
 
 
 def _flag(config: ModelConfig, key: str, *, default: bool) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from nbtriton.backends.base import ModelContext
-from nbtriton.backends.pytorch.modules import forward_arguments
-from nbtriton.backends.pytorch.naming import arrange_inputs
+from nbtriton.backends.pytorch.modules import Modules
+from nbtriton.backends.pytorch.naming import Forward, arrange_inputs
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.backends.signature import complete_signature, read_signature
 from nbtriton.backends.tracebacks import model_error
@@ -21,7 +21,7 @@ __all__ = ["complete"]
 _SINGLE_OUTPUT = "OUTPUT__0"
 
 
-def complete(context: ModelContext, module: Any) -> ModelConfig:
+def complete(context: ModelContext, modules: Modules) -> ModelConfig:
     """Return the configuration with the module's inputs and outputs.
 
     From the annotations of ``forward``, then from `ModelContext.example`; what the configuration
@@ -37,13 +37,14 @@ def complete(context: ModelContext, module: Any) -> ModelConfig:
     import torch
 
     config = context.config
+    module = modules.master()
     if not isinstance(module, torch.jit.ScriptModule) and inspect.ismethod(module.forward):
         annotated = read_signature(module.forward, single_output=_SINGLE_OUTPUT)
         made = batch_input_names(config)
         inputs = {name: spec for name, spec in annotated.inputs.items() if name not in made}
         config = complete_signature(config, inputs, annotated.outputs)
     if context.example is not None and not (config.input and config.output):
-        config = _from_example(context.name, config, module, context.example)
+        config = _from_example(context.name, config, modules, context.example)
     missing = "inputs" if not config.input else "outputs" if not config.output else ""
     if missing:
         raise ConfigError(
@@ -55,11 +56,12 @@ def complete(context: ModelContext, module: Any) -> ModelConfig:
     return config
 
 
-def _from_example(name: str, config: ModelConfig, module: Any, example: object) -> ModelConfig:
-    inputs = _example_inputs(config, module, example)
+def _from_example(name: str, config: ModelConfig, modules: Modules, example: object) -> ModelConfig:
+    forward = modules.forward()
+    inputs = _example_inputs(config, forward, example)
     batches = config.max_batch_size > 0
     specs_in = {key: _spec(key, array, batches=batches) for key, array in inputs.items()}
-    result = _run(name, config, module, inputs)
+    result = _run(name, config, modules.master(), forward, inputs)
     if isinstance(result, Mapping):
         outputs = {str(key): value for key, value in result.items()}
     else:
@@ -83,29 +85,27 @@ def _from_example(name: str, config: ModelConfig, module: Any, example: object) 
     )
 
 
-def _example_inputs(config: ModelConfig, module: Any, example: object) -> dict[str, Array]:
+def _example_inputs(config: ModelConfig, forward: Forward, example: object) -> dict[str, Array]:
     if isinstance(example, Mapping):
         return {str(name): _tensor(value) for name, value in example.items()}
     values = example if isinstance(example, tuple) else (example,)
-    names = [tensor.name for tensor in config.input] or forward_arguments(module)
-    if names is None or len(values) > len(names):
+    names = [tensor.name for tensor in config.input] or list(forward.arguments or ())
+    if len(values) > len(names):
         names = [f"INPUT__{index}" for index in range(len(values))]
     return {name: _tensor(value) for name, value in zip(names, values, strict=False)}
 
 
-def _run(name: str, config: ModelConfig, module: Any, inputs: Mapping[str, Array]) -> Any:
+def _run(
+    name: str, config: ModelConfig, module: Any, forward: Forward, inputs: Mapping[str, Array]
+) -> Any:
     import torch
 
-    order = arrange_inputs(
-        [tensor.name for tensor in config.input] or list(inputs), forward_arguments(module)
-    )
+    order = arrange_inputs([tensor.name for tensor in config.input] or list(inputs), forward)
     place = next((tensor.device for tensor in module.parameters()), None)
     moved = {key: array if place is None else array.to(place) for key, array in inputs.items()}
     try:
         with torch.inference_mode():
-            if order.by_keyword:
-                return module(**moved)
-            return module(*(moved[key] for key in order.names if key in moved))
+            return order.call(module, moved)
     except KeyboardInterrupt:
         raise
     except BaseException as error:

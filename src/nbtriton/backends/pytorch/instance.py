@@ -12,10 +12,10 @@ from nbtriton.backends.batching import gather_inputs, scatter_outputs
 from nbtriton.backends.pytorch.naming import InputOrder, arrange_outputs, name_results
 from nbtriton.backends.ragged import layout
 from nbtriton.backends.tracebacks import model_error
-from nbtriton.config import ModelConfig, output_specs
+from nbtriton.config import ModelConfig, output_specs, state_outputs
 from nbtriton.errors import InternalError, InvalidArgumentError
 from nbtriton.errors import TritonError as EngineError
-from nbtriton.tensors import Array, datatype_of, to_config, to_numpy, to_torch
+from nbtriton.tensors import Array, datatype_of, to_config, to_numpy, to_protocol, to_torch
 
 if TYPE_CHECKING:
     import torch
@@ -67,6 +67,8 @@ class ModuleInstance(BackendInstance):
         self._device = device
         self._order = order
         self._outputs = {key: spec.datatype for key, spec in output_specs(config).items()}
+        for key, data_type in state_outputs(config).items():
+            self._outputs.setdefault(key, to_protocol(data_type))
         self._results = arrange_outputs(list(self._outputs))
         self._batches = config.max_batch_size > 0
         self._layout = layout(config)
@@ -137,17 +139,12 @@ class ModuleInstance(BackendInstance):
         try:
             if self._plain_execution:
                 with self._torch.jit.optimized_execution(False):  # type: ignore[no-untyped-call]
-                    return self._call(inputs)
-            return self._call(inputs)
+                    return self._order.call(self._module, inputs)
+            return self._order.call(self._module, inputs)
         except (EngineError, KeyboardInterrupt):
             raise
         except BaseException as error:
             raise model_error("PyTorch execute failure: ", error) from error
-
-    def _call(self, inputs: Mapping[str, Array]) -> Any:
-        if self._order.by_keyword:
-            return self._module(**inputs)
-        return self._module(*[inputs[name] for name in self._order.names if name in inputs])
 
     def _name_outputs(self, result: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
         # (A tensor is not asked whether it is a mapping: that takes the machinery of abc.)

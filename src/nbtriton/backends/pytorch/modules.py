@@ -6,9 +6,11 @@ import copy
 import inspect
 import logging
 import threading
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
+from nbtriton.backends.pytorch.naming import Forward
 from nbtriton.backends.tracebacks import load_error
 from nbtriton.errors import InternalError
 from nbtriton.errors import TritonError as EngineError
@@ -16,7 +18,7 @@ from nbtriton.errors import TritonError as EngineError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Modules", "forward_arguments"]
+__all__ = ["Modules", "read_forward"]
 
 _log = logging.getLogger("nbtriton.pytorch")
 
@@ -55,6 +57,18 @@ class Modules:
         """
         with self._lock:
             return self._make()
+
+    def forward(self) -> Forward:
+        """Return what ``forward`` takes; see `read_forward`."""
+        master = self.master()
+        if self._program is None:
+            return read_forward(master)
+        # A program has lost its annotations, but knows the structure of each argument.
+        given, by_name = self._program.call_spec.in_spec.children_specs
+        types = [spec.type for spec in (*given.children_specs, *by_name.children_specs)]
+        names = read_forward(master).arguments or ()
+        kinds = {name: kind is dict for name, kind in zip(names, types, strict=False)}
+        return _forward(kinds, len(names))
 
     def on(self, device: torch.device | None) -> Any:
         """Return the module on a device; None leaves it where its own code put it."""
@@ -128,17 +142,58 @@ class Modules:
         return module
 
 
-def forward_arguments(module: Any) -> list[str] | None:
-    """Return the names of the arguments of ``forward``; None where any are taken."""
+def read_forward(module: Any) -> Forward:
+    """Return what ``forward`` of a module takes.
+
+    Raises
+    ------
+    InternalError
+        A dictionary beside other arguments, with Triton's text.
+    """
     import torch
 
     if isinstance(module, torch.jit.ScriptModule):
-        schema = module.forward.schema  # type: ignore[attr-defined]
-        return [argument.name for argument in schema.arguments[1:]]
-    names = []
+        arguments = module.forward.schema.arguments[1:]  # type: ignore[attr-defined]
+        kinds = {argument.name: argument.type.kind() == "DictType" for argument in arguments}
+        required = sum(not argument.has_default_value() for argument in arguments)
+        return _forward(kinds, required)
+    kinds, required, variadic = {}, 0, False
+    annotations = _annotations(module.forward)
     for name, parameter in inspect.signature(module.forward).parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
-            return None
-        if parameter.kind is not parameter.VAR_POSITIONAL:
-            names.append(name)
-    return names
+            return Forward(None)
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            variadic = True
+            continue
+        annotation = annotations.get(name)
+        kinds[name] = issubclass(
+            get_origin(annotation) or (annotation if isinstance(annotation, type) else object),
+            Mapping,
+        )
+        required += parameter.default is parameter.empty
+    return _forward(kinds, required, variadic=variadic)
+
+
+def _forward(kinds: Mapping[str, bool], required: int, *, variadic: bool = False) -> Forward:
+    """Return what takes arguments of these names, True for a dictionary."""
+    dictionary = list(kinds.values()) == [True] and not variadic
+    if any(kinds.values()) and not dictionary:
+        raise InternalError(
+            "Multiple inputs of kind DictType were detected. Only a single input of type "
+            "Dict(str, Tensor) is supported."
+            if sum(kinds.values()) > 1
+            else "An input of type 'Dict[str, Tensor]' was detected in the model. Only a single "
+            "input of type Dict(str, Tensor) or input(s) of type Tensor are supported.",
+            hint=f"forward takes {', '.join(kinds)}",
+        )
+    return Forward(tuple(kinds), required, variadic, dictionary)
+
+
+def _annotations(forward: Any) -> Mapping[str, Any]:
+    """Return the types of the arguments, as far as they can be resolved."""
+    try:
+        return get_type_hints(forward)
+    except Exception:
+        # A tensor such as "FP32[4]", or a name that only a type checker knows.
+        found: Mapping[str, Any] = getattr(forward, "__annotations__", {})
+        return found

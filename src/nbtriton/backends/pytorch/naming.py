@@ -1,8 +1,10 @@
 """Which tensor of a configuration is which argument and which result of ``forward``.
 
-The rules are those of Triton's PyTorch backend: inputs by the names of the arguments of
-``forward``, else by ``NAME__index``, else in the order of the configuration; outputs by the keys of
-a dict, else by ``NAME__index``, else in the order of the configuration.
+The rules are those of Triton's PyTorch backend (``GetNamingConvention`` of libtorch.cc): inputs by
+the names of the arguments of ``forward``, else by ``NAME__index``, else in the order of the
+configuration; control tensors and states of sequences by ``NAME__index``; all of them by name where
+``forward`` takes one dictionary. Outputs by the keys of a dict, else by ``NAME__index``, else in the
+order of the configuration.
 """
 
 from __future__ import annotations
@@ -14,47 +16,105 @@ from typing import Any
 
 from nbtriton.errors import ConfigError, InternalError, InvalidArgumentError, nearest
 
-__all__ = ["InputOrder", "OutputOrder", "arrange_inputs", "arrange_outputs", "name_results"]
+__all__ = [
+    "Forward",
+    "InputOrder",
+    "OutputOrder",
+    "arrange_inputs",
+    "arrange_outputs",
+    "index_of",
+    "name_results",
+]
 
-_INDEXED = re.compile(r".*__(\d+)", re.DOTALL)
+# From the first "__" on, as Triton looks for it; nothing behind it counts as 0.
+_INDEXED = re.compile(r"(?:(?!__).)*__(\d*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """What ``forward`` takes.
+
+    Parameters
+    ----------
+    arguments : tuple of str or None
+        Their names; None if they cannot be known.
+    required : int
+        How many of them have no default.
+    variadic : bool
+        Whether there may be more of them (``*args``).
+    dictionary : bool
+        Whether the only argument is a dictionary of tensors, by name.
+    """
+
+    arguments: tuple[str, ...] | None
+    required: int = 0
+    variadic: bool = False
+    dictionary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class InputOrder:
-    """How inputs are passed: by keyword, or by position in the order of `names`."""
+    """How inputs are passed: by keyword, in one dictionary, or by position in the order of `names`."""
 
     names: tuple[str, ...]
-    by_keyword: bool
+    by_keyword: bool = False
+    as_dictionary: bool = False
+
+    def call(self, module: Any, inputs: Mapping[str, Any]) -> Any:
+        """Call a module with these inputs; optional ones may be missing."""
+        if self.by_keyword:
+            return module(**inputs)
+        if self.as_dictionary:
+            return module(dict(inputs))
+        return module(*[inputs[name] for name in self.names if name in inputs])
 
 
-def arrange_inputs(names: Sequence[str], arguments: Sequence[str] | None) -> InputOrder:
+def arrange_inputs(
+    names: Sequence[str], forward: Forward, indexed: Sequence[str] = ()
+) -> InputOrder:
     """Return how the inputs of a configuration are passed to ``forward``.
 
     Parameters
     ----------
     names : sequence of str
         In the order of the configuration.
-    arguments : sequence of str or None
-        Those of ``forward``; None if they cannot be known.
+    forward : Forward
+    indexed : sequence of str
+        Controls and states of sequences, which go by their index whatever the inputs go by.
 
     Raises
     ------
     ConfigError
         ``NAME__index`` with an index twice, or one that leaves a gap.
     """
+    if forward.dictionary:
+        return InputOrder((*names, *indexed), as_dictionary=True)
+    arguments = forward.arguments or ()
     if arguments and all(name in arguments for name in names):
-        return InputOrder(tuple(names), by_keyword=True)
-    matches = [_INDEXED.fullmatch(name) for name in names]
-    if not all(matches):
-        return InputOrder(tuple(names), by_keyword=False)
-    by_index = {int(match[1]): name for match, name in zip(matches, names, strict=True) if match}
-    if sorted(by_index) != list(range(len(names))):
+        if not indexed:
+            return InputOrder(tuple(names), by_keyword=True)
+        places = [arguments.index(name) for name in names]
+    elif all(index_of(name) is not None for name in names):
+        places = [index_of(name) or 0 for name in names]
+    elif not indexed:
+        return InputOrder(tuple(names))
+    else:
+        places = list(range(len(names)))
+    places += [index_of(name) or 0 for name in indexed]
+    everything = (*names, *indexed)
+    if sorted(places) != list(range(len(everything))):
         raise ConfigError(
-            f"the indices of the inputs {', '.join(names)} are not 0 to {len(names) - 1}",
+            f"the indices of the inputs {', '.join(everything)} are not 0 to {len(everything) - 1}",
             hint="INPUT__0 is the first argument of forward, INPUT__1 the second",
             field="input",
         )
-    return InputOrder(tuple(by_index[i] for i in range(len(names))), by_keyword=False)
+    return InputOrder(tuple(name for _, name in sorted(zip(places, everything, strict=True))))
+
+
+def index_of(name: str) -> int | None:
+    """Return the index of ``NAME__index``; None for a name of another form."""
+    match = _INDEXED.fullmatch(name)
+    return int(match[1] or 0) if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +127,7 @@ class OutputOrder:
 
 def arrange_outputs(names: Sequence[str]) -> OutputOrder:
     """Return which results of ``forward`` the outputs of a configuration are."""
-    matches = [_INDEXED.fullmatch(name) for name in names]
-    indices = [int(match[1]) for match in matches if match]
+    indices = [index for index in map(index_of, names) if index is not None]
     if not names or len(indices) < len(names):
         return OutputOrder(tuple((name, at) for at, name in enumerate(names)), by_index=False)
     return OutputOrder(tuple(zip(names, indices, strict=True)), by_index=True)

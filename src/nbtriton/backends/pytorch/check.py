@@ -1,0 +1,73 @@
+"""Does a configuration fit the module? Checks and texts of Triton's PyTorch backend (libtorch.cc)."""
+
+from __future__ import annotations
+
+from nbtriton.backends.pytorch.naming import Forward, index_of
+from nbtriton.backends.ragged import batch_input_names
+from nbtriton.config import ModelConfig, control_types, state_inputs, state_outputs
+from nbtriton.errors import ConfigError, InternalError
+
+__all__ = ["check", "indexed_inputs"]
+
+
+def indexed_inputs(config: ModelConfig) -> list[str]:
+    """Return the names of a sequence model's controls and states, which go by ``NAME__index``."""
+    return [*control_types(config), *state_inputs(config)]
+
+
+def check(config: ModelConfig, forward: Forward) -> None:
+    """Compare a completed configuration with what ``forward`` takes.
+
+    Raises
+    ------
+    ConfigError, InternalError
+        With Triton's text.
+    """
+    for name in control_types(config):
+        if index_of(name) is None:
+            raise InternalError(
+                f"input '{name}' does not follow <name>__<index> naming convention.",
+                hint=f"call the control tensor {name}__1 if it is the second argument of forward",
+            )
+    _check_states(config, forward)
+    names = [tensor.name for tensor in config.input] + batch_input_names(config)
+    expected = len(names) + len(indexed_inputs(config))
+    if forward.arguments is None or forward.dictionary:
+        return
+    most = expected if forward.variadic else len(forward.arguments)
+    if not forward.required <= expected <= most:
+        raise ConfigError(
+            f"unable to load model '{config.name}', configuration expects {expected} inputs, model "
+            f"provides {len(forward.arguments)}",
+            hint=f"forward takes {', '.join(forward.arguments) or 'nothing'}",
+            field="input",
+        )
+
+
+def _check_states(config: ModelConfig, forward: Forward) -> None:
+    """Check the names of implicit states, on the side of the inputs and then of the outputs."""
+    if not config.sequence_batching.state:
+        return
+    by_argument = bool(forward.arguments) and all(
+        tensor.name in (forward.arguments or ()) for tensor in config.input
+    )
+    for tensors, states, named in (
+        (config.input, state_inputs(config), by_argument),
+        (config.output, state_outputs(config), False),
+    ):
+        who = f"PyTorch model '{config.name}' is using sequence batching with state but"
+        if named or any(index_of(tensor.name) is None for tensor in tensors):
+            raise ConfigError(
+                f"{who} not all inputs and outputs follow the <name>__<index> naming convention. ",
+                hint="inputs that have the names of forward's arguments do not count as indexed: "
+                "rename the arguments"
+                if named
+                else "INPUT__0 is the first argument of forward, OUTPUT__0 its first result",
+                field="sequence_batching.state",
+            )
+        for name in states:
+            if index_of(name) is None:
+                raise ConfigError(
+                    f"{who} state '{name}' does not follow the <name>__<index> naming convention. ",
+                    field="sequence_batching.state",
+                )

@@ -1,0 +1,35 @@
+"""Tensors that a sequence model gets or gives besides its inputs and outputs."""
+
+from __future__ import annotations
+
+from nbtriton.config._proto import ModelConfig, enum_name
+
+__all__ = ["control_types", "state_inputs", "state_outputs"]
+
+
+def control_types(config: ModelConfig) -> dict[str, str]:
+    """Return the data type of each control tensor, such as ``TYPE_INT32``, by its name."""
+    types = {}
+    for tensor in config.sequence_batching.control_input:
+        for control in tensor.control:
+            if control.int32_false_true:
+                types[tensor.name] = "TYPE_INT32"
+            elif control.fp32_false_true:
+                types[tensor.name] = "TYPE_FP32"
+            elif control.bool_false_true:
+                types[tensor.name] = "TYPE_BOOL"
+            else:
+                types[tensor.name] = enum_name(control, "data_type")
+    return types
+
+
+def state_inputs(config: ModelConfig) -> dict[str, str]:
+    """Return the data type of each implicit state, by the name of its input."""
+    states = config.sequence_batching.state
+    return {state.input_name: enum_name(state, "data_type") for state in states}
+
+
+def state_outputs(config: ModelConfig) -> dict[str, str]:
+    """Return the data type of each implicit state, by the name of its output."""
+    states = config.sequence_batching.state
+    return {state.output_name: enum_name(state, "data_type") for state in states}
