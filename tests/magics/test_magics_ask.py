@@ -26,6 +26,7 @@ INFER = "%triton_infer double IN=np.ones((2, 4), np.float32)"
         ("m IN=x -1 --request-id 7 B=y", "m --request-id 7", {"IN": "x -1", "B": "y"}),
         ("m INPUT:0=x input/b.c=y", "m", {"INPUT:0": "x", "input/b.c": "y"}),
         ("m IN=[1, 2][0] if a else b", "m", {"IN": "[1, 2][0] if a else b"}),
+        ("m вход=x 数=y", "m", {"вход": "x", "数": "y"}),
     ],
 )  # fmt: skip
 def test_inputs_are_told_from_options(line, options, inputs):
@@ -149,3 +150,89 @@ def test_a_watch_ends_as_a_picture(doubled):
     assert "double" in ran.shown[0]["text/html"]
     assert "double" in ran.shown[0]["text/plain"]
     assert not doubled.ok("watch.finish()").shown
+
+
+STREAM = """\
+%%triton_model count
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "N", "data_type": "TYPE_INT32", "dims": [1]})
+        config.add_output({"name": "I", "data_type": "TYPE_INT32", "dims": [1]})
+        config.add_output({"name": "TEXT", "data_type": "TYPE_STRING", "dims": [1]})
+        config.set_model_transaction_policy({"decoupled": True})
+        return config
+    def execute(self, requests):
+        for request in requests:
+            n = int(pb_utils.get_input_tensor_by_name(request, "N").as_numpy()[0])
+            sender = request.get_response_sender()
+            for i in range(abs(n)):
+                tensors = [
+                    pb_utils.Tensor("I", np.array([i], np.int32)),
+                    pb_utils.Tensor("TEXT", np.array([f"word {i}".encode()], object)),
+                ]
+                sender.send(pb_utils.InferenceResponse(tensors))
+            if n < 0:
+                sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("no more")))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+ADD_UP = """\
+%%triton_model add_up --max-batch-size 2 --config "sequence_batching { }"
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_INT32", "dims": [1]})
+        config.add_output({"name": "SUM", "data_type": "TYPE_INT32", "dims": [1]})
+        return config
+    def initialize(self, args):
+        self.sums = {}
+    def execute(self, requests):
+        found = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            key = request.correlation_id()
+            start = request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
+            self.sums[key] = x + (0 if start else self.sums[key])
+            found.append(pb_utils.InferenceResponse([pb_utils.Tensor("SUM", self.sums[key])]))
+        return found
+"""
+
+
+def test_a_decoupled_model_shows_its_stream(notebook):
+    notebook.ok(STREAM)
+    words = notebook.ok("%triton_infer count N=[25]").value
+    assert [int(word["I"][0]) for word in words] == list(range(25))
+    assert len(words.times_ms) == 25
+    assert list(words.times_ms) == sorted(words.times_ms)
+    forms = notebook.forms(words)
+    for form in ("text/plain", "text/html"):
+        for text in ("25 responses, the first after", "word 14", "leaves out 15 to 19", "word 24"):
+            assert text in forms[form], (form, text)
+        assert "word 17" not in forms[form]
+    assert list(words.to_frame()["TEXT"])[24] == "word 24"
+    assert (
+        notebook.forms(notebook.ok("%triton_infer count N=[0]").value)["text/plain"]
+        == "no response"
+    )
+
+
+def test_an_error_in_a_stream_says_what_came_before(notebook):
+    notebook.ok(STREAM)
+    ran = notebook("%triton_infer count N=[-3]")
+    assert "no more" in ran.out
+    assert "3 responses came before it" in ran.out
+
+
+@pytest.mark.parametrize("key", ["7", '"7"', "night"])
+def test_a_sequence_is_one_request_a_line(notebook, key):
+    notebook.ok(ADD_UP)
+    sums = [
+        notebook.ok(f"%triton_infer add_up X=[[{x}]] --sequence-id {key} {flag}").value["SUM"][0, 0]
+        for x, flag in ((1, "--sequence-start"), (2, ""), (3, "--sequence-end"))
+    ]
+    assert sums == [1, 3, 6]
+    ran = notebook(f"%triton_infer add_up X=[[1]] --sequence-id {key}")
+    assert "must specify the START flag" in ran.out

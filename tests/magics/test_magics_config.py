@@ -45,6 +45,41 @@ def test_L16_other_instances_are_no_new_model(doubled):
     assert (len(model.instances), model.success_count) == (3, 0)
 
 
+# What the tutorials show, after `%%triton_model double --max-batch-size 8`.
+FRAGMENTS = [
+    "instance_group [ { count: 2 kind: KIND_CPU } ]",
+    "dynamic_batching { preferred_batch_size: [ 4, 8 ] max_queue_delay_microseconds: 100 }",
+    "version_policy: { all { } }",
+    "optimization { cuda { graphs: true } }",
+    "response_cache { enable: true }",
+    'parameters { key: "P" value: { string_value: "v" } }',
+    '{"instance_group": [{"count": 2, "kind": "KIND_CPU"}]}',
+]
+
+
+@pytest.mark.parametrize("fragment", FRAGMENTS)
+def test_a_fragment_keeps_the_rest(doubled, fragment):
+    doubled.ok(f"%%triton_config double\n{fragment}\n")
+    assert server().config("double").max_batch_size == 8
+    assert server().infer("double", {"IN": ones(8)})["OUT"].shape == (8, 4)
+
+
+def test_a_whole_configuration_replaces(doubled):
+    doubled.ok('%%triton_config double\nname: "double"\ndynamic_batching { }\nmax_batch_size: 2\n')
+    doubled.ok('%%triton_config double\nname: "double"\nmax_batch_size: 4\n')
+    config = server().config("double")
+    assert (config.max_batch_size, config.HasField("dynamic_batching")) == (4, False)
+
+
+def test_running_the_models_cell_again_names_what_it_drops(doubled):
+    cell = f"%%triton_model double --max-batch-size 8\n{DOUBLE}"
+    assert doubled.ok(cell).out.startswith("Out[")
+    doubled.ok("%%triton_config double\ndynamic_batching { }\n")
+    assert "replaces what %%triton_config had set: dynamic_batching." in doubled.ok(cell).out
+    assert not server().config("double").HasField("dynamic_batching")
+    assert "replaces" not in doubled.ok(cell).out
+
+
 def test_an_unknown_field_points_into_the_cell(doubled):
     ran = doubled("%%triton_config double\nmax_batch_size: 16\n  dynamic_baching { }\n")
     assert isinstance(ran.error, ConfigError)

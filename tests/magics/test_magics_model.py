@@ -149,7 +149,6 @@ def test_sources_can_be_read_later(notebook):
         ("x = 1\n", "found none of them"),
         ("class A:\n    pass\n", "found class A"),
         (DOUBLE + DOUBLE.replace("double", "triple"), "found 2: function double, function triple"),
-        (MODULE + MODULE.replace("Scale", "Other"), "found 2: class Scale, class Other"),
     ],
 )
 def test_a_cell_holds_exactly_one_model(notebook, body, found):
@@ -295,3 +294,54 @@ def test_a_cells_model_that_only_reads_gets_the_callers_own_array(notebook, cell
     notebook.ok("mine = np.ones(4, np.float32)")
     handle = notebook.ok(f"%%triton_model look\n{cell.replace('STATEMENT', statement)}").value
     assert handle(IN=notebook.names["mine"])["OUT"].tolist() == [own]
+
+
+BLOCKS = """\
+import torch
+class Block(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = Block()
+    def forward(self, IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        return self.block(IN)
+"""
+
+
+def test_of_several_torch_modules_the_last_is_the_model(notebook):
+    ran = notebook.ok(f"%%triton_model net\n{BLOCKS}")
+    assert "the model is Net, the last torch module of the cell after Block" in ran.out
+    assert notebook.ok("%triton_infer net IN=[1, 2, 3, 4]").value["OUT"].tolist() == [2, 4, 6, 8]
+
+
+def test_one_of_several_is_chosen_by_name(notebook):
+    other = DOUBLE.replace("double", "other").replace("* 2", "* 3")
+    ran = notebook.ok(f"%%triton_model m --class double\n{DOUBLE}{other}")
+    assert ran.value(IN=np.ones(4, np.float32))["OUT"].tolist() == [2.0] * 4
+    ran = notebook(f"%%triton_model m --class duoble\n{DOUBLE}{other}")
+    assert "--class duoble: the cell defines double, other" in ran.err
+
+
+@pytest.mark.parametrize(
+    "given",
+    ['"max_batch_size: 8"', "configs['a']", "made(8)", "text", '{"max_batch_size":8}', "{file}"],
+)
+def test_a_configuration_is_a_file_an_expression_or_a_text(notebook, tmp_path, given):
+    file = tmp_path / "base.pbtxt"
+    file.write_text("max_batch_size: 8")
+    notebook.names |= {
+        "configs": {"a": {"max_batch_size": 8}},
+        "made": lambda size: f"max_batch_size: {size}",
+        "text": "max_batch_size: 8",
+    }
+    given = given.replace("{file}", str(file))
+    handle = notebook.ok(f"%%triton_model m --config {given}\n{DOUBLE}").value
+    assert handle.config.max_batch_size == 8
+
+
+@pytest.mark.parametrize("given", ["nowhere", "nowhere.pbtxt", "some/where"])
+def test_a_configuration_that_is_not_there(notebook, given):
+    ran = notebook(f"%%triton_model m --config {given}\n{DOUBLE}")
+    assert f"--config {given}: neither a variable of this notebook nor a file" in ran.err

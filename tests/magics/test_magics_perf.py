@@ -97,7 +97,9 @@ def test_lists_are_read(notebook):
     [
         ("--dynamic-batching maybe", "'maybe' is neither on nor off"),
         ("--shape 3,4", "'3,4' is not NAME:DIMS"),
-        ("--nope", "unrecognized arguments: --nope"),
+        ("--xyzzy", "unrecognized arguments: --xyzzy (%triton_perf? shows the options)"),
+        ("--concurency 4", "--concurency 4 (did you mean '--concurrency'?)"),
+        ("--max-batchsize=4", "--max-batchsize=4 (did you mean '--max-batch-size'?)"),
         ("--input-data funny", "argument --input-data: invalid choice: 'funny'"),
     ],
 )

@@ -17,6 +17,7 @@ from nbtriton.config.convert import (
     to_reported_dict,
 )
 from nbtriton.config.dataflow import parse_dataflow
+from nbtriton.config.fragment import amend, is_whole
 from nbtriton.config.ignored import ignored_fields
 from nbtriton.config.normalize import (
     InstancePlan,
@@ -47,6 +48,7 @@ __all__ = [
     "InstancePlan",
     "ModelConfig",
     "TensorSpec",
+    "amend",
     "apply_options",
     "as_config",
     "complete_from",
@@ -58,6 +60,7 @@ __all__ = [
     "ignored_fields",
     "input_specs",
     "is_ensemble",
+    "is_whole",
     "merge",
     "normalize",
     "normalize_instance_groups",

@@ -26,17 +26,27 @@ _REPORTED_AS_STRINGS = frozenset(
     }
 )
 
-__all__ = ["as_config", "from_dict", "merge", "to_dict", "to_json", "to_reported_dict"]
+__all__ = [
+    "as_config",
+    "from_dict",
+    "lay_over_dict",
+    "merge",
+    "read_json",
+    "to_dict",
+    "to_json",
+    "to_reported_dict",
+]
 
 
-def as_config(value: str | bytes | Mapping[str, Any] | ModelConfig) -> ModelConfig:
+def as_config(value: object) -> ModelConfig:
     """Return a configuration from any of its forms.
 
     Parameters
     ----------
-    value : str, bytes, mapping or ModelConfig
+    value : str, bytes, mapping, ModelConfig or object
         Protobuf text, JSON text (it starts with ``{``, which protobuf text cannot), a dict as
-        `to_dict` gives it, or a message, which is copied.
+        `to_dict` gives it, a message, which is copied, or an object with pydantic's
+        ``model_dump``, of which what is None is left out.
 
     Returns
     -------
@@ -52,14 +62,16 @@ def as_config(value: str | bytes | Mapping[str, Any] | ModelConfig) -> ModelConf
         return from_dict(value)
     if isinstance(value, str | bytes):
         is_json = value.lstrip()[:1] in ("{", b"{")
-        return _from_json(value) if is_json else parse_pbtxt(value)
+        return from_dict(read_json(value)) if is_json else parse_pbtxt(value)
     if isinstance(value, ModelConfig):
         copy = ModelConfig()
         copy.CopyFrom(value)
         return copy
+    if callable(dump := getattr(value, "model_dump", None)) and not isinstance(value, type):
+        return from_dict(dump(mode="json", exclude_none=True))
     raise ConfigError(
         f"a model configuration cannot be read from a {type(value).__name__}",
-        hint="give pbtxt text, JSON text, a dict or a ModelConfig",
+        hint="give pbtxt text, JSON text, a dict, a pydantic model or a ModelConfig",
     )
 
 
@@ -106,6 +118,12 @@ def from_dict(value: Mapping[str, Any]) -> ModelConfig:
         A field or an enum value is unknown (the hint has the nearest one) or has a wrong type.
     """
     config = ModelConfig()
+    lay_over_dict(config, value)
+    return config
+
+
+def lay_over_dict(config: ModelConfig, value: Mapping[str, Any]) -> None:
+    """Set in a configuration what a dict names; lists get longer. Raises as `from_dict`."""
     try:
         json_format.ParseDict(_jsonable(value), config)
     except (json_format.ParseError, ValueError, TypeError) as error:
@@ -115,7 +133,6 @@ def from_dict(value: Mapping[str, Any]) -> ModelConfig:
         raise ConfigError(
             f"failed to read model configuration: {detail}", hint=hint, field=field
         ) from None
-    return config
 
 
 def merge(base: ModelConfig, override: ModelConfig) -> ModelConfig:
@@ -130,9 +147,10 @@ def merge(base: ModelConfig, override: ModelConfig) -> ModelConfig:
     return merged
 
 
-def _from_json(text: str | bytes) -> ModelConfig:
+def read_json(text: str | bytes) -> Any:
+    """Read JSON text; errors know line and column."""
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(
             f"failed to read model configuration: {error}",
@@ -142,7 +160,6 @@ def _from_json(text: str | bytes) -> ModelConfig:
         ) from None
     except (UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"failed to read model configuration: {error}") from None
-    return from_dict(value)
 
 
 def _merge_into(target: Message, override: Message) -> None:

@@ -17,7 +17,7 @@ from nbtriton.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["format_pbtxt", "hint_for", "parse_pbtxt"]
+__all__ = ["format_pbtxt", "hint_for", "lay_over_pbtxt", "parse_pbtxt"]
 
 _STRING = r""""(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'"""
 _COMMENT = re.compile(rf"{_STRING}|(?P<gone>#[^\n]*)")
@@ -49,8 +49,7 @@ def parse_pbtxt(text: str | bytes, *, source: str = "config.pbtxt") -> ModelConf
     -----
     Beyond what Triton's parser takes, a comma may end a list: ``[ {…}, {…}, ]``.
     """
-    decoded = text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else text
-    prepared = _blank(_LAST_COMMA, _blank(_COMMENT, decoded.removeprefix("\ufeff")))
+    prepared = _prepared(text)
     _reject_surrogates(prepared, source)
     config = ModelConfig()
     try:
@@ -61,6 +60,17 @@ def parse_pbtxt(text: str | bytes, *, source: str = "config.pbtxt") -> ModelConf
         # Protobuf lets values that it cannot store escape as bare ValueErrors.
         raise ConfigError(f"failed to read text proto from {source}: {error}") from None
     return config
+
+
+def lay_over_pbtxt(config: ModelConfig, text: str | bytes) -> None:
+    """Set in a configuration what a text names that `parse_pbtxt` can read; lists get longer."""
+    text_format.Merge(_prepared(text), config)
+
+
+def _prepared(text: str | bytes) -> str:
+    """Return the text as protobuf's parser takes it, with lines and columns as they were."""
+    decoded = text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else text
+    return _blank(_LAST_COMMA, _blank(_COMMENT, decoded.removeprefix("\ufeff")))
 
 
 def format_pbtxt(config: ModelConfig) -> str:

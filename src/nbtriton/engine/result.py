@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nbtriton.tensors import Array, datatype_of, format_shape, shape_of, to_kind
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["InferenceResult", "RequestTiming"]
 
@@ -88,6 +91,17 @@ class InferenceResult(Mapping[str, Array]):
     def raw(self, name: str) -> Array:
         """Return a tensor as the model made it, on the device where it is."""
         return self._outputs[name]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the outputs as a pandas DataFrame, one row for each row of the batch.
+
+        A tensor with one value a row is a column of values, a wider one a column of lists; strings
+        are decoded where they are UTF-8. Where the outputs have no first dimension in common, all
+        of them are one row.
+        """
+        from nbtriton.engine.frames import frame_of
+
+        return frame_of(self)
 
     def describe(self) -> list[tuple[str, str, str, str]]:
         """Return (name, datatype, shape, where it is now) of each tensor, without moving any."""

@@ -16,8 +16,16 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.engine.snapshot import ModelSnapshot
 from nbtriton.errors import NotFoundError, nearest
-from nbtriton.magics.common import evaluate, keep, keep_option, name_list, parse
+from nbtriton.magics.common import (
+    evaluate,
+    keep,
+    keep_option,
+    name_list,
+    parse,
+    unquoted,
+)
 from nbtriton.magics.inputs import split_inputs
+from nbtriton.magics.responses import Responses
 from nbtriton.magics.views import views
 from nbtriton.process import server
 
@@ -25,6 +33,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["AskMagics", "check_known", "status_frame"]
+
+
+def _sequence_id(text: str) -> int | str:
+    """Read a correlation id: digits are a number, unless they are quoted."""
+    return int(text) if text.isdecimal() else unquoted(text)
 
 
 @magics_class
@@ -43,15 +56,24 @@ class AskMagics(Magics):
     @argument("--request-id", default="", metavar="ID")
     @argument("--priority", type=int, default=0, metavar="N")
     @argument("--timeout-us", type=int, default=0, metavar="US", help="longest wait in the queue")
+    @argument(
+        "--sequence-id", type=_sequence_id, default=0, metavar="ID",
+        help="the sequence that the request belongs to: a number, or a text",
+    )  # fmt: skip
+    @argument("--sequence-start", action="store_true", help="it is the sequence's first request")
+    @argument("--sequence-end", action="store_true", help="it is the sequence's last request")
     @keep_option
     @line_magic
     def triton_infer(self, line: str) -> Any:
         """Send one request; shows the outputs' shapes and types and where the time went.
 
-        Expressions are Python among the notebook's variables. The result is a mapping of arrays::
+        Expressions are Python among the notebook's variables. The result is a mapping of arrays; of
+        a decoupled model it is the list of its responses, each with its time. A sequence is one
+        request a line, the first with ``--sequence-start``::
 
             %triton_infer double IN=np.ones((2, 4), np.float32)
             out = %triton_infer double IN=[[1, 2, 3, 4]]
+            out = %triton_infer double --sequence-id 7 --sequence-start IN=[[1, 2, 3, 4]]
         """
         head, inputs = split_inputs(line.rstrip().removesuffix(";"))
         # Only the options are text in which {x} means x: the expressions see x anyway.
@@ -61,15 +83,20 @@ class AskMagics(Magics):
                 f"'{options.inputs[0]}' is neither an option nor an input: write INPUT=expression"
             )
         values = {name: evaluate(self.shell, text, f"{name}=") for name, text in inputs.items()}
-        result = server().infer(
-            options.name,
-            values,
-            version=options.version,
-            outputs=options.outputs,
-            request_id=options.request_id,
-            priority=options.priority,
-            timeout_us=options.timeout_us,
-        )
+        given = {
+            "version": options.version,
+            "outputs": options.outputs,
+            "request_id": options.request_id,
+            "priority": options.priority,
+            "timeout_us": options.timeout_us,
+            "correlation_id": options.sequence_id,
+            "sequence_start": options.sequence_start,
+            "sequence_end": options.sequence_end,
+        }
+        if server().is_decoupled(options.name, options.version):
+            result: Any = Responses.of(server().stream(options.name, values, **given))
+        else:
+            result = server().infer(options.name, values, **given)
         return keep(self.shell, options.out, result)
 
     @output_can_be_silenced

@@ -16,7 +16,7 @@ from nbtriton.repository.sources import SOURCE
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["cell_name", "find_model", "in_cell", "run_body"]
+__all__ = ["cell_name", "find_model", "in_cell", "run_body", "torch_modules"]
 
 
 class CellSyntaxError(Exception):
@@ -99,26 +99,35 @@ def _show_only_the_users(shell: InteractiveShell, error: BaseException) -> None:
     error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
 
 
-def find_model(name: str, defined: dict[str, Any], body: str) -> object:
+def find_model(
+    name: str, defined: dict[str, Any], body: str, *, chosen: str | None = None
+) -> object:
     """Return the one model among what a cell defines, with the cell's text kept on it.
 
     A `TritonPythonModel` is the model whatever else the cell holds, as in a ``model.py``. Else it
-    is the one torch module, else the one function whose annotations name tensors, or the only
-    function there is.
+    is the last torch module, as a network is written below its blocks, else the one function whose
+    annotations name tensors, or the only function there is. `chosen` is the name of another one.
 
     Raises
     ------
     UsageError
         There is none, or more than one.
     """
-    torch = sys.modules.get("torch")
+    if chosen is not None:
+        if chosen not in defined:
+            raise UsageError(
+                f"--class {chosen}: the cell defines {', '.join(defined) or 'nothing'}"
+            )
+        setattr(defined[chosen], SOURCE, body)
+        return defined[chosen]
     classes = [value for value in defined.values() if inspect.isclass(value)]
     functions = [value for value in defined.values() if inspect.isfunction(value)]
-    modules = [c for c in classes if torch is not None and issubclass(c, torch.nn.Module)]
+    modules = torch_modules(defined)
     named = [c for c in classes if c.__name__ == "TritonPythonModel"]
     duck = [c for c in classes if callable(getattr(c, "execute", None)) and c not in modules]
     annotated = [f for f in functions if any(_is_text(a) for a in f.__annotations__.values())]
-    for candidates in (named, [*modules, *duck], annotated, functions):
+    last = modules[-1:] if not duck else modules
+    for candidates in (named, [*last, *duck], annotated, functions):
         if len(candidates) == 1:
             setattr(candidates[0], SOURCE, body)
             return candidates[0]
@@ -126,7 +135,8 @@ def find_model(name: str, defined: dict[str, Any], body: str) -> object:
             found = ", ".join(_describe(value) for value in candidates)
             raise UsageError(
                 f"the cell of model '{name}' must define one model, found {len(candidates)}: "
-                f"{found}. Put the others into a cell of their own."
+                f"{found}. Say which one it is with --class NAME, or put the others into a cell of "
+                "their own."
             )
     found = ", ".join(_describe(value) for value in defined.values()) or "none of them"
     raise UsageError(
@@ -134,6 +144,13 @@ def find_model(name: str, defined: dict[str, Any], body: str) -> object:
         "torch.nn.Module subclass, or a function with annotated tensors such as "
         f'def double(IN: "FP32[4]") -> {{"OUT": "FP32[4]"}}; found {found}.'
     )
+
+
+def torch_modules(defined: dict[str, Any]) -> list[type]:
+    """Return the torch modules among what a cell defines, in order."""
+    torch = sys.modules.get("torch")
+    classes = [value for value in defined.values() if inspect.isclass(value)]
+    return [c for c in classes if torch is not None and issubclass(c, torch.nn.Module)]
 
 
 def _is_text(annotation: object) -> bool:

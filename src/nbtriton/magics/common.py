@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import argument, parse_argstring
+from IPython.core.magic_arguments import argument
+from IPython.utils.process import arg_split
 
 from nbtriton.config import ModelConfig, as_config, parse_pbtxt
+from nbtriton.errors import nearest
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -33,7 +36,16 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 def parse(method: Any, line: str) -> Namespace:
     """Read a magic's line; a semicolon at its end asks for silence and is no part of it."""
-    options: Namespace = parse_argstring(method, line.rstrip().removesuffix(";"))
+    words = arg_split(line.rstrip().removesuffix(";"))
+    options: Namespace
+    options, unknown = method.parser.parse_known_args(words)
+    if unknown:
+        # `%triton_x?` shows the known ones: a list of thirty would bury the one that is meant.
+        known = [option for action in method.parser._actions for option in action.option_strings]  # noqa: SLF001
+        hint = nearest(unknown[0].partition("=")[0], known) if unknown[0].startswith("-") else ""
+        if not hint.startswith("did you mean"):
+            hint = f"%{method.__name__}? shows the options"
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown)} ({hint})")
     return options
 
 
@@ -125,16 +137,46 @@ def evaluate(shell: InteractiveShell, expression: str, what: str) -> Any:
 
 
 def read_config(shell: InteractiveShell, text: str) -> ModelConfig:
-    """Read a configuration from a variable (text, dict, ModelConfig or path) or from a file."""
+    """Read a configuration from a file, a variable or an expression, or from the text itself.
+
+    ``--config base.pbtxt``, ``--config base``, ``--config configs["a"]`` and
+    ``--config "max_batch_size: 8"`` are all understood: no two of them look the same.
+    """
     text = unquoted(text)
-    value = shell.user_ns.get(text, Path(text).expanduser()) if text.isidentifier() else text
-    if isinstance(value, str) and value == text:
-        value = Path(text).expanduser()
+    path = Path(text).expanduser()
+    if text.isidentifier() and text in shell.user_ns:
+        value = shell.user_ns[text]
+    elif _is_file(path):
+        value = path
+    elif _is_expression(text):
+        value = evaluate(shell, text, "--config ")
+    else:
+        value = text
     if not isinstance(value, Path):
         return as_config(value)
     if not value.is_file():
-        raise UsageError(f"--config {text}: neither a variable of this notebook nor a file")
+        raise UsageError(f"--config {text}: there is no file '{value}'")
     content = value.read_bytes()
     if content.lstrip().startswith(b"{"):
         return as_config(content)
     return parse_pbtxt(content, source=str(value))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a text is too long for a name
+        return False
+
+
+def _is_expression(text: str) -> bool:
+    """Tell Python from pbtxt, and from the name of a file that is not there."""
+    if text.isidentifier() or re.fullmatch(
+        r"[\w.~/\\-]*\.(pbtxt|json|txt)|[^\s:{(]*/[^\s:{(]*", text
+    ):
+        raise UsageError(f"--config {text}: neither a variable of this notebook nor a file")
+    try:
+        ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError):
+        return False
+    return not text.lstrip().startswith('{"')  # JSON, which knows true, false and null

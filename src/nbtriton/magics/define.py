@@ -16,12 +16,13 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.config import (
     ModelConfig,
+    amend,
     apply_options,
     parse_dataflow,
     parse_pbtxt,
 )
 from nbtriton.magics.ask import check_known
-from nbtriton.magics.cells import cell_name, find_model, in_cell, run_body
+from nbtriton.magics.cells import cell_name, find_model, in_cell, run_body, torch_modules
 from nbtriton.magics.common import (
     evaluate,
     keep,
@@ -46,13 +47,23 @@ _SCHEDULING = (
 class DefineMagics(Magics):
     """``%%triton_model``, ``%%triton_config``, ``%%triton_ensemble``, ``%triton_unload``."""
 
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        # What `%%triton_config` has changed since the model's own cell ran, by model.
+        self._configured: dict[str, set[str]] = {}
+
     @output_can_be_silenced
     @magic_arguments()
     @argument("name", help="the model's name")
     @scheduling_options
     @argument(
-        "--config", metavar="FILE|VAR", help="pbtxt (or a dict, a ModelConfig) under these options"
-    )
+        "--config", metavar="FILE|EXPR|TEXT",
+        help="pbtxt under these options: a file, a variable, an expression, or the text in quotes",
+    )  # fmt: skip
+    @argument(
+        "--class", dest="chosen", metavar="NAME",
+        help="the class or function that is the model, where the cell defines several",
+    )  # fmt: skip
     @argument("--version", type=int, metavar="N", help="by default the highest, or 1")
     @argument(
         "--example",
@@ -65,7 +76,9 @@ class DefineMagics(Magics):
         """Load the model that this cell defines; run again, it is replaced and no request is lost.
 
         The cell holds one model: Triton's ``class TritonPythonModel``, a ``torch.nn.Module``
-        subclass, or one function with annotated tensors. Everything else works as in any cell::
+        subclass, or one function with annotated tensors; of several torch modules it is the last.
+        Everything else works as in any cell. What ``%%triton_config`` has set since the cell ran
+        last is dropped, and named::
 
             %%triton_model double --max-batch-size 8 --dynamic-batching
             def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
@@ -95,13 +108,25 @@ class DefineMagics(Magics):
         )
         config = apply_options(config, **{name: getattr(options, name) for name in _SCHEDULING})
         defined = run_body(self.shell, f"%%triton_model {line}", cell)
-        model = find_model(options.name, defined, cell)
+        model = find_model(options.name, defined, cell, chosen=options.chosen)
+        if options.chosen is None and len(others := torch_modules(defined)) > 1:
+            names = ", ".join(cls.__name__ for cls in others[:-1])
+            _say(
+                f"{options.name}: the model is {others[-1].__name__}, the last torch module of the "
+                f"cell after {names}; --class NAME chooses another one."
+            )
         example = None
         if options.example is not None:
             example = evaluate(self.shell, unquoted(options.example), "--example ")
         handle = server().load(
             config, model, name=options.name, version=options.version, example=example
         )
+        dropped = self._configured.pop(options.name, set())
+        if dropped:
+            _say(
+                f"{options.name}: this cell replaces what %%triton_config had set: "
+                f"{', '.join(sorted(dropped))}. Run that cell again to have it back."
+            )
         return keep(self.shell, options.out, handle)
 
     @output_can_be_silenced
@@ -110,7 +135,11 @@ class DefineMagics(Magics):
     @keep_option
     @cell_magic
     def triton_config(self, line: str, cell: str) -> Any:
-        """Replace the configuration of a loaded model by this cell's config.pbtxt text.
+        """Change the configuration of a loaded model by this cell's config.pbtxt text.
+
+        A fragment changes what it names and keeps the rest; lists are replaced as a whole. A text
+        with a name, platform or backend, or with input and output, is a whole configuration and
+        replaces all. It may also be JSON.
 
         Checked first; the model's code stays, and requests in flight are finished. Where only
         instance_group or version_policy are new, the model goes on: instances come and go, the
@@ -121,14 +150,16 @@ class DefineMagics(Magics):
             dynamic_batching { max_queue_delay_microseconds: 500 }
 
             %%triton_config double
-            max_batch_size: 16
             instance_group [ { count: 2, kind: KIND_CPU } ]
         """
         options = parse(self.triton_config, line)
         check_known(options.name)
+        before = server().user_config(options.name)
         with in_cell(cell) as text:
-            config = parse_pbtxt(text, source=cell_name(self.shell))
-        return keep(self.shell, options.out, server().load(config, name=options.name))
+            config = amend(before, text, source=cell_name(self.shell))
+        handle = server().load(config, name=options.name)
+        self._configured.setdefault(options.name, set()).update(_differing(before, config))
+        return keep(self.shell, options.out, handle)
 
     @output_can_be_silenced
     @magic_arguments()
@@ -205,3 +236,13 @@ class DefineMagics(Magics):
             check_known(name)
         for name in options.names:
             server().unload(name, options.dependents)
+
+
+def _say(text: str) -> None:
+    print(text)  # noqa: T201 - a cell's own output
+
+
+def _differing(before: ModelConfig, after: ModelConfig) -> set[str]:
+    """Return the names of the fields in which two configurations differ."""
+    old, new = ({field.name: value for field, value in c.ListFields()} for c in (before, after))
+    return {name for name in (old.keys() | new.keys()) - {"name"} if old.get(name) != new.get(name)}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nbtriton.engine import InferenceResult, ModelHandle
     from nbtriton.engine.result import RequestTiming
 
-__all__ = ["register", "unregister"]
+__all__ = ["preview", "register", "unregister"]
 
 # Okabe-Ito, readable on white and on black.
 _PHASES = (
@@ -69,7 +69,7 @@ def show_result(
         Column("values"),
     ]
     rows = [
-        (name, datatype, shape, place, _preview(result.raw(name), place))
+        (name, datatype, shape, place, preview(result.raw(name), place))
         for name, datatype, shape, place in result.describe()
     ]
     spent = _spent(timing)
@@ -172,7 +172,7 @@ def _bar(spent: list[tuple[str, str, float]], note: str) -> str:
     )
 
 
-def _preview(array: Any, place: str) -> str:
+def preview(array: Any, place: str) -> str:
     """Write the first values of an array that is on the host: a device is not asked."""
     if place != "cpu":
         return ""

@@ -6,8 +6,8 @@ import re
 
 __all__ = ["split_inputs"]
 
-# A tensor's name and a single `=`, where a word of the line begins.
-_INPUT = re.compile(r"([A-Za-z_][\w.:/\-]*)\s*=(?!=)\s*")
+# A tensor's name, of any alphabet, and a single `=`, where a word of the line begins.
+_INPUT = re.compile(r"([^\W\d][\w.:/\-]*)\s*=(?!=)\s*")
 # `x --y` and `x -o y` are no Python that anybody writes; these are options.
 _OPTION = re.compile(r"(-o|--[a-z][a-z-]*)(?=\s|=|$)")
 _QUOTED = re.compile(r"'''.*?'''|\"\"\".*?\"\"\"|'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"")
