@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"nbtriton: {error.message}", file=sys.stderr)
         if error.hint:
             print(f"  hint: {error.hint}", file=sys.stderr)
-        return 2
+        return 1 if given[:1] == ["serve"] else 2  # as tritonserver's
     except KeyboardInterrupt:
         return 130
 
@@ -129,18 +129,9 @@ def _add_export(export: argparse.ArgumentParser) -> None:
 
 def _serve(argv: Sequence[str]) -> int:
     from nbtriton.frontends.command import serve_command
-    from nbtriton.frontends.flags import add_flags
     from nbtriton.process import Server
 
-    parser = argparse.ArgumentParser(
-        prog="nbtriton serve",
-        usage="%(prog)s --model-repository DIR [options]",
-        description="Serve a model repository over HTTP and gRPC, as tritonserver does and with "
-        "its flags, until SIGTERM or SIGINT.",
-        allow_abbrev=False,
-    )
-    add_flags(parser)
-    return serve_command(Server, parser, argv)
+    return serve_command(Server, argv)
 
 
 def _validate(arguments: argparse.Namespace) -> int:

@@ -168,63 +168,6 @@ def test_strict_model_config(repository: Path) -> None:
     assert done.returncode == 1
 
 
-@pytest.mark.parametrize(
-    ("flags", "text"),
-    [
-        (["--model-repositry=x"], "unrecognized option '--model-repositry'; did you mean '--model-repository'?"),
-        (["--grpc-prt", "1"], "unrecognized option '--grpc-prt'; did you mean '--grpc-port'?"),
-        (["--frobnicate"], "unrecognized option '--frobnicate'; see --help"),
-        (["--model-repo=x"], "unrecognized option '--model-repo'"),  # no abbreviations
-        (["stray"], "unexpected argument 'stray'"),
-        (["--allow-http=perhaps"], "'perhaps' is neither true nor false"),
-        (["--http-port=70000"], "'70000' is no port"),
-        (["--model-control-mode=sometimes"], "invalid choice: 'sometimes'"),
-        (["--log-verbose=-1"], "'-1' is not a number of 0 or more"),
-    ],
-)  # fmt: skip
-def test_flags_that_are_refused(
-    flags: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as raised:
-        main(["serve", *flags])
-    assert raised.value.code == 2
-    assert text in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("flags", "text"),
-    [
-        ([], "--model-repository must be specified"),
-        (["--cache-config=redis,host=x"], "--cache-config redis,host=x: expected local,NAME=VALUE"),
-        (["--cache-config=local,sze=5"], "--cache-config: unknown setting 'sze'"),
-        (["--cache-config=local,size=much"], "--cache-config local,size=much is not a number"),
-        (["--trace-config=triton,rate=1"], "--trace-config: unknown setting 'rate'"),
-        (["--trace-config=mode=opentelemetry"], "'opentelemetry' is no mode of tracing here"),
-        (["--trace-config=opentelemetry,url=x"], "'opentelemetry' is no mode of tracing here"),
-        (["--trace-config=level=TIMESTAMP"], "invalid value for trace level option: TIMESTAMP"),
-        (["--trace-config=level=TENSORS"], "trace file name is not given"),
-        (["--metrics-config=summaries=true"], "--metrics-config: unknown setting 'summaries'"),
-        (["--metrics-config=summary_quantiles=2:0.1"], "is not QUANTILE:ERROR"),
-        (["--metrics-config=counter_latencies=1"], "expected true or false"),
-        (["--http-restricted-api=infer:k=v"], "--http-restricted-api: unknown API 'infer'"),
-        (["--grpc-restricted-protocol=health"], "expected API[,API…]:HEADER=VALUE"),
-        (["--rate-limit-resource=R"], "Got R"),
-        (["--backend-config=onnxruntime,size"], "'<backend name>,<setting>=<value>'. Got onnxruntime,size"),
-        (["--backend-config=,a=b"], "'<backend name>,<setting>=<value>'. Got ,a=b"),
-        (["--load-model=*", "--load-model=a", "--model-control-mode=explicit"], "Wildcard model name"),
-    ],
-)  # fmt: skip
-def test_settings_that_make_no_sense(flags: list[str], text: str, tmp_path: Path) -> None:
-    repository = [f"--model-repository={tmp_path}"] if flags else []
-    done = subprocess.run(
-        [sys.executable, "-m", "nbtriton", "serve", *repository, *flags, *PORTS],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert text in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_a_taken_port_is_said_in_one_line(repository: Path) -> None:
     with serving("--model-repository", str(repository), *PORTS) as (_, ports, _lines):
         done = subprocess.run(
@@ -232,7 +175,8 @@ def test_a_taken_port_is_said_in_one_line(repository: Path) -> None:
              f"--http-port={ports['HTTPService']}", "--allow-grpc=0", "--allow-metrics=off"],
             capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
-        assert done.returncode == 2
+        assert done.returncode == 1
+        assert "already in use" in done.stderr
         assert "Traceback" not in done.stderr
 
 

@@ -81,6 +81,9 @@ NAMES = {
     "override-paths": (
         "tests/repository/test_control.py::test_no_configuration_of_a_client_names_files_elsewhere"
     ),
+    # Command line
+    "addresses": "tests/cli/test_cli_serve.py::test_it_says_when_others_may_come_in",
+    "flag-values": "tests/cli/test_flags.py::test_what_is_meant_is_said",
     # Metrics
     "metrics-pinned-pool": "tests/frontends/test_metrics.py::test_there_is_no_pinned_pool",
     "metrics-quantiles": (

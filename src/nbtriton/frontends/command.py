@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
 import importlib.util
 import logging
@@ -12,19 +11,20 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends import SETTINGS_OF_ALL, find_backend
 from nbtriton.errors import InvalidArgumentError, TritonError
-from nbtriton.frontends.flags import (
-    WITHOUT_EFFECT,
+from nbtriton.frontends.flag_settings import (
     backend_config,
     cache_bytes,
+    check_ports,
     metrics_settings,
-    parse_flags,
     restricted_apis,
     trace_settings,
 )
+from nbtriton.frontends.flags import FLAGS, HELP, parse_flags, usage
 from nbtriton.frontends.logs import LogSettings
 
 if TYPE_CHECKING:
@@ -41,17 +41,13 @@ _SLICE_S = 0.2
 _COMPRESSION = ("none", "low", "medium", "high")
 
 
-def serve_command(
-    make_server: Callable[..., Server], parser: argparse.ArgumentParser, argv: Sequence[str]
-) -> int:
+def serve_command(make_server: Callable[..., Server], argv: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status.
 
     Parameters
     ----------
     make_server : callable
         `nbtriton.Server`: it knows repositories and these endpoints.
-    parser : ArgumentParser
-        That `add_flags` was given.
     argv : sequence of str
 
     Raises
@@ -59,20 +55,39 @@ def serve_command(
     TritonError
         It cannot be started.
     """
-    arguments = parse_flags(parser, argv)
+    arguments = parse_flags(argv)
+    if arguments.help:
+        sys.stdout.write(f"{usage()}\n")
+        return 1  # as tritonserver's
     directories = [*arguments.model_repository, *arguments.model_store]
     if not directories:
-        raise InvalidArgumentError("--model-repository must be specified")
+        raise InvalidArgumentError("--model-repository must be specified", hint=HELP)
+    if arguments.load_model and arguments.model_control_mode != "explicit":
+        raise InvalidArgumentError(
+            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
+        )
     log = _start_log(arguments)
-    ended = _on_signals()
-    for name in WITHOUT_EFFECT:
-        if getattr(arguments, name.replace("-", "_")) not in (None, []):
-            _log.info("--%s has no effect here", name)
+    try:
+        return _run(make_server, arguments, directories, log)
+    finally:
+        log.close()
+
+
+def _run(
+    make_server: Callable[..., Server],
+    arguments: SimpleNamespace,
+    directories: Sequence[str],
+    log: LogSettings,
+) -> int:
+    for name in sorted(arguments.given):
+        if not FLAGS[name].effect:
+            _log.warning("--%s has no effect here: %s", name, FLAGS[name].help)
     settings = backend_config(arguments)
     _tell_without_effect(settings)
     size = cache_bytes(arguments)
     summaries, metrics = metrics_settings(arguments)
     options = {**_endpoint_options(arguments), "log": log, "metrics": metrics}
+    ended = _on_signals()
     server = make_server(
         cache_bytes=size,
         summaries=summaries,
@@ -110,13 +125,12 @@ def serve_command(
             _serve(server, arguments, options, ended)
         return 0
     finally:
-        server.close(timeout_s=arguments.exit_timeout_secs)
+        server.close(timeout_s=max(0, arguments.exit_timeout_secs))
         _log.info("server stopped")
-        log.close()
 
 
 def _serve(
-    server: Server, arguments: argparse.Namespace, options: dict[str, Any], ended: threading.Event
+    server: Server, arguments: SimpleNamespace, options: dict[str, Any], ended: threading.Event
 ) -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -137,10 +151,10 @@ def _serve(
     while not ended.wait(_SLICE_S):
         pass
     _log.info("Waiting for in-flight requests to complete.")
-    endpoints.close(drain_s=arguments.exit_timeout_secs)
+    endpoints.close(drain_s=max(0, arguments.exit_timeout_secs))
 
 
-def _endpoint_options(arguments: argparse.Namespace) -> dict[str, Any]:
+def _endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:
     grpc_port = _GRPC_PORT if arguments.grpc_port is None else arguments.grpc_port
     if arguments.allow_grpc is False:
         grpc_port = None
@@ -174,18 +188,28 @@ def _endpoint_options(arguments: argparse.Namespace) -> dict[str, Any]:
     ):
         if given is not None:
             channel.append((name, given))
+    http_port = arguments.http_port if arguments.allow_http else None
+    metrics_port = arguments.metrics_port if arguments.allow_metrics else None
+    host = arguments.http_address
+    grpc_host = arguments.grpc_address or host
+    metrics_host = arguments.metrics_address or host
+    check_ports(
+        ("HTTP", host, http_port),
+        ("GRPC", grpc_host, grpc_port),
+        ("metrics", metrics_host, metrics_port),
+    )
     return {
-        "http_port": arguments.http_port if arguments.allow_http else None,
+        "http_port": http_port,
         "grpc_port": grpc_port,
-        "metrics_port": arguments.metrics_port if arguments.allow_metrics else None,
-        "host": arguments.http_address,
-        "grpc_host": arguments.grpc_address or arguments.http_address,
-        "metrics_host": arguments.metrics_address or arguments.http_address,
+        "metrics_port": metrics_port,
+        "host": host,
+        "grpc_host": grpc_host,
+        "metrics_host": metrics_host,
         "name": arguments.id,
         "strict_readiness": arguments.strict_readiness,
-        "restricted": restricted_apis(arguments.http_restricted_api, "--http-restricted-api"),
+        "restricted": restricted_apis(arguments.http_restricted_api, "http-restricted-api", "api"),
         "grpc_restricted": restricted_apis(
-            arguments.grpc_restricted_protocol, "--grpc-restricted-protocol"
+            arguments.grpc_restricted_protocol, "grpc-restricted-protocol", "protocol"
         ),
         "grpc_options": channel,
         "header_forward_pattern": arguments.http_header_forward_pattern
@@ -244,7 +268,7 @@ def _tell_without_effect(settings: Mapping[str, Mapping[str, str]]) -> None:
                 _log.info("--backend-config=%s has no effect here", where)
 
 
-def _start_log(arguments: argparse.Namespace) -> LogSettings:
+def _start_log(arguments: SimpleNamespace) -> LogSettings:
     try:
         handler = (
             logging.FileHandler(arguments.log_file)

@@ -1,365 +1,297 @@
-"""The flags of tritonserver that `nbtriton serve` takes: their names, kinds and meanings."""
+"""The flags of tritonserver that `nbtriton serve` takes: their names, kinds and meanings.
+
+`GROUPS` is the one list of them: the command line, its help and the table in
+``docs/configuration.md`` are made of it.
+"""
 
 from __future__ import annotations
 
-import argparse
-import re
-from collections.abc import Sequence
+import getopt
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
-from nbtriton.backends import BACKEND_DIRECTORY
-from nbtriton.errors import InvalidArgumentError, nearest
-from nbtriton.frontends.metrics import DEFAULT_QUANTILES, MetricsConfig
-from nbtriton.frontends.tracing import TraceValues
+from nbtriton.errors import InvalidArgumentError, TritonError, nearest
+from nbtriton.frontends.flag_values import (
+    BACKEND_SETTING,
+    BOOLEAN,
+    CACHE_SETTING,
+    COUNT,
+    FLOAT,
+    FRACTION_BY_DEVICE,
+    HOST_POLICY,
+    INTEGER,
+    LEVEL,
+    METRICS_SETTING,
+    NAME,
+    NUMBER_BY_DEVICE,
+    PORT,
+    PORT_RANGE,
+    RESOURCE,
+    RESTRICTED_API,
+    RESTRICTED_PROTOCOL,
+    SWITCH,
+    TEXT,
+    TRACE_LEVEL,
+    TRACE_SETTING,
+    Kind,
+    choice,
+)
 
-__all__ = [
-    "WITHOUT_EFFECT",
-    "add_flags",
-    "backend_config",
-    "cache_bytes",
-    "metrics_settings",
-    "parse_flags",
-    "restricted_apis",
-    "trace_settings",
-]
+__all__ = ["FLAGS", "GROUPS", "HELP", "Flag", "parse_flags", "usage"]
 
-_TRACE_LEVELS = {
-    **dict.fromkeys(("off", "false"), frozenset[str]()),
-    **dict.fromkeys(("timestamps", "min", "max", "on", "true"), frozenset({"TIMESTAMPS"})),
-    "tensors": frozenset({"TENSORS"}),
-}
-_TRUE = ("true", "on", "1", "yes")
-_FALSE = ("false", "off", "0", "no")
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() in _TRUE:
-        return True
-    if text.lower() in _FALSE:
-        return False
-    raise argparse.ArgumentTypeError(f"'{text}' is neither true nor false")
-
-
-def _port(text: str) -> int:
-    try:
-        port = int(text)
-    except ValueError:
-        port = -1
-    if not 0 <= port < 1 << 16:
-        raise argparse.ArgumentTypeError(f"'{text}' is no port")
-    return port
-
-
-def _natural(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of 0 or more")
-    return int(text)
+HELP = "see nbtriton serve --help"
 
 
 @dataclass(frozen=True, slots=True)
-class _Flag:
-    name: str
-    kind: Any  # what makes a value of the text; None for a flag without one
-    default: Any
-    help: str
-    repeated: bool = False
-    choices: tuple[str, ...] | None = None
-
-
-_GROUPS: dict[str, tuple[_Flag, ...]] = {
-    "models": (
-        _Flag("model-repository", str, None, "a directory of models; may be repeated", True),
-        _Flag("model-store", str, None, "an old name of --model-repository", True),
-        _Flag(
-            "model-control-mode", str, "none", "who loads models: none (all at the start), poll "
-            "(the repository is looked at again and again), explicit (clients may)",
-            choices=("none", "poll", "explicit"),
-        ),
-        _Flag("load-model", str, None, "with explicit control, load this one; * for all", True),
-        _Flag("repository-poll-secs", _natural, 15, "seconds between two looks"),
-        _Flag("strict-model-config", _boolean, None, "true: as --disable-auto-complete-config"),
-        _Flag("disable-auto-complete-config", None, False, "take configurations as they are"),
-        _Flag("model-config-name", str, "", "prefer configs/NAME.pbtxt to config.pbtxt"),
-        _Flag("strict-readiness", _boolean, True, "ready only if every model is"),
-        _Flag("exit-on-error", _boolean, True, "end if a model cannot be loaded at the start"),
-        _Flag("exit-timeout-secs", _natural, 30, "seconds for running requests at the end"),
-        _Flag("rate-limit", str, "off", "how executions are limited",
-              choices=("off", "execution_count")),
-        _Flag("rate-limit-resource", str, None, "NAME:COUNT[:DEVICE]; may be repeated", True),
-        _Flag("cache-config", str, None, "local,size=BYTES: keep responses", True),
-        _Flag("response-cache-byte-size", _natural, None, "an old name of --cache-config"),
-        _Flag("backend-config", str, None, "BACKEND,SETTING=VALUE, or SETTING=VALUE for all", True),
-        _Flag("backend-directory", str, None, "each NAME/model.py in it is a Python-based backend"),
-        _Flag("id", str, "triton", "the server's name in its metadata"),
-        _Flag("allow-client-shm", _boolean, True, "clients may register shared memory"),
-    ),
-    "HTTP": (
-        _Flag("allow-http", _boolean, True, "answer over HTTP"),
-        _Flag("http-address", str, "127.0.0.1", "where to listen; by default only this machine"),
-        _Flag("http-port", _port, 8000, "0 for any that is free"),
-        _Flag("http-header-forward-pattern", str, "", "headers that become request parameters"),
-        _Flag("http-restricted-api", str, None, "API[,API…]:HEADER=VALUE; may be repeated", True),
-    ),
-    "gRPC": (
-        _Flag("allow-grpc", _boolean, None, "answer over gRPC; needs grpcio"),
-        _Flag("grpc-address", str, None, "as --http-address"),
-        _Flag("grpc-port", _port, None, "8001 by default; 0 for any that is free"),
-        _Flag("grpc-header-forward-pattern", str, "", "as for HTTP, and the same"),
-        _Flag("grpc-restricted-protocol", str, None, "as --http-restricted-api", True),
-        _Flag("grpc-infer-response-compression-level", str, "none", "of responses",
-              choices=("none", "low", "medium", "high")),
-        _Flag("grpc-keepalive-time", int, 7200000, "milliseconds without a call before a ping"),
-        _Flag("grpc-keepalive-timeout", int, 20000, "milliseconds to wait for its answer"),
-        _Flag("grpc-keepalive-permit-without-calls", _boolean, False, "ping idle connections too"),
-        _Flag("grpc-http2-max-pings-without-data", int, 2, "pings in a row without data"),
-        _Flag("grpc-http2-min-recv-ping-interval-without-data", int, 300000,
-              "milliseconds between a client's pings"),
-        _Flag("grpc-http2-max-ping-strikes", int, 2, "bad pings before a client is cut off"),
-        _Flag("grpc-max-connection-age", int, None, "milliseconds a connection may live"),
-        _Flag("grpc-max-connection-age-grace", int, None, "and those for its last calls"),
-    ),
-    "metrics": (
-        _Flag("allow-metrics", _boolean, True, "answer Prometheus"),
-        _Flag("metrics-address", str, None, "as --http-address"),
-        _Flag("metrics-port", _port, 8002, "0 for any that is free"),
-        _Flag("metrics-config", str, None, "SETTING=VALUE of counter_latencies (true), "
-              "summary_latencies (false), summary_quantiles (0.5:0.05,0.9:0.01)", True),
-    ),
-    "log and trace": (
-        _Flag("log-verbose", _natural, 0, "above 0: tell more"),
-        _Flag("log-info", _boolean, True, "tell what happens"),
-        _Flag("log-warning", _boolean, True, "tell warnings"),
-        _Flag("log-error", _boolean, True, "tell errors"),
-        _Flag("log-format", str, "default", "of the time in the log",
-              choices=("default", "ISO8601")),
-        _Flag("log-file", str, "", "write there instead of to the terminal"),
-        _Flag("trace-config", str, None, "SETTING=VALUE of level (TIMESTAMPS, TENSORS, OFF; may be "
-              "repeated), rate, count; triton,file=PATH; triton,log-frequency=N", True),
-        _Flag("trace-file", str, None, "an old name of --trace-config triton,file"),
-        _Flag("trace-level", str, None, "an old name of --trace-config level", True),
-        _Flag("trace-rate", _natural, None, "an old name of --trace-config rate"),
-        _Flag("trace-count", int, None, "an old name of --trace-config count"),
-        _Flag("trace-log-frequency", _natural, None,
-              "an old name of --trace-config triton,log-frequency"),
-    ),
-    "taken and without effect here": (
-        _Flag("cache-directory", str, None, "the cache is built in"),
-        _Flag("repoagent-directory", str, None, "there are no repository agents"),
-        _Flag("http-thread-count", _natural, None, "one thread serves all connections"),
-        _Flag("grpc-infer-allocation-pool-size", _natural, None, "Python reuses memory itself"),
-        _Flag("pinned-memory-pool-byte-size", _natural, None, "pools grow with their use"),
-        _Flag("cuda-memory-pool-byte-size", str, None, "pools grow with their use", True),
-        _Flag("buffer-manager-thread-count", _natural, None, "instances copy for themselves"),
-        _Flag("model-load-thread-count", _natural, None, "four load at a time"),
-        _Flag("metrics-interval-ms", _natural, None, "metrics are read when asked for"),
-        _Flag("allow-cpu-metrics", _boolean, None, "metrics are read when asked for"),
-        _Flag("allow-gpu-metrics", _boolean, None, "metrics are read when asked for"),
-    ),
-}  # fmt: skip
-_FLAGS = {flag.name: flag for flags in _GROUPS.values() for flag in flags}
-WITHOUT_EFFECT = tuple(flag.name for flag in _GROUPS["taken and without effect here"])
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the flags, in groups for its help."""
-    for title, flags in _GROUPS.items():
-        group = parser.add_argument_group(title)
-        for flag in flags:
-            if flag.kind is None:
-                group.add_argument(f"--{flag.name}", action="store_true", help=flag.help)
-                continue
-            group.add_argument(
-                f"--{flag.name}",
-                type=flag.kind,
-                default=[] if flag.repeated else flag.default,
-                action="append" if flag.repeated else "store",
-                choices=flag.choices,
-                metavar=None if flag.choices else "true|false" if flag.kind is _boolean else "…",
-                help=flag.help.replace("%", "%%"),
-            )
-
-
-def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line; one flag too many is refused by its name.
+class Flag:
+    """One flag.
 
     Parameters
     ----------
-    parser : ArgumentParser
-        That `add_flags` was given.
+    name : str
+        Without the dashes.
+    kind : Kind
+        What its value is.
+    default : object
+        Without the flag; of one that may be repeated None, for an empty list.
+    help : str
+        What it does; of one without effect why it has none.
+    repeated : bool
+        Every use counts; else the last one does.
+    effect : bool
+        False for one that is taken, checked and then told as without effect.
+    ours : bool
+        tritonserver 2.51 does not have it.
+    """
+
+    name: str
+    kind: Kind
+    default: Any
+    help: str
+    repeated: bool = False
+    effect: bool = True
+    ours: bool = False
+
+    @property
+    def attribute(self) -> str:
+        """Its name in what `parse_flags` returns."""
+        return self.name.replace("-", "_")
+
+
+def _idle(name: str, kind: Kind, why: str, *, repeated: bool = False) -> Flag:
+    """Return a flag that has no effect here, and why."""
+    return Flag(name, kind, None, why, repeated, effect=False)
+
+
+_POOLS = "pools grow with their use"
+_SAGEMAKER = "there is no endpoint for SageMaker"
+_VERTEX = "there is no endpoint for Vertex AI"
+
+GROUPS: Mapping[str, tuple[Flag, ...]] = {
+    "": (Flag("help", SWITCH, False, "print this"),),
+    "Server": (
+        Flag("id", TEXT, "triton", "the server's name in its metadata"),
+        Flag("exit-timeout-secs", INTEGER, 30, "seconds for running requests at the end"),
+        Flag("allow-client-shm", BOOLEAN, True, "clients may register shared memory", ours=True),
+    ),
+    "Model repository": (
+        Flag("model-repository", TEXT, None, "a directory of models", True),
+        Flag("model-store", TEXT, None, "the same as --model-repository", True),
+        Flag("exit-on-error", BOOLEAN, True, "end if a model cannot be loaded at the start"),
+        Flag("disable-auto-complete-config", SWITCH, False, "take configurations as they are"),
+        Flag("strict-readiness", BOOLEAN, True, "ready only if every model is"),
+        Flag("model-control-mode", choice("model-control-mode", "none", "poll", "explicit"), "none",
+             "who loads models: none (all at the start), poll (the repository is looked at again and "
+             "again), explicit (clients may)"),
+        Flag("repository-poll-secs", INTEGER, 15, "seconds between two looks; 0 for none"),
+        Flag("load-model", TEXT, None, "with explicit control, load this one; * for all", True),
+        Flag("model-config-name", NAME, "", "prefer configs/NAME.pbtxt to config.pbtxt"),
+        _idle("model-load-thread-count", INTEGER, "four load at a time"),
+        _idle("model-load-retry-count", INTEGER, "a model is loaded once"),
+        _idle("model-namespacing", BOOLEAN, "a name stands for one model"),
+        _idle("enable-peer-access", BOOLEAN, "PyTorch decides how GPUs copy from each other"),
+    ),
+    "HTTP": (
+        Flag("allow-http", BOOLEAN, True, "answer over HTTP"),
+        Flag("http-address", TEXT, "127.0.0.1", "where to listen; by default only this machine"),
+        Flag("http-port", PORT, 8000, "0 for any that is free"),
+        _idle("reuse-http-port", BOOLEAN, "a port belongs to one server"),
+        Flag("http-header-forward-pattern", TEXT, "", "headers that become request parameters"),
+        _idle("http-thread-count", INTEGER, "one thread serves all connections"),
+        Flag("http-restricted-api", RESTRICTED_API, None, "who sends this header may use it", True),
+    ),
+    "gRPC": (
+        Flag("allow-grpc", BOOLEAN, None, "answer over gRPC; needs grpcio"),
+        Flag("grpc-address", TEXT, None, "by default as --http-address"),
+        Flag("grpc-port", PORT, None, "8001 by default; 0 for any that is free"),
+        _idle("reuse-grpc-port", BOOLEAN, "a port belongs to one server"),
+        Flag("grpc-header-forward-pattern", TEXT, "", "headers that become request parameters"),
+        _idle("grpc-infer-allocation-pool-size", INTEGER, "Python reuses memory itself"),
+        Flag("grpc-infer-response-compression-level",
+             choice("grpc_infer_response_compression_level", "none", "low", "medium", "high"),
+             "none", "of responses"),
+        Flag("grpc-keepalive-time", INTEGER, 7200000, "milliseconds without a call before a ping"),
+        Flag("grpc-keepalive-timeout", INTEGER, 20000, "milliseconds to wait for its answer"),
+        Flag("grpc-keepalive-permit-without-calls", BOOLEAN, False, "ping idle connections too"),
+        Flag("grpc-http2-max-pings-without-data", INTEGER, 2, "pings in a row without data"),
+        Flag("grpc-http2-min-recv-ping-interval-without-data", INTEGER, 300000,
+             "milliseconds between a client's pings"),
+        Flag("grpc-http2-max-ping-strikes", INTEGER, 2, "bad pings before a client is cut off"),
+        Flag("grpc-max-connection-age", INTEGER, None, "milliseconds a connection may live"),
+        Flag("grpc-max-connection-age-grace", INTEGER, None, "and those for its last calls"),
+        Flag("grpc-restricted-protocol", RESTRICTED_PROTOCOL, None, "as --http-restricted-api; the "
+             "header begins with triton-grpc-protocol-", True),
+    ),
+    "SageMaker": (
+        _idle("allow-sagemaker", BOOLEAN, _SAGEMAKER),
+        _idle("sagemaker-port", INTEGER, _SAGEMAKER),
+        _idle("sagemaker-safe-port-range", PORT_RANGE, _SAGEMAKER),
+        _idle("sagemaker-thread-count", INTEGER, _SAGEMAKER),
+    ),
+    "Vertex AI": (
+        _idle("allow-vertex-ai", BOOLEAN, _VERTEX),
+        _idle("vertex-ai-port", INTEGER, _VERTEX),
+        _idle("vertex-ai-thread-count", INTEGER, _VERTEX),
+        _idle("vertex-ai-default-model", TEXT, _VERTEX),
+    ),
+    "Metrics": (
+        Flag("allow-metrics", BOOLEAN, True, "answer Prometheus"),
+        _idle("allow-gpu-metrics", BOOLEAN, "there are no metrics of GPUs"),
+        Flag("allow-cpu-metrics", BOOLEAN, True, "with those of the processor and its memory"),
+        Flag("metrics-address", TEXT, None, "by default as --http-address"),
+        Flag("metrics-port", PORT, 8002, "0 for any that is free"),
+        _idle("metrics-interval-ms", FLOAT, "metrics are read when asked for"),
+        Flag("metrics-config", METRICS_SETTING, None, "counter_latencies (true), summary_latencies "
+             "(false), summary_quantiles (0.5:0.05,0.9:0.01,…)", True),
+    ),
+    "Log": (
+        Flag("log-verbose", LEVEL, 0, "above 0: tell more"),
+        Flag("log-info", BOOLEAN, True, "tell what happens"),
+        Flag("log-warning", BOOLEAN, True, "tell warnings"),
+        Flag("log-error", BOOLEAN, True, "tell errors"),
+        Flag("log-format", choice("log-format", "default", "ISO8601", any_case=False), "default",
+             "of the time in the log"),
+        Flag("log-file", TEXT, "", "write there instead of to the terminal"),
+    ),
+    "Tracing": (
+        Flag("trace-config", TRACE_SETTING, None, "level (TIMESTAMPS, TENSORS, OFF; may be "
+             "repeated), rate, count; triton,file=PATH; triton,log-frequency=N", True),
+    ),
+    "Backends": (
+        Flag("backend-directory", TEXT, None, "each NAME/model.py in it is a Python-based backend"),
+        Flag("backend-config", BACKEND_SETTING, None, "a setting of one backend, or of all", True),
+    ),
+    "Repository agents": (
+        _idle("repoagent-directory", TEXT, "repository agents are built in"),
+    ),
+    "Response cache": (
+        Flag("cache-config", CACHE_SETTING, None, "local,size=BYTES: keep responses", True),
+        _idle("cache-directory", TEXT, "the cache is built in"),
+    ),
+    "Rate limiter": (
+        Flag("rate-limit", choice("rate-limit", "off", "execution_count"), "off",
+             "how executions are limited"),
+        Flag("rate-limit-resource", RESOURCE, None, "how much of a resource there is", True),
+    ),
+    "Memory and devices": (
+        _idle("pinned-memory-pool-byte-size", COUNT, _POOLS),
+        _idle("cuda-memory-pool-byte-size", NUMBER_BY_DEVICE, _POOLS, repeated=True),
+        _idle("cuda-virtual-address-size", NUMBER_BY_DEVICE, _POOLS, repeated=True),
+        _idle("min-supported-compute-capability", FLOAT, "PyTorch decides which GPUs it can use"),
+        _idle("buffer-manager-thread-count", INTEGER, "instances copy for themselves"),
+        _idle("host-policy", HOST_POLICY, "the system places the threads", repeated=True),
+        _idle("model-load-gpu-limit", FRACTION_BY_DEVICE, "a GPU's memory is not watched",
+              repeated=True),
+    ),
+    "Old names": (
+        Flag("strict-model-config", BOOLEAN, None, "true: as --disable-auto-complete-config"),
+        Flag("response-cache-byte-size", COUNT, None, "as --cache-config local,size=BYTES"),
+        Flag("trace-file", TEXT, None, "as --trace-config triton,file=PATH"),
+        Flag("trace-level", TRACE_LEVEL, None, "as --trace-config level=LEVEL", True),
+        Flag("trace-rate", INTEGER, None, "as --trace-config rate=N"),
+        Flag("trace-count", INTEGER, None, "as --trace-config count=N"),
+        Flag("trace-log-frequency", INTEGER, None, "as --trace-config triton,log-frequency=N"),
+    ),
+}  # fmt: skip
+FLAGS: Mapping[str, Flag] = {flag.name: flag for flags in GROUPS.values() for flag in flags}
+
+
+def parse_flags(argv: Sequence[str]) -> SimpleNamespace:
+    """Parse a command line as tritonserver does: GNU's rules, unique beginnings of names too.
+
+    Parameters
+    ----------
     argv : sequence of str
         ``--name=value`` or ``--name value``.
+
+    Returns
+    -------
+    SimpleNamespace
+        The values by `Flag.attribute`, and in ``given`` the names of the flags that were there.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A flag is unknown or a value wrong, with tritonserver's words.
     """
-    arguments, rest = parser.parse_known_args(argv)
-    for text in rest:
-        if text.startswith("-"):
-            name = text.partition("=")[0]
-            hint = nearest(name.lstrip("-"), _FLAGS)
-            hint = re.sub("'(.+)'", r"'--\1'", hint) if hint.startswith("did") else "see --help"
-            parser.error(f"unrecognized option '{name}'; {hint}")
-        parser.error(f"unexpected argument '{text}'")
-    return arguments
-
-
-def cache_bytes(arguments: argparse.Namespace) -> int | None:
-    """Return the size of the response cache; None without one."""
-    settings = dict(_pair(text, "--cache-config", "local") for text in arguments.cache_config)
-    unknown = settings.keys() - {"size"}
-    if unknown:
-        raise InvalidArgumentError(
-            f"--cache-config: unknown setting '{min(unknown)}'",
-            hint=nearest(min(unknown), {"size"}),
-        )
-    if settings:
-        return _natural_of(settings["size"], "--cache-config local,size")
-    found: int | None = arguments.response_cache_byte_size
-    return found or None
-
-
-def backend_config(arguments: argparse.Namespace) -> dict[str, dict[str, str]]:
-    """Return the settings by backend; those for all under the empty name."""
-    found: dict[str, dict[str, str]] = {}
-    for text in arguments.backend_config:
-        backend, comma, setting = text.partition(",")
-        if not comma:
-            backend, setting = "", text
-        name, equals, value = setting.partition("=")
-        if not (name and equals and value) or (comma and not backend):
-            raise InvalidArgumentError(
-                "--backend-config option format is '<backend name>,<setting>=<value>'. Got " + text
-            )
-        found.setdefault(backend, {})[name] = value
-    if arguments.backend_directory is not None:
-        found.setdefault("", {})[BACKEND_DIRECTORY] = arguments.backend_directory
-    return found
-
-
-def trace_settings(arguments: argparse.Namespace) -> tuple[str, TraceValues]:
-    """Return where traces go, empty for nowhere, and what is traced at the start."""
-    file = arguments.trace_file or ""
-    levels = list(arguments.trace_level)
-    numbers = {
-        "rate": arguments.trace_rate,
-        "count": arguments.trace_count,
-        "log-frequency": arguments.trace_log_frequency,
-    }
-    for text in arguments.trace_config:
-        kind, comma, rest = text.partition(",") if "," in text.partition("=")[0] else ("", "", text)
-        name, equals, value = rest.partition("=")
-        if comma and kind != "triton":
-            raise InvalidArgumentError(
-                f"--trace-config {text}: '{kind}' is no mode of tracing here",
-                hint="there is triton",
-            )
-        known = ("file", "log-frequency") if comma else ("level", "rate", "count", "mode")
-        if not (equals and value) or name not in known:
-            raise InvalidArgumentError(
-                f"--trace-config: unknown setting '{name}'", hint=nearest(name, known)
-            )
-        if name == "file":
-            file = value
-        elif name == "level":
-            levels.append(value)
-        elif name == "mode":
-            if value.lower() != "triton":
-                raise InvalidArgumentError(
-                    f"--trace-config {text}: '{value}' is no mode of tracing here",
-                    hint="there is triton",
-                )
-        else:
-            digits = value.removeprefix("-") if name == "count" else value
-            _natural_of(digits, f"--trace-config {rest.partition('=')[0]}")
-            numbers[name] = int(value)
-    given = {
-        name.replace("-", "_"): number for name, number in numbers.items() if number is not None
-    }
-    return file, TraceValues(level=_trace_levels(levels), **given)
-
-
-def metrics_settings(arguments: argparse.Namespace) -> tuple[bool, MetricsConfig]:
-    """Return whether latency summaries are kept, and what is shown."""
-    summaries, counters = False, True
-    quantiles: tuple[float, ...] = DEFAULT_QUANTILES
-    known = ("counter_latencies", "summary_latencies", "summary_quantiles")
-    for text in arguments.metrics_config:
-        name, equals, value = text.rpartition(",")[2].partition("=")
-        if text.startswith("summary_quantiles="):  # its commas are its own
-            name, equals, value = text.partition("=")
-        if name not in known or not equals:
-            raise InvalidArgumentError(
-                f"--metrics-config: unknown setting '{name}'", hint=nearest(name, known)
-            )
-        if name == "summary_quantiles":
-            quantiles = tuple(_quantile(pair) for pair in value.split(","))
-            continue
-        if value.lower() not in ("true", "false"):
-            raise InvalidArgumentError(f"--metrics-config {text}: expected true or false")
-        on = value.lower() == "true"
-        summaries, counters = (on, counters) if name == "summary_latencies" else (summaries, on)
-    return summaries, MetricsConfig(counters, quantiles)
-
-
-def _quantile(pair: str) -> float:
-    """Read ``QUANTILE:ERROR``; the error is ours to keep, and always half a percent or less."""
+    names = [flag.name + "=" * bool(flag.kind.shown) for flag in FLAGS.values()]
     try:
-        rank, _, error = pair.partition(":")
-        if 0 <= float(rank) <= 1 and float(error) >= 0:
-            return float(rank)
-    except ValueError:
-        pass
-    raise InvalidArgumentError(
-        f"--metrics-config summary_quantiles: '{pair}' is not QUANTILE:ERROR",
-        hint="such as 0.5:0.05",
-    )
-
-
-def _trace_levels(texts: Sequence[str]) -> frozenset[str]:
-    found: set[str] = set()
-    for text in texts:
-        names = _TRACE_LEVELS.get(text.lower())
-        if names is None:
+        found, rest = getopt.gnu_getopt(list(argv), "", names)
+    except getopt.GetoptError as error:
+        raise _unreadable(error.opt, argv) from None
+    values = SimpleNamespace(given=set())
+    for flag in FLAGS.values():
+        setattr(values, flag.attribute, [] if flag.repeated else flag.default)
+    for option, text in found:
+        flag = FLAGS[option.removeprefix("--")]
+        values.given.add(flag.name)
+        try:
+            value = flag.kind.read(text) if flag.kind.shown else True
+        except TritonError as error:
             raise InvalidArgumentError(
-                f"invalid value for trace level option: {text}",
-                hint=nearest(text.upper(), ("OFF", "TIMESTAMPS", "TENSORS")),
-            )
-        if not names:
-            return frozenset()
-        found |= names
-    return frozenset(found)
+                f'Bad option: "--{flag.name}".\n{error.message}', hint=error.hint or HELP
+            ) from None
+        if flag.repeated:
+            getattr(values, flag.attribute).append(value)
+        else:
+            setattr(values, flag.attribute, value)
+    if rest:
+        raise InvalidArgumentError(f"Unexpected argument: {rest[0]}", hint=HELP)
+    return values
 
 
-def restricted_apis(texts: Sequence[str], flag: str) -> dict[str, tuple[str, str]]:
-    """Read ``API[,API…]:HEADER=VALUE`` into category to header and value."""
-    known = (
-        "health", "metadata", "inference", "shared-memory", "model-config", "model-repository",
-        "statistics", "trace", "logging",
-    )  # fmt: skip
-    found: dict[str, tuple[str, str]] = {}
-    for text in texts:
-        names, _, rest = text.partition(":")
-        header, equals, value = rest.partition("=")
-        if not (header and equals and value):
-            raise InvalidArgumentError(f"{flag} {text}: expected API[,API…]:HEADER=VALUE")
-        for name in names.split(","):
-            if name not in known:
-                raise InvalidArgumentError(
-                    f"{flag}: unknown API '{name}'", hint=nearest(name, known)
-                )
-            if name in found:
-                raise InvalidArgumentError(f"{flag}: '{name}' is restricted twice")
-            found[name] = (header, value)
-    return found
+def _unreadable(option: str, argv: Sequence[str]) -> InvalidArgumentError:
+    """Return the error of a flag that cannot be read, as C's ``getopt_long`` words it."""
+    if f"--{option}" not in {text.partition("=")[0] for text in argv}:
+        return InvalidArgumentError(f"invalid option -- '{option}'", hint=HELP)
+    meant = [option] if option in FLAGS else [name for name in FLAGS if name.startswith(option)]
+    if not meant:
+        near = nearest(option, FLAGS)
+        hint = near.replace("'", "'--", 1) if near.startswith("did") else HELP
+        return InvalidArgumentError(f"unrecognized option '--{option}'", hint=hint)
+    if len(meant) > 1:
+        others = " ".join(f"'--{name}'" for name in meant)
+        return InvalidArgumentError(f"option '--{option}' is ambiguous; possibilities: {others}")
+    if FLAGS[meant[0]].kind.shown:
+        return InvalidArgumentError(f"option '--{meant[0]}' requires an argument", hint=HELP)
+    return InvalidArgumentError(f"option '--{meant[0]}' doesn't allow an argument", hint=HELP)
 
 
-def _pair(text: str, flag: str, kind: str) -> tuple[str, str]:
-    given, comma, setting = text.partition(",")
-    name, equals, value = setting.partition("=")
-    if given != kind or not (comma and equals):
-        raise InvalidArgumentError(f"{flag} {text}: expected {kind},NAME=VALUE")
-    return name, value
-
-
-def _natural_of(text: str, flag: str) -> int:
-    if not text.isdecimal():
-        raise InvalidArgumentError(f"{flag}={text} is not a number of 0 or more")
-    return int(text)
+def usage() -> str:
+    """Return the help: every flag, in groups."""
+    lines = [
+        "Usage: nbtriton serve --model-repository DIR [options]",
+        "",
+        "Serve a model repository over HTTP and gRPC, with tritonserver's flags, until SIGTERM or SIGINT.",
+    ]
+    for title, flags in GROUPS.items():
+        lines += ["", f"{title}:"] if title else [""]
+        for flag in flags:
+            lines.append(f"  --{flag.name} {flag.kind.shown}".rstrip())
+            text = flag.help if flag.effect else f"no effect: {flag.help}"
+            text += "; may be repeated" * flag.repeated
+            lines += textwrap.wrap(text, 90, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return "\n".join(lines)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +18,11 @@ from nbtriton.errors import TritonError
 if TYPE_CHECKING:
     from nbtriton.engine import Server
 
-__all__ = ["DEFAULT_QUANTILES", "Metrics", "MetricsConfig"]
+__all__ = ["DEFAULT_QUANTILES", "Metrics", "MetricsConfig", "parse_quantiles"]
+
+_log = logging.getLogger("nbtriton.metrics")
+# What C++'s `stod` takes of a text; the rest of it is not looked at.
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", re.IGNORECASE)
 
 _COUNTERS = (
     ("nv_inference_request_success", "Number of successful inference requests, all batch sizes"),
@@ -127,10 +133,35 @@ class MetricsConfig:
         Whether there are sums of latencies.
     quantiles : tuple of float
         Of the latency summaries, where the server keeps them.
+    machine : bool
+        Whether there are those of the processor and its memory: ``--allow-cpu-metrics``.
     """
 
     counter_latencies: bool = True
     quantiles: tuple[float, ...] = DEFAULT_QUANTILES
+    machine: bool = True
+
+
+def parse_quantiles(text: str) -> tuple[float, ...]:
+    """Read ``QUANTILE:ERROR,…`` as Triton does: a pair that is none is logged and left out.
+
+    The errors are read and not needed: ours are always below one percent.
+    """
+    found = []
+    for pair in text.split(","):
+        rank, colon, error = pair.partition(":")
+        if not colon:
+            _log.error(
+                "Invalid option: [%s]. No ':' delimiter found. Expected format is <quantile>:<error>",
+                pair,
+            )
+            continue
+        numbers = [_NUMBER.match(part) for part in (rank, error)]
+        if numbers[0] is None or numbers[1] is None:
+            _log.error("Invalid option: [%s]. Error: stod", pair)
+            continue
+        found.append(float(numbers[0][0]))
+    return tuple(found)
 
 
 class Metrics:
@@ -230,7 +261,7 @@ class Metrics:
                 _sample(lines, f"{name}_count", labels, reading.count)
                 _sample(lines, f"{name}_sum", labels, reading.total)
                 for rank in self._config.quantiles:
-                    ranked = (*labels, ("quantile", f"{rank:g}"))
+                    ranked = (*labels, ("quantile", _number(rank)))
                     _sample(lines, name, ranked, reading.quantile(rank))
 
     def _cache(self, lines: list[str]) -> None:
@@ -254,14 +285,18 @@ class Metrics:
             _sample(lines, name, (), value)
 
     def _machine(self, lines: list[str]) -> None:
-        total, used = _memory()
-        for name, what, value in (
+        values: list[tuple[str, str, float]] = [
             ("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0),
             ("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", 0),
-            ("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", self._utilization()),
-            ("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", total),
-            ("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", used),
-        ):  # fmt: skip
+        ]  # fmt: skip
+        if self._config.machine:
+            total, used = _memory()
+            values += [
+                ("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", self._utilization()),
+                ("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", total),
+                ("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", used),
+            ]
+        for name, what, value in values:
             _family(lines, name, what, "gauge")
             _sample(lines, name, (), value)
 

@@ -61,7 +61,7 @@ class ModelControl:
     load_models : sequence of str
         ``--load-model``; ``"*"`` alone for all.
     poll_s : float
-        ``--repository-poll-secs``.
+        ``--repository-poll-secs``; 0 or less for no polls but those of `poll_now`.
     auto_complete : bool
         False is ``--disable-auto-complete-config``.
     config_name : str
@@ -119,7 +119,7 @@ class ModelControl:
         if exit_on_error and self.errors:
             first = next(iter(self.errors.values()))
             raise InternalError("failed to load all models", hint=first.hint or first.message)
-        if mode == "poll":
+        if mode == "poll" and poll_s > 0:
             self._poller = threading.Thread(
                 target=_poll_until_ended,
                 args=(weakref.ref(self), self._ended, poll_s),

@@ -1,0 +1,90 @@
+"""Write docs/configuration.md: what nbtriton makes of every setting, made from the code.
+
+    python scripts/configuration.py            # write it
+    python scripts/configuration.py --check    # exit status 1 if it is not as it would be written
+
+Each section is a function that returns lines of Markdown; `SECTIONS` has them in their order.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from nbtriton.frontends.flags import GROUPS, Flag
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
+
+_HEAD = """\
+<!-- Made by scripts/configuration.py: change the code, then run it. -->
+
+# Settings, and what becomes of them
+
+Nothing that nbtriton takes is dropped in silence. A setting
+
+- **has effect**: it does what it does in Triton 2.51;
+- is **checked only**: a wrong value is refused as Triton refuses it; a right one changes nothing,
+  and that is told;
+- is **told as ignored**: any value is taken, and it is told that it changes nothing.
+"""
+
+
+def server_flags() -> list[str]:
+    """Return the table of the flags of ``nbtriton serve``."""
+    lines = [
+        "## Server flags",
+        "",
+        "`nbtriton serve` takes every flag of tritonserver 2.51. The log tells which have no effect.",
+        "",
+        "| flag | value | becomes | |",
+        "|---|---|---|---|",
+    ]
+    for title, flags in GROUPS.items():
+        if title:
+            lines.append(f"| **{title}** | | | |")
+        lines += [_row(flag) for flag in flags]
+    return lines
+
+
+def _row(flag: Flag) -> str:
+    value = f"`{flag.kind.shown}`".replace("|", "\\|") if flag.kind.shown else ""
+    notes = [flag.help]
+    if flag.default not in (None, "", False, True):
+        notes.append(f"`{flag.default}` by default")
+    if flag.kind.shown == "true|false" and flag.default is not None:
+        notes.append(f"`{str(flag.default).lower()}` by default")
+    if flag.repeated:
+        notes.append("may be repeated")
+    if flag.ours:
+        notes.append("not in 2.51")
+    return f"| `--{flag.name}` | {value} | {_becomes(flag)} | {'; '.join(notes)} |"
+
+
+def _becomes(flag: Flag) -> str:
+    if flag.effect:
+        return "has effect"
+    return "checked only" if flag.kind.checks else "told as ignored"
+
+
+SECTIONS: Sequence[Callable[[], list[str]]] = (server_flags,)
+
+
+def page() -> str:
+    """Return the text of the page."""
+    return "\n".join([_HEAD, *("\n".join(section()) + "\n" for section in SECTIONS)])
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the page, or with ``--check`` compare it."""
+    if argv[1:] == ["--check"]:
+        if PAGE.read_text() == page():
+            return 0
+        print(f"{PAGE.name} is not what the code says: run python scripts/configuration.py")
+        return 1
+    PAGE.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

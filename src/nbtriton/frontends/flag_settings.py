@@ -1,0 +1,158 @@
+"""What several flags say together: settings of the cache, of backends, metrics, traces and APIs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+from nbtriton.backends import BACKEND_DIRECTORY
+from nbtriton.errors import InvalidArgumentError, nearest
+from nbtriton.frontends.metrics import MetricsConfig, parse_quantiles
+from nbtriton.frontends.tracing import TraceValues
+
+__all__ = [
+    "backend_config",
+    "cache_bytes",
+    "check_ports",
+    "metrics_settings",
+    "restricted_apis",
+    "trace_settings",
+]
+
+_log = logging.getLogger("nbtriton.serve")
+_METRICS = ("counter_latencies", "summary_latencies", "summary_quantiles")
+
+
+def cache_bytes(arguments: SimpleNamespace) -> int | None:
+    """Return the size of the response cache; None without one."""
+    old: int | None = arguments.response_cache_byte_size
+    if arguments.cache_config and old is not None:
+        raise InvalidArgumentError(
+            "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. "
+            "Please provide one or the other."
+        )
+    if old is not None:
+        return _cache_size(str(old))
+    size = None
+    for name, setting, value in arguments.cache_config:
+        if name != "local":
+            raise InvalidArgumentError(
+                f"unable to find 'libtritoncache_{name}.so' for cache", hint="there is local"
+            )
+        if setting == "size":
+            size = value
+        else:
+            _log.warning("--cache-config=%s,%s has no effect here", name, setting)
+    if size is None and arguments.cache_config:
+        raise InvalidArgumentError(
+            "Failed to initialize LocalCache: config didn't contain a valid 'size' field.",
+            hint=nearest(arguments.cache_config[0][1], ("size",)),
+        )
+    return None if size is None else _cache_size(size)
+
+
+def _cache_size(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise InvalidArgumentError(
+            f"Failed to initialize LocalCache: '{text}' is not a number of bytes above 0"
+        )
+    return int(text)
+
+
+def backend_config(arguments: SimpleNamespace) -> dict[str, dict[str, str]]:
+    """Return the settings by backend; those for all under the empty name."""
+    found: dict[str, dict[str, str]] = {}
+    for backend, name, value in arguments.backend_config:
+        found.setdefault(backend, {})[name] = value
+    if arguments.backend_directory is not None:
+        found.setdefault("", {})[BACKEND_DIRECTORY] = arguments.backend_directory
+    return found
+
+
+def trace_settings(arguments: SimpleNamespace) -> tuple[str, TraceValues]:
+    """Return where traces go, empty for nowhere, and what is traced at the start."""
+    file = arguments.trace_file or ""
+    levels = list(arguments.trace_level)
+    numbers: dict[str, Any] = {
+        "rate": arguments.trace_rate,
+        "count": arguments.trace_count,
+        "log_frequency": arguments.trace_log_frequency,
+    }
+    mode = "triton"
+    for kind, name, value in arguments.trace_config:
+        if (kind, name) == ("", "mode"):
+            mode = value
+        elif (kind, name) == ("", "level"):
+            levels.append(value)
+        elif (kind, name) == ("triton", "file"):
+            file = value
+        elif (kind, name) in {("", "rate"), ("", "count"), ("triton", "log-frequency")}:
+            numbers[name.replace("-", "_")] = value
+        else:
+            _log.warning("--trace-config=%s%s has no effect here", kind and f"{kind},", name)
+    if mode != "triton":
+        raise InvalidArgumentError(
+            f"--trace-config mode={mode}: '{mode}' is no mode of tracing here",
+            hint="there is triton",
+        )
+    level = frozenset[str]() if frozenset() in levels else frozenset[str]().union(*levels)
+    given = {name: number for name, number in numbers.items() if number is not None}
+    return file, TraceValues(level=level, **given)
+
+
+def metrics_settings(arguments: SimpleNamespace) -> tuple[bool, MetricsConfig]:
+    """Return whether latency summaries are kept, and what is shown."""
+    # Only these very words switch anything, as in Triton.
+    summaries = ("summary_latencies", "true") in arguments.metrics_config
+    counters = ("counter_latencies", "false") not in arguments.metrics_config
+    config = MetricsConfig(counters, machine=arguments.allow_cpu_metrics)
+    for name, value in arguments.metrics_config:
+        if name == "summary_quantiles":
+            found = parse_quantiles(value)
+            config = MetricsConfig(counters, found or config.quantiles, config.machine)
+        elif name not in _METRICS:
+            _log.warning("--metrics-config=%s has no effect here", name)
+        elif value not in ("true", "false"):
+            _log.warning("--metrics-config=%s=%s has no effect: true or false", name, value)
+    return summaries, config
+
+
+def restricted_apis(
+    given: Iterable[tuple[tuple[str, ...], str, str]], flag: str, what: str
+) -> dict[str, tuple[str, str]]:
+    """Return header and value by category.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A category is restricted twice.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for names, header, value in given:
+        for name in names:
+            if name in found:
+                raise InvalidArgumentError(
+                    f"Bad option: \"--{flag}\".\nrestricted {what} '{name}' can not be specified in "
+                    "multiple config groups"
+                )
+            found[name] = (header, value)
+    return found
+
+
+def check_ports(*ports: tuple[str, str, int | None]) -> None:
+    """Refuse two services at one address and port; 0 is any that is free.
+
+    Parameters
+    ----------
+    *ports : tuple of str, str, int or None
+        Triton's name of the service, where it listens, and None for one that does not.
+    """
+    for number, (name, address, port) in enumerate(ports):
+        for other, there, taken in ports[number + 1 :]:
+            if port and (address, port) == (there, taken):
+                raise InvalidArgumentError(
+                    f"The server cannot listen to {name} requests and {other} requests at the same "
+                    f"address and port {address}:{port}"
+                )

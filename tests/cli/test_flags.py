@@ -1,0 +1,283 @@
+"""tritonserver's flags: what is refused with which words, and what several of them say together."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nbtriton.cli import main
+from nbtriton.errors import InvalidArgumentError, UnavailableError
+from nbtriton.frontends.flag_settings import (
+    backend_config,
+    cache_bytes,
+    check_ports,
+    metrics_settings,
+    restricted_apis,
+    trace_settings,
+)
+from nbtriton.frontends.flags import FLAGS, parse_flags
+
+RESTRICTED_TWICE = (
+    "--http-restricted-api=inference,health:k=v", "--http-restricted-api=health:a=b",
+)  # fmt: skip
+# Flags, and the last line of what tritonserver says before it ends with status 1.
+REFUSED = [
+    (["stray"], "Unexpected argument: stray"),
+    (["--allow-http=perhaps"], "invalid value for bool option: perhaps"),
+    (["--allow-http=yes"], "invalid value for bool option: yes"),
+    (["--http-port=x"], "Invalid option value. Got x"),
+    (["--http-port=99999999999"], "Provided option value is out of bound. Got 99999999999"),
+    (["--model-control-mode=sometimes"], "invalid argument for --model-control-mode"),
+    (["--log-format=iso8601"], "invalid argument for --log-format"),
+    (["--rate-limit=on"], "invalid argument for --rate-limit"),
+    (["--rate-limit-resource=R:x"], "Invalid option value. Got x"),
+    (["--grpc-infer-response-compression-level=x"],
+     "invalid argument for --grpc_infer_response_compression_level"),
+    (["--load-model=x"],
+     "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."),
+    (["--cache-config=local,size=1048576", "--response-cache-byte-size=1048576"],
+     ("Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please "
+     "provide one or the other.")),
+    (["--cache-config=local"],
+     "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got local"),
+    (["--cache-config=local,size"],
+     "--cache-config option format is '<cache name>,<setting>=<value>'. Got local,size"),
+    (["--http-restricted-api=infer:k=v"], "unknown restricted api 'infer'"),
+    (["--http-restricted-api=inference:k"],
+     "--http-restricted-api option format is '<config name>:<setting>=<value>'. Got inference:k"),
+    (list(RESTRICTED_TWICE),
+     "restricted api 'health' can not be specified in multiple config groups"),
+    (["--grpc-restricted-protocol=foo:k=v"], "unknown restricted protocol 'foo'"),
+    (["--grpc-restricted-protocol=trace:k=v", "--grpc-restricted-protocol=trace:k=v"],
+     "restricted protocol 'trace' can not be specified in multiple config groups"),
+    (["--metrics-config=a,foo=bar"],
+     "--metrics-config option format is <setting>=<value>. Got a,foo=bar"),
+    (["--metrics-interval-ms=abc"], "Invalid option value. Got abc"),
+    (["--trace-config=level=foo"], "invalid value for trace level option: foo"),
+    (["--trace-config=rate=x"], "Invalid option value. Got x"),
+    (["--trace-config=level"],
+     "--trace-config option format is '<trace mode>,<setting>=<value>'. Got level"),
+    (["--backend-config=python,a"],
+     "--backend-config option format is '<backend name>,<setting>=<value>'. Got python,a"),
+    (["--backend-config=,a=b"],
+     ("No backend specified. --backend-config option format is <backend name>,<setting>=<value> or "
+     "<setting>=<value>. Got ,a=b")),
+    (["--host-policy=a"],
+     "--host-policy option format is '<policy name>,<setting>=<value>'. Got a"),
+    (["--cuda-memory-pool-byte-size=1"],
+     ("Cannot parse pair option due to incorrect number of inputs.--<pair option> argument requires "
+     "format <first>:<second>. Found: 1")),
+    (["--min-supported-compute-capability=x"], "Invalid option value. Got x"),
+]  # fmt: skip
+
+
+def _last_line(text: str) -> str:
+    return [line for line in text.splitlines() if line.strip()][-1]
+
+
+@pytest.mark.parametrize(("flags", "line"), REFUSED)
+def test_flags_that_are_refused(
+    flags: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", f"--model-repository={tmp_path}", *flags]) == 1
+    told = capsys.readouterr().err.partition("\n  hint: ")[0]
+    assert _last_line(told).removeprefix("nbtriton: ") == line
+
+
+@pytest.mark.reference
+@pytest.mark.slow
+@pytest.mark.parametrize(("flags", "line"), REFUSED)
+def test_the_real_server_refuses_them_with_the_same_line(
+    flags: list[str], line: str, reference, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with (
+        pytest.raises(UnavailableError, match="ended with status 1"),
+        reference.server(tmp_path, *flags, log=log),
+    ):
+        pass
+    assert _last_line(log.read_text()).strip() == line
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--model-repositry=x"], "unrecognized option '--model-repositry'; did you mean '--model-repository'?"),
+        (["--grpc-prt", "1"], "unrecognized option '--grpc-prt'; did you mean '--grpc-port'?"),
+        (["--frobnicate"], "unrecognized option '--frobnicate'; see nbtriton serve --help"),
+        (["-x"], "invalid option -- 'x'"),
+        (["--http-port"], "option '--http-port' requires an argument"),
+        (["--disable-auto-complete-config=true"],
+         "option '--disable-auto-complete-config' doesn't allow an argument"),
+        (["--model-conf=x", "--trace-l=1"], ("option '--trace-l' is ambiguous; possibilities: "
+         "'--trace-level' '--trace-log-frequency'")),
+        (["--http-port=70000"], "70000 is no port"),
+        (["--http-port=12x"], "Invalid option value. Got 12x"),
+        (["--model-config-name="], "Error: empty argument"),
+        (["--model-load-gpu-limit=0:2"],
+         "expects limit fraction to be in range [0.0, 1.0], got 2.000000"),
+        (["--host-policy=a,b=c"], "Unsupported host policy setting 'b' is specified"),
+        (["--http-restricted-api=infer:k=v"], "did you mean 'inference'?"),
+    ],
+)  # fmt: skip
+def test_what_is_meant_is_said(flags: list[str], text: str) -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        parse_flags(flags)
+    assert text in f"{refused.value.message}; {refused.value.hint}"
+
+
+def test_help_ends_with_1_as_tritonservers_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--help"]) == 1
+    told = capsys.readouterr().out
+    assert set(re.findall(r"^  --([a-z0-9-]+)", told, re.MULTILINE)) == set(FLAGS)
+
+
+@pytest.mark.reference
+def test_every_flag_of_the_real_server_is_taken(reference, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with (
+        contextlib.suppress(UnavailableError),
+        reference.server(tmp_path, "--help", log=log),
+    ):
+        pass
+    theirs = set(re.findall(r"^  --([a-z0-9-]+)", log.read_text(), re.MULTILINE))
+    assert len(theirs) > 80
+    encryption = {name for name in theirs if re.search(r"ssl|cert|-key$", name)}
+    assert theirs - encryption - FLAGS.keys() == set()
+    assert {name for name, flag in FLAGS.items() if flag.ours} == FLAGS.keys() - theirs
+
+
+def test_values_in_any_case_and_unique_beginnings_of_names() -> None:
+    found = parse_flags(
+        ["--model-control=EXPLICIT", "--rate-limit", "Execution_Count", "--allow-http=ON",
+         "--grpc-infer-response-compression-level=HIGH", "--log-verbose=TRUE", "--exit-timeout-secs",
+         "-1", "--trace-level=Tensors"],
+    )  # fmt: skip
+    assert found.model_control_mode == "explicit"
+    assert found.rate_limit == "execution_count"
+    assert found.allow_http is True
+    assert found.grpc_infer_response_compression_level == "high"
+    assert found.log_verbose == 1
+    assert found.exit_timeout_secs == -1
+    assert found.trace_level == [frozenset({"TENSORS"})]
+    assert "grpc-port" not in found.given
+
+
+def test_the_last_of_two_counts_where_there_is_one() -> None:
+    assert parse_flags(["--id=a", "--id=b"]).id == "b"
+    assert parse_flags(["--load-model=a", "--load-model=b"]).load_model == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "size"),
+    [
+        ([], None),
+        (["--cache-config=local,size=5"], 5),
+        (["--cache-config=local,size=5", "--cache-config=local,other=1"], 5),
+        (["--response-cache-byte-size=7"], 7),
+    ],
+)
+def test_the_size_of_the_cache(flags: list[str], size: int | None) -> None:
+    assert cache_bytes(parse_flags(flags)) == size
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--cache-config=local,sze=5"],
+         "Failed to initialize LocalCache: config didn't contain a valid 'size' field."),
+        (["--cache-config=local,size=much"], "'much' is not a number of bytes above 0"),
+        (["--response-cache-byte-size=-5"], "'-5' is not a number of bytes above 0"),
+        (["--response-cache-byte-size=0"], "'0' is not a number of bytes above 0"),
+        (["--cache-config=redis,host=x"], "unable to find 'libtritoncache_redis.so' for cache"),
+    ],
+)  # fmt: skip
+def test_no_cache_can_be_made_of_these(flags: list[str], text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=re.escape(text)):
+        cache_bytes(parse_flags(flags))
+
+
+def test_settings_of_backends() -> None:
+    flags = ["--backend-config=a,x=1", "--backend-config=y=2", "--backend-config=a,z=b=c"]
+    assert backend_config(parse_flags(flags)) == {"a": {"x": "1", "z": "b=c"}, "": {"y": "2"}}
+
+
+def test_restricted_apis() -> None:
+    flags = ["--http-restricted-api=health,trace:k=a=b", "--http-restricted-api=logging:x=y"]
+    given = parse_flags(flags).http_restricted_api
+    assert restricted_apis(given, "http-restricted-api", "api") == {
+        "health": ("k", "a=b"),
+        "trace": ("k", "a=b"),
+        "logging": ("x", "y"),
+    }
+
+
+def test_settings_of_traces() -> None:
+    flags = [
+        "--trace-config=triton,file=/tmp/t", "--trace-config=level=TIMESTAMPS",
+        "--trace-config=level=TENSORS", "--trace-rate=3", "--trace-config=rate=2",
+        "--trace-config=count=-1", "--trace-config=triton,log-frequency=4",
+    ]  # fmt: skip
+    file, values = trace_settings(parse_flags(flags))
+    assert file == "/tmp/t"
+    assert values.level == {"TIMESTAMPS", "TENSORS"}
+    assert (values.rate, values.count, values.log_frequency) == (2, -1, 4)
+    _, off = trace_settings(parse_flags([*flags, "--trace-level=off"]))
+    assert off.level == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("flags", "summaries", "counters", "quantiles", "told"),
+    [
+        ([], False, True, (0.5, 0.9, 0.95, 0.99, 0.999), ""),
+        (["summary_latencies=true", "counter_latencies=false"], True, False, None, ""),
+        (["summary_latencies=TRUE"], False, True, None, "summary_latencies=TRUE has no effect"),
+        (["histogram_latencies=true"], False, True, None, "histogram_latencies has no effect"),
+        (["foo=bar"], False, True, None, "foo has no effect"),
+        (["summary_quantiles=0.5:0.05, 0.75 :0.1:3"], False, True, (0.5, 0.75), ""),
+        (["summary_quantiles=x:y,0.25"], False, True, None, "Invalid option: [0.25]. No ':'"),
+        (["summary_quantiles=2:0.1,0.5:x"], False, True, (2.0,), "Invalid option: [0.5:x]"),
+        (["summary_quantiles=0.5:0", "summary_quantiles=0.9:0"], False, True, (0.9,), ""),
+    ],
+)  # fmt: skip
+def test_settings_of_metrics_are_read_as_triton_reads_them(
+    flags: list[str],
+    summaries: bool,
+    counters: bool,
+    quantiles: tuple[float, ...] | None,
+    told: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "nbtriton"):
+        kept, config = metrics_settings(parse_flags([f"--metrics-config={f}" for f in flags]))
+    assert (kept, config.counter_latencies) == (summaries, counters)
+    assert config.quantiles == (quantiles or (0.5, 0.9, 0.95, 0.99, 0.999))
+    assert told in caplog.text
+    assert bool(told) == bool(caplog.text)
+
+
+def test_two_services_need_two_ports() -> None:
+    text = "cannot listen to HTTP requests and metrics requests at the same address and port a:1"
+    with pytest.raises(InvalidArgumentError, match=text):
+        check_ports(("HTTP", "a", 1), ("GRPC", "a", 2), ("metrics", "a", 1))
+    check_ports(("HTTP", "a", 0), ("GRPC", "a", 0), ("metrics", "b", None))
+
+
+def test_flags_without_effect_are_told_in_the_log(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "nbtriton", "serve", f"--model-repository={tmp_path}",
+         "--host-policy=a,numa-node=0", "--model-control-mode=explicit", "--load-model=nope",
+         "--allow-sagemaker=true", "--log-info=false", "--http-port=0", "--allow-metrics=0",
+         "--allow-grpc=0"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "--host-policy has no effect here: the system places the threads" in done.stderr
+    assert "--allow-sagemaker has no effect here" in done.stderr
+    assert "Traceback" not in done.stderr
