@@ -96,6 +96,9 @@ class Future:
     def ask_to_end(self):
         self.cancelled = True
 
+    def wait_for(self, wait):
+        return wait(20)
+
 
 class Server:
     """A `ServerHandle` whose models are functions from inputs to a dict, or to a list of dicts."""

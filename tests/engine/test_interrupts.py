@@ -3,6 +3,7 @@
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -264,7 +265,6 @@ def test_an_interrupt_behind_the_shield_is_raised_on_the_way_out():
     assert reached == ["inner", "outer"]
     with shield:
         pass  # it came once
-    shield.remove()
 
 
 def test_interrupts_that_pile_up_are_one():
@@ -273,25 +273,79 @@ def test_interrupts_that_pile_up_are_one():
             signal.raise_signal(signal.SIGINT)
     with shield:
         pass
-    shield.remove()
 
 
 def test_the_handler_that_was_there_is_asked_and_comes_back():
     asked = []
-    signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
-    with shield:
-        signal.raise_signal(signal.SIGINT)
-        assert asked == []
-    assert asked == [signal.SIGINT]
-    # A new one, as ipykernel sets for every cell: it is the one that counts from now on.
-    signal.signal(signal.SIGINT, lambda number, frame: asked.append(-number))
-    with shield:
-        signal.raise_signal(signal.SIGINT)
-    assert asked == [signal.SIGINT, -signal.SIGINT]
-    shield.remove()
-    signal.raise_signal(signal.SIGINT)
-    assert asked[2:] == [-signal.SIGINT]
+    # A new one each time, as ipykernel sets for every cell.
+    for sign in (1, -1):
+
+        def handler(number, frame, sign=sign):
+            asked.append(sign * number)
+
+        signal.signal(signal.SIGINT, handler)
+        del asked[:]
+        with shield:
+            signal.raise_signal(signal.SIGINT)
+            assert asked == []
+        assert asked == [sign * signal.SIGINT]
+        assert signal.getsignal(signal.SIGINT) is handler
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_a_handler_that_model_code_sets_stays(server: Server):
+    asked = []
+
+    def handler(number, frame):
+        asked.append(number)
+
+    def outer(IN):
+        signal.signal(signal.SIGINT, handler)
+        server.infer("inner", {"IN": IN})
+        assert signal.getsignal(signal.SIGINT) is handler
+        return {"OUT": IN}
+
+    def inner(IN):
+        signal.raise_signal(signal.SIGINT)
+        return {"OUT": IN}
+
+    server.load(echo(), outer, name="outer")
+    server.load(echo(), inner, name="inner")
+    server.infer("outer", {"IN": ones()})
+    assert asked == [signal.SIGINT]
+    assert signal.signal(signal.SIGINT, signal.default_int_handler) is handler
+
+
+def test_ctrl_c_is_not_ours_between_two_calls(server: Server):
+    """asyncio, trio and uvicorn install their handlers only where they find Python's own."""
+    server.load(echo(), lambda IN: {"OUT": IN}, name="m")
+
+    async def found() -> object:
+        server.infer("m", {"IN": ones()})
+        return signal.getsignal(signal.SIGINT)
+
+    def use() -> None:
+        server.infer("m", {"IN": ones()})
+        server.submit("m", {"IN": ones()}).result(WAIT_S)
+        list(server.stream("m", {"IN": ones()}))
+
+    assert asyncio.run(found()) is not signal.default_int_handler
+    use()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(ZeroDivisionError), shield:
+        use()
+        _ = 1 / 0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    async def interrupted() -> None:
+        await server.infer_async("m", {"IN": ones()})
+        cancelled = asyncio.ensure_future(asyncio.Event().wait())
+        signal.raise_signal(signal.SIGINT)  # asyncio's handler cancels the main task
+        await cancelled
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(interrupted())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_an_ignored_interrupt_stays_ignored(server: Server):

@@ -9,7 +9,17 @@ import pytest
 
 from nbtriton.engine import Server
 from nbtriton.errors import ModelError, UnavailableError
-from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, ones, row
+from tests.engine.support import (
+    WAIT_S,
+    Gate,
+    echo,
+    ensemble_text,
+    fields,
+    gated,
+    ones,
+    row,
+    waited,
+)
 
 
 def calling(server: Server, name: str, *, into: str = "IN", out: str = "OUT"):
@@ -83,6 +93,174 @@ def test_a_circle_through_an_ensemble_is_told(server: Server):
     with pytest.raises(ModelError, match="deadlock"):
         server.infer("e", {"X": row(1)})
     assert server.infer("e", {"X": row(0)})["Y"][0, 0] == 0
+
+
+# -- what was refused is gone ------------------------------------------------------------------------
+
+
+def always(server: Server, name: str, how: str, runs: list[str]):
+    """A model that asks another one for every request that it gets."""
+    import triton_python_backend_utils as pb_utils
+
+    def request(tensor):
+        return pb_utils.InferenceRequest(
+            model_name=name, requested_output_names=["OUT"], inputs=[tensor]
+        )
+
+    def answer(response):
+        if response.has_error():
+            raise RuntimeError(response.error().message())
+        return pb_utils.InferenceResponse(response.output_tensors())
+
+    class Blocking:
+        def execute(self, requests):
+            runs.append(name)
+            tensor = pb_utils.get_input_tensor_by_name(requests[0], "IN")
+            if how == "exec":
+                return [answer(request(tensor).exec())]
+            if how == "decoupled":
+                return [answer(next(request(tensor).exec(decoupled=True)))]
+            inputs = {"IN": tensor.as_numpy()}
+            if how == "infer":
+                out = server.infer(name, inputs)
+            elif how == "submit":
+                out = server.submit(name, inputs).result()
+            else:
+                (out,) = server.stream(name, inputs)
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", out["OUT"])])]
+
+    class Awaiting:
+        async def execute(self, requests):
+            runs.append(name)
+            tensor = pb_utils.get_input_tensor_by_name(requests[0], "IN")
+            if how == "async_exec":
+                return [answer(await request(tensor).async_exec())]
+            return [answer(next(await request(tensor).async_exec(decoupled=True)))]
+
+    return Awaiting if how.startswith("async") else Blocking
+
+
+@pytest.mark.parametrize("scheduling", ["", "dynamic_batching {}"], ids=["default", "dynamic"])
+@pytest.mark.parametrize(
+    "how",
+    ["infer", "submit", "stream", "exec", "decoupled", "async_exec", "async_decoupled"],
+)
+def test_a_refused_call_never_runs(server: Server, how: str, scheduling: str):
+    """To itself, to a model that calls back, and through an ensemble."""
+    for circle in (["m"], ["a", "b"], ["x", "e"]):
+        runs: list[str] = []
+        code = [name for name in circle if name != "e"]
+        for name, callee in zip(circle, [*circle[1:], circle[0]], strict=True):
+            if name == "e":
+                server.load(
+                    ensemble_text(
+                        ("x", {"IN": "IN"}, {"OUT": "OUT"}),
+                        inputs={"IN": "FP32[4]"},
+                        outputs={"OUT": "FP32[4]"},
+                    ),
+                    name="e",
+                )
+            else:
+                server.load(echo(scheduling), always(server, callee, how, runs), name=name)
+        with pytest.raises(ModelError, match="deadlock"):
+            server.submit(circle[0], {"IN": ones()}).result(WAIT_S)
+        # Nothing of it is left: an unload waits for what is in the queues.
+        statistics = server.statistics()
+        for name in reversed(circle):
+            assert server.unload(name, timeout_s=WAIT_S)
+        assert len(runs) == len(code)
+        for name in code:
+            found = fields(statistics, name)
+            refused = name == code[0]
+            assert (found["success"], found["fail"]) == (0, 1 + refused)
+
+
+# -- callbacks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 2], ids=["alone", "batched"])
+def test_a_callback_that_waits_for_its_own_model_is_told(server: Server, rows: int, caplog):
+    gate = Gate()
+    server.load(echo("dynamic_batching {}"), gated(gate), name="m")
+    told: list[object] = []
+    done = threading.Event()
+
+    def call_again(future) -> None:
+        try:
+            server.infer("m", {"IN": ones()})
+        except UnavailableError as error:
+            told.append(error)
+        done.set()
+
+    blocked = server.submit("m", {"IN": ones()})
+    gate.wait_entered()
+    futures = [server.submit("m", {"IN": ones()}) for _ in range(rows)]
+    futures[0].add_done_callback(call_again)
+    gate.open()
+    waited(done)
+    assert "a callback on the thread of 'm_0' calls model 'm'" in str(told[0])
+    assert "submit the request and give it a callback" in told[0].hint
+    for future in (blocked, *futures, server.submit("m", {"IN": ones()})):
+        assert future.result(WAIT_S)["OUT"].shape == (1, 4)
+
+
+def test_a_callback_may_wait_for_others_of_its_batch(server: Server):
+    """They are answered first; and so for what another model or instance has to do."""
+    gate = Gate()
+    server.load(echo("dynamic_batching {}"), gated(gate), name="m")
+    server.load(echo(), lambda IN: {"OUT": IN + 1}, name="other")
+    found: list[float] = []
+    done = threading.Event()
+
+    def wait(future) -> None:
+        try:
+            found.extend(float(one.result()["OUT"][0, 0]) for one in futures)
+            found.append(float(server.infer("other", {"IN": row(6)})["OUT"][0, 0]))
+            found.append(float(server.submit("other", {"IN": row(7)}).result()["OUT"][0, 0]))
+        finally:
+            done.set()
+
+    blocked = server.submit("m", {"IN": ones()})
+    gate.wait_entered()
+    futures = [server.submit("m", {"IN": row(n)}) for n in range(4)]
+    futures[0].add_done_callback(wait)
+    gate.open()
+    waited(done)
+    assert found == [0, 1, 2, 3, 7, 8]
+    blocked.result(WAIT_S)
+
+
+def test_a_callback_on_the_answering_thread_may_wait_for_its_own_model(server: Server):
+    """The instance computes the next batch meanwhile, and the ones after it."""
+    entered = threading.Event()
+    found: list[float] = []
+    done = threading.Event()
+
+    def model(IN):
+        threading.Event().wait(0.002)  # long enough for a thread of its own to answer
+        return {"OUT": IN}
+
+    def wait(future) -> None:
+        if not entered.is_set() and threading.current_thread().name.endswith("answers"):
+            entered.set()
+            found.append(float(server.infer("m", {"IN": row(5)})["OUT"][0, 0]))
+            done.set()
+
+    server.load(echo("dynamic_batching {}", max_batch_size=2), model, name="m")
+    futures: list = []
+    for _ in range(500):
+        futures = [server.submit("m", {"IN": ones()}) for _ in range(16)]
+        for future in futures:
+            future.add_done_callback(wait)
+        for future in futures:
+            future.result(WAIT_S)
+        if entered.is_set():
+            break
+    waited(done)
+    assert found == [5]
+
+
+# -- what is no circle -------------------------------------------------------------------------------
 
 
 def test_a_busy_model_is_waited_for(server: Server):

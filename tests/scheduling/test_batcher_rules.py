@@ -366,6 +366,28 @@ def test_X3_the_default_scheduler_runs_what_was_cancelled():
     assert sim.run().names == ["a", "b"]
 
 
+def test_a_formed_batch_gives_a_request_up_where_it_must():
+    """One that could never run is no longer part of it, whatever is left of the batch."""
+    batcher = Batcher(settings(2), 1)
+    tickets = [Ticket() for _ in range(5)]
+    for ticket in (Ticket(2), *tickets):
+        batcher.submit(0, ticket)
+    first, second, third, fourth, _ = tickets
+    assert first.where is Where.PAYLOAD
+    assert batcher.cancel(1, first) == []
+    for ticket in (first, third, fourth):
+        (drop,) = batcher.cancel(1, ticket, formed=True)
+        assert (drop.ticket, drop.reason) == (ticket, "cancelled")
+        assert batcher.cancel(1, ticket, formed=True) == []
+    assert batcher.waiting == 2
+    (run,) = batcher.finish(2, 0)
+    assert (run.tickets, run.size) == ((second,), 1)
+    (run,) = batcher.finish(3, 0)
+    assert (run.tickets, run.size) == ((tickets[4],), 1)
+    assert batcher.finish(4, 0) == []
+    assert batcher.waiting == 0
+
+
 def test_cancelling_what_holds_up_the_others_lets_them_go():
     """Without the first request those behind it are one batch of a preferred size."""
     sim = Simulator(settings(8, (4,), 100, ahead=False))

@@ -38,6 +38,8 @@ class Answerer:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # Held while it answers: taken by who hands over, given back by its thread.
         self._busy = threading.Lock()
+        # A callback waits on its thread, which has given `_busy` back.
+        self._aside = False
         self._worker: threading.Thread | None = None
         # What was handed over last: since the last execution; begun already.
         self._handed = False
@@ -64,6 +66,8 @@ class Answerer:
         """Tell whether to hand over, by how long the last execution took."""
         if took_ns < _LONG_NS:
             return False
+        if self._aside:
+            return False
         if self._rest:
             self._rest -= 1
             return False
@@ -84,11 +88,21 @@ class Answerer:
         self._begun = False
         self._inbox.put(answer)
 
+    def step_aside(self) -> None:
+        """Let the instance go on: a callback waits, perhaps for what it does next.
+
+        Called on the thread itself, once all of the batch is answered.
+        """
+        if not self._aside:
+            self._aside = True
+            self._busy.release()
+
     def stop(self) -> None:
-        """End the thread, after what it has."""
+        """End the thread, after what it has; one whose callback waits is not waited for."""
         if self._worker is not None:
             self._inbox.put(None)
-            self._worker.join()
+            if not self._aside:
+                self._worker.join()
 
     def _run(self) -> None:
         while (answer := self._inbox.get()) is not None:
@@ -99,4 +113,7 @@ class Answerer:
                 _log.exception("answering a batch ended abnormally")
             finally:
                 del answer  # its requests hold tensors and connections: not until the next batch
-                self._busy.release()
+                if self._aside:
+                    self._aside = False
+                else:
+                    self._busy.release()

@@ -115,6 +115,12 @@ class EnsembleRuntime(Runtime):
         for flight in found:
             flight.cancel()
 
+    def refuse(self, request: InferenceRequest, error: TritonError) -> None:
+        """Refuse the steps that are in flight."""
+        for step in self.blockers(request):
+            assert step.runtime is not None
+            step.runtime.refuse(step, error)
+
     def landed(self, flight: Flight) -> None:
         """Nothing of this flight runs any more."""
         crew = flight.crew

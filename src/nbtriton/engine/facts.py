@@ -14,6 +14,7 @@ __all__ = [
     "IDLE",
     "IDLE_IN_SEQUENCE",
     "OVER",
+    "REFUSE",
     "RETIRE",
     "SUBMIT",
     "SUBMIT_MANY",
@@ -31,3 +32,4 @@ WAKE: Final = 6
 UPDATE: Final = 7
 RETIRE: Final = 8
 ABANDON: Final = 9
+REFUSE: Final = 10

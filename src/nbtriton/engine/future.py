@@ -8,15 +8,15 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.backends.executing import EXECUTING
 from nbtriton.engine.answering import owed_here
-from nbtriton.engine.shield import MAIN_THREAD, shield, wait_in_slices
+from nbtriton.engine.shield import shield, wait_in_slices
 from nbtriton.engine.waits import waits
 from nbtriton.errors import CancelledError, TritonError
 
 if TYPE_CHECKING:
     import asyncio
 
+    from nbtriton.engine.instance import Instance
     from nbtriton.engine.request import InferenceRequest
     from nbtriton.engine.result import InferenceResult
 
@@ -153,31 +153,38 @@ class InferenceFuture:
         self._then.insert(1, lambda _: lock.release())
         if self._done:  # in between
             return
+        timeout = None if timeout_s is None else max(0.0, timeout_s)
+        if not self.wait_for(partial(lock.acquire, True), timeout):
+            raise TimeoutError(f"no answer within {timeout_s} s")
+
+    def wait_for(self, wait: Callable[[float], bool], timeout_s: float | None = None) -> bool:
+        """Wait for something that comes of this request; ``wait(seconds)`` is asked until True.
+
+        Whoever waits can be interrupted, and is told where it would wait for ever.
+        """
         owed = owed_here()
         if owed is not None:  # a callback waits: perhaps for what is to follow from it
-            owed.pay()
-        timeout = None if timeout_s is None else max(0.0, timeout_s)
-        on_main = get_ident() == MAIN_THREAD
+            owed.make_way()
         raised = shield.raised
+        on_main = get_ident() == raised.main
         depth = raised.depth
-        # A model that waits without a limit for another one may wait for itself.
+        # What waits without a limit on an instance's behalf may wait for itself.
         request = self._request
-        limited = timeout_s is not None
-        callers = () if limited or request is None else EXECUTING.get().callers
-        if callers and request is not None:
-            waits.begin(callers, request)
+        held: tuple[Instance, ...] = ()
+        if timeout_s is None and request is not None:
+            held = waits.blocked_here()
+            if held:
+                waits.begin(held, request)
         try:
             if on_main:  # waiting can be interrupted
                 raised.depth = 0
                 shield.flush()
-            answered = wait_in_slices(partial(lock.acquire, True), timeout)
+            return wait_in_slices(wait, timeout_s)
         finally:
             if on_main:
                 raised.depth = depth
-            if callers:
-                waits.end(callers)
-        if not answered:
-            raise TimeoutError(f"no answer within {timeout_s} s")
+            if held:
+                waits.end(held)
 
     def resolve(self, result: InferenceResult | None, error: TritonError | None) -> bool:
         """Set the answer; False if there was one already."""

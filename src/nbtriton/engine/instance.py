@@ -17,8 +17,9 @@ from nbtriton.engine.answering import owe, owed_here
 from nbtriton.engine.execution import Execution
 from nbtriton.engine.owed import Owed
 from nbtriton.engine.request import InferenceRequest
-from nbtriton.engine.shield import MAIN_THREAD, shield, wait_in_slices
+from nbtriton.engine.shield import shield, wait_in_slices
 from nbtriton.engine.snapshot import InstanceSnapshot
+from nbtriton.engine.waits import waits
 from nbtriton.engine.warmup import warm_up
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.scheduling import Run
@@ -33,7 +34,6 @@ _log = logging.getLogger("nbtriton.engine")
 # Final, as the compiled core looks any other name of a module that stays Python up at each use.
 _raised: Final = shield.raised
 _thread_id: Final = get_ident
-_MAIN_THREAD: Final = MAIN_THREAD
 
 
 class Instance:
@@ -57,6 +57,7 @@ class Instance:
         self._created = threading.Event()
         self._error: BaseException | None = None
         self.running: Sequence[InferenceRequest] = ()
+        self.busy = False  # runs a batch, or answers it on its own thread
         self.decoupled = owner.interface.decoupled
         self._home = 0  # its own thread
         self.thread = 0  # where it executes now, or did last
@@ -95,6 +96,11 @@ class Instance:
             self._worker.join(timeout_s)
         return not self._worker.is_alive()
 
+    @property
+    def executing(self) -> bool:
+        """True while the model's code runs."""
+        return self._batch_size > 0
+
     def snapshot(self) -> InstanceSnapshot:
         """Return what the instance is doing now."""
         return InstanceSnapshot(
@@ -116,6 +122,7 @@ class Instance:
         requests: list[InferenceRequest] = run.take()  # type: ignore[assignment]
         self._batch_size = run.size
         self.running = requests
+        self.busy = True
         # (One alone in a third of the time.)
         numbers = (
             (requests[0].number,)
@@ -166,7 +173,7 @@ class Instance:
             executing = Executing((*callers, self), executing.running)
         token = EXECUTING.set(executing)
         try:
-            if thread != _MAIN_THREAD:
+            if thread != _raised.main:
                 return self._model.execute(batch, execution)
             depth = _raised.depth
             try:
@@ -221,53 +228,71 @@ class Instance:
         self._executions += 1
         self._busy_ns += end - start
         self._batch_size = 0
-        self.running = ()
         answerer = self._answerer
         own = self.thread == self._home
         if own:
             answerer.catch_up()
             # What waits is complete: nothing that follows from these answers could be with it.
             if count > 1 and not self.decoupled and owner.has_next and answerer.helps(end - start):
-                owner.free(self._index, requests)
-                answerer.put(partial(self._answer_all, requests, responses, error, freed=True))
+                self._free(requests)
+                answerer.put(partial(self._answer_all, requests, responses, error, answerer))
                 return
         # On the direct path it is idle before it answers: what follows from the answer, such as the
         # next step of an ensemble, may want it. (Before a sequence goes on, its state has to be
         # kept; and a thread of its own is not idle while it answers.)
         early = not own and owner.sequences is None
         if early:
-            owner.free(self._index, requests)
-        self._answer_all(requests, responses, error, freed=early)
+            self._free(requests)
+            self._answer_all(requests, responses, error, None)
+        else:
+            self._answer_all(requests, responses, error, self)
+
+    def _free(self, requests: Sequence[InferenceRequest]) -> int:
+        """Have a new batch; return how many of the requests are to be seen once more."""
+        self.running = ()
+        self.busy = False
+        return self._owner.free(self._index, requests)
 
     def _answer_all(
         self,
         requests: list[InferenceRequest],
         responses: Sequence[Response | None] | None,
         error: TritonError | None,
-        *,
-        freed: bool,
+        by: Instance | Answerer | None,
     ) -> None:
-        """Answer a batch; free the instance then unless it is free already."""
+        """Answer a batch.
+
+        Parameters
+        ----------
+        by : Instance, Answerer or None
+            Whose work it is: the instance is freed behind its own; an answerer can step aside.
+        """
         owner = self._owner
         count = len(requests)
         again = 0
         outer = owed_here()
         # A single answer has nothing to be gathered with.
-        owed = Owed() if count > 1 else None
+        owed = None
+        if count > 1:
+            owed = Owed(by.step_aside if isinstance(by, Answerer) else None)
         if owed is not outer:
             owe(owed)
         try:
             if error is not None:
-                for request in requests:
-                    request.fail(error)
+                if owed is not None:
+                    owed.rest = partial(_fail, requests, error)
+                _fail(requests, error)
             elif responses is not None:
-                self._answer(requests if owner.sequences is None else requests.copy(), responses)
+                left = requests if owner.sequences is None else requests.copy()
+                if owed is not None:
+                    owed.rest = partial(self._answer_rest, left, responses)
+                self._answer(left, responses)
             # None: a decoupled model, which sends on its own, perhaps for long.
         finally:
             if owed is not outer:
                 owe(outer)
-            if not freed:
-                again = owner.free(self._index, requests)
+            if isinstance(by, Instance):
+                again = self._free(requests)
             if not self.decoupled:
                 owner.over(count - again)
             if owed is not None:
@@ -288,9 +313,18 @@ class Instance:
             if only is not None and requests[0].claim():
                 owner.deliver(requests[0], only, final=True)
             return
-        made = responses if isinstance(responses, list) else None
         requests.reverse()
-        for at in range(len(requests)):
+        self._answer_rest(requests, responses)
+
+    def _answer_rest(
+        self, requests: list[InferenceRequest], responses: Sequence[Response | None]
+    ) -> None:
+        """Answer those that are left, the last one first; a callback of one may call it again."""
+        owner = self._owner
+        made = responses if isinstance(responses, list) else None
+        count = len(responses)
+        while requests:
+            at = count - len(requests)
             request = requests.pop()
             response = responses[at]
             if made is not None:
@@ -322,6 +356,13 @@ class Instance:
                 _log.exception("finalize of %s raised", self.name)
 
     def _serve(self) -> None:
+        waits.threads[self._home] = self
+        try:
+            self._run_batches()
+        finally:
+            waits.threads.pop(self._home, None)
+
+    def _run_batches(self) -> None:
         while (run := self._inbox.get()) is not None:
             try:
                 self.execute(run)
@@ -329,3 +370,8 @@ class Instance:
                 # The requests are answered; the instance goes on.
                 _log.exception("an execution of %s ended abnormally", self.name)
             del run  # its requests hold tensors and connections: not until the next batch
+
+
+def _fail(requests: Sequence[InferenceRequest], error: TritonError) -> None:
+    for request in requests:
+        request.fail(error)

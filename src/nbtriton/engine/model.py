@@ -352,6 +352,12 @@ class ModelRuntime(Runtime):
         """The caller gave the request up."""
         self._post(facts.CANCEL, request)
 
+    def refuse(self, request: InferenceRequest, error: TritonError) -> None:
+        """Answer a request that could never run, and take it out of the queue."""
+        if request.claim():
+            self._post(facts.REFUSE, request)
+            self.deliver(request, Response(error=error), final=True)
+
     def free(self, instance: int, requests: Sequence[InferenceRequest]) -> int:
         """An instance is idle again; return how many of the requests it is to see once more."""
         again: Sequence[InferenceRequest] = ()
@@ -450,6 +456,8 @@ class ModelRuntime(Runtime):
             return batcher.finish(now_ns(), *fact)
         if verb == facts.CANCEL:
             return batcher.cancel(now_ns(), fact)
+        if verb == facts.REFUSE:
+            return batcher.cancel(now_ns(), fact, formed=True)
         if verb == facts.WAKE:
             self._woken_at = None
             return batcher.tick(now_ns())

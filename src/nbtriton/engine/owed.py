@@ -11,9 +11,12 @@ __all__ = ["Owed"]
 class Owed:
     """What a thread owes while it answers the requests of one execution."""
 
-    __slots__ = ("_calls", "_gathered")
+    __slots__ = ("_calls", "_gathered", "_step_aside", "rest")
 
-    def __init__(self) -> None:
+    def __init__(self, step_aside: Callable[[], object] | None = None) -> None:
+        # What gives the answers that are left, and what lets others go on without this thread.
+        self.rest: Callable[[], object] | None = None
+        self._step_aside = step_aside
         self._calls: list[Callable[[], object]] = []
         self._gathered: dict[Any, tuple[Callable[[Any, list[Any]], object], list[Any]]] = {}
 
@@ -32,8 +35,16 @@ class Owed:
             found = self._gathered[key] = (function, [])
         found[1].append(item)
 
+    def make_way(self) -> None:
+        """A callback is going to wait: nothing that it may wait for must wait for this thread."""
+        if self.rest is not None:
+            self.rest()
+        self.pay()
+        if self._step_aside is not None:
+            self._step_aside()
+
     def pay(self) -> None:
-        """Do what is owed so far: at the end, or before a callback waits for what may need it."""
+        """Do what is owed so far."""
         gathered, self._gathered = self._gathered, {}
         calls, self._calls = self._calls, []
         for key, (function, items) in gathered.items():

@@ -6,6 +6,8 @@ Python's took 1% of a step of an ensemble.
 
 from __future__ import annotations
 
+from threading import main_thread
+
 __all__ = ["Raised"]
 
 
@@ -14,6 +16,8 @@ class Raised:
 
     Attributes
     ----------
+    main : int
+        The main thread: the one that interrupts come up in.
     depth : int
         How often it is raised. It may be assigned directly: a plain store is the one thing that no
         interrupt can come between, which is what lifting the shield inside try/finally needs.
@@ -21,8 +25,9 @@ class Raised:
         True while an interrupt is kept.
     """
 
-    __slots__ = ("depth", "pending")
+    __slots__ = ("depth", "main", "pending")
 
     def __init__(self) -> None:
+        self.main: int = main_thread().ident or 0
         self.depth = 0
         self.pending = False

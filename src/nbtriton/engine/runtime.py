@@ -104,6 +104,10 @@ class Runtime(ABC):
     def cancel(self, request: InferenceRequest) -> None:
         """The caller gave the request up."""
 
+    @abstractmethod
+    def refuse(self, request: InferenceRequest, error: TritonError) -> None:
+        """Answer a request that could never run; it will not."""
+
     def respond(self, request: InferenceRequest, response: Response | None, *, final: bool) -> None:
         """Deliver one response of a request.
 

@@ -21,7 +21,7 @@ from nbtriton.engine.model import ModelRuntime
 from nbtriton.engine.request import BARE_FINAL, InferenceRequest, Submission
 from nbtriton.engine.result import InferenceResult
 from nbtriton.engine.runtime import Runtime
-from nbtriton.engine.shield import shield, wait_in_slices
+from nbtriton.engine.shield import shield
 from nbtriton.engine.stamps import stamp_ns
 from nbtriton.engine.tracing import Trace
 from nbtriton.engine.versions import Versions
@@ -466,7 +466,7 @@ class Server(Versions):
         final = False
         try:
             while not final:
-                wait_in_slices(take, None)
+                request.expect().wait_for(take)
                 response, final = taken.pop()
                 if response.error is not None:
                     raise response.error

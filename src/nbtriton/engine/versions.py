@@ -315,7 +315,6 @@ class Versions(Inspection, ABC):
         for runtime in runtimes:
             runtime.wait_retired(max(0.0, deadline - monotonic()))
         self._clock.stop()
-        shield.remove()
 
     def _check_open(self) -> None:
         if self._closed:

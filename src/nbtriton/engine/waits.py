@@ -1,8 +1,9 @@
 """Models that wait for each other for ever, found and told (business logic scripting, §13).
 
-A model that calls another one blocks its instance until the answer is there. If the callee's
-instances are all blocked likewise, by calls that end up behind the caller, nothing will ever move.
-The reference hangs; here the call that closed the circle is answered with an error.
+A model that calls another one blocks its instance until the answer is there, and so does a callback
+that waits on an instance's own thread. If the callee's instances are all blocked likewise, by calls
+that end up behind the caller, nothing will ever move. The reference hangs; here the request that
+could never run is refused.
 
 Being stuck is stable: a blocked instance moves only when its own call is answered. So the search
 needs no locks of the models it looks at, only that no wait began or ended meanwhile.
@@ -10,32 +11,52 @@ needs no locks of the models it looks at, only that no wait began or ended meanw
 
 from __future__ import annotations
 
+import os
 import threading
 from _thread import get_ident
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from nbtriton.backends.executing import EXECUTING
 from nbtriton.errors import UnavailableError
+from nbtriton.scheduling import Where
 
 if TYPE_CHECKING:
     from nbtriton.engine.instance import Instance
     from nbtriton.engine.request import InferenceRequest
 
+    # An instance, and the request on which it depends whether that ever moves again.
+    Wait = tuple[Instance, InferenceRequest]
+
 __all__ = ["waits"]
 
 
 class _Waits:
-    """Who waits for what now: instances blocked in a call, without a time limit."""
+    """Who waits for what now: instances blocked in a call, without a time limit.
+
+    Attributes
+    ----------
+    waiting : set of Instance
+        All of them: looked at after every decision of every model. One set for good, which the
+        compiled core looks at without asking for it by name.
+    threads : dict of int to Instance
+        The threads of instances by their ids. What waits on one holds its instance up, be it the
+        model's code or a callback that is told an answer.
+    """
 
     def __init__(self) -> None:
+        self.waiting: set[Instance] = set()
+        self.threads: dict[int, Instance] = {}
+        self._clear()
+
+    def _clear(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[Instance, InferenceRequest] = {}
         # What the coroutines of an instance have asked for, and whether they can do without.
         self._awaited: dict[Instance, dict[InferenceRequest, Callable[[], bool]]] = {}
         self._changes = 0
-        # All of them: looked at after every decision of every model. One set for good, which the
-        # compiled core looks at without asking for it by name.
-        self.waiting: set[Instance] = set()
+        self.waiting.clear()
+        self.threads.clear()
 
     def begin_await(
         self, instance: Instance, request: InferenceRequest, idle: Callable[[], bool]
@@ -59,13 +80,22 @@ class _Waits:
                 self._awaited.pop(instance, None)
             self._change()
 
+    def blocked_here(self) -> tuple[Instance, ...]:
+        """Return the instances that a wait in this thread holds up, the outermost first."""
+        home = self.threads.get(get_ident())
+        callers = tuple(
+            # What a decoupled model does after execute returned blocks no instance.
+            caller
+            for caller in EXECUTING.get().callers
+            if not caller.decoupled or caller.thread == get_ident()
+        )
+        return callers if home is None or home in callers else (home, *callers)
+
     def begin(self, instances: tuple[Instance, ...], request: InferenceRequest) -> None:
-        """The instances on a thread's stack wait for this request from now on."""
+        """Instances wait for this request from now on."""
         with self._lock:
             for instance in instances:
-                # What a decoupled model does after execute returned blocks no instance.
-                if not instance.decoupled or instance.thread == get_ident():
-                    self._waiting[instance] = request
+                self._waiting[instance] = request
             self._change()
         self.check()
 
@@ -82,7 +112,7 @@ class _Waits:
         self.waiting.update(self._waiting, self._awaited)
 
     def check(self) -> None:
-        """Answer one call of every circle that has closed."""
+        """Refuse one request of every circle that has closed."""
         while True:
             with self._lock:
                 before = self._changes
@@ -92,15 +122,13 @@ class _Waits:
                     for request in asked
                 ]
                 calls += self._waiting.items()
+            stuck = None
             # The innermost caller of a thread is the last one that began to wait.
-            stuck = next(
-                (
-                    c
-                    for c in reversed(calls)
-                    if self._blocked(c[0], set()) and self._stuck(c[1], {c[0]})
-                ),
-                None,
-            )
+            for instance, request in reversed(calls):
+                if self._blocked(instance, set()):
+                    stuck = self._stuck(instance, request, {instance})
+                    if stuck is not None:
+                        break
             if stuck is None:
                 return
             with self._lock:
@@ -109,43 +137,75 @@ class _Waits:
             self._refuse(*stuck)
             return
 
-    def _stuck(self, request: InferenceRequest, seen: set[Instance]) -> bool:
+    def _stuck(
+        self, caller: Instance, request: InferenceRequest, seen: set[Instance]
+    ) -> Wait | None:
+        """Return the request in a queue that keeps this one from ever being answered, if one does.
+
+        With it who waits for it.
+        """
         if request.is_answered() or request.runtime is None:
-            return False
+            return None
         blockers = request.runtime.blockers(request)
         if isinstance(blockers, list):  # the steps of an ensemble: one that is stuck is enough
-            return any(self._stuck(step, seen) for step in blockers)
-        return bool(blockers) and all(self._blocked(instance, seen) for instance in blockers)
+            for step in blockers:
+                found = self._stuck(caller, step, seen)
+                if found is not None:
+                    return found
+            return None
+        deeper: Wait | None = None
+        for instance in blockers:
+            if instance in seen:
+                continue
+            deeper = self._blocked(instance, seen)
+            if deeper is None:
+                return None
+        if not blockers:
+            return None
+        if request.where is Where.RUNNING and deeper is not None:
+            return deeper
+        return caller, request
 
-    def _blocked(self, instance: Instance, seen: set[Instance]) -> bool:
-        if instance in seen:
-            return True
-        if not instance.running:
-            return False
+    def _blocked(self, instance: Instance, seen: set[Instance]) -> Wait | None:
+        """Return what keeps an instance from ever moving again, if it is blocked so."""
+        if not instance.busy:
+            return None
         call = self._waiting.get(instance)
         if call is not None:
             seen.add(instance)
-            return self._stuck(call, seen)
+            return self._stuck(instance, call, seen)
         with self._lock:
             asked = dict(self._awaited.get(instance, {}))
         if not asked or not all(idle() for idle in asked.values()):
-            return False
+            return None
         seen.add(instance)
-        return all(self._stuck(request, seen) for request in asked)
+        found = [self._stuck(instance, request, seen) for request in asked]
+        return None if None in found else found[-1]
 
-    @staticmethod
-    def _refuse(instance: Instance, request: InferenceRequest) -> None:
-        assert request.runtime is not None
-        target = request.runtime.name
-        request.fail(
-            UnavailableError(
-                f"deadlock: '{instance.name}' calls model '{target}' and would wait for ever, as "
-                f"every instance of '{target}' waits for a request behind it",
-                hint=f"give '{target}' one more instance than there can be nested calls "
-                "(instance_group count), or call it without waiting",
-            )
+    def _refuse(self, instance: Instance, request: InferenceRequest) -> None:
+        runtime = request.runtime
+        assert runtime is not None
+        target = runtime.name
+        in_code = instance.executing  # else it answers
+        who = f"'{instance.name}'" if in_code else f"a callback on the thread of '{instance.name}'"
+        way_out = (
+            f"give '{target}' one more instance than there can be nested calls (instance_group "
+            "count), or call it without waiting"
+            if in_code
+            else "a callback must not wait for what its own instance has to do: submit the request "
+            "and give it a callback, or wait in a thread of your own"
         )
-        request.runtime.cancel(request)
+        runtime.refuse(
+            request,
+            UnavailableError(
+                f"deadlock: {who} calls model '{target}' and would wait for ever, as every instance "
+                f"of '{target}' waits for a request behind it",
+                hint=way_out,
+            ),
+        )
 
 
 waits = _Waits()
+if hasattr(os, "register_at_fork"):  # not on Windows
+    # Instances are threads: none of them is in the child.
+    os.register_at_fork(after_in_child=waits._clear)  # noqa: SLF001 - our own

@@ -144,8 +144,13 @@ class Batcher:
             return []
         return self.tick(now)
 
-    def cancel(self, now: int, ticket: Ticket) -> list[Decision]:
-        """The caller gave up: a request that still waits is dropped, any other runs on (§17)."""
+    def cancel(self, now: int, ticket: Ticket, *, formed: bool = False) -> list[Decision]:
+        """The caller gave up: a request that still waits is dropped, any other runs on (§17).
+
+        With `formed` it also leaves a batch that is formed and waits for an instance.
+        """
+        if formed and ticket.where is Where.PAYLOAD:
+            return self._leave_payload(now, ticket)
         if ticket.where not in (Where.QUEUED, Where.DELAYED, Where.PENDING):
             return []
         if ticket.where is Where.PENDING:
@@ -450,6 +455,22 @@ class Batcher:
         for ticket in payload.tickets:
             ticket.where = Where.RUNNING
         return Run(self._idle.pop(), tuple(payload.tickets), payload.size, payload.reason)
+
+    def _leave_payload(self, now: int, ticket: Ticket) -> list[Decision]:
+        payload = next(one for one in self._ready if ticket in one.tickets)
+        payload.tickets.remove(ticket)
+        payload.size -= ticket.size
+        self._in_payloads -= 1
+        ticket.where = Where.GONE
+        if payload is self._open:  # what was accepted beside it is judged anew
+            self._restart_scan()
+        if not payload.tickets:
+            self._ready.remove(payload)
+            if payload is self._open:
+                self._open = None
+        out: list[Decision] = [Drop(ticket, "CANCELLED", "", "cancelled")]
+        self._expire(now, out)
+        return self._advance(now, out)
 
     def _merge(self, now: int, payload: _Payload) -> None:
         while payload.mergeable and self._ready:

@@ -192,10 +192,10 @@ class SequenceBatcher:
             self._idle.add(instance)
         return self._advance(now, out)
 
-    def cancel(self, now: int, ticket: Ticket) -> list[Decision]:
+    def cancel(self, now: int, ticket: Ticket, *, formed: bool = False) -> list[Decision]:
         """A cancelled request that waits takes those behind it along, and ends its sequence (X5).
 
-        Those before it still run, except in the backlog.
+        Those before it still run, except in the backlog. `formed` as for `Batcher.cancel`.
         """
         sequence = self._owner.get(ticket)
         if sequence is None:
@@ -205,7 +205,8 @@ class SequenceBatcher:
             if ticket.where is not Where.RUNNING:  # oldest: it is with the instance's batcher
                 assert sequence.place is not None
                 instance = sequence.place[1]
-                out = self._translate(instance, self._batchers[instance].cancel(now, ticket))
+                inner = self._batchers[instance].cancel(now, ticket, formed=formed)
+                out = self._translate(instance, inner)
             if not out:
                 if self._settings.iterative:
                     self._given_up.add(ticket)

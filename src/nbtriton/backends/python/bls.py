@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.base import Response, ServerHandle
@@ -75,7 +75,7 @@ class ResponseIterator:
                 raise StopIteration
             self._position += 1
             return self._responses[self._position - 1]
-        item = self._queue.get()
+        item = self._next()
         if item is not None:
             self._responses.append(item[0])
         if item is None or item[1]:
@@ -84,6 +84,22 @@ class ResponseIterator:
         if item is None:
             raise StopIteration
         return item[0]
+
+    def _next(self) -> tuple[InferenceResponse, bool] | None:
+        if self._future is None:  # it was refused: what there is, is there
+            return self._queue.get()
+        taken: list[tuple[InferenceResponse, bool] | None] = []
+
+        def take(timeout_s: float) -> bool:
+            try:
+                taken.append(self._queue.get(timeout=timeout_s))
+            except Empty:
+                return False
+            return True
+
+        if not take(0):
+            self._future.wait_for(take)
+        return taken[0]
 
     def cancel(self) -> None:
         """Tell the target that no more is wanted; the iterator still ends by itself.
