@@ -6,6 +6,7 @@ A9: batch over the maximum, E13: an ensemble's error prefix, ...).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -207,6 +208,26 @@ ORDERED = batcher(
 BOUNDED = batcher("b_bounded", "dynamic_batching { default_queue_policy { max_queue_size: 2 } }", 1)
 PRIORITIES = batcher(
     "b_priorities", "dynamic_batching { priority_levels: 3 default_priority_level: 2 }", 2
+)
+LEVELS = batcher(
+    "b_levels",
+    "dynamic_batching { preferred_batch_size: [4] max_queue_delay_microseconds: 800000 "
+    "priority_levels: 2 default_priority_level: 2 }",
+)
+LEVELS_STEP = ensemble(
+    "levels_step", ("IN FP32 [1]",), ("SEEN STRING [1]", "INPUTS STRING [1]"),
+    "b_levels: IN=IN -> SEEN=SEEN,INPUTS=INPUTS",
+)  # fmt: skip
+DELAYED = batcher(
+    "b_delayed",
+    "dynamic_batching { default_queue_policy { timeout_action: DELAY "
+    "default_timeout_microseconds: 200000 allow_timeout_override: true } }",
+    2,
+)
+HASTY = batcher(
+    "b_hasty",
+    "dynamic_batching { default_queue_policy { default_timeout_microseconds: 1000000 "
+    "allow_timeout_override: true } }",
 )
 
 DOUBLE_A = python("double_a", sources.DOUBLE, ("IN FP32 [2]",), ("OUT FP32 [2]",))
@@ -425,6 +446,12 @@ BATCHING = [
     Scenario("Q2 priorities", (PRIORITIES,), (
         GATE, sized(1, priority=3), sized(1, priority=1), sized(1), sized(1, priority=1), sized(1, priority=9),
     ), batches=True),
+    Scenario("Q6 a timeout of microseconds, idle", (HASTY,), (
+        *(sized(1, timeout_us=timeout) for timeout in (1, 3, 500_000)),
+    ), one_by_one=True),
+    Scenario("Q8 the expired in order of arrival", (DELAYED,), (
+        GATE, *(sized(1, timeout_us=timeout) for timeout in (0, 100_000, 1, 0, 500_000, 150_000)),
+    ), batches=True, hold_s=0.7),
 ]  # fmt: skip
 
 # --- ensembles ---------------------------------------------------------------------------------
@@ -444,6 +471,10 @@ ENSEMBLES = [
         Send({"X": f32(2)}, request_id="e", correlation_id=5, sequence_start=True, timeout_us=9_000_000,
              priority=1, parameters={"k": "v"}),
     )),
+    Scenario("E5 priority", (LEVELS, LEVELS_STEP), (
+        replace(GATE, model="b_levels", priority=1),
+        sized(2, priority=2), sized(2, priority=1), sized(2, priority=2),
+    ), batches=True, waits_on="b_levels"),
     Scenario("E13 a step's error", (ANSWERING, FAILING, ERRING), (Send({"X": f32(1, 1, start=13)}),)),
     Scenario("E13 the second step's error", (ANSWERING, FAILING, ERRING), (Send({"X": f32(1, 1, start=1)}),)),
     Scenario("E13 nested", (ANSWERING, FAILING, ERRING, NESTED), (Send({"X": f32(1, 1, start=13)}),)),

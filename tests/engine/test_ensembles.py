@@ -230,6 +230,27 @@ def test_E5_steps_carry_what_the_request_carried(server: Server):
     }
 
 
+def test_E5_the_priority_of_a_request_is_that_of_its_steps(server: Server, gate: Gate):
+    """The step's model has priority levels, the ensembles around it have none."""
+    config = (
+        "dynamic_batching { preferred_batch_size: 4 priority_levels: 3 default_priority_level: 3 }"
+    )
+    server.load(echo(config), gated(gate), name="part")
+    server.load(chain("part"), name="inner")
+    server.load(chain("inner"), name="outer")
+    futures = [server.submit("part", {"IN": ones()}, request_id="busy")]
+    gate.wait_entered()
+    futures += [
+        server.submit("outer", {"X": ones()}, request_id=name, priority=priority)
+        for name, priority in (("d", 0), ("c", 2), ("a", 1), ("e", 2**63), ("b", 1))
+    ]
+    gate.open()
+    for future in futures:
+        future.result(WAIT_S)
+    # No priority, or one that the step's model does not have, is its default.
+    assert gate.batches[1:] == [["a", "b", "c", "d"], ["e"]]
+
+
 def test_E7_every_response_carries_the_sequence_parameters(server: Server):
     server.load(echo(), plus(1), name="inc")
     server.load(chain("inc"), name="e")

@@ -193,6 +193,38 @@ def test_OL1_the_oldest_strategy_batches_sequences(server: Server):
     assert all(each["READY"] for rows in seen for each in rows)
 
 
+def test_OL8_the_order_of_responses_is_that_of_an_instance(server: Server):
+    """An instance that is slow holds up the sequences that live there, no others."""
+    slow = Gate()
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            import triton_python_backend_utils as pb_utils
+
+            if any(request.correlation_id() == 1 for request in requests):
+                slow.stand([])
+            return [
+                pb_utils.InferenceResponse([pb_utils.Tensor("OUT", r.inputs()[0].as_numpy())])
+                for r in requests
+            ]
+
+    config = sequences(
+        "oldest { max_candidate_sequences: 2 preserve_ordering: true }",
+        more="instance_group { count: 2 kind: KIND_CPU }",
+        controls=False,
+    )
+    server.load(config, TritonPythonModel, name="m")
+    behind = ask(server, 1, 1, start=True)
+    slow.wait_entered()
+    # Slots in turn: sequence 2 is with the other instance, 3 waits behind 1.
+    beside, waits = ask(server, 2, 2, start=True), ask(server, 3, 3, start=True)
+    assert first(beside) == 2
+    assert not behind.done()
+    assert not waits.done()
+    slow.open()
+    assert (first(behind), first(waits)) == (1, 3)
+
+
 def test_I2_states_follow_their_sequence(server: Server):
     server.load(
         """

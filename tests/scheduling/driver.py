@@ -108,7 +108,7 @@ class Pair:
         self.added += 1
         self.instances.add(number)
         self._compare(
-            self.batcher.add_instance(self.now, number), self.oracle.add_instance(self.now)
+            self.batcher.add_instance(self.now, number), self.oracle.add_instance(self.now, number)
         )
 
     def remove_instance(self, number: int) -> None:
@@ -190,7 +190,7 @@ class Pair:
                 if ticket.deadline_ns >= 0:  # DELAY moves behind; all others keep their order
                     assert number > self.last_started.get(ticket.priority, -1), "reordered"
                     self.last_started[ticket.priority] = number
-            seen.append(("run", *numbers))
+            seen.append(("run", decision.instance, *numbers))
         assert seen == expected
         assert self.batcher.waiting == len(self.waiting) == self.oracle.waiting
         wake = self.batcher.wake_at()
@@ -233,6 +233,7 @@ def random_settings(random: Random) -> BatcherSettings:
         level_policies={
             level: random_policy(random) for level in range(levels + 1) if random.random() < 0.5
         },
+        hand_over_ns=random.choice((0, 5)),
     )
 
 

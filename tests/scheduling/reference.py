@@ -12,7 +12,7 @@ from nbtriton.scheduling import BatcherSettings, TimeoutAction
 
 FAILS = 13
 
-# ("run", request numbers), ("drop", request number, reason) or ("leave", instance)
+# ("run", instance, request numbers), ("drop", request number, reason) or ("leave", instance)
 Outcome = tuple
 
 
@@ -29,6 +29,7 @@ class Waiting:
     # Place in serving order: level, delayed after the others, then first come first served.
     place: tuple[int, bool, int]
     volume: int = 0
+    expired: bool = False
 
 
 @dataclass
@@ -61,7 +62,7 @@ class Reference:
         self.settings = settings
         self.limit = volume
         self.instances = instances
-        self.idle = instances
+        self.idle = list(range(instances))
         self.leaving: set[int] = set()
         self.queue: list[Waiting] = []
         self.payloads: list[Payload] = []
@@ -104,6 +105,10 @@ class Reference:
             effective = policy.default_timeout_ns
             if policy.allow_timeout_override and 0 < timeout < effective:  # Q5
                 effective = timeout
+            at_once = 0 < effective <= self.settings.hand_over_ns  # Q6
+            if at_once and policy.timeout_action is TimeoutAction.REJECT:
+                out.append(("drop", number, "timeout"))
+                return
             self.order += 1
             self.queue.append(
                 Waiting(
@@ -112,9 +117,10 @@ class Reference:
                     key,
                     level,
                     now,
-                    now + effective if effective else None,
+                    now + effective if effective and not at_once else None,
                     (level, False, self.order),
                     volume,
+                    at_once,
                 )
             )
 
@@ -122,12 +128,12 @@ class Reference:
         if instance in self.leaving:
             self.leaving.remove(instance)
             return [("leave", instance), *self.tick(now)]
-        self.idle += 1
+        self.idle.append(instance)
         return self.tick(now)
 
-    def add_instance(self, now):
+    def add_instance(self, now, instance):
         self.instances += 1
-        self.idle += 1
+        self.idle.append(instance)
         return self.tick(now)
 
     def remove_instance(self, now, instance, busy):
@@ -135,7 +141,7 @@ class Reference:
         if busy:
             self.leaving.add(instance)
             return self.tick(now)
-        self.idle -= 1
+        self.idle.remove(instance)
         return [("leave", instance), *self.tick(now)]
 
     def tick(self, now):
@@ -183,10 +189,8 @@ class Reference:
             if self.policy(one.level).timeout_action is TimeoutAction.REJECT:  # Q7
                 self.queue.remove(one)
                 out.append(("drop", one.number, "timeout"))
-            else:  # Q8
-                self.order += 1
-                one.deadline = None
-                one.place = (one.level, True, self.order)
+            else:
+                one.deadline, one.expired = None, True
 
     def advance(self, now, out):
         while True:
@@ -214,7 +218,12 @@ class Reference:
         size = best = best_count = 0
         accepted = []
         closed = send_now = False
-        for one in sorted(self.queue, key=lambda one: one.place):  # D1
+        while rest := [one for one in self.queue if one not in accepted]:
+            one = min(rest, key=lambda one: one.place)  # D1
+            if one.expired:  # Q8: it goes behind when a scan meets it
+                self.order += 1
+                one.expired, one.place = False, (one.level, True, self.order)
+                continue
             if held + size == 0:  # D2
                 payload.key = one.key
             else:  # D3
@@ -290,5 +299,4 @@ class Reference:
                 break
             self.payloads.pop(0)
             payload.requests += other.requests
-        self.idle -= 1
-        return ("run", *(one.number for one in payload.requests))
+        return ("run", self.idle.pop(0), *(one.number for one in payload.requests))

@@ -34,6 +34,14 @@ def test_L16_an_idle_instance_leaves_at_once_and_a_busy_one_with_its_batch():
     assert sim.left == [(6, 2, "removed"), (20, 0, "removed")]
 
 
+@pytest.mark.parametrize("config", [BatcherSettings(8), settings(8), settings(8, ahead=False)])
+def test_S4_of_several_idle_instances_the_one_that_is_idle_longest_runs(config):
+    sim = Simulator(config, instances=3, service_ms=1)
+    for at in range(6):
+        sim.arrive(10 * at)
+    assert [each.instance for each in sim.run().executed] == [0, 1, 2, 0, 1, 2]
+
+
 def test_L16_an_instance_that_leaves_takes_nothing_more():
     sim = Simulator(settings(1), instances=2, service_ms=10)
     sim.occupy(20, 20)

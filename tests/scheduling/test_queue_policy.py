@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nbtriton.scheduling import Batcher, QueuePolicy, Ticket, Where
@@ -134,6 +136,45 @@ def test_Q6_no_timeout_once_in_a_batch():
     assert sim.drops == []
 
 
+HAND_OVER = 20_000
+
+
+def hasty(*policy, **settings_of):
+    return replace(
+        settings(8, policy=reject(*policy, override=True), **settings_of), hand_over_ns=HAND_OVER
+    )
+
+
+@pytest.mark.parametrize(("timeout_us", "runs"), [(1, False), (20, False), (21, True), (0, True)])
+def test_Q6_a_timeout_within_the_hand_over_is_over_though_an_instance_is_idle(timeout_us, runs):
+    batcher = Batcher(hasty(10), 1)
+    ticket = Ticket(timeout_ns=timeout_us * 1000)
+    (decision,) = batcher.submit(0, ticket)
+    assert decision.reason == ("no_delay" if runs else "timeout")
+    assert batcher.waiting == 0
+    assert ticket.where is (Where.RUNNING if runs else Where.GONE)
+
+
+def test_Q6_the_policy_of_the_level_says_whether_it_is_over():
+    config = settings(8, levels=2, policies={1: reject(10, override=True)})
+    batcher = Batcher(replace(config, hand_over_ns=HAND_OVER), 1)
+    (run,) = batcher.submit(0, Ticket(priority=2, timeout_ns=1000))
+    assert run.reason == "no_delay"
+    batcher.finish(0, 0)
+    (drop,) = batcher.submit(0, Ticket(priority=1, timeout_ns=1000))
+    assert (drop.status, drop.message) == ("UNAVAILABLE", "Request timeout expired")
+
+
+def test_Q6_a_delayed_request_goes_behind_at_once():
+    config = settings(1, policy=delay(10, override=True))
+    batcher = Batcher(replace(config, hand_over_ns=HAND_OVER), 1)
+    batcher.submit(1, Ticket())
+    hasty_one, other = Ticket(timeout_ns=1000), Ticket()
+    batcher.submit(1, hasty_one)
+    batcher.submit(1, other)
+    assert [batcher.finish(1, 0)[0].tickets for _ in range(2)] == [(other,), (hasty_one,)]
+
+
 def test_Q7_reject_answers_unavailable():
     sim = Simulator(settings(8, policy=reject(10)))
     sim.occupy(100)
@@ -162,6 +203,28 @@ def test_Q8_the_expired_keep_their_order_and_expire_no_more():
     for at, name in enumerate("abc"):
         sim.arrive(at, name=name)
     assert sim.run().names == ["a", "b", "c"]
+
+
+def test_Q8_the_expired_keep_the_order_of_their_arrival_whatever_their_timeouts():
+    """Seen on the server: one behind another by the next look at the queue, not by the clock."""
+    sim = Simulator(settings(2, policy=delay(200, override=True)), service_ms=10)
+    sim.occupy(700)
+    for name, timeout_ms in zip("abcdef", (0, 100, 0.001, 0, 500, 150), strict=True):
+        sim.arrive(0, name=name, timeout_ns=int(timeout_ms * MS))
+    sim.arrive(650, name="g")
+    sim.arrive(650, name="h")
+    assert sim.run().names == ["gh", "ab", "cd", "ef"]
+
+
+def test_Q8_what_no_scan_has_met_keeps_its_place():
+    """The first batch is complete before the scan comes to the expired one."""
+    sim = Simulator(settings(1, policy=delay(50, override=True)), service_ms=10)
+    sim.occupy(20)
+    sim.arrive(0, name="a")
+    sim.arrive(0, name="b", timeout_ns=10 * MS)
+    sim.arrive(0, name="c")
+    # At 20 a scan takes a and looks no further than b, which goes behind; at 30 it takes c.
+    assert sim.run().names == ["a", "c", "b"]
 
 
 def test_Q8_the_expired_of_a_level_still_go_before_the_next_level():
@@ -261,9 +324,9 @@ class CountedQueue(PriorityQueue):
         super().__init__(*policies)
         self.looks = 0
 
-    def head(self):
+    def head(self, now):
         self.looks += 1
-        return super().head()
+        return super().head(now)
 
 
 @pytest.mark.parametrize("delay_ms", [0, 1])

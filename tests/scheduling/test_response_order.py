@@ -51,8 +51,22 @@ def test_D12_nothing_is_remembered_of_what_was_sent():
         order.accept(key)
     for key in reversed(range(100)):
         order.respond(key, key, final=True)
-    assert not order._line
+    assert not any(order._lines.values())
     assert not order._slots
+
+
+def test_D12_each_line_is_in_order_for_itself():
+    """Of the oldest strategy: an instance that is slow holds up no other."""
+    order = ResponseOrder()
+    order.accept(1, line=0)
+    order.accept(2, line=1)
+    order.accept(3, line=0)
+    order.accept(4, line=1)
+    assert order.respond(4, "d", final=True) == []
+    assert order.respond(2, "b", final=True) == ["b", "d"]
+    assert order.respond(3, "c", final=True) == []
+    order.forget(0)  # the instance goes; what it has answered goes on
+    assert order.respond(1, "a", final=True) == ["a", "c"]
 
 
 def test_D12_a_key_may_be_used_again_once_it_was_sent():

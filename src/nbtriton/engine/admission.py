@@ -40,6 +40,7 @@ _SHAPE_NOTE = (
     "in your input dims config, try setting max_batch_size to zero. See the model configuration "
     "docs for more info on max_batch_size."
 )
+_ANY_PRIORITY: Final = 2**64 - 1
 # Of one input, kept as known to be good; 1,000 lengths of text would be some 200 kB.
 _KNOWN_SHAPES: Final = 1000
 
@@ -118,6 +119,10 @@ class Interface:
         batcher = config.dynamic_batching
         self._priority_levels: int = batcher.priority_levels
         self._default_priority: int = batcher.default_priority_level
+        if config.HasField("ensemble_scheduling"):
+            # Its steps have levels, or have not: any priority passes through (E5).
+            self._priority_levels = _ANY_PRIORITY
+            self._default_priority = 0
 
     def admit(
         self,

@@ -134,6 +134,8 @@ class ModelRuntime(Runtime):
             or batching.sequence_batching.oldest.preserve_ordering
         ):
             self._order = ResponseOrder()
+        # Sequences of the oldest strategy have a batcher an instance, each with an order of its own.
+        self._order_per_instance = batching.HasField("sequence_batching")
         # Answers go straight to who asked: nothing is kept, put in order, given a shape or counted.
         self._plain = not (
             self.sequences
@@ -474,13 +476,14 @@ class ModelRuntime(Runtime):
         """Responses keep the order in which requests left the queue; refused ones have none."""
         for decision in decisions:
             if isinstance(decision, Run):
+                line = decision.instance if self._order_per_instance else 0
                 for ticket in decision.tickets:
-                    self._take_place(ticket)  # type: ignore[arg-type]
+                    self._take_place(ticket, line)  # type: ignore[arg-type]
 
-    def _take_place(self, request: InferenceRequest) -> None:
+    def _take_place(self, request: InferenceRequest, line: int = 0) -> None:
         if self._order is not None:
             with self._order_lock:
-                self._order.accept(request.number)
+                self._order.accept(request.number, line)
 
     def _on_update(self, update: InstanceUpdate) -> list[Decision]:
         now = now_ns()
@@ -522,6 +525,9 @@ class ModelRuntime(Runtime):
         if not isinstance(decision, Run):
             if isinstance(decision, Leave):
                 self._let_go([self._instances.pop(decision.instance)])
+                if self._order is not None and self._order_per_instance:
+                    with self._order_lock:
+                        self._order.forget(decision.instance)
             else:
                 self._drop(decision)
             return

@@ -33,6 +33,8 @@ class BatcherSettings:
     """What the batcher needs of a model's configuration; times in nanoseconds.
 
     ``preferred`` is as normalised: the configured sizes, or (max_batch_size,) if there are none.
+    ``hand_over_ns``: a queue timeout no longer than this is over before anybody looks at the request,
+    even where an instance is idle (Q6).
     """
 
     max_batch_size: int = 0
@@ -42,6 +44,7 @@ class BatcherSettings:
     priority_levels: int = 0
     default_policy: QueuePolicy = field(default_factory=QueuePolicy)
     level_policies: Mapping[int, QueuePolicy] = field(default_factory=dict)
+    hand_over_ns: int = 0
 
 
 class _Payload:
@@ -89,10 +92,12 @@ class Batcher:
         self._slots = 2 * instances  # P2
         # Without priority levels there is level 0 alone, and it has the default policy (Q1, Q10).
         self._queue = PriorityQueue(
-            settings.default_policy, settings.level_policies if settings.priority_levels else None
+            settings.default_policy,
+            settings.level_policies if settings.priority_levels else None,
+            settings.hand_over_ns,
         )
-        # A stack: of several idle instances the one that ran last is still warm (S4 leaves it open).
-        self._idle = list(reversed(range(instances)))
+        # Whoever has been idle longest goes first: its thread has waited longest in Triton (S4).
+        self._idle = deque(range(instances))
         self._leaving: set[int] = set()  # removed while they were busy
         self._ready: deque[_Payload] = deque()
         self._open: _Payload | None = None  # the payload that may still grow
@@ -111,7 +116,12 @@ class Batcher:
         if not self._settings.dynamic:
             return self._submit_alone(now, ticket)
         queue = self._queue
-        if self._idle and not queue.count and self._strategy is None:
+        if (
+            self._idle
+            and not queue.count
+            and self._strategy is None
+            and not (self._timed and queue.expires_at_once(ticket))
+        ):
             # Nobody waits: what a scan would decide about one request, without the queue.
             size = ticket.size
             if size in self._preferred or size >= self._largest_preferred:
@@ -196,7 +206,7 @@ class Batcher:
         self._in_payloads = 0
         self._open = None
         self._restart_scan()
-        while (head := self._queue.head()) is not None:
+        while (head := self._queue.head(0)) is not None:
             drops.append(self._queue.drop(head, status, message, "stopped"))
         self._wait_until = None
         return drops
@@ -255,7 +265,7 @@ class Batcher:
     def _run_at_once(self, now: int, ticket: Ticket, reason: str) -> Run:
         ticket.enqueued_ns = now
         ticket.where = Where.RUNNING
-        return Run(self._idle.pop(), (ticket,), ticket.size, reason)
+        return Run(self._idle.popleft(), (ticket,), ticket.size, reason)
 
     def _advance(self, now: int, out: list[Decision]) -> list[Decision]:
         while True:
@@ -277,12 +287,8 @@ class Batcher:
         for ticket, action in self._queue.expired(now):
             if ticket.where is Where.PENDING:
                 self._restart_scan()
-            if action is TimeoutAction.DELAY:
-                self._queue.delay(ticket)
-            else:
-                out.append(
-                    self._queue.drop(ticket, "UNAVAILABLE", "Request timeout expired", "timeout")
-                )
+            if action is TimeoutAction.REJECT:
+                out.append(self._queue.time_out(ticket))
 
     def _restart_scan(self) -> None:
         self._queue.put_back(self._pending)
@@ -298,14 +304,14 @@ class Batcher:
             payload = self._open = _Payload()
         held = payload.size
         strategy = self._strategy
-        if strategy is not None and not self._forming and not self._begin(payload, out):
+        if strategy is not None and not self._forming and not self._begin(now, payload, out):
             return True
         best = 0  # size of the marked batch, and how many tickets it has
         best_count = 0
         saturated = False  # the payload may not be appended to any more
         stop = ""  # why the scan ended before the queue did
         pending = self._pending
-        while (ticket := self._queue.head()) is not None:
+        while (ticket := self._queue.head(now)) is not None:
             size = self._pending_size
             if held + size == 0:  # D2
                 payload.shape_key = ticket.shape_key
@@ -373,7 +379,7 @@ class Batcher:
         self._wait_until = self._pending_since + self._delay
         return False
 
-    def _begin(self, payload: _Payload, out: list[Decision]) -> bool:
+    def _begin(self, now: int, payload: _Payload, out: list[Decision]) -> bool:
         """Let the strategy begin the batch that is scanned for; False if it cannot."""
         try:
             self._forming.append(self._begun(payload))
@@ -381,7 +387,7 @@ class Batcher:
             if payload.tickets:  # it stays as it is, and the requests that wait begin another one
                 self._open = None
             else:
-                head = self._queue.head()
+                head = self._queue.head(now)
                 assert head is not None  # else there was nothing to scan
                 out.append(self._failed(head, error))
             return False
@@ -454,7 +460,7 @@ class Batcher:
         self._in_payloads -= len(payload.tickets)
         for ticket in payload.tickets:
             ticket.where = Where.RUNNING
-        return Run(self._idle.pop(), tuple(payload.tickets), payload.size, payload.reason)
+        return Run(self._idle.popleft(), tuple(payload.tickets), payload.size, payload.reason)
 
     def _leave_payload(self, now: int, ticket: Ticket) -> list[Decision]:
         payload = next(one for one in self._ready if ticket in one.tickets)

@@ -67,14 +67,18 @@ class PriorityQueue:
     number of levels, sweeps included (amortised).
     """
 
-    __slots__ = ("_deadlines", "_default", "_heads", "_levels", "_policies", "_sequence", "count")
+    __slots__ = (
+        "_deadlines", "_default", "_hand_over", "_heads", "_levels", "_policies", "_sequence", "count",
+    )  # fmt: skip
 
     def __init__(
         self,
         default_policy: QueuePolicy = QueuePolicy(),
         level_policies: Mapping[int, QueuePolicy] | None = None,
+        hand_over_ns: int = 0,
     ) -> None:
         self._default = default_policy
+        self._hand_over = hand_over_ns
         self._policies = dict(level_policies or {})
         # Levels come to be when first used: a configuration may name millions of them.
         self._levels: dict[int, _Level] = {}
@@ -95,7 +99,7 @@ class PriorityQueue:
             heappush(self._heads, number)
 
     def push(self, now: int, ticket: Ticket) -> Drop | None:
-        """Accept a ticket, or answer why not (queue full)."""
+        """Accept a ticket, or answer why not: the queue is full, or its time is up at once."""
         level = self._level(ticket.priority)
         policy = level.policy
         if policy.max_queue_size and level.count >= policy.max_queue_size:
@@ -104,7 +108,12 @@ class PriorityQueue:
         ticket.enqueued_ns = now
         ticket.where = Where.QUEUED
         timeout = policy.timeout_ns(ticket.timeout_ns)
-        if timeout:
+        if 0 < timeout <= self._hand_over:
+            if policy.timeout_action is TimeoutAction.REJECT:
+                ticket.where = Where.GONE
+                return _timed_out(ticket)
+            ticket.deadline_ns = now
+        elif timeout:
             ticket.deadline_ns = now + timeout
             self._sequence += 1
             heappush(self._deadlines, (ticket.deadline_ns, self._sequence, ticket))
@@ -120,8 +129,17 @@ class PriorityQueue:
             heapify(self._deadlines)
         return None
 
-    def head(self) -> Ticket | None:
-        """Return the next ticket in serving order, without taking it."""
+    def expires_at_once(self, ticket: Ticket) -> bool:
+        """True if the queue timeout of a ticket is over before anybody looks at it."""
+        policy = self._policies.get(ticket.priority, self._default)
+        return 0 < policy.timeout_ns(ticket.timeout_ns) <= self._hand_over
+
+    def head(self, now: int) -> Ticket | None:
+        """Return the next ticket in serving order, without taking it.
+
+        Those that are met on the way and whose timeout has expired go behind the others of their
+        level (Q8): in order of arrival, and only as far as anybody looks.
+        """
         heads = self._heads
         while heads:
             level = self._levels[heads[0]]
@@ -129,7 +147,11 @@ class PriorityQueue:
             while line:
                 first = line[0]
                 if first.where is Where.QUEUED:
-                    return first
+                    if not 0 < first.deadline_ns <= now:
+                        return first
+                    first.deadline_ns = -1
+                    first.where = Where.DELAYED
+                    level.delayed.append(first)
                 line.popleft()
             line = level.delayed
             while line:
@@ -174,7 +196,8 @@ class PriorityQueue:
     def expired(self, now: int) -> Iterator[tuple[Ticket, TimeoutAction]]:
         """Yield the tickets whose deadline has come, with what their level does about it.
 
-        The caller acts on each (`drop`, `delay`) before the next one is looked at.
+        The caller acts on each (`time_out`) before the next one is looked at; those that are to be
+        delayed are moved by `head`.
         """
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now:
@@ -188,11 +211,11 @@ class PriorityQueue:
         ticket.where = Where.GONE
         return Drop(ticket, status, message, reason)
 
-    def delay(self, ticket: Ticket) -> None:
-        """Move an expired ticket behind all unexpired ones of its level (Q8)."""
-        ticket.deadline_ns = -1
-        ticket.where = Where.DELAYED
-        self._levels[ticket.priority].delayed.append(ticket)
+    def time_out(self, ticket: Ticket) -> Drop:
+        """Take out a ticket whose timeout expired (Q7)."""
+        self.leave(ticket)
+        ticket.where = Where.GONE
+        return _timed_out(ticket)
 
     def next_deadline(self) -> int | None:
         """When the next waiting ticket expires, None if none ever will."""
@@ -202,6 +225,10 @@ class PriorityQueue:
                 return deadlines[0][0]
             heappop(deadlines)
         return None
+
+
+def _timed_out(ticket: Ticket) -> Drop:
+    return Drop(ticket, "UNAVAILABLE", "Request timeout expired", "timeout")
 
 
 def _can_expire(ticket: Ticket) -> bool:
