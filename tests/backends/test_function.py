@@ -203,16 +203,30 @@ def test_without_batching_arrays_are_passed_as_they_are(make, run):
     assert [r.outputs["OUT"][0] for r in found] == [1, 2]
 
 
-def test_torch_inputs_reach_the_function_as_torch(make, run):
+@pytest.mark.parametrize("sent", [np.ones((1, 4), np.float32), torch.ones(1, 4)])
+@pytest.mark.parametrize(
+    ("annotation", "kind"),
+    [
+        ('"FP32[4]"', np.ndarray),
+        ('Annotated[np.ndarray, "FP32[4]"]', np.ndarray),
+        ('Annotated[npt.NDArray[np.float32], "FP32[4]"]', np.ndarray),
+        ('Annotated[torch.Tensor, "FP32[4]"]', torch.Tensor),
+        ("torch.Tensor", torch.Tensor),
+    ],
+)
+@pytest.mark.parametrize("future", ["", "from __future__ import annotations\n"])
+def test_a_function_gets_the_arrays_that_it_is_annotated_for(
+    make, run, sent, annotation, kind, future
+):
     kinds = []
-
-    def f(IN):
-        kinds.append(type(IN))
-        return IN * 2
-
-    found = run(make(f), torch.ones(1, 4), torch.ones(1, 4))
-    assert kinds == [torch.Tensor]
-    assert type(found[0].outputs["OUT"]) is torch.Tensor
+    function = define(
+        f"{future}from typing import Annotated\nimport numpy.typing as npt\n"
+        f'def f(IN: {annotation}) -> {{"OUT": "FP32[4]"}}:\n    return seen(IN)\n'
+    )
+    function.__globals__["seen"] = lambda array: kinds.append(type(array)) or array * 2
+    found = run(make(function, DEFAULT), sent, sent)
+    assert kinds == [kind]
+    assert [np.asarray(response.outputs["OUT"]).tolist() for response in found] == [[[2] * 4]] * 2
 
 
 def test_shapes_that_do_not_fit_into_one_batch_name_the_input(make, run):

@@ -260,6 +260,74 @@ def test_a_module_that_cannot_be_written_says_why(server, tmp_path):
     assert not (tmp_path / "out" / "n").exists()
 
 
+def test_a_function_that_yields_keeps_its_stream(server, cells, tmp_path):
+    function = cells(
+        'def f(N: "INT32[1]") -> {"LEFT": "INT32[1]"}:\n'
+        "    for left in range(N.item(), 0, -1):\n"
+        '        yield {"LEFT": N * 0 + left}\n'
+    )
+    server.load("max_batch_size: 4", function, name="f")
+    server.export(tmp_path)
+    asked = {"N": np.array([[3]], np.int32)}
+    with again(tmp_path) as other:
+        assert to_dict(server.config("f")) == to_dict(other.config("f"))
+        found = [[r["LEFT"].item() for r in one.stream("f", asked)] for one in (server, other)]
+    assert found == [[3, 2, 1]] * 2
+
+
+def test_a_function_that_is_annotated_for_torch_gets_torch(server, cells, tmp_path):
+    function = cells(
+        "import torch\nfrom typing import Annotated\n"
+        'def f(IN: Annotated[torch.Tensor, "FP32[4]"]) -> {"OUT": "FP32[4]"}:\n'
+        "    return torch.relu(IN - 2)\n"
+    )
+    server.load("max_batch_size: 4", function, name="f")
+    server.export(tmp_path)
+    with again(tmp_path) as other:
+        same(server, other, "f", {"IN": ONE})
+
+
+def test_a_function_of_a_sequence_gets_its_controls(server, cells, tmp_path):
+    function = cells(
+        'def f(IN: "FP32[4]", START) -> {"OUT": "FP32[4]"}:\n    return IN + 100 * START\n'
+    )
+    text = (
+        'max_batch_size: 4 sequence_batching { control_input { name: "START" control { '
+        "kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } } }"
+    )
+    server.load(text, function, name="f")
+    server.export(tmp_path)
+    with again(tmp_path) as other:
+        for one in (server, other):
+            row = {"IN": ONE[:1]}
+            first = one.infer("f", row, correlation_id=1, sequence_start=True)["OUT"]
+            last = one.infer("f", row, correlation_id=1, sequence_end=True)["OUT"]
+            assert (first - last == 100).all()
+
+
+def test_an_estimator_is_pickled_beside_its_file(server, tmp_path):
+    linear_model = pytest.importorskip("sklearn.linear_model", reason="extra 'demo'")
+    fitted = linear_model.LogisticRegression().fit(ONE, ["low", "high"])
+    server.load("max_batch_size: 4", fitted, name="e")
+    exported = server.export(tmp_path)
+    assert exported.models[0].kind == "estimator"
+    assert "the server needs the same version of sklearn" in exported.warnings[0]
+    with again(tmp_path) as other:
+        same(server, other, "e", {"INPUT": ONE})
+
+
+def test_an_object_of_the_notebook_is_not_written(server, tmp_path):
+    class Estimator:
+        n_features_in_ = 4
+
+        def predict(self, x):
+            return x
+
+    server.load("max_batch_size: 4", Estimator(), name="e")
+    with pytest.raises(UnsupportedError, match="a Estimator cannot be written"):
+        server.export(tmp_path)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     data=st.data(),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 import __future__
 
-import ast
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, get_origin
 
 from nbtriton.config import (
     AutoCompleteConfig,
@@ -21,6 +20,7 @@ from nbtriton.tensors import to_config
 
 __all__ = ["Signature", "complete_signature", "read_signature"]
 
+_ARRAY_PACKAGES = ("numpy", "torch", "cupy")
 _FUTURE_ANNOTATIONS = __future__.annotations.compiler_flag
 
 
@@ -31,6 +31,7 @@ class Signature:
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
     unannotated: tuple[str, ...]  # parameters without default whose tensor is not said
+    kinds: Mapping[str, str]  # "numpy", "torch" or "cupy", where the type of array is said
 
 
 def read_signature(function: Callable[..., Any], *, single_output: str | None = None) -> Signature:
@@ -40,7 +41,8 @@ def read_signature(function: Callable[..., Any], *, single_output: str | None = 
     ----------
     function : callable
         ``def f(IN: "FP32[4]", SCALE: "FP32[1]" = None) -> {"OUT": "FP32[4]"}``. A parameter with a
-        default is an optional input. Annotations that are no strings say nothing.
+        default is an optional input. ``IN: Annotated[torch.Tensor, "FP32[4]"]`` says the type of the
+        array too. Other types say nothing about a tensor.
     single_output : str, optional
         Name of the output where ``-> "FP32[4]"`` is allowed.
 
@@ -52,16 +54,21 @@ def read_signature(function: Callable[..., Any], *, single_output: str | None = 
     signature = inspect.signature(function)
     inputs: dict[str, TensorSpec] = {}
     unannotated = []
+    kinds = {}
     for name, parameter in signature.parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         optional = parameter.default is not parameter.empty
-        annotation = _literal(parameter.annotation, function)
+        annotation = _evaluated(parameter.annotation, function)
+        kind = _array_kind(annotation)
+        if kind is not None:
+            kinds[name] = kind
+        annotation = _tensor_of(annotation)
         if isinstance(annotation, str):
             inputs[name] = replace(_parse(annotation, name), optional=optional)
         elif not optional:
             unannotated.append(name)
-    returned = _literal(signature.return_annotation, function)
+    returned = _tensor_of(_evaluated(signature.return_annotation, function))
     if isinstance(returned, str) and single_output is not None:
         returned = {single_output: returned}
     if isinstance(returned, str):
@@ -71,8 +78,8 @@ def read_signature(function: Callable[..., Any], *, single_output: str | None = 
         )
     outputs: dict[str, TensorSpec] = {}
     if isinstance(returned, Mapping):
-        outputs = {name: _parse(annotation, name) for name, annotation in returned.items()}
-    return Signature(inputs, outputs, tuple(unannotated))
+        outputs = {name: _parse(_tensor_of(said), name) for name, said in returned.items()}
+    return Signature(inputs, outputs, tuple(unannotated), kinds)
 
 
 def complete_signature(
@@ -114,13 +121,32 @@ def _parse(annotation: Any, name: str) -> TensorSpec:
         ) from None
 
 
-def _literal(annotation: Any, function: Callable[..., Any]) -> Any:
+def _tensor_of(annotation: Any) -> Any:
+    """Return the tensor that ``Annotated[type, "FP32[4]"]`` says; any other annotation as it is."""
+    if get_origin(annotation) is not Annotated:
+        return annotation
+    texts = [extra for extra in annotation.__metadata__ if isinstance(extra, str)]
+    return texts[0] if texts else None
+
+
+def _array_kind(annotation: Any) -> str | None:
+    """Return ``"numpy"``, ``"torch"`` or ``"cupy"`` for an annotation that says such a type."""
+    if get_origin(annotation) is Annotated:
+        annotation = annotation.__origin__
+    said = get_origin(annotation) or annotation  # numpy.typing.NDArray[...] is an alias
+    package = str(getattr(said, "__module__", "")).partition(".")[0]
+    return package if isinstance(said, type) and package in _ARRAY_PACKAGES else None
+
+
+def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
     """Undo ``from __future__ import annotations``, which turns every annotation into its source."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
+    unwrapped = inspect.unwrap(function)
+    code = getattr(unwrapped, "__code__", None)
     future = code is not None and code.co_flags & _FUTURE_ANNOTATIONS
     if not isinstance(annotation, str) or not future:
         return annotation
     try:
-        return ast.literal_eval(annotation)
-    except (ValueError, SyntaxError):
-        return None  # a real type
+        # As inspect.get_annotations(eval_str=True) does, but one that fails leaves the others.
+        return eval(annotation, dict(unwrapped.__globals__))  # noqa: S307 - the user's own source
+    except Exception:
+        return None  # a name that only a type checker knows

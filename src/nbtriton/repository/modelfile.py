@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import pickle
 import shutil
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from nbtriton.backends.signature import read_signature
 from nbtriton.errors import InvalidArgumentError, UnsupportedError, nearest
 from nbtriton.repository.sources import (
     defined_names,
@@ -27,7 +29,14 @@ from nbtriton.repository.sources import (
     split_imports,
 )
 
-__all__ = ["ModelFile", "check_carry", "class_file", "function_file", "torch_file"]
+__all__ = [
+    "ModelFile",
+    "check_carry",
+    "class_file",
+    "estimator_file",
+    "function_file",
+    "torch_file",
+]
 
 _CLASS = "TritonPythonModel"
 # Longer ones are easier to read as a file.
@@ -86,16 +95,31 @@ def class_file(model: type, *, carry: Collection[str] | bool = ()) -> ModelFile:
     return _complete(text, namespace_of(model), carry)
 
 
-def function_file(function: Any, *, carry: Collection[str] | bool = ()) -> ModelFile:
-    """Return the file of a function that gets whole batches; `carry` as in `class_file`."""
-    text = source_of(function)
-    namespace = namespace_of(function)
-    wrapper = _FUNCTION.replace("FUNCTION", function.__name__)
+def function_file(
+    function: Any, *, streams: bool = False, carry: Collection[str] | bool = ()
+) -> ModelFile:
+    """Return the file of a function that gets whole batches.
+
+    Parameters
+    ----------
+    function : function
+    streams : bool
+        Whether the model is decoupled: what the function yields are responses.
+    carry : collection of str or bool
+        As in `class_file`.
+    """
+    text, namespace = source_of(function), namespace_of(function)
+    kinds = read_signature(function).kinds
+    once = streams and not inspect.isgeneratorfunction(function)
+    wrapper = _wrapper(function.__name__, kinds, streams=streams, once=once)
     needed = {
         "json": sys.modules["json"],
         "np": np,
         "pb_utils": sys.modules["triton_python_backend_utils"],
     }
+    for kind in ("torch", "cupy"):
+        if kind in kinds.values():
+            needed[kind] = sys.modules[kind]
     own = defined_names(text) | set(free_names(text))
     for alias, module in needed.items():
         # The cell may mean something else by such a name.
@@ -104,6 +128,57 @@ def function_file(function: Any, *, carry: Collection[str] | bool = ()) -> Model
         wrapper = wrapper.replace(f"{alias.upper()}.", f"{name}.")
         namespace[name] = module
     return _complete(f"{text.rstrip()}\n\n\n{wrapper}", namespace, carry)
+
+
+def estimator_file(estimator: object, outputs: Collection[str], given: str) -> ModelFile:
+    """Return the file of a fitted estimator, which is pickled beside it.
+
+    Parameters
+    ----------
+    estimator : object
+    outputs : collection of str
+        Methods of the estimator.
+    given : str
+        The name of its input.
+
+    Raises
+    ------
+    UnsupportedError
+        It cannot be pickled, or its class is defined in the notebook.
+    """
+    module = type(estimator).__module__
+    try:
+        data = pickle.dumps(estimator)
+    except Exception as error:
+        raise UnsupportedError(
+            f"a {type(estimator).__name__} cannot be written: {type(error).__name__}: {error}",
+            hint="make it in the initialize of a class TritonPythonModel",
+        ) from None
+    if module == "__main__":
+        raise UnsupportedError(
+            f"a {type(estimator).__name__} cannot be written: its class is defined in the notebook",
+            hint="put the class into a module of its own",
+        )
+    calls = ", ".join(f"{name!r}: rows(MODEL.{name}(batch))" for name in outputs)
+    text = _ESTIMATOR.replace("CALLS", calls).replace("GIVEN", repr(given))
+    wrapper = _wrapper("predict", {}, streams=False, once=False)
+    for alias in ("json", "np", "pb_utils"):
+        wrapper = wrapper.replace(f"{alias.upper()}.", f"{alias}.")
+    return ModelFile(f"{text}\n\n{wrapper}", files={"model.pkl": data})
+
+
+def _wrapper(function: str, kinds: Mapping[str, str], *, streams: bool, once: bool) -> str:
+    """Return a class that calls a function of this name; upper-case names are modules."""
+    lines = "".join(
+        f"        if {name!r} in batch:\n            batch[{name!r}] = {_CONVERTED[kind]}(batch[{name!r}])\n"
+        for name, kind in kinds.items()
+        if kind in _CONVERTED
+    )
+    text = _FUNCTION + (_STREAM if streams else _BATCH)
+    values = "(FUNCTION(**batch),)" if once else "FUNCTION(**batch)"
+    text = text.replace("VALUES", values).replace("FUNCTION", function)
+    host = _HOST if lines else ""
+    return text.replace("        CONVERT\n", lines).replace("                HOST\n", host)
 
 
 def torch_file(filename: str) -> ModelFile:
@@ -270,36 +345,35 @@ def _describe(value: object) -> str:
     return text if len(text) <= 40 and "\n" not in text else kind
 
 
+_CONVERTED = {"torch": "TORCH.from_numpy", "cupy": "CUPY.asarray"}
+_HOST = """\
+                array = array.get() if hasattr(array, "get") else array
+                array = array.cpu() if hasattr(array, "cpu") else array
+"""
+
+# Called once per batch, with the requests' tensors joined along axis 0, by keyword.
 _FUNCTION = '''\
 class TritonPythonModel:
-    """Calls `FUNCTION` once per batch, with the requests' tensors joined along axis 0."""
+    """Calls `FUNCTION` with the requests' tensors joined along axis 0."""
 
     def initialize(self, args):
         config = JSON.loads(args["model_config"])
         self.batches = config["max_batch_size"] > 0
-        self.inputs = [tensor["name"] for tensor in config["input"]]
         self.outputs = {
             tensor["name"]: PB_UTILS.triton_string_to_numpy(tensor["data_type"])
             for tensor in config["output"]
         }
 
-    def execute(self, requests):
-        if self.batches:
-            return self.run(requests)
-        return [self.run([request])[0] for request in requests]
-
-    def run(self, requests):
+    def gather(self, requests):
         tensors = [{t.name(): t.as_numpy() for t in request.inputs()} for request in requests]
-        batch = {
-            name: NP.concatenate([found[name] for found in tensors])
-            for name in self.inputs
-            if name in tensors[0]
-        }
-        result = FUNCTION(**batch)
+        batch = {name: NP.concatenate([found[name] for found in tensors]) for name in tensors[0]}
+        CONVERT
+        return batch, [len(next(iter(found.values()))) if self.batches else 0 for found in tensors]
+
+    def scatter(self, result, requests, sizes):
         if not isinstance(result, dict):
             values = result if isinstance(result, tuple) else (result,)
             result = dict(zip(self.outputs, values, strict=True))
-        sizes = [len(next(iter(found.values()))) if self.batches else 0 for found in tensors]
         responses, start = [], 0
         for request, size in zip(requests, sizes):
             parts = []
@@ -307,6 +381,7 @@ class TritonPythonModel:
                 if name not in request.requested_output_names():
                     continue
                 array = result[name]
+                HOST
                 if not isinstance(array, NP.ndarray) or dtype is NP.object_:
                     array = NP.asarray(array, dtype)
                 if self.batches:
@@ -316,6 +391,53 @@ class TritonPythonModel:
             responses.append(PB_UTILS.InferenceResponse(parts))
         return responses
 '''
+
+_BATCH = """
+    def execute(self, requests):
+        if self.batches:
+            return self.run(requests)
+        return [self.run([request])[0] for request in requests]
+
+    def run(self, requests):
+        batch, sizes = self.gather(requests)
+        return self.scatter(FUNCTION(**batch), requests, sizes)
+"""
+
+_STREAM = """
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                batch, sizes = self.gather([request])
+                for result in VALUES:
+                    if request.is_cancelled():
+                        break
+                    sender.send(self.scatter(result, [request], sizes)[0])
+            except Exception as error:
+                sender.send(PB_UTILS.InferenceResponse(error=PB_UTILS.TritonError(str(error))))
+            sender.send(flags=PB_UTILS.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+_ESTIMATOR = """\
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+MODEL = pickle.loads((Path(__file__).parent / "model.pkl").read_bytes())
+
+
+def predict(**inputs):
+    batch = inputs[GIVEN]
+    return {CALLS}
+
+
+def rows(result):
+    array = np.asarray(result)
+    return array.reshape(-1, 1) if array.ndim == 1 else array
+"""
 
 _TORCH = '''\
 import json

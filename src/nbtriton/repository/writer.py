@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
 
+from nbtriton.backends.python.predictors import is_pipeline, is_predictor
 from nbtriton.config import ModelConfig, format_pbtxt, is_ensemble
 from nbtriton.drawing import table_html, table_text
 from nbtriton.engine import Server
@@ -24,6 +25,7 @@ from nbtriton.repository.modelfile import (
     ModelFile,
     check_carry,
     class_file,
+    estimator_file,
     function_file,
     torch_file,
 )
@@ -54,7 +56,7 @@ class ExportedModel:
     Attributes
     ----------
     kind : str
-        ``"class"``, ``"function"``, ``"TorchScript"``, ``"ONNX"``, ``"files"``, ``"configuration"``
+        ``"class"``, ``"function"``, ``"estimator"``, ``"TorchScript"``, ``"ONNX"``, ``"files"``, ``"configuration"``
         (a backend that runs no code) or ``"ensemble"``.
     carried, missing : mapping of str to str
         Notebook variables that the files have, and those that they use and do not have.
@@ -303,17 +305,30 @@ def _write_version(
         if isinstance(source, type):
             file = class_file(source, carry=carry)
         else:
-            file = function_file(source, carry=carry)
-        file.write(place)
-        config.backend = "python"
-        config.ClearField("default_model_filename")
+            streams = server.config(name, version).model_transaction_policy.decoupled
+            file = function_file(source, streams=streams, carry=carry)
+        _write_python(file, place, config)
         if len(config.batch_input) and isinstance(source, FunctionType):
             notes.append(
                 f"model '{name}' has batch inputs, which Triton's python backend does not make: "
                 "its function will not get them there"
             )
         return ("class" if isinstance(source, type) else "function"), file
+    if is_predictor(source) and not is_pipeline(source):
+        completed = server.config(name, version)
+        outputs = [tensor.name for tensor in completed.output]
+        file = estimator_file(source, outputs, completed.input[0].name)
+        _write_python(file, place, config)
+        package = type(source).__module__.partition(".")[0]
+        notes.append(f"model '{name}' is pickled: the server needs the same version of {package}")
+        return "estimator", file
     return _write_module(source, server.config(name, version), place, config, torch, notes)
+
+
+def _write_python(file: ModelFile, place: Path, config: ModelConfig) -> None:
+    file.write(place)
+    config.backend = "python"
+    config.ClearField("default_model_filename")
 
 
 def _write_module(
@@ -327,7 +342,8 @@ def _write_module(
     if not hasattr(module, "forward"):
         raise UnsupportedError(
             f"model '{completed.name}' is a {type(module).__name__}, which has no file",
-            hint="a class, a function, a torch module or a file can be written",
+            hint="a class, a function, an estimator, a torch module or a file can be written: make "
+            "the object in the initialize of a class TritonPythonModel",
         )
     from nbtriton.repository.torchfiles import save_program, save_torchscript
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import weakref
 from collections.abc import Callable
@@ -12,16 +11,15 @@ from typing import Any, ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
 from nbtriton.backends.executing import running_as
+from nbtriton.backends.python.callables import complete_callable, is_callable_model
 from nbtriton.backends.python.function import FunctionInstance
 from nbtriton.backends.python.imports import LocalModules
 from nbtriton.backends.python.install import install_pb_utils
 from nbtriton.backends.python.instance import PythonInstance
 from nbtriton.backends.python.running import Running
-from nbtriton.backends.ragged import batch_input_names
-from nbtriton.backends.signature import complete_signature, read_signature
 from nbtriton.backends.tracebacks import load_error
 from nbtriton.config import AutoCompleteConfig, ModelConfig, complete_from, to_reported_dict
-from nbtriton.errors import ConfigError, InternalError, InvalidArgumentError, UnsupportedError
+from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
 from nbtriton.errors import TritonError as EngineError
 
 __all__ = ["PythonBackend"]
@@ -56,12 +54,12 @@ class PythonBackend(Backend):
 
     @classmethod
     def accepts(cls, source: object) -> bool:
-        """Return True for a class with ``execute``, a function, and a path to a ``.py`` file."""
+        """Return True for a class with ``execute``, a callable, and a path to a ``.py`` file."""
         if isinstance(source, type):
             return source.__name__ == _CLASS or callable(getattr(source, "execute", None))
         if isinstance(source, Path):
             return source.suffix == ".py"
-        return inspect.isfunction(source)
+        return is_callable_model(source)
 
     def complete_config(self, context: ModelContext) -> ModelConfig:
         """Run the model's ``auto_complete_config``, or read a function's annotations.
@@ -75,8 +73,8 @@ class PythonBackend(Backend):
         InvalidArgumentError
             The model's name has a character that Triton does not take.
         """
-        if inspect.isfunction(context.source):
-            return _complete_function(context.source, context.config)
+        if is_callable_model(context.source):
+            return complete_callable(context.source, context.config, context.example)
         _check_name(context.name)
         file = self._file(context)
         modules = _local_modules(context, file)
@@ -130,8 +128,9 @@ class PythonBackend(Backend):
             decoupled=model.config.model_transaction_policy.decoupled,
         )
         force_cpu = _force_cpu(model.config)
-        if inspect.isfunction(model.source):
-            return FunctionInstance(model.source, model.config, running)
+        if is_callable_model(model.source):
+            device = f"cuda:{context.device_id}" if context.kind == "KIND_GPU" else None
+            return FunctionInstance(model.source, model.config, running, device)
         file = self._file(model)
         modules = _local_modules(model, file)
         release = _nothing if modules is None else modules.close
@@ -235,36 +234,3 @@ def _force_cpu(config: ModelConfig) -> bool:
     if value not in ("yes", "no"):
         raise UnsupportedError(f"Incorrect value for {key}: {value}'", hint="yes or no")
     return value == "yes"
-
-
-def _complete_function(function: Callable[..., Any], config: ModelConfig) -> ModelConfig:
-    signature = read_signature(function)
-    made = batch_input_names(config)
-    configured = {*(tensor.name for tensor in config.input), *made}
-    unknown = [name for name in signature.unannotated if name not in configured]
-    if unknown:
-        raise ConfigError(
-            f"parameter '{unknown[0]}' of '{function.__name__}' names no tensor",
-            hint=f'annotate it: {unknown[0]}: "FP32[4]", dims without the batch dimension',
-            field=unknown[0],
-        )
-    inputs = {name: spec for name, spec in signature.inputs.items() if name not in made}
-    completed = complete_signature(config, inputs, signature.outputs)
-    if not completed.output:
-        raise ConfigError(
-            f"'{function.__name__}' does not say what it returns",
-            hint='annotate it: -> {"OUT": "FP32[4]"}, dims without the batch dimension',
-        )
-    accepts_any = any(
-        parameter.kind is parameter.VAR_KEYWORD
-        for parameter in inspect.signature(function).parameters.values()
-    )
-    parameters = inspect.signature(function).parameters
-    for name in (*(tensor.name for tensor in completed.input), *made):
-        if name not in parameters and not accepts_any:
-            raise ConfigError(
-                f"'{function.__name__}' has no parameter for input '{name}'",
-                hint=f"its parameters: {', '.join(parameters)}",
-                field=name,
-            )
-    return completed

@@ -3,59 +3,74 @@
 # ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
 from nbtriton.backends.batching import gather_inputs, name_outputs, scatter_outputs
 from nbtriton.backends.python.borrowing import function_borrows
+from nbtriton.backends.python.callables import open_callable
 from nbtriton.backends.python.loopless import without_running_loop
 from nbtriton.backends.python.ownership import own_outputs
 from nbtriton.backends.python.running import Running, enter_live, leave_live
 from nbtriton.backends.python.tensor import Tensor, is_plain, wire_array
 from nbtriton.backends.ragged import layout
 from nbtriton.backends.tracebacks import execute_error
-from nbtriton.config import ModelConfig, input_specs, output_specs
+from nbtriton.config import ModelConfig
 from nbtriton.errors import TritonError as EngineError
 from nbtriton.errors import UnsupportedError
-from nbtriton.tensors import Array, as_array
+from nbtriton.tensors import Array, as_array, kind_of, to_kind, to_torch
 
 __all__ = ["FunctionInstance"]
+
+
+_OVER: Final = object()
 
 
 class FunctionInstance(BackendInstance):
     """Calls the function once per batch, with the inputs joined along axis 0, by keyword.
 
+    Arrays are NumPy's, or of the type that an annotation says. On a GPU they are torch tensors on
+    that device where nothing is said.
+
     Parameters
     ----------
-    function : callable
-        Returns a dict by output name, a tuple in the order of the outputs, or the one output.
+    source : callable or object
+        Returns a dict by output name, a tuple in the order of the outputs, or the one output; a
+        generator function yields any number of them for each request.
     config : ModelConfig
     running : Running
+    device : str, optional
+        Such as ``"cuda:0"``; None on the host.
     """
 
-    def __init__(self, function: FunctionType, config: ModelConfig, running: Running) -> None:
-        if inspect.iscoroutinefunction(function):
-            raise UnsupportedError(
-                f"'{function.__name__}' is a coroutine function",
-                hint="write a class TritonPythonModel with `async def execute`",
-            )
-        self._function: Callable[..., Any] = function
+    def __init__(
+        self, source: Any, config: ModelConfig, running: Running, device: str | None = None
+    ) -> None:
+        self._model = model = open_callable(source, config)
         # Why its inputs are copied where they are read-only; empty if it gets them as they are.
-        self.copies_because = function_borrows(function)
-        self._inputs = list(input_specs(config))
-        self._outputs = {name: spec.datatype for name, spec in output_specs(config).items()}
+        self.copies_because = function_borrows(source) if isinstance(source, FunctionType) else "x"
+        self._inputs = list(model.inputs)
+        default = "numpy" if device is None else "torch"
+        self._kinds = {name: kind or default for name, kind in model.inputs.items()}
+        self._device = device
         self._batches = config.max_batch_size > 0
         self._layout = layout(config)
         self.running = self._running = running
         enter_live(running)
 
-    def execute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
+    def execute(
+        self, requests: Sequence[BackendRequest], timer: BatchTimer
+    ) -> Sequence[Response | None] | None:
         """Run one batch; see `BackendInstance.execute`."""
+        if self._model.streams:
+            for request in requests:
+                self._stream(request)
+            timer.infer_done()
+            return None
         if not self._batches and len(requests) > 1:
             return [self._run([request], timer)[0] for request in requests]
         return self._run(requests, timer)
@@ -65,17 +80,37 @@ class FunctionInstance(BackendInstance):
         leave_live(self._running)
 
     def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
-        inputs = gather_inputs(
-            requests, self._inputs, self._layout, writable=bool(self.copies_because)
-        )
-        if not self.copies_because:
-            for name, array in inputs.items():
-                if type(array) is np.ndarray and not (array.flags.writeable or is_plain(array)):
-                    inputs[name] = array.copy()
+        inputs = self._gather(requests)
         timer.inputs_ready()
-        outputs = self._call(inputs)
+        wanted = requests[0].requested_outputs
+        if len(requests) > 1:
+            wanted = wanted.union(*(request.requested_outputs for request in requests))
+        outputs = self._checked(self._of_user(self._apply, (inputs, wanted)), wanted)
         timer.infer_done()
         del inputs
+        return self._responses(requests, outputs)
+
+    def _stream(self, request: BackendRequest) -> None:
+        """Send a response for each value that the function yields."""
+        wanted = request.requested_outputs
+        try:
+            values = self._of_user(self._apply, (self._gather([request]), wanted))
+            while not request.is_cancelled():
+                value = self._of_user(_next, values)
+                if value is _OVER:
+                    break
+                outputs = self._checked(value, wanted)
+                request.send(self._responses([request], outputs)[0], final=False)
+            else:
+                self._of_user(_close, values)
+        except EngineError as error:
+            request.send(Response(error=error), final=True)
+        else:
+            request.send(None, final=True)
+
+    def _responses(
+        self, requests: Sequence[BackendRequest], outputs: dict[str, Any]
+    ) -> Sequence[Response]:
         tensors = []
         while outputs:
             tensors.append(Tensor._wrap(*outputs.popitem()))
@@ -89,19 +124,43 @@ class FunctionInstance(BackendInstance):
             layout=self._layout,
         )
 
-    def _call(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def _gather(self, requests: Sequence[BackendRequest]) -> dict[str, Array]:
+        inputs = gather_inputs(
+            requests, self._inputs, self._layout, writable=bool(self.copies_because)
+        )
+        if not self.copies_because:
+            for name, array in inputs.items():
+                if type(array) is np.ndarray and not (array.flags.writeable or is_plain(array)):
+                    inputs[name] = array.copy()
+        for name, array in inputs.items():
+            kind = self._kinds.get(name, "numpy")
+            if kind != "numpy" or type(array) is not np.ndarray:
+                inputs[name] = _as_kind(array, kind, self._device)
+        return inputs
+
+    def _apply(self, given: tuple[Mapping[str, Array], frozenset[str]]) -> Any:
+        return self._model.call(*given)
+
+    def _of_user(self, call: Callable[[Any], Any], argument: Any) -> Any:
+        """Run the user's code; what it raises names the user's line."""
         try:
-            result = without_running_loop(self._apply, inputs)
+            return without_running_loop(call, argument)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
             raise execute_error(self._running.instance_name, error) from error
+
+    def _checked(self, result: Any, wanted: frozenset[str]) -> dict[str, Any]:
+        """Return a result by output name, as arrays of the configured datatypes."""
         if isinstance(result, list):
             # A list is a tensor written by hand; several outputs are a tuple or a dict.
             result = (result,)
-        named = name_outputs(result, list(self._outputs), model=self._running.model_name)
+        names = list(self._model.outputs)
+        if self._model.selective:
+            names = [name for name in names if name in wanted]
+        named = name_outputs(result, names, model=self._running.model_name)
         for name, value in named.items():
-            datatype = self._outputs[name]
+            datatype = self._model.outputs[name]
             if type(value) is not np.ndarray or datatype == "BYTES":
                 try:
                     named[name] = as_array(value, datatype, name=name)
@@ -110,5 +169,25 @@ class FunctionInstance(BackendInstance):
                     raise
         return named
 
-    def _apply(self, inputs: Mapping[str, Array]) -> Any:
-        return self._function(**inputs)
+
+def _next(values: Iterator[Any]) -> Any:
+    return next(values, _OVER)
+
+
+def _close(values: Any) -> None:
+    """Let a generator run its ``finally``."""
+    close = getattr(values, "close", None)
+    if close is not None:
+        close()
+
+
+def _as_kind(array: Array, kind: str, device: str | None) -> Array:
+    """Return an array as the kind that the function wants, strings as NumPy's."""
+    if kind_of(array) == "numpy" and array.dtype == object:
+        return array
+    if kind == "torch":
+        return to_torch(array, device)
+    try:
+        return to_kind(array, kind)
+    except UnsupportedError:
+        return array  # NumPy has no BF16 without ml_dtypes: it stays a torch tensor

@@ -63,11 +63,11 @@ class Modules:
         master = self.master()
         if self._program is None:
             return read_forward(master)
-        # A program has lost its annotations, but knows the structure of each argument.
-        given, by_name = self._program.call_spec.in_spec.children_specs
-        types = [spec.type for spec in (*given.children_specs, *by_name.children_specs)]
+        # A program has lost its annotations, but brings what it was exported with.
+        given, by_name = self._program.example_inputs or ((), {})
         names = read_forward(master).arguments or ()
-        kinds = {name: kind is dict for name, kind in zip(names, types, strict=False)}
+        values = dict(zip(names, given, strict=False)) | by_name
+        kinds = {name: isinstance(values.get(name), Mapping) for name in names}
         return _forward(kinds, len(names))
 
     def on(self, device: torch.device | None) -> Any:
