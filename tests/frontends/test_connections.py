@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import socket
+import struct
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -154,6 +155,102 @@ def test_an_offer_to_upgrade_is_not_taken(port: int) -> None:
         assert client.receive().status == 200
 
 
+def upgrading(body: bytes, *framing: str) -> bytes:
+    """What Java's client sends by itself."""
+    lines = [
+        f"POST {INFER} HTTP/1.1", "Connection: Upgrade, HTTP2-Settings", "Host: x",
+        "HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA", "Upgrade: h2c", *framing,
+    ]  # fmt: skip
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+@pytest.mark.parametrize("step", [1, 50, 10_000])
+def test_a_request_that_offers_to_upgrade_keeps_its_body(port: int, step: int) -> None:
+    body = json.dumps(ones(4.0)).encode()
+    whole = upgrading(body, f"Content-Length: {len(body)}")
+    chunked = upgrading(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body), "Transfer-Encoding: chunked")
+    with Client(port) as client:
+        for data in (whole, chunked, whole + whole):
+            for start in range(0, len(data), step):
+                client.send(data[start : start + step])
+            for _ in range(data.count(b"Host")):
+                assert outputs(client.receive()) == [4.0] * 4
+        client.send(LIVE)
+        assert client.receive().body == b""
+
+
+@pytest.mark.parametrize("method", ["POST", "CONNECT"])
+def test_a_body_behind_an_offer_to_upgrade_is_no_second_request(port: int, method: str) -> None:
+    data = upgrading(LIVE, f"Content-Length: {len(LIVE)}").replace(b"POST", method.encode())
+    with Client(port) as client:
+        client.send(data)
+        assert client.receive().status >= 400
+        client.socket.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionError):
+            assert client.socket.recv(1) == b""
+
+
+def test_many_offers_to_upgrade_at_once(port: int) -> None:
+    fields = b"Connection: Upgrade\r\nUpgrade: h2c\r\nHost"
+    with Client(port) as client:
+        client.send(LIVE.replace(b"Host", fields) * 3000)
+        assert all(client.receive().status == 200 for _ in range(3000))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_client_that_has_said_all_is_answered(port: int, count: int) -> None:
+    with Client(port) as client:
+        client.send(post(INFER, ones(2.0)) * count)
+        client.socket.shutdown(socket.SHUT_WR)
+        for _ in range(count):
+            assert outputs(client.receive()) == [2.0] * 4
+        assert client.is_over()
+    with Client(port) as client:
+        client.send(post("/v2/models/stream/generate_stream", {"IN": 3}))
+        client.socket.shutdown(socket.SHUT_WR)
+        assert client.receive().body.count(b"data: {") == 3
+        assert client.is_over()
+
+
+@pytest.mark.parametrize("idle", [b"", LIVE[:20], LIVE, post(INFER, ones())[:-5]])
+def test_a_client_that_has_nothing_to_be_answered_just_ends(port: int, idle: bytes) -> None:
+    with Client(port) as client:
+        client.send(idle)
+        if idle == LIVE:
+            client.receive()
+        client.socket.shutdown(socket.SHUT_WR)
+        assert client.is_over()
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        b"0\r\n" + b"A: b\r\n" * 40_000,
+        b"0\r\nA: " + b"b" * 400_000,
+        b"1;" + b"x" * 400_000,
+        b"1;x=" + b"y" * 400_000,
+    ],
+)
+def test_what_stands_around_the_chunks_is_bounded(port: int, endless: bytes) -> None:
+    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    with Client(port) as client:
+        with contextlib.suppress(OSError):
+            client.send(head + endless)
+        assert client.receive().status == 431
+        assert client.is_over()
+
+
+def test_trailers_are_read_and_mean_nothing(port: int) -> None:
+    body = json.dumps(ones(2.0)).encode()
+    trailers = b"Content-Encoding: br\r\nInference-Header-Content-Length: 7\r\nX: y\r\n"
+    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    with Client(port) as client:
+        for extension in (b"", b";a=b"):
+            chunk = b"%x%s\r\n%s\r\n" % (len(body), extension, body)
+            client.send(head + chunk + b"0\r\n" + trailers + b"\r\n")
+            assert outputs(client.receive()) == [2.0] * 4
+
+
 @pytest.mark.parametrize(
     "junk",
     [
@@ -261,22 +358,48 @@ def test_a_client_that_reads_nothing_is_cut_off(small: Server) -> None:
         assert alive(port)
 
 
-def test_too_many_connections_are_refused(small: Server) -> None:
-    with opened(small, limits=Limits(connections=3)) as endpoints:
+def test_who_says_nothing_goes_for_who_comes(small: Server) -> None:
+    with opened(small, limits=Limits(connections=5)) as endpoints, contextlib.ExitStack() as stack:
         port = endpoints.http_port
-        with contextlib.ExitStack() as stack:
-            for _ in range(3):
-                client = stack.enter_context(Client(port))
-                client.send(LIVE)
-                client.receive()
-            with Client(port) as refused:
-                assert refused.receive().status == 503
-        for _ in range(50):
-            with Client(port) as client, contextlib.suppress(AssertionError, OSError):
-                client.send(LIVE)
-                if client.receive().status == 200:
-                    return
-        pytest.fail("the connections never came back")
+        answered = stack.enter_context(Client(port))
+        answered.send(LIVE)
+        answered.receive()
+        silent = [stack.enter_context(Client(port)) for _ in range(30)]
+        silent[10].send(b"GET /v2 HTT")
+        for _ in range(3):
+            assert alive(port)
+        answered.send(LIVE)
+        assert answered.receive().status == 200
+        assert all(client.is_over() for client in silent[:25])
+
+
+def test_who_was_answered_goes_when_nobody_is_silent(small: Server) -> None:
+    with opened(small, limits=Limits(connections=3)) as endpoints, contextlib.ExitStack() as stack:
+        clients = []
+        for _ in range(4):
+            clients.append(stack.enter_context(Client(endpoints.http_port)))
+            clients[-1].send(LIVE)
+            assert clients[-1].receive().status == 200
+        assert clients[0].is_over()
+        clients[1].send(LIVE)
+        assert clients[1].receive().status == 200
+
+
+def test_too_many_connections_are_refused() -> None:
+    gate = Gate()
+    with Server(gpus=()) as server, contextlib.ExitStack() as stack:
+        server.load(CONFIG, gated(gate), name="gated")
+        endpoints = stack.enter_context(opened(server, limits=Limits(connections=3)))
+        clients = [stack.enter_context(Client(endpoints.http_port)) for _ in range(3)]
+        for client in clients:
+            client.send(post("/v2/models/gated/infer", ones()))
+        gate.wait_entered()
+        until(lambda: server.models()[0].queued == 2)
+        with Client(endpoints.http_port) as refused:
+            assert refused.receive().status == 503
+        gate.open()
+        assert all(client.receive().status == 200 for client in clients)
+        assert alive(endpoints.http_port)
 
 
 def test_a_client_that_leaves_cancels_its_request() -> None:
@@ -297,6 +420,10 @@ def test_a_client_that_leaves_cancels_its_request() -> None:
             with Client(endpoints.http_port) as client:
                 client.send(post("/v2/models/patient/infer", ones()))
                 waited(entered)
+                # At once, as a process that is killed: a mere end says that it will ask no more.
+                client.socket.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )
             waited(saw_it)
 
 

@@ -549,18 +549,23 @@ def test_a_client_that_asks_and_does_not_read_is_cut_off(port: int) -> None:
 
 
 def test_one_client_too_many_is_told_so(server: Server) -> None:
+    limits = Limits(connections=1)
     with (
-        serve(
-            server, http_port=None, metrics_port=None, grpc_port=0, limits=Limits(connections=1)
-        ) as endpoints,
-        Client(endpoints.grpc_port or 0, call()) as first,
+        serve(server, http_port=None, metrics_port=None, grpc_port=0, limits=limits) as endpoints,
+        Client(endpoints.grpc_port or 0, frame(HEADERS, END_HEADERS, 1, fields())) as first,
     ):
-        assert is_good(first.answer())
+        first.send(frame(PING, 0, 0, bytes(8)))
+        first.until(lambda: first.of(PING))
         with Client(endpoints.grpc_port or 0, preface=b"") as second:
             second.to_the_end()
             assert second.of(GOAWAY)[0].content.endswith(b"the server has too many connections")
-        first.send(call(3))
-        assert is_good(first.answer(3))
+        first.send(frame(DATA, END_STREAM, 1, BODY))
+        assert is_good(first.answer())
+        # Without a call it has to go, and is told so.
+        with Client(endpoints.grpc_port or 0, call()) as third:
+            first.to_the_end()
+            assert first.of(GOAWAY)[0].content.endswith(b"the server has too many connections")
+            assert is_good(third.answer())
 
 
 # -- time --------------------------------------------------------------------------------------------

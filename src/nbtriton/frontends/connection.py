@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
 from http import HTTPStatus
-from time import monotonic_ns
+from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 import httptools
@@ -21,6 +21,7 @@ import httptools
 from nbtriton.frontends.body import LONG, LongBody, joined, padding_of
 from nbtriton.frontends.exchange import JSON, Data, Exchange, Head, Reply, error_body
 from nbtriton.frontends.heads import head_of
+from nbtriton.frontends.loop import TURN_S
 
 if TYPE_CHECKING:
     from nbtriton.frontends.http import HttpEndpoint
@@ -37,6 +38,8 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _JOINED = 64 << 10
 # Requests of one client that wait behind the one in progress; then it is not read from.
 _PIPELINED = 16
+# Parsed at a time, where it may hold many requests: 200 short ones cost 2 ms.
+_SLICE = 4 << 10
 # How long what a refused client still sends is thrown away, so that it can read the refusal.
 _LINGER_S = 2.0
 
@@ -80,9 +83,9 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
-        "_began", "_body", "_body_size", "_current", "_deaf", "_fields", "_first_ns", "_head_pieces", "_head_size", "_headers",
-        "_in_head", "_in_request", "_linger_until", "_long", "_moved", "_newest", "_parser", "_paused", "_pending",
-        "_refusal", "_sent", "_transport", "_unsent", "_url", "endpoint",
+        "_began", "_body", "_body_size", "_current", "_deaf", "_ended", "_fields", "_first_ns", "_framing", "_full", "_head_pieces",
+        "_head_size", "_headers", "_in_head", "_in_request", "_linger_until", "_long", "_moved", "_newest", "_parser", "_pending",
+        "_refusal", "_rest", "_sent", "_spoken", "_stopped", "_transport", "_unsent", "_upgrades", "_url", "endpoint",
     )  # fmt: skip
 
     def __init__(self, endpoint: HttpEndpoint) -> None:
@@ -91,14 +94,20 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: Any = None
         self._current: _HttpExchange | None = None
         self._pending: deque[_HttpExchange] = deque()
-        self._paused = False
+        self._full = False  # enough requests wait here
+        self._rest = b""  # what was read and is parsed later
+        self._stopped = False  # nothing is read meanwhile
+        self._ended = False  # the client has said all that it will
+        self._spoken = False  # it was answered once
         self._deaf = False  # what comes is thrown away
         self._long: LongBody | None = None
         self._newest: _HttpExchange | None = None
         self._refusal = b""
         self._linger_until = 0.0
         self._in_head = self._in_request = False
-        self._began = self._moved = 0.0
+        self._upgrades = False  # the head asks for another protocol
+        self._began = 0.0
+        self._moved = endpoint.thread.loop.time()
         self._first_ns = 0  # when the first bytes came of a request, if traces are taken
         self._sent = endpoint.thread.loop.time()  # when the client last read something
         self._unsent = 0
@@ -110,7 +119,8 @@ class Connection(asyncio.BufferedProtocol):
         self._fields: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
         self._body_size = 0
-        self._head_size = 0  # names and values that were read
+        self._head_size = 0  # names and values that were read, in front of the body and behind it
+        self._framing = 0  # what came since the last piece of a body in chunks
         self._head_pieces = 0  # whole pieces of the same head
 
     @property
@@ -118,13 +128,22 @@ class Connection(asyncio.BufferedProtocol):
         """True while a request is to be answered."""
         return self._current is not None
 
+    def idle_since(self) -> tuple[bool, float] | None:
+        """Say whether anything was answered here, and when something was done last; None if busy."""
+        return None if self.busy else (self._spoken, self._moved)
+
+    def make_room(self) -> None:
+        """End for the sake of another client."""
+        self._deaf = True
+        self._transport.abort()
+
     # -- what asyncio tells ----------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         endpoint = self.endpoint
         endpoint.opened(self)
-        if len(endpoint.connections) > endpoint.limits.connections:
+        if not endpoint.has_room_for(self):
             self._refuse(503, "the server has too many connections")
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
@@ -145,10 +164,20 @@ class Connection(asyncio.BufferedProtocol):
         return self.endpoint.buffer if self._long is None else self._long.rest()
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._long is None:
+            self._read(self.endpoint.buffer[:nbytes])
+        else:
+            self._received(nbytes)
+
+    def eof_received(self) -> bool:
+        """Tell asyncio whether to leave the connection open: who has said all may still listen."""
+        self._ended = True
+        return self.busy and self._transport.can_write_eof()
+
+    def _received(self, nbytes: int) -> None:
+        """Note that so many bytes of a long body have come."""
         long = self._long
-        if long is None:
-            self.take(self.endpoint.buffer[:nbytes])
-            return
+        assert long is not None
         self._moved = self.endpoint.thread.loop.time()
         if long.received(nbytes):
             self._long = None
@@ -158,13 +187,12 @@ class Connection(asyncio.BufferedProtocol):
             self._in_request = False
             self._arrived(_HttpExchange(self, head, long.data(), long.padding))
 
-    def take(self, data: memoryview) -> None:
-        """Read what has arrived; nothing of it is kept."""
+    def _read(self, data: memoryview) -> None:
+        """Read what has arrived for as long as a turn of the loop may take; keep the rest."""
         if self._deaf:
             return
         self._moved = self.endpoint.thread.loop.time()
         head = b""
-        was_in_head = self._in_head
         if not self._in_request:
             self._first_ns = monotonic_ns() if self.endpoint.tracing.on else 0
             head = head_of(data)
@@ -173,16 +201,61 @@ class Connection(asyncio.BufferedProtocol):
                 start = len(head) - known.padding
                 self._arrived(_HttpExchange(self, known.head, bytes(data[start:]), known.padding))
                 return
+        self._newest = None
+        at, end = 0, len(data)
+        until = monotonic() + TURN_S
+        while at < end and not self._deaf:
+            if self._long is not None:
+                piece = self._long.rest()[: end - at]
+                piece[:] = data[at : at + len(piece)]
+                at += len(piece)
+                self._received(len(piece))
+            else:
+                at += self._parse(data[at : at + self._next_size()])
+            if at < end and (self._full or monotonic() > until):
+                self._put_off(bytes(data[at:]))
+                return
+        if head and not self._in_request:
+            self.endpoint.heads.learn(head, self._newest, end)
+
+    def _next_size(self) -> int:
+        """Return how much may be parsed at once: all of a body, and little of what may be many requests."""
+        if not self._in_request or self._in_head or b"transfer-encoding" in self._headers:
+            return _SLICE
+        return max(_SLICE, int(self._headers.get(b"content-length", b"0")) - self._body_size)
+
+    def _put_off(self, rest: bytes) -> None:
+        """Parse the rest in a later turn: others come first."""
+        self._rest = rest
+        self._pace()
+        if not self._full:
+            self.endpoint.thread.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Parse what was put off."""
+        rest, self._rest = self._rest, b""
+        if rest and self._parser is not None:
+            self._read(memoryview(rest))
+        self._pace()
+
+    def _pace(self) -> None:
+        """Read from the client only while nothing is put off."""
+        stop = self._full or bool(self._rest)
+        if stop != self._stopped and not self._transport.is_closing():
+            self._stopped = stop
+            if stop:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def _parse(self, data: memoryview) -> int:
+        """Parse something, nothing of which is kept; returns how much of it."""
+        was_in_head, body_size = self._in_head, self._body_size
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # Nothing to upgrade to: the request was answered as it is, and what follows is HTTP.
-            self._parser = httptools.HttpRequestParser(self)
-            rest = data[upgrade.args[0] :]
-            if rest:
-                self.take(rest)
-        except _TooMuchError as refusal:
-            self._refuse(refusal.status, refusal.message)
+            self._ignore_upgrade()
+            return int(upgrade.args[0])
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
             if isinstance(cause, _TooMuchError):
@@ -193,14 +266,35 @@ class Connection(asyncio.BufferedProtocol):
         except httptools.HttpParserError:
             self._refuse(400, "Bad Request")
         else:
-            if head and not self._in_request:
-                self.endpoint.heads.learn(head, self._newest, len(data))
+            limit = self.endpoint.limits.header_bytes
             if self._in_head and was_in_head:
                 self._head_pieces += len(data)
-                if self._head_pieces > self.endpoint.limits.header_bytes:
+                if self._head_pieces > limit:
                     self._refuse(431, "the header of the request is too large")
             elif self._in_request and not self._in_head:
-                self._expect_body()
+                self._framing = self._framing + len(data) if self._body_size == body_size else 0
+                if self._framing > limit:
+                    self._refuse(431, "too much between the chunks of the request")
+                else:
+                    self._expect_body()
+        return len(data)
+
+    def _ignore_upgrade(self) -> None:
+        """Read the request as if it did not ask for another protocol (RFC 9110, 7.8).
+
+        The parser takes what follows such a head for that protocol, also where it is a body.
+        """
+        self._upgrades = False
+        method = self._parser.get_method()
+        version = self._parser.get_http_version().encode()
+        self._parser = httptools.HttpRequestParser(self)
+        if method == b"CONNECT":  # which is answered; there is no telling what comes behind it
+            self._deaf = True
+            return
+        fields = self._fields or list(self._headers.items())
+        lines = [b"%s %s HTTP/%s" % (method, self._url, version)]
+        lines += [b"%s: %s" % field for field in fields if field[0].lower() != b"upgrade"]
+        self._parse(memoryview(b"\r\n".join((*lines, b"\r\n"))))
 
     def _expect_body(self) -> None:
         """Let the rest of a long body be received in place."""
@@ -222,15 +316,20 @@ class Connection(asyncio.BufferedProtocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.lower()] = value
         self._head_size += len(name) + len(value)
+        if not self._in_head:  # a trailer: nobody asks for one
+            self._check_head()
+            return
+        self._headers[name.lower()] = value
         if self.endpoint.keep_fields:
             self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        if len(self._url) + self._head_size > self.endpoint.limits.header_bytes:
-            raise _TooMuchError(431, "the header of the request is too large")
+        self._check_head()
+        self._upgrades = self._parser.should_upgrade()
+        if self._upgrades:
+            return
         length = self._headers.get(b"content-length")
         limit = self.endpoint.limits.body_bytes
         if length is not None and int(length) > limit:
@@ -242,6 +341,10 @@ class Connection(asyncio.BufferedProtocol):
         ):
             self._transport.write(_CONTINUE)
 
+    def _check_head(self) -> None:
+        if len(self._url) + self._head_size > self.endpoint.limits.header_bytes:
+            raise _TooMuchError(431, "the header of the request is too large")
+
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
         self._body_size += len(body)
@@ -250,6 +353,8 @@ class Connection(asyncio.BufferedProtocol):
             raise _TooMuchError(413, f"the request is larger than the limit of {limit} bytes")
 
     def on_message_complete(self) -> None:
+        if self._upgrades and self._parser.get_method() != b"CONNECT":
+            return
         self._in_request = False
         body, padding = joined(self._body, padding_of(self._headers))
         exchange = _HttpExchange(self, self._head(), body, padding)
@@ -263,7 +368,7 @@ class Connection(asyncio.BufferedProtocol):
             _path(self._url),
             self._headers,
             self._fields,
-            keep_alive=parser.should_keep_alive(),
+            keep_alive=parser.should_keep_alive() and not self._upgrades,
             old=parser.get_http_version() == "1.0",
         )
 
@@ -275,9 +380,9 @@ class Connection(asyncio.BufferedProtocol):
             self.endpoint.take(exchange)
         else:
             self._pending.append(exchange)
-            if len(self._pending) >= _PIPELINED and not self._paused:
-                self._paused = True
-                self._transport.pause_reading()
+            if len(self._pending) >= _PIPELINED and not self._full:
+                self._full = True
+                self._pace()
 
     # -- answering, on the loop ------------------------------------------------------------------
 
@@ -340,11 +445,11 @@ class Connection(asyncio.BufferedProtocol):
         self._finish(exchange)
 
     def _finish(self, exchange: _HttpExchange) -> None:
-        exchange.over = True
+        exchange.over = self._spoken = True
         exchange.on_gone = None
         self._current = None
         self._moved = self.endpoint.thread.loop.time()
-        if not exchange.keep_alive:
+        if not exchange.keep_alive or (self._ended and not self._pending):
             self._pending.clear()
             self._deaf = True
             self._transport.close()
@@ -381,15 +486,17 @@ class Connection(asyncio.BufferedProtocol):
     def _linger(self) -> None:
         """Send what is left to say, and let the client read it: closing at once might destroy it."""
         self._deaf = True
+        self._rest = b""
         self._transport.write(self._refusal)
-        self._transport.write_eof()
+        if self._transport.can_write_eof():  # not under TLS
+            self._transport.write_eof()
         self._linger_until = self.endpoint.thread.loop.time() + _LINGER_S
         self._resume()
 
     def _resume(self) -> None:
-        if self._paused:
-            self._paused = False
-            self._transport.resume_reading()
+        if self._full:
+            self._full = False
+            self._go_on()
 
     def look_at_the_clock(self, now: float) -> None:
         """End what has stalled: only this connection pays for it."""
@@ -402,7 +509,7 @@ class Connection(asyncio.BufferedProtocol):
             self.cut_off()
         elif self._in_head and now - self._began > limits.head_s:
             self._refuse(408, "the header of the request did not come in time")
-        elif self._in_request and not self._paused and now - self._moved > limits.idle_s:
+        elif self._in_request and not self._stopped and now - self._moved > limits.idle_s:
             self._refuse(408, "the request did not come in time")
 
 

@@ -85,6 +85,14 @@ class Connection(Outlet):
         """True while there are calls, and until a client that is told to leave has gone."""
         return self._leaving or bool(self._calls)
 
+    def idle_since(self) -> tuple[bool, float] | None:
+        """Say whether there was a call, and when something was read last; None if busy."""
+        return None if self.busy else (bool(self._newest), self._pulse.heard_at)
+
+    def make_room(self) -> None:
+        """End for the sake of another client."""
+        self._give_up(http2.NO_ERROR, "the server has too many connections")
+
     # -- what asyncio tells ----------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
@@ -100,7 +108,7 @@ class Connection(Outlet):
             )
             + number_frame(http2.WINDOW_UPDATE, 0, _ALL_WINDOWS - FIRST_WINDOW)
         )
-        if len(self.port.connections) > self.port.limits.connections:
+        if not self.port.has_room_for(self):
             self._give_up(http2.ENHANCE_YOUR_CALM, "the server has too many connections")
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002

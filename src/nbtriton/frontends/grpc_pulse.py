@@ -62,16 +62,17 @@ class Pulse:
 
     Attributes
     ----------
-    born : float
+    born, heard_at : float
+        When the client came, and when something was read last.
     """
 
     __slots__ = (
-        "_active", "_age_s", "_heard", "_leaves_at", "_options", "_pinged", "_pings", "_strikes", "_waits_since",
-        "born",
+        "_active", "_age_s", "_leaves_at", "_options", "_pinged", "_pings", "_strikes", "_waits_since",
+        "born", "heard_at",
     )  # fmt: skip
 
     def __init__(self, options: Options, now: float) -> None:
-        self.born = self._heard = self._active = now
+        self.born = self.heard_at = self._active = now
         self._options = options
         spread = random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
         self._age_s = options.max_connection_age_ms / 1000 * spread
@@ -83,7 +84,7 @@ class Pulse:
 
     def heard(self, now: float) -> None:
         """Something has been read."""
-        self._heard = now
+        self.heard_at = now
         self._waits_since = None
 
     def spoke(self) -> None:
@@ -108,7 +109,7 @@ class Pulse:
         if self._waits_since is not None:
             if now - self._waits_since >= options.keepalive_timeout_ms / 1000:
                 return "end"
-        elif now - self._heard >= options.keepalive_time_ms / 1000 and (
+        elif now - self.heard_at >= options.keepalive_time_ms / 1000 and (
             has_calls or options.keepalive_permit_without_calls
         ):
             most = options.max_pings_without_data

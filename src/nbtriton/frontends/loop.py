@@ -10,11 +10,16 @@ from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 from typing import Any, TypeVar, cast
 
 from nbtriton.engine.answering import after_answers
 
-__all__ = ["LoopThread"]
+__all__ = ["TURN_S", "LoopThread"]
+
+# For how long one client, or what other threads have posted, may keep the loop from the others: with ten
+# that send all they can somebody else waits some 10 ms for each of the turns that a call takes.
+TURN_S = 0.001
 
 _T = TypeVar("_T")
 
@@ -61,10 +66,16 @@ class LoopThread:
                 self.loop.call_soon_threadsafe(self._work_off)
 
     def _work_off(self) -> None:
-        self._awake = False
+        until = monotonic() + TURN_S
         while self._posted:
             function, arguments = self._posted.popleft()
             function(*arguments)
+            if monotonic() > until:  # others come first
+                self.loop.call_soon(self._work_off)
+                return
+        self._awake = False
+        if self._posted:  # by somebody who has not seen that
+            self._wake()
 
     def call(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine on the loop, and wait for its result; from another thread."""

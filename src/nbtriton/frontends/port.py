@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import socket
 from abc import ABC, abstractmethod
+from collections import deque
+from operator import itemgetter
 from typing import Generic, Protocol, TypeVar
 
 from nbtriton.errors import UnavailableError
@@ -19,6 +21,8 @@ __all__ = ["Client", "Port", "listen"]
 _BACKLOG = 1024
 # As many requests as may wait for each other to be read; a batch is seldom larger.
 _TOGETHER = 32
+# As many are accepted before those are heard that are there.
+_ACCEPTED = 32
 # How often stalled connections are looked for.
 _SWEEP_S = 1.0
 
@@ -33,6 +37,14 @@ class Client(Protocol):
 
     def leave(self) -> None:
         """Say that the port closes."""
+        ...
+
+    def idle_since(self) -> tuple[bool, float] | None:
+        """Say whether anything was answered here, and when something was done last; None if busy."""
+        ...
+
+    def make_room(self) -> None:
+        """End for the sake of another client."""
         ...
 
     def cut_off(self) -> None:
@@ -69,6 +81,8 @@ class Port(ABC, Generic[_C]):
         self.thread = thread
         self.port: int = at.getsockname()[1]
         self.connections: set[_C] = set()
+        self._ended: set[_C] = set()  # those that made room, until they are lost
+        self._idlest: deque[tuple[_C, tuple[bool, float]]] = deque()
         self._unanswered = 0
         self._sweeping = False
         self._idle: asyncio.Event | None = None
@@ -76,7 +90,9 @@ class Port(ABC, Generic[_C]):
         self._server = thread.call(self._start(at))
 
     async def _start(self, at: socket.socket) -> asyncio.Server:
-        return await self.thread.loop.create_server(self.connect, sock=at, backlog=_BACKLOG)
+        server = await self.thread.loop.create_server(self.connect, sock=at, backlog=_ACCEPTED)
+        at.listen(_BACKLOG)  # asyncio has one number for both
+        return server
 
     @abstractmethod
     def connect(self) -> asyncio.BaseProtocol:
@@ -134,14 +150,47 @@ class Port(ABC, Generic[_C]):
             self._sweeping = True
             self.thread.loop.call_later(_SWEEP_S, self._sweep)
 
+    def has_room_for(self, connection: _C) -> bool:
+        """Say whether a client that has come may stay; another one may have to go for it.
+
+        First those go that were never answered, then those that have been silent for longest.
+        """
+        if len(self.connections) - len(self._ended) <= self.limits.connections:
+            return True
+        other = self._next_idle() or (self._find_idle(connection) and self._next_idle())
+        if not other:
+            return False
+        self._ended.add(other)
+        other.make_room()
+        return True
+
+    def _find_idle(self, newest: _C) -> bool:
+        """Look for those that may go, and note them in order: as many clients may come at once."""
+        found = [(other, other.idle_since()) for other in self.connections - self._ended]
+        idle = [(other, since) for other, since in found if since and other is not newest]
+        idle.sort(key=itemgetter(1))
+        silent = [entry for entry in idle if not entry[1][0]]
+        # Before one of the others goes, it is looked once more for those that were never answered.
+        self._idlest = deque(silent or idle[:1])
+        return bool(idle)
+
+    def _next_idle(self) -> _C | None:
+        while self._idlest:
+            other, since = self._idlest.popleft()
+            if other in self.connections and other.idle_since() == since:
+                return other
+        return None
+
     def lost(self, connection: _C) -> None:
         """A client has gone."""
         self.connections.discard(connection)
+        self._ended.discard(connection)
         if self._gone is not None and not self.connections:
             self._gone.set()
 
     def _sweep(self) -> None:
         now = self.thread.loop.time()
+        self._idlest.clear()  # nobody is kept for it
         for connection in list(self.connections):
             connection.look_at_the_clock(now)
         if self.connections:
