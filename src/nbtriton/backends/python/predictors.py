@@ -116,6 +116,8 @@ def _results(source: Any, batch: Array, names: Sequence[str]) -> dict[str, Array
 def _method(source: Any, name: str) -> Callable[[Array], Any]:
     """Return the method that an output is named after."""
     method = getattr(source, name, None)
+    if name == "predict" and hasattr(source, "inplace_predict"):
+        method = source.inplace_predict  # of an XGBoost Booster, whose `predict` wants a DMatrix
     if not callable(method) or name.startswith("_"):
         known = [key for key in dir(source) if key[0] != "_" and callable(getattr(source, key))]
         raise ConfigError(
