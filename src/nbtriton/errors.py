@@ -60,10 +60,13 @@ class TritonError(Exception):
     ----------
     status : str
         Triton's status code: ``"INVALID_ARG"``, ``"NOT_FOUND"``, …
+    accepted : bool
+        Whether it answers a request that was accepted; False if it says why one was not.
     """
 
     status: ClassVar[str] = "UNKNOWN"
     hint: str = ""
+    accepted: bool = True
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)

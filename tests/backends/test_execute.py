@@ -49,6 +49,14 @@ def test_Y2_one_response_a_request_in_order(make, run):
     assert outputs(found) == [{"OUT": [[2] * 4]}, {"OUT": [[6] * 4] * 2}]
 
 
+def test_the_first_output_of_a_name_counts(make, run):
+    def execute(requests):
+        two = [pb_utils.Tensor("OUT", np.full((1, 4), value, np.float32)) for value in (1, 2)]
+        return [pb_utils.InferenceResponse(two) for _ in requests]
+
+    assert outputs(run(make(returning(execute)), ones(1, 1))) == [{"OUT": [[1] * 4]}]
+
+
 def test_the_timer_is_marked_just_around_execute(make):
     timer = Timer()
 
@@ -553,3 +561,25 @@ def test_instances_in_threads_know_themselves(make, run):
         "failed to load 'nope', failed to poll from model repository"
         for name in instances
     }
+
+
+class SpeechlessError(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (AssertionError(), "AssertionError: <EMPTY MESSAGE>"),
+        (KeyError(), "KeyError: <EMPTY MESSAGE>"),
+        (SpeechlessError(), "SpeechlessError: <MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"),
+    ],
+)
+def test_an_exception_without_words_is_called_as_pybind11_calls_it(make, run, error, text):
+    def execute(requests):
+        raise error
+
+    with pytest.raises(ModelError) as caught:
+        run(make(returning(execute)), ones(1, 1))
+    assert caught.value.message.startswith(f"{PREFIX}{text}\n\nAt:\n")

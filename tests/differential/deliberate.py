@@ -20,6 +20,13 @@ NAMES = {
     "required-inputs": CASE,
     "empty-batches": CASE,
     "caller-memory": "tests/engine/test_admission.py::test_read_only_input_reaches_a_model_that_writes",
+    "input-order": "tests/frontends/test_cases.py::test_answer",
+    "exact-numbers": "tests/frontends/test_codec.py::test_numbers_in_json_are_the_nearest_ones",
+    "bool-bytes": "tests/frontends/test_cases.py::test_answer",
+    "repeated-outputs": "tests/backends/test_execute.py::test_the_first_output_of_a_name_counts",
+    "deadly-requests": "tests/frontends/test_cases.py::test_answer",
+    "http-syntax": "tests/frontends/test_connections.py::test_what_is_no_http_costs_its_own_connection",
+    "log-settings": "tests/frontends/test_logs.py::test_a_refused_request_changes_nothing",
     "truncated-compression": (
         "tests/frontends/test_connections.py::test_a_compressed_body_without_its_end_is_refused"
     ),
@@ -62,7 +69,8 @@ NAMES = {
     ),
     "string-correlation-ids": "tests/engine/test_sequences.py::test_C3_C4_the_correlation_id_in_every_type",
     "correlation-id-types": (
-        "tests/engine/test_sequences.py::test_A18_an_id_of_another_type_than_the_control_is_refused"
+        "tests/engine/test_sequences.py"
+        "::test_text_where_the_control_is_a_number_is_the_number_it_says_or_a_hash"
     ),
     "reschedule-refused": (
         "tests/engine/test_sequences_iterative.py::test_IT6_elsewhere_only_the_request_itself_fails"

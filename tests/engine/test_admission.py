@@ -99,7 +99,7 @@ REFUSED = {
         OPTIONAL,
         {"B": ones()},
         {},
-        WHO + "expected number of inputs between 1 and 3 but got 1 inputs for model 'm'. Got "
+        WHO + "expected all required inputs for model 'm'. Got "
         "input(s) ['B'], but missing required input(s) ['A']. Please provide all required "
         "input(s).",
     ),

@@ -117,16 +117,25 @@ def test_C3_C4_the_correlation_id_in_every_type(server, datatype, correlation_id
     assert row["id"] == correlation_id
 
 
-@pytest.mark.parametrize(
-    ("datatype", "correlation_id", "found", "expected"),
-    [
-        ("UINT64", "abc", "BYTES", "UINT64"),
-        ("INT32", "abc", "BYTES", "INT32"),
-        ("STRING", 7, "UINT64", "BYTES"),
-    ],
-)
-def test_A18_an_id_of_another_type_than_the_control_is_refused(
-    server, datatype, correlation_id, found, expected
+def test_A18_a_number_where_the_control_is_text_is_refused(server):
+    seen = []
+    server.load(
+        config(control("ID", "CORRID", "data_type: TYPE_STRING")),
+        looking(Gate(is_open=True), seen),
+        name="m",
+    )
+    with pytest.raises(InvalidArgumentError) as caught:
+        User(server, 7).say()
+    assert caught.value.message == (
+        "[request id: <id_unknown>] sequence batching control 'ID' data-type is 'UINT64', but "
+        "model 'm' expects 'BYTES'"
+    )
+    assert not seen
+
+
+@pytest.mark.parametrize("datatype", ["UINT64", "INT64", "UINT32", "INT32"])
+def test_text_where_the_control_is_a_number_is_the_number_it_says_or_a_hash(
+    server, datatype, caplog
 ):
     seen = []
     server.load(
@@ -134,13 +143,18 @@ def test_A18_an_id_of_another_type_than_the_control_is_refused(
         looking(Gate(is_open=True), seen),
         name="m",
     )
-    with pytest.raises(InvalidArgumentError) as caught:
-        User(server, correlation_id).say()
-    assert caught.value.message == (
-        f"[request id: <id_unknown>] sequence batching control 'ID' data-type is '{found}', but "
-        f"model 'm' expects '{expected}'"
-    )
-    assert not seen
+    names = ["9", "09", "abc", "sequence-1", "sequence-2", "x" * 128, str(1 << 64), "\u0663", "abc"]
+    for name in names:
+        User(server, name).say(end=True)
+    given = [row["ID"].item() for (row,) in seen]
+    assert given[0] == 9
+    assert given[2] == given[-1]
+    assert len(set(given[:-1])) == len(names) - 1
+    assert 0 not in given
+    assert [row["id"] for (row,) in seen] == names
+    warnings = [each.getMessage() for each in caplog.records if "correlation ids" in each.msg]
+    assert len(warnings) == 1
+    assert "such as '9' are text" in warnings[0]
 
 
 def test_C5_without_a_control_ids_of_both_types_are_sequences_of_their_own(server):

@@ -29,6 +29,7 @@ class Seen:
     status: int
     body: bytes
     headers: Mapping[str, str] = field(compare=False)
+    reason: str = field(default="", compare=False)
 
     @property
     def error(self) -> str:
@@ -65,7 +66,8 @@ def ask(port: int, case: Case) -> Seen:
         connection.request(case.method, case.path, case.body, dict(case.headers))
         reply = connection.getresponse()
         body = reply.read()
-        return Seen(reply.status, body, {k.lower(): v for k, v in reply.getheaders()})
+        headers = {k.lower(): v for k, v in reply.getheaders()}
+        return Seen(reply.status, body, headers, reply.reason)
     finally:
         connection.close()
 
@@ -105,10 +107,11 @@ def binary(
     **more: Any,
 ) -> Case:
     """A request with bytes behind the JSON."""
+    answer, ours_only = more.pop("text", None), more.pop("ours_only", False)
     text = document(*inputs, **more)
     return Case(
-        case, status, f"/v2/models/{model}/infer", text + blob, error, expect,
-        headers={"Inference-Header-Content-Length": header or str(len(text))},
+        case, status, f"/v2/models/{model}/infer", text + blob, error, expect, answer,
+        headers={"Inference-Header-Content-Length": header or str(len(text))}, ours_only=ours_only,
     )  # fmt: skip
 
 
@@ -149,6 +152,9 @@ _INFER = [
     infer("unknown input", 400, "one", tensor("WRONG"), error="unexpected inference input 'WRONG' for model 'one'"),
     infer("missing input", 400, "two", tensor("INPUT0"), error=ID + "expected 2 inputs but got 1 inputs for model 'two'. Got input(s) ['INPUT0'], but missing required input(s) ['INPUT1']. Please provide all required input(s)."),
     infer("missing input with id", 400, "two", tensor("INPUT0"), id="7", error="[request id: 7] expected 2 inputs but got 1 inputs for model 'two'. Got input(s) ['INPUT0'], but missing required input(s) ['INPUT1']. Please provide all required input(s)."),
+    infer("unknown input among too many", 400, "two", tensor("INPUT0"), tensor("X"), tensor("INPUT1"), ours_only=True, error=ID + "expected 2 inputs but got 3 inputs for model 'two'. Got input(s) ['INPUT0','X','INPUT1'], but missing required input(s) ]. Please provide all required input(s)."),
+    infer("unknown input beside an optional one", 400, "optional", tensor("WRONG"), error="unexpected inference input 'WRONG' for model 'optional'"),
+    infer("optional in the place of a required one", 400, "optional", tensor("INPUT1"), ours_only=True, error=ID + "expected all required inputs for model 'optional'. Got input(s) ['INPUT1'], but missing required input(s) ['INPUT0']. Please provide all required input(s)."),
     infer("duplicate input", 400, "two", tensor("INPUT0"), tensor("INPUT0"), error=ID + "input 'INPUT0' already exists in request"),
     infer("unknown output", 400, "one", tensor(), outputs=[{"name": "WRONG"}], error="unexpected inference output 'WRONG' for model 'one'"),
     infer("wrong dims, batched", 400, "one", tensor(shape=[1, 5], data=[1, 2, 3, 4, 5]), error=ID + "unexpected shape for input 'IN' for model 'one'. Expected [-1,4], got [1,5]. " + SHAPE_NOTE),
@@ -197,6 +203,11 @@ _INFER = [
     raw("P-6 garbage behind", 500, "/v2/models/one/infer", ONE_JSON + b" x", PARSE + f"The document root must not be followed by other values. at {len(ONE_JSON) + 1}"),
     raw("P-6 open string", 500, "/v2/models/one/infer", b'{"a', PARSE + "Missing a closing quotation mark in string. at 3"),
     raw("P-6 comma missing", 500, "/v2/models/one/infer", b'{"a":1 "b":2}', PARSE + "Missing a comma or '}' after an object member. at 7"),
+    raw("P-6 control character", 500, "/v2/models/one/infer", b'{"id":"a\nb"}', PARSE + "Invalid escape character in string. at 8"),
+    raw("P-6 control character and no UTF-8", 500, "/v2/models/one/infer", b'{"id":"\xff\x1f"}', PARSE + "Invalid escape character in string. at 8"),
+    raw("the first of equal members counts", 200, "/v2/models/one/infer", b'{"id":"a","id":"b",' + ONE_JSON[1:-1] + b',"inputs":5}', text=b'{"id":"a","model_name":"one","model_version":"1","outputs":[{"name":"OUT","datatype":"FP32","shape":[1,4],"data":[1.0,2.0,3.0,4.0]}]}'),
+    raw("the first of equal members counts, no UTF-8", 200, "/v2/models/text/infer", b'{"inputs":[{"name":"IN","shape":[1],"datatype":"BYTES","data":["\xff"],"data":["b"]}]}', text=b'{"model_name":"text","model_version":"1","outputs":[{"name":"OUT","datatype":"BYTES","shape":[1],"data":["\xff"]}]}'),
+    raw("the first of equal parameters counts", 200, "/v2/models/one/infer", ONE_JSON[:-1] + b',"parameters":{"priority":0,"priority":"x"}}', outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
     raw("whitespace behind", 200, "/v2/models/one/infer", ONE_JSON + b" \n\t ", outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
     raw("empty body, two inputs", 400, "/v2/models/two/infer", b"", ID + "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in 'two' model configuration"),
     infer("id is a number", 500, "one", tensor(), id=5, error="Unable to parse 'id': attempt to access JSON non-string as string"),
@@ -222,6 +233,7 @@ _INFER = [
     raw("raw BYTES, shape not [1]", 400, "/v2/models/text/infer", b"1234", ID + "For BYTE datatype raw input 'IN', the model must have input shape [1]", headers={"Inference-Header-Content-Length": "0"}),
     raw("Content-Encoding br", 501, "/v2/models/one/infer", ONE_JSON, "Unsupported compression type", headers={"Content-Encoding": "br"}),
     raw("Content-Encoding list", 501, "/v2/models/one/infer", ONE_JSON, "Unsupported compression type", headers={"Content-Encoding": "gzip, deflate"}),
+    raw("Content-Encoding empty", 501, "/v2/models/one/infer", ONE_JSON, "Unsupported compression type", headers={"Content-Encoding": ""}),
     raw("gzip that is none", 400, "/v2/models/two/infer", b"no gzip", ID + "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in 'two' model configuration", headers={"Content-Encoding": "gzip"}),
     *(
         infer(f"classification {value!r}", 500, "labelled", tensor(shape=[1, 3], data=[1, 2, 3]), outputs=[{"name": "OUT", "parameters": {"classification": value}}], error="Unable to set 'classification': " + UNSIGNED)
@@ -285,6 +297,7 @@ _INFER = [
     binary("binary_data_output", 200, "two", [sized(16, "INPUT0"), sized(16, "INPUT1")], ONES * 2, parameters={"binary_data_output": True}),
     binary("listed outputs are JSON", 200, "two", [sized(16, "INPUT0"), sized(16, "INPUT1")], ONES * 2, parameters={"binary_data_output": True}, outputs=[{"name": "OUTPUT0"}, {"name": "OUTPUT1", "parameters": {"binary_data": True}}]),
     binary("BOOL bytes", 200, "all_bool", [sized(3, shape=[3], datatype="BOOL")], b"\0\1\2", expect={"OUT": [False, True, True]}),
+    binary("BOOL bytes that are neither", 200, "all_bool", [sized(2, shape=[2], datatype="BOOL")], b"\xff\2", parameters={"binary_data_output": True}, ours_only=True, text=b'{"model_name":"all_bool","model_version":"1","outputs":[{"name":"OUT","datatype":"BOOL","shape":[2],"parameters":{"binary_data_size":2}}]}\1\1'),
     binary("empty binary output", 200, "flexible", [sized(0, shape=[0], datatype="INT32")], b"", outputs=[{"name": "OUT", "parameters": {"binary_data": True}}]),
     raw("raw", 200, "/v2/models/one/infer", ONES, headers={"Inference-Header-Content-Length": "0"}),
     raw("raw, header no number", 200, "/v2/models/flexible/infer", b"12345678", headers={"Inference-Header-Content-Length": "x"}),
@@ -309,7 +322,16 @@ _ROUTES = [
     Case("P-1 deeper", 404, "/v2/models/one/infer/x", method="GET", error="Not Found"),
     Case("P-2 GET infer", 405, "/v2/models/one/infer", method="GET", error="Method Not Allowed"),
     Case("P-2 POST metadata", 405, "/v2/models/one", error="Method Not Allowed"),
-    Case("P-2 DELETE", 405, "/v2", method="DELETE", error="Method Not Allowed"),
+    *(
+        Case(f"P-2 DELETE {path}", 405, path, method="DELETE", error="Method Not Allowed")
+        for path in (
+            "/v2", "/v2/health/live", "/v2/models/one", "/v2/models/one/ready", "/v2/models/one/infer",
+            "/v2/models/one/generate", "/v2/models/nope/config", "/v2/models/stats", "/v2/logging",
+            "/v2/trace/setting", "/v2/repository/index", "/v2/repository/models/one/load",
+            "/v2/systemsharedmemory/status", "/v2/cudasharedmemory/region/r/register",
+        )
+    ),
+    Case("P-1 no fragment", 404, "/v2/models/one#f", method="GET", error="Request for unknown model: 'one#f' is not found"),
     Case("P-9 version no number", 404, "/v2/models/one/versions/x", method="GET", error="Not Found"),
     Case("P-9 version too long", 400, "/v2/models/one/versions/99999999999999999999", method="GET", error="failed to get model version from specified version string '99999999999999999999' (details: stol), version should be an integral value > 0"),
     Case("live", 200, "/v2/health/live", method="GET", text=b""),
@@ -351,6 +373,15 @@ _GENERATE = [
     Case("P-53 no body", 500, "/v2/models/one/generate", b"", PARSE + "The document is empty. at 0"),
     Case("P-53 encoding", 400, "/v2/models/one/generate", gzip.compress(b"{}"), "Unsupported content-encoding, only 'identity' is supported.", headers={"Content-Encoding": "gzip"}),
     Case("P-53 parameters no object", 500, "/v2/models/one/generate", b'{"parameters":5}', "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object"),
+    Case("an input twice", 400, "/v2/models/one/generate", b'{"IN":[1,2,3,4],"IN":[1,2,3,4]}', ID + "input 'IN' already exists in request"),
+    Case("an input beside and inside parameters", 400, "/v2/models/one/generate", b'{"IN":[1,2,3,4],"parameters":{"IN":[1,2,3,4]}}', f"Converting keyword: 'parameters': {ID}input 'IN' already exists in request"),
+    Case("the first of equal ids counts", 200, "/v2/models/one/generate", b'{"IN":[1,2,3,4],"id":"x","id":5}', text=b'{"OUT":[1.0,2.0,3.0,4.0],"id":"x","model_name":"one","model_version":"1"}'),
+    Case("P-50 the first of equal parameters counts", 200, "/v2/models/parameters/generate", b'{"IN":1,"a":1,"a":2}'),
+    *(
+        Case(f"sequence model, {kind}", 400, f"/v2/models/sequence/{kind}", b'{"IN":[1,2,3,4]}', SEQUENCE + "a non-zero or non-empty correlation ID")
+        for kind in ("generate", "generate_stream")
+    ),
+    Case("generate, Content-Encoding empty", 400, "/v2/models/one/generate", b'{"IN":[1,2,3,4]}', "Unsupported content-encoding, only 'identity' is supported.", headers={"Content-Encoding": ""}),
     Case("generate unknown", 404, "/v2/models/nope/generate", b"{}", "Request for unknown model: 'nope' is not found"),
 ]  # fmt: skip
 
@@ -382,6 +413,7 @@ _SETTINGS = [
     _log("nothing", 200, b"{}", text=b'{"log_file":"","log_info":true,"log_warning":true,"log_error":true,"log_verbose_level":0,"log_format":"default"}'),
     _log("format", 503, b'{"log_format":"zzz"}', "invalid argument for --log_format, got: zzz"),
     _log("file", 501, b'{"log_file":"x"}', "log file location can not be updated through network protocol"),
+    _log("level beyond 31 bits", 200, b'{"log_verbose_level":4294967295}', text=b'{"log_file":"","log_info":true,"log_warning":true,"log_error":true,"log_verbose_level":0,"log_format":"default"}'),
     _log("kind of a flag", 500, b'{"log_info":1}', "attempt to access JSON non-boolean as boolean"),
     _log("kind of the level", 500, b'{"log_verbose_level":"1"}', UNSIGNED),
     _log("empty body", 500, b"", PARSE + "The document is empty. at 0"),

@@ -35,6 +35,13 @@ class Case:
     ours_only: bool = False
 
 
+class _Garbage:
+    """What is no message of any method."""
+
+    def SerializeToString(self) -> bytes:
+        return b"\xff\xff\xff"
+
+
 def _string(*items: bytes) -> bytes:
     return b"".join(struct.pack("<I", len(item)) + item for item in items)
 
@@ -138,6 +145,14 @@ CASES = [
          "be an integral value > 0"),
     _bad("P-9 version -1", infer("one", version="-1"),
          "invalid model version specified '-1' , version should be an integral value > 0"),
+    _bad("P-9 version 0", infer("one", version="0"), "Request for unknown model: 'one' version 0 is not found",
+         "NOT_FOUND"),
+    _bad("P-9 ready, version x", pb.ModelReadyRequest(name="nope", version="x"),
+         "failed to get model version from specified version string 'x' (details: stol), version should "
+         "be an integral value > 0", method="ModelReady"),
+    _bad("P-9 ready, version -1", pb.ModelReadyRequest(name="one", version="-1"),
+         "invalid model version specified '-1' , version should be an integral value > 0", method="ModelReady"),
+    Case("P-9 ready, version 0", pb.ModelReadyRequest(name="one", version="0"), method="ModelReady"),
     _bad("decoupled", infer("stream", [tensor(datatype="INT32", shape=[1])], [b"\0\0\0\0"]),
          "ModelInfer RPC doesn't support models with decoupled transaction policy", "UNIMPLEMENTED"),
     _bad("model error", infer("failing"), "not today", "INTERNAL"),
@@ -213,6 +228,10 @@ CASES = [
     # -- outputs and shared memory ---------------------------------------------------------------
     _bad("classification kind", infer("one", outputs={"OUT": {"classification": "2"}}),
          "invalid value type for 'classification' parameter, expected int64_param"),
+    _bad("priority kind", infer("one", parameters={"priority": "1"}),
+         "invalid value type for 'priority' parameter, expected int64_param or uint64_param."),
+    _bad("classification 0", infer("one", outputs={"OUT": {"classification": 0}}),
+         "invalid value for 'classification' parameter, expected >= 0"),
     _bad("negative classification", infer("one", outputs={"OUT": {"classification": -1}}),
          "invalid value for 'classification' parameter, expected >= 0"),
     _bad("classification of BOOL", infer("all_bool", [tensor(datatype="BOOL", shape=[1])], [b"\1"],
@@ -285,6 +304,11 @@ CASES = [
     _bad("log_format", _log(log_format="zzz"), "invalid argument for log_format, got: zzz", method="LogSettings"),
     _bad("log_file", _log(log_file="x"), "log file location can not be updated through network protocol",
          "UNIMPLEMENTED", method="LogSettings"),
+    Case("log_verbose_level beyond 31 bits", _log(log_verbose_level=2**32 - 1), method="LogSettings"),
+    *(
+        _bad(f"no message, {method}", _Garbage(), "Unable to parse request", "INTERNAL", method=method)
+        for method in ("ModelInfer", "ModelReady", "ServerLive", "RepositoryIndex")
+    ),
     Case("ready", pb.ModelReadyRequest(name="one"), method="ModelReady"),
     Case("an unknown model is not ready", pb.ModelReadyRequest(name="nope"), method="ModelReady"),
     Case("a model without name is not ready", pb.ModelReadyRequest(), method="ModelReady"),

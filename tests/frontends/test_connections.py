@@ -137,6 +137,15 @@ def test_http_1_0_and_connection_close(port: int) -> None:
         assert client.is_over()
 
 
+def test_the_answer_to_head_has_no_body(port: int) -> None:
+    with Client(port) as client:
+        client.send(LIVE.replace(b"GET", b"HEAD") + LIVE)
+        refused = client._until(b"\r\n\r\n").decode()
+        assert refused.startswith("HTTP/1.1 405 Not Allowed\r\n")
+        assert "Content-Length: 30" in refused
+        assert client.receive().status == 200
+
+
 def test_http_1_0_streams_to_the_end_of_the_connection(port: int) -> None:
     with Client(port) as client:
         client.send(post("/v2/models/stream/generate_stream", {"IN": 3}, version="1.0"))
@@ -259,6 +268,8 @@ def test_trailers_are_read_and_mean_nothing(port: int) -> None:
         b"GET / HTTP/9.9\r\n\r\n",
         b"POST /v2 HTTP/1.1\r\nContent-Length: x\r\n\r\n",
         b"POST /v2 HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST /v2 HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+        b"FOO /v2 HTTP/1.1\r\n\r\n",
         b"POST /v2 HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc",
         b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"\0" * 100,

@@ -516,6 +516,10 @@ def test_unknown_methods(channel: Any) -> None:
 def test_the_health_service(channel: Any, server: Server) -> None:
     check = channel.unary_unary("/grpc.health.v1.Health/Check")
     assert check(b"", timeout=TIMEOUT_S) == b"\x08\x01"  # SERVING
+    with pytest.raises(grpc.RpcError) as raised:
+        check(b"\xff", timeout=TIMEOUT_S)
+    assert raised.value.code() is grpc.StatusCode.INTERNAL
+    assert raised.value.details() == "Unable to parse request"
 
 
 def test_a_restricted_protocol(server: Server) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -76,6 +77,17 @@ def test_a_traceback_follows_its_line(written):
     assert re.fullmatch(DEFAULT + '"failed"', head)
     assert rest[0].startswith("Traceback")
     assert rest[-1] == "ValueError: why"
+
+
+def test_a_refused_request_changes_nothing():
+    body = b'{"log_warning":false,"log_verbose_level":"x"}'
+    with Server(gpus=()) as server, serve(server, http_port=0, metrics_port=None) as endpoints:
+        url = f"http://127.0.0.1:{endpoints.http_port}/v2/logging"
+        with pytest.raises(urllib.error.HTTPError) as raised:
+            urllib.request.urlopen(url, body)
+        raised.value.close()
+        with urllib.request.urlopen(url) as reply:
+            assert json.load(reply)["log_warning"] is True
 
 
 def test_in_a_notebook_a_change_applies_until_the_endpoints_close(caplog):

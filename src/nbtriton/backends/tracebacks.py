@@ -39,12 +39,20 @@ def user_frames(tb: TracebackType | None) -> TracebackType | None:
 
 def describe(error: BaseException) -> str:
     """Return an exception as Triton's python backend prints it, innermost frame first."""
-    text = public_names(f"{type(error).__name__}: {error}")
+    text = public_names(f"{type(error).__name__}: {_message_of(error)}")
     frames = _without_ours(traceback.extract_tb(user_frames(error.__traceback__)))
     if not frames:
         return text
     lines = "".join(f"  {f.filename}({f.lineno}): {f.name}\n" for f in reversed(frames))
     return f"{text}\n\nAt:\n{lines}"
+
+
+def _message_of(error: BaseException) -> str:
+    """Return what an exception says, or what Triton's python backend says if that is nothing."""
+    try:
+        return str(error) or "<EMPTY MESSAGE>"
+    except Exception:  # the author's own `__str__`
+        return "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"
 
 
 def public_names(text: str) -> str:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 # Protobuf writes 64-bit integers as JSON strings; Triton turns them into numbers, but forgets these.
+# Fields that 2.51 does not have, so that it has no defaults of them to report.
+_NEWER = frozenset({"inference.ModelEnsembling.max_inflight_requests"})
 _REPORTED_AS_STRINGS = frozenset(
     {
         "inference.ModelOptimizationPolicy.Cuda.GraphSpec.Shape.dim",
@@ -195,7 +197,11 @@ def _plain(message: Message, *, defaults: bool) -> dict[str, Any]:
                 plain[field.name] = [
                     _plain_value(field, element, defaults=defaults) for element in value
                 ]
-        elif message.HasField(field.name) if field.has_presence else (value or defaults):
+        elif (
+            message.HasField(field.name)
+            if field.has_presence
+            else (value or (defaults and field.full_name not in _NEWER))
+        ):
             plain[field.name] = _plain_value(field, value, defaults=defaults)
         elif isinstance(value, float) and math.copysign(1.0, value) < 0:
             # Minus zero is set although it compares equal to the default.

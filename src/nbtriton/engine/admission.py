@@ -307,22 +307,29 @@ class Interface:
         count = len(inputs)
         unknown = [name for name in inputs if name not in self._rules]
         hint = nearest(unknown[0], self._rules) if unknown else ""
-        if unknown and not self._any_optional and count == len(self._rules):
+        fits = len(self._required) <= count <= len(self._rules)
+        if unknown and fits:
             # With the right count Triton complains of the name (A7).
             raise InvalidArgumentError(
                 f"unexpected inference input '{unknown[0]}' for model '{self.name}'", hint=hint
+            )
+        given = "[" + ",".join(f"'{name}'" for name in inputs) + "]"
+        lacking = "[" + ",".join(f"'{name}'" for name in missing) + "]" if missing else "]"  # A5
+        tail = (
+            f"Got input(s) {given}, but missing required input(s) {lacking}. "
+            "Please provide all required input(s)."
+        )
+        if fits:  # optional ones in the place of required ones: Triton does not see it
+            raise InvalidArgumentError(
+                f"{prefix}expected all required inputs for model '{self.name}'. {tail}"
             )
         expected = (
             f"number of inputs between {len(self._required)} and {len(self._rules)}"
             if self._any_optional
             else f"{len(self._rules)} inputs"
         )
-        given = "[" + ",".join(f"'{name}'" for name in inputs) + "]"
-        lacking = "[" + ",".join(f"'{name}'" for name in missing) + "]" if missing else "]"  # A5
         raise InvalidArgumentError(
-            f"{prefix}expected {expected} but got {count} inputs for model '{self.name}'. "
-            f"Got input(s) {given}, but missing required input(s) {lacking}. "
-            "Please provide all required input(s).",
+            f"{prefix}expected {expected} but got {count} inputs for model '{self.name}'. {tail}",
             hint=hint,
         )
 

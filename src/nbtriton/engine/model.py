@@ -555,7 +555,9 @@ class ModelRuntime(Runtime):
                 message = request.log_prefix + message
             error = error_from_status(drop.status, message)
             # Refused, not accepted: neither counts. The others failed (Q4, Q7, X2).
-            if drop.reason not in ("queue_full", "sequence_rule"):
+            if drop.reason in ("queue_full", "sequence_rule"):
+                error.accepted = request.flight is not None
+            else:
                 self.statistics.failure(
                     1, now_ns() - request.start_ns, _FAILURES.get(drop.reason, "OTHER")
                 )

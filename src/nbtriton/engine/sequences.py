@@ -6,7 +6,9 @@ without initial data starts as zeros, where the reference leaves whatever was in
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,10 +24,11 @@ from nbtriton.tensors import Array, deserialize_bytes, kind_of, numpy_dtype, to_
 
 __all__ = ["SequenceTensors", "enum_name"]
 
+_MOST_DIGITS = 20  # of 64 bits
 _FLAGS = {"CONTROL_SEQUENCE_START": SEQUENCE_START, "CONTROL_SEQUENCE_END": SEQUENCE_END}
 _CORRELATION = "CONTROL_SEQUENCE_CORRID"
 _READY = "CONTROL_SEQUENCE_READY"
-_KINDS = ("a number", "a string")
+_log = logging.getLogger("nbtriton.engine")
 
 
 class _State:
@@ -65,6 +68,7 @@ class SequenceTensors:
         self._shape = (1, 1) if config.max_batch_size > 0 else (1,)  # C-1
         self._controls: list[tuple[str, Callable[[int | str, int, bool], Array]]] = []
         self._correlation = ("", "")  # name and datatype of the control, if there is one
+        self._told = False  # that text was given where the control is a number
         for control_input in batching.control_input:
             for control in control_input.control:
                 kind = enum_name(control, "kind")
@@ -81,16 +85,23 @@ class SequenceTensors:
         self._under_way: dict[InferenceRequest, _State] = {}  # until their final response
 
     def check(self, model: str, correlation_id: int | str, prefix: str) -> None:
-        """Refuse an id whose type is not the control's (A18)."""
+        """Refuse a number where the control is text (A18); say once where it is the other way."""
         name, expected = self._correlation
         if not name or not correlation_id:
             return
-        found = "BYTES" if isinstance(correlation_id, str) else "UINT64"
-        if (found == "BYTES") != (expected == "BYTES"):
+        if isinstance(correlation_id, str):
+            if expected != "BYTES" and not self._told:
+                self._told = True
+                _log.warning(
+                    "model '%s': correlation ids such as '%s' are text, but the control '%s' is %s: "
+                    "it gets the number that the text says, or a hash where it says none",
+                    model, correlation_id, name, expected,
+                )  # fmt: skip
+        elif expected == "BYTES":
             raise InvalidArgumentError(
-                f"{prefix}sequence batching control '{name}' data-type is '{found}', "
+                f"{prefix}sequence batching control '{name}' data-type is 'UINT64', "
                 f"but model '{model}' expects '{expected}'",
-                hint=f"give a correlation_id that is {_KINDS[expected == 'BYTES']}",
+                hint="give a correlation_id that is a string",
             )
 
     def batch(self, run: Run, requests: Sequence[InferenceRequest]) -> list[InferenceRequest]:
@@ -177,7 +188,8 @@ class SequenceTensors:
         bits = 8 * dtype.itemsize
 
         def value(cid: int | str, _flags: int, _ready: bool) -> Array:
-            low = int(cid) & ((1 << bits) - 1)  # C-3: the low bits, wrapping
+            number = _number_of(cid, bits) if isinstance(cid, str) else cid
+            low = number & ((1 << bits) - 1)  # C-3: the low bits, wrapping
             unsigned = np.full(self._shape, low, f"uint{bits}")
             return unsigned.view(dtype)
 
@@ -188,6 +200,17 @@ def enum_name(message: Any, field: str) -> str:
     """Return the name of an enum field's value, such as ``TYPE_FP32``."""
     kinds = message.DESCRIPTOR.fields_by_name[field].enum_type
     return str(kinds.values_by_number[getattr(message, field)].name)
+
+
+def _number_of(text: str, bits: int) -> int:
+    """Return what stands for a text in so many bits: the number that it is, else a hash of it."""
+    # Only as numbers are written: "7" and "07" are two sequences.
+    if text.isdecimal() and text.isascii() and text[0] != "0" and len(text) <= _MOST_DIGITS:
+        number = int(text)
+        if number < 1 << bits:
+            return number
+    content = text.encode("utf-8", "surrogateescape")
+    return int.from_bytes(blake2b(content, digest_size=bits // 8).digest(), "little")
 
 
 def _text(correlation_id: int | str) -> bytes:

@@ -33,6 +33,7 @@ _log = logging.getLogger("nbtriton.frontends")
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
+_STATUS_LINES[405] = b"HTTP/1.1 405 Not Allowed\r\n"  # as evhtp has it
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 # Up to this size an answer is joined and sent by one call; longer ones are sent part by part.
 _JOINED = 64 << 10
@@ -550,4 +551,4 @@ def _path(url: bytes) -> str:
     if url[:1] != b"/":  # the form for proxies
         with contextlib.suppress(httptools.HttpParserInvalidURLError):
             url = httptools.parse_url(url).path or b"/"
-    return url.partition(b"?")[0].partition(b"#")[0].decode("utf-8", "surrogateescape")
+    return url.partition(b"?")[0].decode("utf-8", "surrogateescape")

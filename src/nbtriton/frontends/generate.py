@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.frontends.answer import json_elements
 from nbtriton.frontends.codec import Call, read_json_data, read_parameter
-from nbtriton.frontends.jsontext import as_string, dumps, parse
+from nbtriton.frontends.jsontext import Members, as_string, dumps, parse_members
 from nbtriton.frontends.wire import WireInput, arrays_of, log_prefix
 from nbtriton.tensors import datatype_of, shape_of
 
@@ -31,13 +31,17 @@ def decode_generate(body: bytes | memoryview, interface: Interface) -> Call:
     TritonError
         With Triton's text.
     """
-    document = parse(body)
+    document = parse_members(body)
     call = Call()
-    if type(document) is dict and "id" in document:
-        call.options["request_id"] = as_string(document["id"], "Unable to parse 'id': ")
+    if type(document) is not tuple:
+        raise InternalError("attempt to get members for non-object")
+    given = _by_name(document)
+    if "id" in given:
+        call.options["request_id"] = as_string(given["id"], "Unable to parse 'id': ")
     inputs: dict[str, WireInput] = {}
     parameters: dict[str, Any] = {}
-    for name, value in _members(document).items():
+    for name, _ in document:
+        value = given[name]
         if name != _NESTED:
             _map(name, value, interface, call.request_id, inputs, parameters)
             continue
@@ -45,14 +49,15 @@ def decode_generate(body: bytes | memoryview, interface: Interface) -> Call:
             raise InvalidArgumentError(
                 f"Keyword '{name}' for nested schema also given as input tensor name"
             )
-        if type(value) is not dict:
+        if type(value) is not tuple:
             raise InternalError(
                 f"Expected JSON object for keyword: '{name}': attempt to access JSON non-object "
                 "as object"
             )
         try:
-            for inner, content in value.items():
-                _map(inner, content, interface, call.request_id, inputs, parameters)
+            nested = _by_name(value)
+            for inner, _ in value:
+                _map(inner, nested[inner], interface, call.request_id, inputs, parameters)
         except TritonError as error:
             raise type(error)(f"Converting keyword: '{name}': {error.message}") from None
     call.arrays = arrays_of(interface, list(inputs.values()), request_id=call.request_id)
@@ -61,10 +66,9 @@ def decode_generate(body: bytes | memoryview, interface: Interface) -> Call:
     return call
 
 
-def _members(document: Any) -> dict[str, Any]:
-    if type(document) is not dict:
-        raise InternalError("attempt to get members for non-object")
-    return document
+def _by_name(members: Members) -> dict[str, Any]:
+    """Return what counts: Triton visits every member, but looks its value up by name."""
+    return dict(reversed(members))
 
 
 def _map(

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
 from nbtriton.frontends.codec import Call, OutputRequest
-from nbtriton.frontends.grpc_messages import messages, parameter_value
+from nbtriton.frontends.grpc_messages import UNPARSABLE, messages, parameter_value
 from nbtriton.frontends.wire import WireInput, arrays_of, log_prefix
 from nbtriton.tensors import DATATYPES, format_shape, numpy_dtype
 
@@ -59,7 +59,7 @@ def read_version(text: str) -> int:
     Raises
     ------
     InvalidArgumentError
-        It is no positive number.
+        It is no number, or a negative one.
     """
     if not text:
         return -1
@@ -71,7 +71,7 @@ def read_version(text: str) -> int:
             "version should be an integral value > 0"
         )
     version = int(found[1])
-    if version <= 0:
+    if version < 0:  # there is none of 0, but Triton says so later
         raise InvalidArgumentError(
             f"invalid model version specified '{text}' , version should be an integral value > 0"
         )
@@ -89,7 +89,7 @@ def parse_infer(data: bytes) -> Any:
     try:
         return messages.ModelInferRequest.FromString(data)
     except DecodeError:
-        raise InternalError("the request is no ModelInferRequest") from None
+        raise InternalError(UNPARSABLE) from None
 
 
 # -- requests ----------------------------------------------------------------------------------------
@@ -148,7 +148,8 @@ def _read_parameters(parameters: Any, call: InferCall) -> None:
             if kind == "uint64_param":
                 options["priority"] = value
             else:
-                options["priority"] = _of_kind(kind, value, name, "int64_param")
+                wanted = "int64_param"
+                options["priority"] = _of_kind(kind, value, name, wanted, " or uint64_param")
                 if value < 0:
                     raise InvalidArgumentError("invalid value for 'priority', expected value >= 0.")
         elif name == "timeout":
@@ -182,9 +183,11 @@ def _sequence_id(kind: str, value: Any) -> int | str:
     return str(value)
 
 
-def _of_kind(kind: str, value: Any, name: str, wanted: str) -> Any:
+def _of_kind(kind: str, value: Any, name: str, wanted: str, more: str = "") -> Any:
     if kind != wanted:
-        raise InvalidArgumentError(f"invalid value type for '{name}' parameter, expected {wanted}.")
+        raise InvalidArgumentError(
+            f"invalid value type for '{name}' parameter, expected {wanted}{more}."
+        )
     return value
 
 
@@ -354,7 +357,7 @@ def _read_outputs(request: Any, shared_memory: SharedMemory, call: InferCall) ->
                     raise InvalidArgumentError(
                         "invalid value type for 'classification' parameter, expected int64_param"
                     )
-                if classes < 0:
+                if classes <= 0:  # the text is Triton's
                     raise InvalidArgumentError(
                         "invalid value for 'classification' parameter, expected >= 0"
                     )

@@ -11,6 +11,8 @@ from tritonclient.grpc import service_pb2  # type: ignore[import-untyped]
 __all__ = [
     "HEALTH",
     "SERVICE",
+    "UNPARSABLE",
+    "HealthCheckRequest",
     "health_response",
     "messages",
     "parameter_value",
@@ -20,6 +22,8 @@ __all__ = [
 
 SERVICE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
+# What gRPC's own C++ library says of bytes that are not the message of a method.
+UNPARSABLE = "Unable to parse request"
 
 # Generated code: its classes are made at run time.
 messages: Any = service_pb2
@@ -60,27 +64,33 @@ def varint(value: int) -> bytes:
 
 def health_response(serving: bool) -> bytes:
     """Return the answer of ``grpc.health.v1.Health/Check``."""
-    return cast("bytes", _Health(status=_SERVING if serving else _NOT_SERVING).SerializeToString())
+    return cast(
+        "bytes",
+        _HealthCheckResponse(status=_SERVING if serving else _NOT_SERVING).SerializeToString(),
+    )
 
 
-def _health_class() -> Any:
-    """Make the one message that we need of grpcio-health-checking; in a pool of our own."""
+def _health_classes() -> tuple[Any, Any]:
+    """Make the two messages that we need of grpcio-health-checking; in a pool of our own."""
     file = descriptor_pb2.FileDescriptorProto(
         name="nbtriton_health.proto", package="grpc.health.v1", syntax="proto3"
     )
-    message = file.message_type.add(name="HealthCheckResponse")
-    # The enum goes over the wire as its number.
-    message.field.add(
-        name="status",
-        number=1,
-        type=descriptor_pb2.FieldDescriptorProto.TYPE_INT32,
-        label=descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
-    )
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for message, field, kind in (
+        ("HealthCheckRequest", "service", kinds.TYPE_STRING),
+        # The enum goes over the wire as its number.
+        ("HealthCheckResponse", "status", kinds.TYPE_INT32),
+    ):
+        file.message_type.add(name=message).field.add(
+            name=field, number=1, type=kind, label=kinds.LABEL_OPTIONAL
+        )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(
-        pool.FindMessageTypeByName("grpc.health.v1.HealthCheckResponse")
+    request, response = (
+        message_factory.GetMessageClass(pool.FindMessageTypeByName(f"grpc.health.v1.{each.name}"))
+        for each in file.message_type
     )
+    return request, response
 
 
-_Health = _health_class()
+HealthCheckRequest, _HealthCheckResponse = _health_classes()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf import json_format
+from google.protobuf.message import DecodeError
 
 from nbtriton.errors import (
     InternalError,
@@ -16,8 +17,15 @@ from nbtriton.errors import (
     UnsupportedError,
 )
 from nbtriton.frontends.grpc_codec import read_version
-from nbtriton.frontends.grpc_messages import HEALTH, SERVICE, health_response, messages
-from nbtriton.frontends.logs import LOG_FORMATS
+from nbtriton.frontends.grpc_messages import (
+    HEALTH,
+    SERVICE,
+    UNPARSABLE,
+    HealthCheckRequest,
+    health_response,
+    messages,
+)
+from nbtriton.frontends.logs import LOG_FORMATS, verbose_level
 from nbtriton.frontends.tracing import TRACE_LEVELS, parse_number
 
 if TYPE_CHECKING:
@@ -55,8 +63,8 @@ class Method:
     def __call__(self, data: bytes) -> bytes:
         try:
             request = self._request.FromString(data)
-        except Exception:
-            raise InternalError(f"the request is no {self._request.DESCRIPTOR.name}") from None
+        except DecodeError:
+            raise InternalError(UNPARSABLE) from None
         response: bytes = self._answer(request).SerializeToString()
         return response
 
@@ -109,7 +117,11 @@ class _Methods:
 
     # -- server and models -----------------------------------------------------------------------
 
-    def health(self, _: bytes) -> bytes:
+    def health(self, data: bytes) -> bytes:
+        try:
+            HealthCheckRequest.FromString(data)
+        except DecodeError:
+            raise InternalError(UNPARSABLE) from None
         return health_response(self._service.is_ready())
 
     def server_live(self, _: Any) -> Any:
@@ -119,8 +131,9 @@ class _Methods:
         return messages.ServerReadyResponse(ready=self._service.is_ready())
 
     def model_ready(self, request: Any) -> Any:
+        version = read_version(request.version)
         try:
-            ready = self._server.is_model_ready(request.name, read_version(request.version))
+            ready = self._server.is_model_ready(request.name, version)
         except TritonError:
             ready = False
         return messages.ModelReadyResponse(ready=ready)
@@ -259,7 +272,7 @@ class _Methods:
             if isinstance(value, bool):
                 response.settings[key].bool_param = value
             elif isinstance(value, int):
-                response.settings[key].uint32_param = value % (1 << 32)
+                response.settings[key].uint32_param = value
             else:
                 response.settings[key].string_param = value
         return response
@@ -304,7 +317,8 @@ def _log_changes(settings: Mapping[str, Any]) -> dict[str, bool | int | str]:
             continue
         if settings[name].WhichOneof("parameter_choice") != kind:
             raise InvalidArgumentError(f"expect {word} for '{name}'")
-        changes[name] = getattr(settings[name], kind)
+        value = getattr(settings[name], kind)
+        changes[name] = verbose_level(value) if name == "log_verbose_level" else value
     chosen = changes.get("log_format", LOG_FORMATS[0])
     if chosen not in LOG_FORMATS:
         raise InvalidArgumentError(f"invalid argument for log_format, got: {chosen}")

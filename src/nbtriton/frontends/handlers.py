@@ -38,7 +38,7 @@ from nbtriton.frontends.jsontext import (
     member_as_string,
     parse,
 )
-from nbtriton.frontends.logs import LOG_FORMATS
+from nbtriton.frontends.logs import LOG_FORMATS, verbose_level
 from nbtriton.frontends.routes import Route, find_route
 from nbtriton.frontends.tracing import TRACE_LEVELS, parse_number
 
@@ -49,6 +49,8 @@ __all__ = ["Handlers"]
 
 _log = logging.getLogger("nbtriton.frontends")
 
+# Triton has not said that it answers JSON when it refuses a method of these.
+_PLAIN_ERRORS = frozenset({"infer", "model_ready", "server_live", "server_ready"})
 _CUDA_HANDLE = 64
 _NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/]")
 _OK_JSON = Reply(200, JSON)
@@ -104,7 +106,8 @@ class Handlers:
                 text = f"This API is restricted, expecting header '{header}'"
                 return _always(Reply(403, TEXT, (error_body(text),)))
         if head.method not in route.methods:
-            return _always(Reply(405, TEXT, (error_body("Method Not Allowed"),)))
+            kind = TEXT if route.handler in _PLAIN_ERRORS else JSON
+            return _always(Reply(405, kind, (error_body("Method Not Allowed"),)))
         if route.category == "inference":
             return self._infer[route.handler](head, **route.arguments)
         if route.handler in self._slow:
@@ -330,10 +333,7 @@ def _log_changes(document: Any) -> dict[str, bool | int | str]:
         if name in found:
             changes[name] = as_bool(found[name])
     if "log_verbose_level" in found:
-        # As a 32-bit number, however large it came.
-        changes["log_verbose_level"] = (
-            as_uint(found["log_verbose_level"]) + (1 << 31)
-        ) % (1 << 32) - (1 << 31)  # fmt: skip
+        changes["log_verbose_level"] = verbose_level(as_uint(found["log_verbose_level"]))
     if "log_format" in found:
         value = as_string(found["log_format"])
         if value not in LOG_FORMATS:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from nbtriton.errors import InvalidArgumentError, TritonError, UnsupportedError
 from nbtriton.frontends.codec import Call, decode_infer
-from nbtriton.frontends.exchange import TEXT, Data, Exchange, Head, error_reply, unforeseen
+from nbtriton.frontends.exchange import JSON, TEXT, Data, Exchange, Head, error_reply, unforeseen
 from nbtriton.frontends.generate import decode_generate
 from nbtriton.frontends.plan import Plans
 from nbtriton.frontends.waiting import Events, Single, Waiting, Whole
+from nbtriton.frontends.wire import BrokenStringError
 
 if TYPE_CHECKING:
     from nbtriton.engine import Interface
@@ -33,7 +34,7 @@ _DECOUPLED = "HTTP end point doesn't support models with decoupled transaction p
 _HEADER_LENGTH = b"inference-header-content-length"
 _ATOI = re.compile(rb"\s*([+-]?\d{1,18})")
 _INT64_MAX = (1 << 63) - 1
-_PLAIN = (b"", b"identity")
+_PLAIN = b"identity"
 _COMPRESSED = (b"gzip", b"deflate")
 # Either of the two whatever the header calls it, as in Triton: the body's first bytes tell.
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
@@ -119,7 +120,7 @@ class Inference:
         try:
             number = read_version(version)
             interface = self.server.interface(name, number)
-            if encoding not in _PLAIN:
+            if encoding != _PLAIN:
                 raise InvalidArgumentError(
                     "Unsupported content-encoding, only 'identity' is supported."
                 )
@@ -154,7 +155,7 @@ class _Infer:
             interface = self._inference.server.interface(self._name, number)
             if interface.decoupled:
                 raise UnsupportedError(_DECOUPLED)
-            if self._given in _PLAIN:
+            if self._given == _PLAIN:
                 length = self._header_length(len(exchange.data) - exchange.start)
             elif self._given in _COMPRESSED:
                 length = -1
@@ -217,7 +218,9 @@ class _Infer:
                 data, length, interface, service.shared_memory, inference.plans, start
             )
         except TritonError as error:
-            exchange.respond(error_reply(error))
+            exchange.respond(
+                error_reply(error, TEXT if isinstance(error, BrokenStringError) else JSON)
+            )
             return None
         if service.header_forward is not None:
             inference.forward_headers(self._fields, call)
@@ -239,7 +242,7 @@ class _Infer:
 
 
 def _encoding(head: Head) -> bytes:
-    return head.headers.get(b"content-encoding", b"")
+    return head.headers.get(b"content-encoding", _PLAIN)
 
 
 def best_encoding(accepted: str) -> str:

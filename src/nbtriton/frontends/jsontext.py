@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import rapidjson
 from nbtriton.errors import InternalError
 
 __all__ = [
+    "Members",
     "as_bool",
     "as_string",
     "as_uint",
@@ -25,12 +27,45 @@ __all__ = [
     "member_as_array",
     "member_as_string",
     "parse",
+    "parse_members",
     "write_array",
 ]
 
 _UINT64 = 1 << 64
-_EXACT = rapidjson.NM_NAN
-_FAST = rapidjson.NM_NAN | rapidjson.NM_NATIVE
+# The members of an object, in order and with those that repeat a name.
+Members = tuple[tuple[str, Any], ...]
+
+
+class _FirstCounts(rapidjson.Decoder):  # type: ignore[misc]
+    """Of several members of one name the first counts, as in Triton; Python takes the last."""
+
+    def start_object(self) -> list[tuple[str, Any]]:
+        return []
+
+    def end_object(self, members: list[tuple[str, Any]]) -> dict[str, Any]:
+        return _first_counts(members)
+
+
+class _AllMembers(rapidjson.Decoder):  # type: ignore[misc]
+    """Objects as `Members`."""
+
+    def start_object(self) -> list[tuple[str, Any]]:
+        return []
+
+    def end_object(self, members: list[tuple[str, Any]]) -> Members:
+        return tuple(members)
+
+
+def _first_counts(members: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) != len(members):
+        found |= dict(reversed(members))
+    return found
+
+
+_EXACT = _FirstCounts(number_mode=rapidjson.NM_NAN)
+_FAST = _FirstCounts(number_mode=rapidjson.NM_NAN | rapidjson.NM_NATIVE)
+_MEMBERS = _AllMembers(number_mode=rapidjson.NM_NAN)
 _NOT_ASCII = re.compile(rb"[\x80-\xff]")
 _OFFSET = re.compile(r"Parse error at offset (\d+): (.*)", re.DOTALL)
 
@@ -59,30 +94,47 @@ def parse(text: bytes | memoryview, *, exact: bool = True) -> Any:
     """
     raw = bytes(text)
     try:
-        return rapidjson.loads(raw, number_mode=_EXACT if exact else _FAST)
+        return (_EXACT if exact else _FAST)(raw)
     except UnicodeDecodeError:
-        return _parse_other_bytes(raw)
+        return _parse_other_bytes(raw, _first_counts)
     except (ValueError, RecursionError) as error:
         raise _unreadable(error) from None
 
 
-def _parse_other_bytes(raw: bytes) -> Any:
+def parse_members(text: bytes | memoryview) -> Any:
+    """Read one JSON text, with its objects as `Members`.
+
+    Raises
+    ------
+    InternalError
+        With RapidJSON's reason and the offset.
+    """
+    raw = bytes(text)
+    try:
+        return _MEMBERS(raw)
+    except UnicodeDecodeError:
+        return _parse_other_bytes(raw, tuple)
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(error) from None
+
+
+def _parse_other_bytes(raw: bytes, make: Callable[[list[tuple[str, Any]]], Any]) -> Any:
     """Triton does not ask whether strings are UTF-8; their bytes are kept as lone surrogates."""
     try:
         rapidjson.loads(_NOT_ASCII.sub(b"?", raw))
     except (ValueError, RecursionError) as error:
         raise _unreadable(error) from None
     try:
-        return json.loads(raw.decode("utf-8", "surrogateescape"))
+        return json.loads(raw.decode("utf-8", "surrogateescape"), object_pairs_hook=make)
     except (ValueError, RecursionError):
-        raise InternalError(
-            "failed to parse the request JSON buffer: Invalid encoding in string. at 0"
-        ) from None
+        raise _unreadable(ValueError("Invalid encoding in string.")) from None
 
 
 def _unreadable(error: Exception) -> InternalError:
     found = _OFFSET.match(str(error))
     reason, offset = (found[2], found[1]) if found else (str(error), "0")
+    # A control character: the RapidJSON in Triton calls it by another name than newer ones.
+    reason = reason.replace("Invalid encoding in string", "Invalid escape character in string")
     return InternalError(f"failed to parse the request JSON buffer: {reason} at {offset}")
 
 

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["LOG_FORMATS", "LogSettings", "TritonFormatter"]
+__all__ = ["LOG_FORMATS", "LogSettings", "TritonFormatter", "verbose_level"]
 
 LOG_FORMATS = ("default", "ISO8601")
+_MOST_VERBOSE = (1 << 31) - 1
 _ROOT = "nbtriton"
 _SWITCHES = {
     logging.INFO: "log_info",
@@ -19,6 +20,12 @@ _SWITCHES = {
     logging.ERROR: "log_error",
     logging.CRITICAL: "log_error",
 }
+
+
+def verbose_level(given: int) -> int:
+    """Return the level that a client's number means: its low 32 bits, and 0 if those are negative."""
+    level = given & 0xFFFF_FFFF
+    return level if level <= _MOST_VERBOSE else 0
 
 
 class LogSettings:

@@ -112,7 +112,7 @@ class Whole(Waiting):
 
     def _written(self, request: InferenceRequest, response: Response) -> Reply:
         if response.error is not None:
-            return error_reply(response.error, TEXT)
+            return error_reply(response.error, TEXT if response.error.accepted else JSON)
         runtime = request.runtime
         assert runtime is not None
         try:
@@ -159,6 +159,9 @@ class Single(Waiting):
         self._body = b""
 
     def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
+        if response.error is not None and not response.error.accepted:
+            self.give_up(error_reply(response.error))
+            return
         self.tell("INFER_RESPONSE_COMPLETE")
         body, failed = self._written(request, response)
         if body or final:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from nbtriton.engine import Interface
 
 __all__ = [
+    "BrokenStringError",
     "WireInput",
     "arrays_of",
     "element_count",
@@ -50,6 +51,10 @@ _NO_BYTES = np.empty((), dtype=object)
 _NO_BYTES[()] = b""
 _LENGTH_SIZE = 4
 _MOST_LOOKED_AT = 1 << 16
+
+
+class BrokenStringError(InvalidArgumentError):
+    """A string is longer than what there is of it; in Triton only the model's backend sees that."""
 
 
 @dataclass(slots=True)
@@ -273,7 +278,7 @@ def _check_strings(tensor: WireInput, count: int, model: str, prefix: str) -> No
         if found > count:
             break
         if len(view) - offset < length:
-            raise InvalidArgumentError(
+            raise BrokenStringError(
                 f"incomplete string data for {about}, expecting string of length {length} but "
                 f"only {len(view) - offset} bytes available"
             )

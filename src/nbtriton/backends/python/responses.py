@@ -113,8 +113,9 @@ def to_engine_response(response: InferenceResponse, request: BackendRequest) -> 
     requested = request.requested_outputs
     outputs: dict[str, Array] = {}
     for tensor in response._output_tensors:
-        if tensor._name in requested:
-            outputs[tensor._name] = wire_array(tensor._array)
+        name = tensor._name
+        if name in requested and name not in outputs:  # the first of a name, as clients read it
+            outputs[name] = wire_array(tensor._array)
     return Response(outputs, None, response._parameters)
 
 
