@@ -71,6 +71,8 @@ class TritonError(Exception):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")
 
     @property
     def message(self) -> str:

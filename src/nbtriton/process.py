@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.backends.forking import after_fork
 from nbtriton.engine import Server as EngineServer
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class Server(EngineServer):
         """
         from nbtriton.repository.control import ModelControl
 
+        self._check_open()
         control = ModelControl(
             self,
             directory,
@@ -227,6 +229,7 @@ class Server(EngineServer):
         """
         from nbtriton.frontends import serve
 
+        self._check_open()
         options.setdefault("control", self.model_control)
         endpoints = serve(self, **options)
         self._opened.append(endpoints)
@@ -240,6 +243,8 @@ class Server(EngineServer):
         timeout_s : float
             Seconds to wait for requests that are executing.
         """
+        if self._parents is not None:
+            return
         while self._opened:
             self._opened.pop().close()
         for control in self._controls:
@@ -251,6 +256,15 @@ class Server(EngineServer):
 
 _lock = threading.Lock()
 _server: Server | None = None
+
+
+def _unlock() -> None:
+    """Another thread may have held the lock when this process was forked."""
+    global _lock
+    _lock = threading.Lock()
+
+
+after_fork(_unlock)
 
 
 def server() -> Server:

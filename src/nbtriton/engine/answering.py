@@ -11,6 +11,7 @@ from _thread import get_ident
 from collections.abc import Callable
 from typing import Final
 
+from nbtriton.backends.forking import after_fork
 from nbtriton.engine.owed import Owed
 
 __all__ = ["after_answers", "owe", "owed_here"]
@@ -21,6 +22,9 @@ _thread_id: Final = get_ident
 # By thread, and empty while none answers a batch, which is all that a request alone needs to know: a
 # thread-local object would take 2% of a step of an ensemble.
 _owed: Final[dict[int, Owed]] = {}
+
+
+after_fork(_owed.clear)
 
 
 def owed_here() -> Owed | None:

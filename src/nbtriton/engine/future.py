@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.engine.answering import owed_here
+from nbtriton.engine.forks import elsewhere
 from nbtriton.engine.shield import shield, wait_in_slices
 from nbtriton.engine.waits import waits
 from nbtriton.errors import CancelledError, TritonError
@@ -170,6 +172,9 @@ class InferenceFuture:
         depth = raised.depth
         # What waits without a limit on an instance's behalf may wait for itself.
         request = self._request
+        runtime = None if request is None else request.runtime
+        if runtime is not None and runtime.process != os.getpid():
+            raise elsewhere()
         held: tuple[Instance, ...] = ()
         if timeout_s is None and request is not None:
             held = waits.blocked_here()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from _thread import get_ident
 from abc import ABC, abstractmethod
@@ -40,6 +41,7 @@ class Runtime(ABC):
     def __init__(self, config: ModelConfig, version: int) -> None:
         self.config = config
         self.name: str = config.name
+        self.process = os.getpid()
         self.version = version
         self.interface = Interface(config, version, self)
         self.statistics = Statistics()

@@ -27,7 +27,6 @@ from nbtriton.engine.tracing import Trace
 from nbtriton.engine.versions import Versions
 from nbtriton.errors import (
     ConfigError,
-    EngineStoppedError,
     InvalidArgumentError,
     TritonError,
     UnsupportedError,
@@ -116,7 +115,10 @@ class Server(Versions):
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{len(self._registry.entries)} models"
+        if self._parents is not None:
+            state = "in the parent process"
+        else:
+            state = "closed" if self._closed else f"{len(self._registry.entries)} models"
         return f"<nbtriton.Server: {state}>"
 
     @property
@@ -507,7 +509,7 @@ class Server(Versions):
 
     def _resolve(self, name: str, version: int, *, decoupled: bool) -> Runtime:
         if self._closed:
-            raise EngineStoppedError("the server is closed")
+            self._check_open()
         runtime = self._registry.resolve(name, version)
         if runtime.interface.decoupled and not decoupled:
             raise UnsupportedError(_DECOUPLED, hint="use server.stream(…)")

@@ -12,7 +12,6 @@ The shield is a SIGINT handler in front of the one that was there, which comes b
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 
@@ -25,6 +24,7 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any
 
+from nbtriton.backends.forking import after_fork
 from nbtriton.engine.raised import Raised
 
 __all__ = ["shield", "wait_in_slices"]
@@ -146,7 +146,7 @@ class _Shield:
                 behind(_SIGINT, frame)
                 return
 
-    def _in_child(self) -> None:
+    def in_child(self) -> None:
         """Go on in a process that was forked: in its only thread, whatever the others did."""
         raised = self.raised
         if raised.main != get_ident() and getsignal(_SIGINT) is self._handler:
@@ -163,5 +163,4 @@ class _Shield:
 
 
 shield = _Shield()
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=shield._in_child)  # noqa: SLF001 - our own
+after_fork(shield.in_child)

@@ -6,6 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from time import monotonic
+from typing import NoReturn, cast
 
 from nbtriton.backends import BackendSettings
 from nbtriton.backends.base import ServerHandle
@@ -14,6 +15,7 @@ from nbtriton.engine.cache import ResponseCache
 from nbtriton.engine.clock import SchedulerThread
 from nbtriton.engine.devices import visible_gpus
 from nbtriton.engine.ensemble import EnsembleRuntime
+from nbtriton.engine.forks import elsewhere, tell_children
 from nbtriton.engine.inspection import Inspection
 from nbtriton.engine.limiter import Limiter
 from nbtriton.engine.loading import build_ensemble, build_model, is_light, update_model
@@ -67,6 +69,10 @@ class Versions(Inspection, ABC):
         self._clock = SchedulerThread()
         self._leaving: list[Runtime] = []
         self._closed = False
+        # In a child process: what the parent had, kept as it is. To let go of it could run code of
+        # the models, which the parent still uses.
+        self._parents: object = None
+        tell_children(self)
 
     @property
     @abstractmethod
@@ -298,6 +304,8 @@ class Versions(Inspection, ABC):
             Seconds to wait for requests that are executing. Those that still wait in a queue are
             answered with `EngineStoppedError` at once.
         """
+        if self._parents is not None:
+            return
         with self._changing, shield:
             self._closed = True
             runtimes = [
@@ -316,9 +324,25 @@ class Versions(Inspection, ABC):
             runtime.wait_retired(max(0.0, deadline - monotonic()))
         self._clock.stop()
 
+    def in_child(self) -> None:
+        """Say to everybody who asks that the server is in the parent process."""
+        self._parents = self._registry, self._changing
+        self._registry = cast("Registry", _Elsewhere())
+        self._changing = threading.RLock()  # another thread may have held it
+        self._closed = True
+
     def _check_open(self) -> None:
+        if self._parents is not None:
+            raise elsewhere()
         if self._closed:
             raise EngineStoppedError("the server is closed", hint="make a new nbtriton.Server()")
+
+
+class _Elsewhere:
+    """Stands for the registry in a child process."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise elsewhere()
 
 
 def _updated(slots: Mapping[int, Slot], update: InstanceUpdate) -> Slot:

@@ -11,13 +11,13 @@ needs no locks of the models it looks at, only that no wait began or ended meanw
 
 from __future__ import annotations
 
-import os
 import threading
 from _thread import get_ident
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nbtriton.backends.executing import EXECUTING
+from nbtriton.backends.forking import after_fork
 from nbtriton.errors import UnavailableError
 from nbtriton.scheduling import Where
 
@@ -47,9 +47,10 @@ class _Waits:
     def __init__(self) -> None:
         self.waiting: set[Instance] = set()
         self.threads: dict[int, Instance] = {}
-        self._clear()
+        self.clear()
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Nobody waits."""
         self._lock = threading.Lock()
         self._waiting: dict[Instance, InferenceRequest] = {}
         # What the coroutines of an instance have asked for, and whether they can do without.
@@ -206,6 +207,4 @@ class _Waits:
 
 
 waits = _Waits()
-if hasattr(os, "register_at_fork"):  # not on Windows
-    # Instances are threads: none of them is in the child.
-    os.register_at_fork(after_in_child=waits._clear)  # noqa: SLF001 - our own
+after_fork(waits.clear)  # instances are threads: none of them is in the child

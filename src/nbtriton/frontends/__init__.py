@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from nbtriton.engine.forks import tell_children
 from nbtriton.engine.shield import shield
 from nbtriton.frontends.exchange import Exchange, Reply, error_body
 from nbtriton.frontends.handlers import Handlers
@@ -52,9 +53,18 @@ class Endpoints:
         self.service = service
         self._thread = thread
         self._own_log = own_log
+        self._in_child = False
         self._open: dict[str, Endpoint] = {}
         self._leaving: list[threading.Thread] = []
         self._closing = threading.Lock()
+        tell_children(self)
+
+    def in_child(self) -> None:
+        """Leave the ports to the parent of a forked process."""
+        self._in_child = True
+        for endpoint in self._open.values():
+            endpoint.in_child()
+        self._open.clear()
 
     def add(self, protocol: str, endpoint: Endpoint) -> None:
         """Take an endpoint over: it is closed with the others."""
@@ -84,6 +94,8 @@ class Endpoints:
         drain_s : float
             Seconds to wait for requests that are being answered; the rest are cancelled.
         """
+        if self._in_child:
+            return
         with self._closing:
             # Side by side: each may take all of `drain_s`.
             with shield:

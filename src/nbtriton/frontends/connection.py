@@ -467,6 +467,11 @@ class Connection(asyncio.BufferedProtocol):
     def leave(self) -> None:
         """Nothing is said: HTTP/1.1 answers what is there, and hangs up."""
 
+    def fileno(self) -> int:
+        """Return the socket's descriptor; -1 if that is closed."""
+        found = self._transport.get_extra_info("socket")
+        return -1 if found is None else int(found.fileno())
+
     def cut_off(self) -> None:
         """End the connection at once."""
         self._transport.abort()

@@ -106,6 +106,10 @@ class GrpcEndpoint:
         """Take no more calls, wait so long for those that run, then cancel them."""
         self._transport.close(drain_s=drain_s)
 
+    def in_child(self) -> None:
+        """Leave the port to the parent of this process, which was forked."""
+        self._transport.in_child()
+
     def _unary(self, method: Method | Callable[[bytes], bytes]) -> Callable[[bytes, Rpc], None]:
         if not isinstance(method, Method):
             return lambda data, rpc: _answer(method, data, rpc)

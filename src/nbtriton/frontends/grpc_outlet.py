@@ -360,6 +360,11 @@ class Outlet(asyncio.Protocol):
     def _emptied(self) -> None:
         """The last call is over."""
 
+    def fileno(self) -> int:
+        """Return the socket's descriptor; -1 if that is closed."""
+        found = self._transport.get_extra_info("socket")
+        return -1 if found is None else int(found.fileno())
+
     def cut_off(self) -> None:
         """End the connection at once."""
         self._deaf = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from abc import ABC, abstractmethod
 from collections import deque
@@ -51,6 +52,10 @@ class Client(Protocol):
         """End the connection at once."""
         ...
 
+    def fileno(self) -> int:
+        """Return its socket's descriptor; -1 if that is closed."""
+        ...
+
     def look_at_the_clock(self, now: float) -> None:
         """Do what is due by now, on the loop's clock."""
         ...
@@ -79,6 +84,7 @@ class Port(ABC, Generic[_C]):
         self.limits = limits
         self.tracing = tracing
         self.thread = thread
+        self._at = at
         self.port: int = at.getsockname()[1]
         self.connections: set[_C] = set()
         self._ended: set[_C] = set()  # those that made room, until they are lost
@@ -106,7 +112,25 @@ class Port(ABC, Generic[_C]):
         """Stop listening, wait so long for running requests, cut the rest off; once only."""
         self.thread.call(self._stop(drain_s))
 
+    def in_child(self) -> None:
+        """Close what a forked process has of the sockets: they would stay open while it lives.
+
+        The parent's loop still watches them, hence neither the loop nor its transports are told.
+        """
+        with contextlib.suppress(OSError):
+            self._at.close()
+        with contextlib.suppress(OSError):
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for connection in self.connections:
+                # Not closed, as the transport's socket will close that number once more.
+                if (copied := connection.fileno()) >= 0:
+                    os.dup2(nothing, copied)
+            os.close(nothing)
+
     async def _stop(self, drain_s: float) -> None:
+        # In all processes that have the socket: a client must not connect to nobody.
+        with contextlib.suppress(OSError):
+            self._at.shutdown(socket.SHUT_RDWR)
         self._server.close()
         self._idle = asyncio.Event()
         for connection in list(self.connections):

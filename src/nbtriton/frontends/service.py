@@ -64,6 +64,10 @@ class Endpoint(Protocol):
         """Stop: take no more requests, wait so long for those that run, then cut them off."""
         ...
 
+    def in_child(self) -> None:
+        """Leave the port to the parent of this process, which was forked."""
+        ...
+
 
 class NoControl:
     """Triton's ``--model-control-mode=none``: models can be listed, nothing else."""

@@ -33,6 +33,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from nbtriton.backends.forking import after_fork
 from nbtriton.backends.python.lending import Lender, Owner, take_back
 from nbtriton.backends.python.views import ModulesView, view_of
 from nbtriton.backends.tracebacks import PRIVATE_PACKAGE
@@ -50,6 +51,14 @@ _lock = threading.Lock()
 # One thread after the other imports what is installed: two that meet in a package whose modules
 # import each other, as torch's do, would be given half of them rather than wait for each other.
 _importing = threading.RLock()
+
+
+def _unlock() -> None:
+    global _lock, _importing
+    _lock, _importing = threading.Lock(), threading.RLock()
+
+
+after_fork(_unlock)
 
 
 class LocalModules(Owner):

@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
+from nbtriton.backends.forking import after_fork
 from nbtriton.backends.python.errors import TritonModelException
 from nbtriton.backends.python.running import current
 from nbtriton.backends.python.text import as_text
@@ -59,6 +60,14 @@ class _Registry:
 
 
 _lock = threading.Lock()
+
+
+def _unlock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+after_fork(_unlock)
 _by_server: WeakKeyDictionary[ServerHandle, _Registry] = WeakKeyDictionary()
 _without_server = _Registry()
 

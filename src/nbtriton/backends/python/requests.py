@@ -10,6 +10,7 @@ from operator import index
 from typing import Any
 
 from nbtriton.backends.base import BackendRequest, RequestTrace
+from nbtriton.backends.forking import after_fork
 from nbtriton.backends.python import bls
 from nbtriton.backends.python.errors import TritonModelException
 from nbtriton.backends.python.memory import PreferredMemory
@@ -22,6 +23,14 @@ __all__ = ["InferenceRequest", "InferenceTrace", "ReceivedRequest"]
 
 _RELEASE_RESCHEDULE = 2
 _one_sender = threading.Lock()
+
+
+def _unlock() -> None:
+    global _one_sender
+    _one_sender = threading.Lock()
+
+
+after_fork(_unlock)
 # Not `str | bytes`: to make that union takes 0.2 us.
 _TEXT = (str, bytes)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbtriton.backends.executing import EXECUTING
+from nbtriton.backends.forking import after_fork
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import ServerHandle
@@ -46,6 +47,16 @@ class Running:
 
 _live: set[Running] = set()
 _live_lock = threading.Lock()
+
+
+def _forget_all() -> None:
+    """Instances are threads: none of them is in a process that was forked."""
+    global _live_lock
+    _live_lock = threading.Lock()
+    _live.clear()
+
+
+after_fork(_forget_all)
 
 
 def enter_live(running: Running) -> None:

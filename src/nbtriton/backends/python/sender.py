@@ -8,6 +8,7 @@ import threading
 from queue import SimpleQueue
 
 from nbtriton.backends.base import BackendRequest, Response
+from nbtriton.backends.forking import after_fork
 from nbtriton.backends.python.errors import TritonModelException
 from nbtriton.backends.python.ownership import own_outputs
 from nbtriton.backends.python.responses import InferenceResponse, to_engine_response
@@ -132,6 +133,12 @@ class _Abandoned:
                 ).start()
                 self._started = True
 
+    def in_child(self) -> None:
+        """The thread is not in a process that was forked, and what it had is the parent's."""
+        self._queue = SimpleQueue()
+        self._started = False
+        self._lock = threading.Lock()
+
     def stop(self) -> None:
         """End the thread once it has answered what is left; a new sender starts another one."""
         with self._lock:
@@ -156,6 +163,7 @@ class _Abandoned:
 
 
 _abandoned = _Abandoned()
+after_fork(_abandoned.in_child)
 
 
 def stop_answering_abandoned() -> None:
