@@ -23,6 +23,7 @@ from nbtriton.config import (
 )
 from nbtriton.errors import ConfigError
 from tests.config import ensemble_rules, rules
+from tests.config.texts import TEXTS
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
 
@@ -129,3 +130,25 @@ def test_the_real_server_says_the_same(shown: tuple[list[Case], set[str]]) -> No
     assert len(cases) > 80
     differ = [case for case in cases if case.ours not in texts]
     assert not differ, sorted(texts)
+
+
+def test_the_real_server_s_parser_says_the_same(reference: Any, tmp_path: Path) -> None:
+    repository, log = tmp_path / "models", tmp_path / "log"
+    for index, text in enumerate(TEXTS):
+        put(repository, f"t{index}", text, has_file=True)
+    flags = ("--exit-on-error=false", "--strict-readiness=false", "--disable-auto-complete-config")
+    with reference.server(repository, *flags, log=log, timeout_s=100):
+        pass
+    written = log.read_text(errors="replace")
+    said: dict[str, str] = {}
+    # The parser logs its sentences, of which the first is ours, and then the poll fails.
+    sentences: list[str] = []
+    for kind, found in re.findall(
+        r"(text-format inference.ModelConfig: |text proto from )(.*)", written
+    ):
+        if kind.startswith("text-format"):
+            sentences.append(found)
+        else:
+            said[found.split("/")[-2]] = sentences[0]
+            sentences = []
+    assert {text: said.get(f"t{i}", "") for i, text in enumerate(TEXTS)} == TEXTS

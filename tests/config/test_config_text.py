@@ -16,6 +16,7 @@ from nbtriton.config import (
     as_config,
     format_pbtxt,
     from_dict,
+    looks_like_pbtxt,
     merge,
     normalize,
     parse_pbtxt,
@@ -24,6 +25,7 @@ from nbtriton.config import (
     to_reported_dict,
 )
 from nbtriton.errors import ConfigError, InvalidArgumentError
+from tests.config.texts import TEXTS
 
 # --- what is accepted ------------------------------------------------------------------------
 
@@ -52,8 +54,8 @@ def test_F5_text_forms(text: str) -> None:
         "input: [ { name: 'A' dims: [ 4, 5 ] }, { name: 'B' } ]",
         "input [ { name: 'A' dims: [ 4, 5 ] } ] input [ { name: 'B' } ]",
         "input < name: 'A' dims: 0x4 dims: 05 > input < name: 'B' >",
-        "input [ { name: 'A', dims: [ 4, 5, ], }, { name: 'B', }, ]",
-        "input [ { name: 'A' dims: [ 4, 5 # last\n , # or not\n ] }, { name: 'B' } , ]",
+        "input [ { name: 'A', dims: [ 4, 5 ], }, { name: 'B', } ],",
+        "input [ { name: 'A' dims: [ 4 # first\n , # or last\n 5 ]; }, { name: 'B' } ]",
         "input[{name:'A' dims:[4,5]},{name:'B'}]",
     ],
 )
@@ -116,7 +118,7 @@ def test_bytes_with_foreign_values() -> None:
         (
             'name: "m"\nmax_batch_sise: 4\n',
             2,
-            1,
+            15,
             "max_batch_sise",
             'Message type "inference.ModelConfig" has no field named "max_batch_sise".',
             "did you mean 'max_batch_size'?",
@@ -124,18 +126,15 @@ def test_bytes_with_foreign_values() -> None:
         (
             "dynamic_batching {\n  preferred_batch_sizes: [ 4 ]\n}",
             2,
-            3,
+            24,
             "dynamic_batching.preferred_batch_sizes",
-            (
-                'Message type "inference.ModelDynamicBatching" has no field named '
-                '"preferred_batch_sizes".'
-            ),
+            'Message type "inference.ModelDynamicBatching" has no field named "preferred_batch_sizes".',
             "did you mean 'preferred_batch_size'?",
         ),
         (
             "priority_levels: 2",
             1,
-            1,
+            16,
             "priority_levels",
             'Message type "inference.ModelConfig" has no field named "priority_levels".',
             "'priority_levels' belongs elsewhere: dynamic_batching.priority_levels",
@@ -143,61 +142,147 @@ def test_bytes_with_foreign_values() -> None:
         (
             "input [ { name: 'A',\n data_type: FP32 } ]",
             2,
-            13,
-            "data_type",
-            'Enum type "inference.DataType" has no value named FP32.',
+            18,
+            "input.data_type",
+            'Unknown enumeration value of "FP32" for field "data_type".',
             "did you mean 'TYPE_FP32'?",
         ),
         (
             "input { data_type: TYPE_BYTES }",
             1,
-            20,
-            "data_type",
-            'Enum type "inference.DataType" has no value named TYPE_BYTES.',
+            31,
+            "input.data_type",
+            'Unknown enumeration value of "TYPE_BYTES" for field "data_type".',
             "did you mean 'TYPE_STRING'?",
+        ),
+        (
+            "input { data_type: TYPE_FLOAT }",
+            1,
+            31,
+            "input.data_type",
+            'Unknown enumeration value of "TYPE_FLOAT" for field "data_type".',
+            "did you mean 'TYPE_FP32'?",
+        ),
+        (
+            "output { data_type: float64 }",
+            1,
+            29,
+            "output.data_type",
+            'Unknown enumeration value of "float64" for field "data_type".',
+            "did you mean 'TYPE_FP64'?",
+        ),
+        (
+            "output { data_type: TYPE_LONG }",
+            1,
+            31,
+            "output.data_type",
+            'Unknown enumeration value of "TYPE_LONG" for field "data_type".',
+            "did you mean 'TYPE_INT64'?",
+        ),
+        (
+            "output { data_type: 'TYPE_FP32' }",
+            1,
+            21,
+            "output.data_type",
+            "Expected integer or identifier, got: 'TYPE_FP32'",
+            "write it without quotes: TYPE_FP32",
         ),
         (
             "instance_group { kind: KIND_GPUS }",
             1,
-            24,
-            "kind",
-            'Enum type "inference.ModelInstanceGroup.Kind" has no value named KIND_GPUS.',
+            34,
+            "instance_group.kind",
+            'Unknown enumeration value of "KIND_GPUS" for field "kind".',
+            "did you mean 'KIND_GPU'?",
+        ),
+        (
+            "instance_group { kind: GPU }",
+            1,
+            28,
+            "instance_group.kind",
+            'Unknown enumeration value of "GPU" for field "kind".',
             "did you mean 'KIND_GPU'?",
         ),
         (
             "name: 'a'\nname: 'b'",
             2,
-            7,
+            5,
             "name",
-            'Message type "inference.ModelConfig" should not have multiple "name" fields.',
+            'Non-repeated field "name" is specified multiple times.',
             "'name' is not a list: give it once",
+        ),
+        ("name: m", 1, 7, "name", "Expected string, got: m", 'write it in quotes: "m"'),
+        (
+            "name: 'm\n'",
+            1,
+            9,
+            "name",
+            "String literals cannot cross line boundaries.",
+            "the quote that begins this string is not closed on its line",
         ),
         (
             "dynamic_batching {}\nsequence_batching {}",
             2,
-            1,
+            19,
             "sequence_batching",
-            (
-                'Field "sequence_batching" is specified along with field "dynamic_batching", another '
-                'member of oneof "scheduling_choice" for message type "inference.ModelConfig".'
-            ),
+            'Field "sequence_batching" is specified along with field "dynamic_batching", another member of oneof "scheduling_choice".',
             "keep either 'sequence_batching' or 'dynamic_batching'",
         ),
         (
-            "input {\n name: 'a'",
-            2,
-            8,
-            "",
-            'Expected "}".',
-            "a block that was opened is not closed",
+            "max_batch_size: 4\ninput {\n name: 'a'\n",
+            4,
+            1,
+            "input",
+            "Expected identifier, got: ",
+            "the '{' of 'input' in line 2 is never closed: add '}'",
         ),
-        ("max_batch_size: 'x'", 1, 17, "max_batch_size", "Couldn't parse integer: 'x'", ""),
+        (
+            "input [\n { name: 'a' dims: [ 4 } ]",
+            2,
+            24,
+            "input.dims",
+            'Expected ",", found "}".',
+            "the '[' of 'dims' in line 2 is open here: close it with ']' first",
+        ),
+        (
+            "input {\n name: 'a'\noutput { name: 'b' }",
+            3,
+            8,
+            "input.output",
+            'Message type "inference.ModelInput" has no field named "output".',
+            "the '{' of 'input' in line 1 is open here: close it with '}' before 'output'",
+        ),
+        (
+            "input [\n { name: 'a' }\n { name: 'b' }\n]",
+            3,
+            2,
+            "input",
+            'Expected ",", found "{".',
+            "the '[' of 'input' in line 1 is open here: put a comma, or close it with ']'",
+        ),
+        (
+            "input [\n { name: 'a' },\n]",
+            3,
+            1,
+            "input",
+            'Expected "{", found "]".',
+            "remove the comma before ']'",
+        ),
+        (
+            "max_batch_size: 4 }",
+            1,
+            19,
+            "",
+            "Expected identifier, got: }",
+            "no bracket is open that '}' would close",
+        ),
+        ("max_batch_size: 'x'", 1, 17, "max_batch_size", "Expected integer, got: 'x'", ""),
         (
             "max_batch_size: 99999999999",
             1,
             17,
             "max_batch_size",
-            "Value out of range: 99999999999",
+            "Integer out of range (99999999999)",
             "",
         ),
     ],
@@ -211,14 +296,61 @@ def test_F1_errors_say_where_and_what_instead(
     assert error.message == (
         f"failed to read text proto from models/m/config.pbtxt: {line}:{column}: {detail}"
     )
-    assert (error.line, error.column, error.field, error.hint) == (line, column, field, hint)
+    assert (error.field, error.hint) == (field, hint)
     assert isinstance(error, InvalidArgumentError)
 
 
 def test_columns_count_what_stands_in_the_text() -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_pbtxt("name: '#', input [ { dims: [ 1, ], }, ] max_batch: 3")
-    assert caught.value.column == 41
+        parse_pbtxt("name: '#', input [ { dims: [ 1 ], } ]\n# x\n\té", source="f")
+    # A tab goes to the next multiple of 8, as protobuf counts; for who shows the line it is one.
+    assert (caught.value.line, caught.value.column) == (3, 2)
+    assert caught.value.message.endswith("3:9: Interpreting non ascii codepoint 195.")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column"),
+    [
+        ("max_batch_size: 4\n  dynamic_baching { }", 2, 3),
+        ("input { name: 'é'\tdata_type:\nTYPE_FLOAT }", 2, 1),
+        ("input { name: 'é'\tdata_types: 3 }", 1, 19),
+        ("name: 'a' name: 'b'", 1, 11),
+        ("input { optional: yes }", 1, 19),
+        ("input { dims: 4,5 }", 1, 17),
+    ],
+)
+def test_F1_the_place_is_that_of_the_name(text: str, line: int, column: int) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_pbtxt(text)
+    assert (caught.value.line, caught.value.column) == (line, column)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_F1_odd_texts_are_read_as_tritonserver_reads_them(text: str) -> None:
+    said = ""
+    try:
+        parse_pbtxt(text, source="f")
+    except ConfigError as error:
+        said = error.message.removeprefix("failed to read text proto from f: ")
+    assert said == TEXTS[text]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_pbtxt"),
+    [
+        ('name: "e" platform: "ensemble"', True),
+        ("# head\nensemble_scheduling {", True),
+        ("input [ { name: 1 } ]", True),
+        ("output: 3", True),
+        ('plaform: "ensemble"', True),
+        ("OUT = model(IN=x)", False),
+        ("input = model(IN=x)", False),
+        ("name := 3", False),
+        ("", False),
+    ],
+)
+def test_a_text_is_known_by_its_first_field(text: str, is_pbtxt: bool) -> None:
+    assert looks_like_pbtxt(text) is is_pbtxt
 
 
 WORDS = (
@@ -374,7 +506,7 @@ def test_dicts_may_hold_any_sequence_mapping_and_integer() -> None:
         ({"input": 3}, ""),
         ({"name": object()}, ""),
         ('{"name": ', "text that starts with '{' is read as JSON"),
-        (17, "give pbtxt text, JSON text, a dict or a ModelConfig"),
+        (17, "give pbtxt text, JSON text, a dict, a pydantic model or a ModelConfig"),
     ],
 )
 def test_other_forms_that_cannot_be_read(value: Any, hint: str) -> None:

@@ -44,6 +44,8 @@ NAMES = {
     "long-file-path": (
         "tests/repository/test_control.py::test_L12_a_name_that_no_file_system_takes_is_refused"
     ),
+    "newer-fields": "tests/engine/test_inflight.py::test_E21_a_step_holds_so_many_requests_and_no_more",
+    "text-in-utf-8": "tests/config/test_config_text.py::test_bytes_with_foreign_values",
     "onnx-sessions": "tests/backends/test_onnxruntime.py::test_instances_share_a_session",
     "onnx-strings": "tests/backends/test_onnxruntime.py::test_strings",
     "onnx-accelerators": (

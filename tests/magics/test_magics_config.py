@@ -87,7 +87,7 @@ def test_an_unknown_field_points_into_the_cell(doubled):
     assert lines[0] == "    3   dynamic_baching { }"
     assert lines[1] == "        ^"
     cell = doubled.shell.execution_count - 1
-    assert f"failed to read text proto from Cell In[{cell}]: 3:3: " in lines[2]
+    assert f"failed to read text proto from Cell In[{cell}]: 3:19: " in lines[2]
     assert lines[3] == "  hint: did you mean 'dynamic_batching'?"
     assert server().config("double").max_batch_size == 8
 
@@ -133,6 +133,12 @@ BAD_ENSEMBLES = {
     ),
     "batch too large": (PBTXT.replace("size: 8", "size: 9"), "max_batch_size"),
     "unknown field": (PBTXT.replace("step [", "stepp ["), "stepp"),
+    "never closed": (PBTXT.rstrip()[:-1], "is never closed: add '}'"),
+    "head alone": (
+        'name: "four"\nplatform: "ensemble"\nmax_batch_size: 8\n',
+        "add ensemble_scheduling",
+    ),
+    "a comma before the end": ("input [ { name: 'IN' }, ]\n", "remove the comma before ']'"),
     "not a line": ("half = double(IN + 1)\n", "by name"),
     "wrong number of outputs": ("A, B = double(IN=IN)\n", "1 output"),
 }

@@ -915,11 +915,7 @@ def nt_json(config) -> str:
 
 def test_what_has_no_effect_here_is_told_when_a_model_loads(explicit, root, caplog):
     caplog.set_level(logging.INFO, "nbtriton.repository")
-    environment = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "e.tar.gz" } }'
-    add(root, "m", config=ECHO + environment)
+    add(root, "m", config=ECHO + "instance_group { kind: KIND_CPU host_policy: 'p' }")
     explicit.load("m")
     (told,) = caplog.messages
-    assert told == (
-        "model 'm': parameters[EXECUTION_ENV_PATH] has no effect here: the model runs in this "
-        "interpreter, with its packages"
-    )
+    assert told.startswith("model 'm': instance_group[0].host_policy has no effect here: ")

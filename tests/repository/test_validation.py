@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -183,3 +184,94 @@ def test_models_of_a_python_based_backend(repository, tmp_path_factory, capsys):
     told = capsys.readouterr().out
     assert told.startswith("m: OK")
     assert "max_batch_size: 8" in told
+
+
+IO = """input { name: "IN" data_type: TYPE_FP32 dims: 4 }
+output { name: "OUT" data_type: TYPE_FP32 dims: 4 } """
+UNAVAILABLE = "load failed for model 'm': version 1 is at UNAVAILABLE state: "
+
+
+@pytest.mark.parametrize(
+    ("version", "fits"), [(2, True), (-1, True), (1, False), (0, False), (-2, False)]
+)
+def test_V115_a_step_names_a_version_that_is_there(repository, version, fits):
+    repository("base", source=MODEL, version="2")
+    text = ENSEMBLE.format(member="base", input="IN").replace("version: -1", f"version: {version}")
+    found = lines(repository("e", config=text))["e"]
+    text = f"ensemble 'e' depends on 'base' whose required version {version} is not loaded."
+    assert found == ("OK" if fits else text)
+
+
+def parameter(key: str, value: str) -> str:
+    return (
+        f'{IO} backend: "python" parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/no/such.tar.gz", "Internal: Failed to get the canonical path for /no/such.tar.gz.;"),
+        (
+            "$$TRITON_MODEL_DIRECTORY/env.tar.gz",
+            "Internal: Failed to get the canonical path for {root}/m/env.tar.gz.;",
+        ),
+        (
+            "{root}",
+            (
+                "Internal: Path {root}/bin/activate does not exist. The Python environment should "
+                "contain an 'activate' script.;"
+            ),
+        ),
+        ("{root}/m/config.pbtxt", "Internal: archive_read_open_filename() failed.;"),
+    ],
+)
+def test_an_environment_that_is_not_there(repository, path, said):
+    root = repository.root
+    config = parameter("EXECUTION_ENV_PATH", path.format(root=root))
+    repository("m", config=config, source=MODEL)
+    assert lines(root)["m"] == UNAVAILABLE + said.format(root=root)
+
+
+def test_an_environment_that_is_there(repository):
+    root = repository.root
+    for name in ("archive", "folder"):
+        path = root / name / "env"
+        repository(name, config=parameter("EXECUTION_ENV_PATH", str(path)), source=MODEL)
+    (root / "folder" / "env" / "bin").mkdir(parents=True)
+    (root / "folder" / "env" / "bin" / "activate").touch()
+    with tarfile.open(root / "archive" / "env", "w:gz") as archive:
+        archive.add(root / "folder" / "env", "env")
+    assert lines(root) == {"archive": "OK", "folder": "OK"}
+
+
+def test_a_parameter_of_the_python_backend_with_a_wrong_value(repository):
+    root = repository("m", config=parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "maybe"), source=MODEL)
+    assert lines(root)["m"] == (
+        UNAVAILABLE + "Unsupported: Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: maybe';"
+    )
+
+
+def test_a_comma_before_the_end_of_a_list(repository):
+    root = repository("m", config="input [\n { name: 'A' },\n]", source=MODEL)
+    (finding,) = validate_repository(root)
+    assert finding.error.message.endswith(': 3:1: Expected "{", found "]".')
+    assert finding.error.hint == "remove the comma before ']'"
+
+
+@pytest.mark.parametrize(
+    ("config", "advice"),
+    [
+        ('platform: "tensorflow_savedmodel"', "TensorFlow"),
+        ('platform: "tensorrt_plan"', "TensorRT"),
+        ('backend: "openvino"', "OpenVINO"),
+        ('backend: "dali"', "DALI"),
+        ('backend: "fil"', "forests"),
+        ('backend: "ensemble"', 'platform: "ensemble"'),
+    ],
+)
+def test_a_backend_that_is_only_triton_s_gets_advice(repository, config, advice):
+    root = repository("m", config=f"{config} {IO}")
+    (finding,) = validate_repository(root)
+    assert finding.error.message.startswith("unable to find backend library for backend ")
+    assert advice in finding.error.hint

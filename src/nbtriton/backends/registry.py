@@ -33,6 +33,24 @@ _BUILT_IN = {
     "square": "nbtriton.backends.demonstration:SquareBackend",
 }
 
+_ONNX = 'export the model to ONNX and use backend: "onnxruntime"'
+# What Triton has and this does not, and what to do instead.
+_ELSEWHERE = {
+    "ensemble": 'an ensemble has platform: "ensemble" and no backend',
+    "tensorrt": "a TensorRT plan runs on the GPU it was built for, and only there; load the model it "
+    f'was built from: {_ONNX}, or the torch module and backend: "pytorch"',
+    "tensorflow": f"TensorFlow models do not run here: {_ONNX} (tf2onnx), or call TensorFlow in a "
+    'model.py with backend: "python"',
+    "openvino": f"OpenVINO models do not run here: {_ONNX}, or call openvino in a model.py with "
+    'backend: "python"',
+    "dali": "DALI pipelines do not run here: do the same steps in a model.py with "
+    'backend: "python", with Pillow, OpenCV or torchvision',
+    "fil": "forests do not run here by themselves: call the library that made it (XGBoost, LightGBM, "
+    'cuML, scikit-learn) in a model.py with backend: "python"',
+    "vllm": 'call vllm in a model.py with backend: "python"',
+    "tensorrtllm": 'call the library in a model.py with backend: "python"',
+}
+
 
 def find_backend(name: str, settings: BackendSettings = MappingProxyType({})) -> type[Backend]:
     """Return the backend of this name.
@@ -67,7 +85,7 @@ def find_backend(name: str, settings: BackendSettings = MappingProxyType({})) ->
     raise InvalidArgumentError(
         f"unable to find backend library for backend '{name}', try specifying runtime on the "
         "model configuration.",
-        hint=nearest(name, _names()),
+        hint=_ELSEWHERE.get(name) or nearest(name, _names()),
     )
 
 

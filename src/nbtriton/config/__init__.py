@@ -29,7 +29,7 @@ from nbtriton.config.normalize import (
     scheduling_choice,
 )
 from nbtriton.config.options import apply_options
-from nbtriton.config.pbtxt import format_pbtxt, parse_pbtxt
+from nbtriton.config.pbtxt import format_pbtxt, looks_like_pbtxt, parse_pbtxt
 from nbtriton.config.sequence_tensors import control_types, state_inputs, state_outputs
 from nbtriton.config.signature import (
     TensorSpec,
@@ -39,7 +39,7 @@ from nbtriton.config.signature import (
     signature_config,
 )
 from nbtriton.config.validate import validate, validate_instance_groups
-from nbtriton.config.validate_ensemble import validate_ensemble
+from nbtriton.config.validate_ensemble import validate_ensemble, validate_versions
 from nbtriton.config.validate_io import STRATEGY_PATH, validate_io, validate_load
 
 __all__ = [
@@ -61,6 +61,7 @@ __all__ = [
     "input_specs",
     "is_ensemble",
     "is_whole",
+    "looks_like_pbtxt",
     "merge",
     "normalize",
     "normalize_instance_groups",
@@ -81,4 +82,5 @@ __all__ = [
     "validate_instance_groups",
     "validate_io",
     "validate_load",
+    "validate_versions",
 ]

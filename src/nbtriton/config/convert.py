@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from google.protobuf import json_format
 
 from nbtriton.config._proto import Descriptor, ModelConfig, is_map, is_repeated
-from nbtriton.config.pbtxt import hint_for, parse_pbtxt
+from nbtriton.config.hints import hint_for_json
+from nbtriton.config.pbtxt import parse_pbtxt
 from nbtriton.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ _REPORTED_AS_STRINGS = frozenset(
         "inference.ModelInstanceGroup.SecondaryDevice.device_id",
     }
 )
+
+# Fields that Triton 2.51 does not have: it reports nothing of them where they are at their default.
+_NEWER = frozenset({"inference.ModelEnsembling.max_inflight_requests"})
 
 __all__ = [
     "as_config",
@@ -131,7 +135,7 @@ def lay_over_dict(config: ModelConfig, value: Mapping[str, Any]) -> None:
     except (json_format.ParseError, ValueError, TypeError) as error:
         # Protobuf lists all fields in camel case on a second line; the hint is nearer.
         detail = str(error).partition("\n")[0].rstrip(".")
-        hint, field = hint_for(detail)
+        hint, field = hint_for_json(detail)
         raise ConfigError(
             f"failed to read model configuration: {detail}", hint=hint, field=field
         ) from None

@@ -1,27 +1,27 @@
 """Protobuf text (``config.pbtxt``) in and out, with errors that say where and what instead.
 
-Protobuf's own parser does the parsing; this module prepares the text for it (comments, trailing
-commas, bytes that are not UTF-8) and turns its errors into `ConfigError`.
+`nbtriton.config.textproto` reads it as Triton does; this module turns its errors into
+`ConfigError`, with the nearest name, or the bracket that was left open, as the hint.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from google.protobuf import text_format
 
-from nbtriton.config._proto import DATA_TYPES, Descriptor, ModelConfig
-from nbtriton.errors import ConfigError, nearest
+from nbtriton.config._proto import ModelConfig
+from nbtriton.config.hints import hint_unknown_field, hint_unknown_value
+from nbtriton.config.textproto import Opened, Reader
+from nbtriton.config.tokens import END, TextError, place
+from nbtriton.errors import ConfigError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+__all__ = ["format_pbtxt", "lay_over_pbtxt", "looks_like_pbtxt", "parse_pbtxt"]
 
-__all__ = ["format_pbtxt", "hint_for", "lay_over_pbtxt", "parse_pbtxt"]
-
-_STRING = r""""(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'"""
-_COMMENT = re.compile(rf"{_STRING}|(?P<gone>#[^\n]*)")
-_LAST_COMMA = re.compile(rf"{_STRING}|(?P<gone>,(?=\s*\]))")
+_CLOSING = {"{": "}", "[": "]", "<": ">"}
+_PAST = re.compile("has no field named|Unknown enum|Invalid value for bool|is specified ")
+_COMMENT = re.compile(rb"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|#[^\n]*""")
+_BEGINS = re.compile(r"(?:\s|#[^\n]*(?:\n|$))*\w+\s*(?::(?!=)|[\[{<])")
 
 
 def parse_pbtxt(text: str | bytes, *, source: str = "config.pbtxt") -> ModelConfig:
@@ -42,35 +42,36 @@ def parse_pbtxt(text: str | bytes, *, source: str = "config.pbtxt") -> ModelConf
     Raises
     ------
     ConfigError
-        With Triton's ``failed to read text proto from …``, the parser's detail, `line`, `column`
-        and the nearest known name as the hint.
-
-    Notes
-    -----
-    Beyond what Triton's parser takes, a comma may end a list: ``[ {…}, {…}, ]``.
+        With Triton's ``failed to read text proto from …``, its parser's detail, `line`, `column`
+        and what would be right as the hint.
     """
-    prepared = _prepared(text)
-    _reject_surrogates(prepared, source)
+    data = _bytes(text)
+    read = data.decode("latin-1")
     config = ModelConfig()
+    reader = Reader(read)
     try:
-        text_format.Parse(prepared, config)
-    except text_format.ParseError as error:
-        raise _config_error(error, prepared, source) from None
-    except ValueError as error:
-        # Protobuf lets values that it cannot store escape as bare ValueErrors.
-        raise ConfigError(f"failed to read text proto from {source}: {error}") from None
+        reader.read(config)
+    except TextError as error:
+        raise _config_error(error, reader, read, source) from None
+    except UnicodeError:
+        line, column = place(read, _foreign(data))
+        raise ConfigError(
+            f"failed to read text proto from {source}: {line}:{column}: Invalid UTF-8 text.",
+            hint="save the file as UTF-8; other bytes may stand in comments only",
+            line=line,
+            column=column,
+        ) from None
     return config
 
 
 def lay_over_pbtxt(config: ModelConfig, text: str | bytes) -> None:
     """Set in a configuration what a text names that `parse_pbtxt` can read; lists get longer."""
-    text_format.Merge(_prepared(text), config)
+    Reader(_bytes(text).decode("latin-1"), overwrite=True).read(config)
 
 
-def _prepared(text: str | bytes) -> str:
-    """Return the text as protobuf's parser takes it, with lines and columns as they were."""
-    decoded = text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else text
-    return _blank(_LAST_COMMA, _blank(_COMMENT, decoded.removeprefix("\ufeff")))
+def _bytes(text: str | bytes) -> bytes:
+    """Return the text as bytes, which the parser gets one character each: it counts them."""
+    return text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
 
 
 def format_pbtxt(config: ModelConfig) -> str:
@@ -78,97 +79,90 @@ def format_pbtxt(config: ModelConfig) -> str:
     return text_format.MessageToString(config, as_utf8=True, use_short_repeated_primitives=True)
 
 
-def _blank(pattern: re.Pattern[str], text: str) -> str:
-    """Overwrite what the group ``gone`` matches with blanks, so that columns stay true."""
-    return pattern.sub(
-        lambda match: " " * len(match[0]) if match["gone"] is not None else match[0], text
-    )
+def looks_like_pbtxt(text: str) -> bool:
+    """Tell whether a text begins as a configuration does: with a field, known or not, and a value."""
+    return _BEGINS.match(text) is not None
 
 
-def _reject_surrogates(text: str, source: str) -> None:
-    bad = re.search(r"[\ud800-\udfff]", text)
-    if bad is None:
-        return
-    line = text.count("\n", 0, bad.start()) + 1
-    column = bad.start() - text.rfind("\n", 0, bad.start())
-    raise ConfigError(
-        f"failed to read text proto from {source}: {line}:{column}: Invalid UTF-8 text.",
-        hint="save the file as UTF-8; other bytes may stand in comments only",
-        line=line,
-        column=column,
-    )
+def _foreign(data: bytes) -> int:
+    """Return the index of the first byte that is not UTF-8, leaving comments out."""
+    strings = _COMMENT.sub(lambda found: found[1] or b" " * len(found[0]), data)
+    try:
+        strings.decode()
+    except UnicodeDecodeError as error:
+        return error.start
+    escape = re.search(rb"\\(?:x[89a-fA-F]|[23][0-7]|[uU])", strings)  # a byte written as one
+    return escape.start() if escape else 0
 
 
-def _config_error(error: text_format.ParseError, text: str, source: str) -> ConfigError:
-    line, column = error.GetLine() or 0, error.GetColumn() or 0
-    detail = re.sub(r"^\d+(:\d+)? : ", "", str(error))
-    lines = text.split("\n")
-    if 0 < line <= len(lines):
-        # The tokenizer quotes the whole line in front of its sentence.
-        detail = detail.removeprefix(f"'{lines[line - 1]}': ")
-    place = f"{line}:{column}: " if line else ""
-    hint, field = hint_for(detail)
-    if detail.startswith(("Enum type", "Couldn't parse", "Value out of range")):
-        before = "\n".join([*lines[: line - 1], lines[line - 1][: column - 1]])
-        key = re.search(r"(\w+)\s*:[^:{}]*$", before)
-        field = key[1] if key else ""
+def _config_error(error: TextError, reader: Reader, text: str, source: str) -> ConfigError:
+    line, column = place(text, error.at)
+    detail = error.detail.encode("latin-1").decode(errors="replace")
+    hint, field = _hint(detail, reader, text)
+    # Protobuf counts bytes and tabs, and is past a name when it looks it up; `column` points at it.
+    at = reader.before.start if _PAST.search(detail) else error.at
     return ConfigError(
-        f"failed to read text proto from {source}: {place}{detail}",
+        f"failed to read text proto from {source}: {line}:{column}: {detail}",
         hint=hint,
         field=field,
-        line=line,
-        column=column,
+        line=place(text, at)[0],
+        column=len(
+            text[text.rfind("\n", 0, at) + 1 : at].encode("latin-1").decode(errors="replace")
+        )
+        + 1,
     )
 
 
-def hint_for(detail: str) -> tuple[str, str]:
-    """Return a hint, and the field at fault, for a sentence of protobuf's parsers."""
-    if match := re.search(r'Message type "(.+?)" has no field named "(.+?)"', detail):
-        return _hint_unknown_field(*match.groups())
-    if match := re.search(r'Enum type "(.+?)" has no value named ([^.]+)', detail):
-        return _hint_unknown_value(*match.groups()), ""
-    if match := re.search(r"Invalid enum value (\S+) for enum type ([\w.]+\w)", detail):
-        return _hint_unknown_value(match[2], match[1]), ""
-    if match := re.search(r'should not have multiple "(.+?)" fields', detail):
-        return f"'{match[1]}' is not a list: give it once", match[1]
+def _hint(detail: str, reader: Reader, text: str) -> tuple[str, str]:
+    """Return what would be right, and the path of the field at fault."""
+    path = list(dict.fromkeys(one.field for one in reader.opened))
+    if match := re.search(r'has no field named "(.+?)"', detail):
+        return _hint_field(match[1], reader.opened, text), ".".join([*path, match[1]])
+    if reader.field is not None and reader.field.name not in path:
+        path.append(reader.field.name)
+    field = ".".join(path)
+    if match := re.match('Unknown enumeration value of "(.+?)"', detail):
+        return hint_unknown_value(reader.field.enum_type.full_name, match[1]), field
+    if match := re.match("Expected string, got: ([A-Za-z]\\w*)$", detail):
+        return f'write it in quotes: "{match[1]}"', field
+    if match := re.match("Expected integer or identifier, got: [\"'](\\w+)[\"']$", detail):
+        return f"write it without quotes: {match[1]}", field
+    if detail.startswith(("Unexpected end of string", "String literals")):
+        return "the quote that begins this string is not closed on its line", field
+    if match := re.search(r'"(.+?)" is specified multiple times', detail):
+        return f"'{match[1]}' is not a list: give it once", field
     if match := re.search(r'Field "(.+?)" is specified along with field "(.+?)"', detail):
-        return f"keep either '{match[1]}' or '{match[2]}'", match[1]
-    if 'Expected "}"' in detail or 'Expected ">"' in detail:
-        return "a block that was opened is not closed", ""
-    return "", ""
+        return f"keep either '{match[1]}' or '{match[2]}'", field
+    return _hint_bracket(detail, reader, text), field
 
 
-def _hint_unknown_field(type_name: str, name: str) -> tuple[str, str]:
-    types = dict(_descriptors(ModelConfig.DESCRIPTOR, ()))
-    here = types.get(type_name)
-    known = [field.name for field in here[0].fields] if here else []
-    guess = nearest(name, known)
-    if not guess.startswith("did you mean"):
-        elsewhere = [
-            ".".join((*path, name))
-            for (kind, path) in types.values()
-            if name in kind.fields_by_name
-        ]
-        if elsewhere:
-            guess = f"'{name}' belongs elsewhere: {', '.join(elsewhere)}"
-    return guess, ".".join((*here[1], name)) if here else name
+def _hint_bracket(detail: str, reader: Reader, text: str) -> str:
+    here, at = reader.token.text, reader.token.start
+    closes = here in _CLOSING.values()
+    if closes and text[:at].rstrip().endswith(","):
+        return f"remove the comma before '{here}'"
+    if not reader.opened:
+        return f"no bracket is open that '{here}' would close" if closes else ""
+    opened = reader.opened[-1]
+    which, closing = _named(opened, text), _CLOSING[opened.bracket]
+    if reader.token.kind == END:
+        return f"{which} is never closed: add '{closing}'"
+    if closes and here != closing:
+        return f"{which} is open here: close it with '{closing}' first"
+    if detail.startswith('Expected ","'):
+        return f"{which} is open here: put a comma, or close it with '{closing}'"
+    return ""
 
 
-def _hint_unknown_value(type_name: str, value: str) -> str:
-    if type_name == "inference.DataType":
-        short = value.upper().removeprefix("TYPE_")
-        known = "TYPE_STRING" if short in ("BYTES", "STR") else f"TYPE_{short}"
-        if known in DATA_TYPES:
-            return f"did you mean '{known}'?"
-    enum = ModelConfig.DESCRIPTOR.file.pool.FindEnumTypeByName(type_name)
-    return nearest(value, [one.name for one in enum.values])
+def _named(opened: Opened, text: str) -> str:
+    line, _ = place(text, opened.at)
+    return f"the '{opened.bracket}' of '{opened.field}' in line {line}"
 
 
-def _descriptors(
-    descriptor: Descriptor, path: tuple[str, ...]
-) -> Iterator[tuple[str, tuple[Descriptor, tuple[str, ...]]]]:
-    """Yield every message type below this one with the first path that leads to it."""
-    yield descriptor.full_name, (descriptor, path)
-    for field in descriptor.fields:
-        if field.message_type is not None:
-            yield from _descriptors(field.message_type, (*path, field.name))
+def _hint_field(name: str, opened: list[Opened], text: str) -> str:
+    """Return a hint for a field that the innermost open message does not have."""
+    outside = [ModelConfig.DESCRIPTOR, *(one.message for one in opened[:-1])]
+    if opened and any(name in kind.fields_by_name for kind in outside):
+        closing = _CLOSING[opened[-1].bracket]
+        return f"{_named(opened[-1], text)} is open here: close it with '{closing}' before '{name}'"
+    return hint_unknown_field((opened[-1].message if opened else ModelConfig.DESCRIPTOR), name)

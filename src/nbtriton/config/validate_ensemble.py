@@ -15,11 +15,11 @@ from nbtriton.config._proto import ModelConfig, protocol_name
 from nbtriton.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from nbtriton.config._messages import ModelEnsembling, ModelInput, ModelOutput
 
-__all__ = ["validate_ensemble", "validate_structure"]
+__all__ = ["validate_ensemble", "validate_structure", "validate_versions"]
 
 
 @dataclass(slots=True, eq=False)
@@ -212,8 +212,12 @@ class _StepLabel:
     label: int | None = None
 
 
-def validate_ensemble(config: ModelConfig, members: Mapping[str, ModelConfig]) -> ModelConfig:
-    """Check an ensemble against the models it is made of (V-112, V-116 to V-123).
+def validate_ensemble(
+    config: ModelConfig,
+    members: Mapping[str, ModelConfig],
+    versions: Mapping[str, Collection[int]] | None = None,
+) -> ModelConfig:
+    """Check an ensemble against the models it is made of (V-112, V-115 to V-123).
 
     Parameters
     ----------
@@ -221,6 +225,8 @@ def validate_ensemble(config: ModelConfig, members: Mapping[str, ModelConfig]) -
         Normalised and valid by itself.
     members : mapping of str to ModelConfig
         The final configurations of the models that may be used, nested ensembles included.
+    versions : mapping of str to collection of int, optional
+        Which versions of them there are; not checked for models that it does not name.
 
     Returns
     -------
@@ -245,6 +251,7 @@ def validate_ensemble(config: ModelConfig, members: Mapping[str, ModelConfig]) -
             hint=(nearest(missing[0], members) or "no model is loaded") + also,
         )
     _validate_no_circle(config.name, config.name, {**members, config.name: config}, set())
+    validate_versions(config, versions or {})
     tensors, sink = _own_tensors(config)
     for index, step in enumerate(steps):
         member = members[step.model_name]
@@ -264,6 +271,27 @@ def validate_ensemble(config: ModelConfig, members: Mapping[str, ModelConfig]) -
     done.CopyFrom(config)
     done.model_transaction_policy.decoupled = _label_decoupled(config, tensors, sink)
     return done
+
+
+def validate_versions(config: ModelConfig, versions: Mapping[str, Collection[int]]) -> None:
+    """Check that the versions that steps name are there; -1 is the highest (V-115).
+
+    Raises
+    ------
+    ConfigError
+        With Triton's text.
+    """
+    for index, step in enumerate(config.ensemble_scheduling.step):
+        known = versions.get(step.model_name)
+        wanted = int(step.model_version)
+        if known is not None and wanted != -1 and wanted not in known:
+            raise ConfigError(
+                f"ensemble '{config.name}' depends on '{step.model_name}' whose required version "
+                f"{wanted} is not loaded.",
+                field=f"ensemble_scheduling.step[{index}].model_version",
+                hint=f"versions of {step.model_name}: {', '.join(map(str, sorted(known)))}; "
+                "-1 is the highest one",
+            )
 
 
 def _validate_no_circle(

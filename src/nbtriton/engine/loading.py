@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -218,7 +218,11 @@ def _with_instances(config: ModelConfig, backend: Backend, gpus: Sequence[int]) 
 
 
 def build_ensemble(
-    config: ModelConfig, version: int, members: Mapping[str, ModelConfig], resolve: Resolve
+    config: ModelConfig,
+    version: int,
+    members: Mapping[str, ModelConfig],
+    versions: Mapping[str, Collection[int]],
+    resolve: Resolve,
 ) -> EnsembleRuntime:
     """Check an ensemble against its composing models and make it.
 
@@ -227,11 +231,15 @@ def build_ensemble(
     ConfigError
         With Triton's text.
     """
-    return EnsembleRuntime(check_ensemble(config, members), version, resolve)
+    return EnsembleRuntime(check_ensemble(config, members, versions), version, resolve)
 
 
-def check_ensemble(config: ModelConfig, members: Mapping[str, ModelConfig]) -> ModelConfig:
-    """Return an ensemble's configuration completed from its composing models.
+def check_ensemble(
+    config: ModelConfig,
+    members: Mapping[str, ModelConfig],
+    versions: Mapping[str, Collection[int]],
+) -> ModelConfig:
+    """Return an ensemble's configuration completed from its composing models and their versions.
 
     Raises
     ------
@@ -241,7 +249,7 @@ def check_ensemble(config: ModelConfig, members: Mapping[str, ModelConfig]) -> M
     config = normalize(config, name=config.name)
     validate(config)
     validate_io(config)
-    return validate_ensemble(config, members)
+    return validate_ensemble(config, members, versions)
 
 
 def _backend(config: ModelConfig, source: object, settings: BackendSettings) -> Backend:
@@ -249,7 +257,9 @@ def _backend(config: ModelConfig, source: object, settings: BackendSettings) -> 
         raise ConfigError(
             f"Ensemble model '{config.name}' must have platform type 'ensemble' and empty backend "
             "type",
-            hint="an ensemble has no code of its own: load it without a model",
+            hint='an ensemble has no code of its own: remove backend, set platform: "ensemble"'
+            if config.backend
+            else "an ensemble has no code of its own: load it without a model",
             field="platform",
         )
     if config.backend:

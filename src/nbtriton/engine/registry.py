@@ -95,6 +95,14 @@ class Registry:
             if entry.latest is not None
         }
 
+    def versions(self) -> dict[str, list[int]]:
+        """Return the ready versions of every model that has one."""
+        return {
+            name: [number for number, slot in entry.slots.items() if slot.state == "READY"]
+            for name, entry in self.entries.items()
+            if entry.latest is not None
+        }
+
     def dependents(self, name: str) -> list[str]:
         """Return the ensembles that use a model, directly or through other ensembles."""
         found: list[str] = []

@@ -102,7 +102,11 @@ class Versions(Inspection, ABC):
         runtime: Runtime
         if source is None and not config.backend:
             runtime = build_ensemble(
-                config, version, self._registry.configs(), self._registry.resolve
+                config,
+                version,
+                self._registry.configs(),
+                self._registry.versions(),
+                self._registry.resolve,
             )
         else:
             runtime = build_model(

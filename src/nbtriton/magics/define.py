@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from IPython.core.magic import (
@@ -18,6 +17,7 @@ from nbtriton.config import (
     ModelConfig,
     amend,
     apply_options,
+    looks_like_pbtxt,
     parse_dataflow,
     parse_pbtxt,
 )
@@ -200,7 +200,7 @@ class DefineMagics(Magics):
         """
         options = parse(self.triton_ensemble, line)
         with in_cell(cell) as text:
-            if re.search(r"^[^#\n]*\bensemble_scheduling\b", cell, re.MULTILINE):
+            if looks_like_pbtxt(text):
                 config = parse_pbtxt(text, source=cell_name(self.shell))
                 if not config.platform:
                     config.platform = "ensemble"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from types import MappingProxyType
 
-from nbtriton.backends import BackendSettings
+from nbtriton.backends import BackendSettings, find_backend
 from nbtriton.config import ModelConfig, is_ensemble, validate
 from nbtriton.engine.devices import visible_gpus
 from nbtriton.engine.loading import check_ensemble, complete_model
@@ -65,6 +65,7 @@ def validate_repository(
         There is no such directory.
     """
     models = read_repository(directory, config_name=config_name)
+    by_name = {model.name: model for model in models}
     read: dict[str, ModelConfig] = {}
     failed: dict[str, TritonError] = {}
     done: dict[str, ModelConfig] = {}
@@ -83,11 +84,17 @@ def validate_repository(
         elif model.name in failed:
             yield Finding(model.name, error=failed[model.name])
     ensembles = {name: config for name, config in read.items() if is_ensemble(config)}
+    versions = {
+        model.name: versions_to_keep(read[model.name], model.versions)
+        for model in models
+        if model.name in read
+    }
     for name in _by_dependency(ensembles):
         try:
             validate(read[name])
+            _check_versions(name, versions[name], by_name[name].versions)
             _check_members(name, read, failed)
-            done[name] = check_ensemble(read[name], {**ensembles, **done})
+            done[name] = check_ensemble(read[name], {**ensembles, **done}, versions)
         except TritonError as error:
             failed[name] = error
         yield Finding(name, done.get(name), failed.get(name))
@@ -98,13 +105,9 @@ def _check(
 ) -> ModelConfig:
     validate(config)
     kept = versions_to_keep(config, model.versions)
-    if not kept:
-        raise ConfigError(
-            f"at least one version must be available under the version policy of model "
-            f"'{model.name}'",
-            hint=f"version directories found: {', '.join(map(str, model.versions)) or 'none'}",
-            field="version_policy",
-        )  # V-51
+    _check_versions(model.name, kept, model.versions)
+    if config.backend:
+        find_backend(config.backend, settings)
     completed = config
     for version in sorted(kept):
         filename = config.default_model_filename or _DEFAULT_FILES.get(config.backend, "")
@@ -119,6 +122,15 @@ def _check(
             gpus=visible_gpus(), auto_complete=auto_complete, settings=settings,
         )  # fmt: skip
     return completed
+
+
+def _check_versions(name: str, kept: Collection[int], found: Sequence[int]) -> None:
+    if not kept:
+        raise ConfigError(
+            f"at least one version must be available under the version policy of model '{name}'",
+            hint=f"version directories found: {', '.join(map(str, found)) or 'none'}",
+            field="version_policy",
+        )  # V-51
 
 
 def _check_members(

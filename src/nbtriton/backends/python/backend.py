@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
 from nbtriton.backends.executing import running_as
 from nbtriton.backends.python.callables import complete_callable, is_callable_model
+from nbtriton.backends.python.environment import check_environment
 from nbtriton.backends.python.function import FunctionInstance
 from nbtriton.backends.python.imports import LocalModules
 from nbtriton.backends.python.install import install_pb_utils
@@ -76,6 +77,7 @@ class PythonBackend(Backend):
         if is_callable_model(context.source):
             return complete_callable(context.source, context.config, context.example)
         _check_name(context.name)
+        self.check(context)
         file = self._file(context)
         modules = _local_modules(context, file)
         if modules is not None:
@@ -101,6 +103,19 @@ class PythonBackend(Backend):
                 hint="end it with: return auto_complete_model_config",
             )
         return complete_from(context.config, completed.as_dict())
+
+    def check(self, context: ModelContext) -> None:
+        """Check the parameters that Triton's backend reads.
+
+        Raises
+        ------
+        InternalError
+            EXECUTION_ENV_PATH names no environment.
+        UnsupportedError
+            FORCE_CPU_ONLY_INPUT_TENSORS is neither yes nor no.
+        """
+        _force_cpu(context.config)
+        check_environment(context.config, context.model_directory)
 
     def batching(self, context: ModelContext) -> object:
         """Return the class, also of a file."""
