@@ -27,6 +27,7 @@ def make():
         )
         completed = engine.complete_config(context)
         context = ModelContext(name, 1, completed, source, directory, server, example)
+        engine.check(context)
         engine.open(context)
         created = engine.create_instance(InstanceContext(context, instance, kind, device_id))
         instances.append(created)

@@ -238,10 +238,10 @@ def test_a_ragged_input_of_strings(make, run):
     assert [r.outputs["OUT"].tolist() for r in found] == [[[b"a", b"b"]], [[b"c"]]]
 
 
-def test_torch_inputs_bring_torch_batch_inputs(make, run):
+def test_batch_inputs_are_of_the_kind_that_the_function_is_annotated_for(make, run):
     kinds = []
 
-    def f(IN, B):
+    def f(IN: torch.Tensor, B: torch.Tensor):
         kinds.extend((type(IN), type(B)))
         return IN * 2
 
@@ -328,7 +328,7 @@ def test_a_torch_module_with_too_few_arguments(make):
         def forward(self, IN):
             return IN
 
-    with pytest.raises(ConfigError, match="model 'm' has 2 inputs, its forward takes 1: IN"):
+    with pytest.raises(ConfigError, match="configuration expects 2 inputs, model provides 1"):
         make(One, ragged(BOUNDS), backend="pytorch")
 
 

@@ -122,7 +122,12 @@ def open_callable(source: Any, config: ModelConfig) -> CallableModel:
     outputs = {name: spec.datatype for name, spec in output_specs(config).items()}
     for name, data_type in state_outputs(config).items():
         outputs.setdefault(name, to_protocol(data_type))
-    names = [*input_specs(config), *control_types(config), *state_inputs(config)]
+    names = [
+        *input_specs(config),
+        *control_types(config),
+        *state_inputs(config),
+        *batch_input_names(config),
+    ]
     if is_predictor(source):
         kinds = dict.fromkeys(names, "numpy")
         return CallableModel(predictor_call(source, config), kinds, outputs, selective=True)
