@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -542,13 +543,22 @@ def test_a_restricted_protocol(server: Server) -> None:
 def test_headers_become_parameters(server: Server) -> None:
     with (
         serve(
-            server, http_port=None, metrics_port=None, grpc_port=0, header_forward_pattern="my-.*"
+            server,
+            http_port=0,
+            metrics_port=None,
+            grpc_port=0,
+            header_forward_pattern="other",
+            grpc_header_forward_pattern="my-.*",
         ) as endpoints,
         grpc.insecure_channel(f"127.0.0.1:{endpoints.grpc_port}") as channel,
     ):
         request = infer("parameters", [tensor(shape=[1])], [b"\0\0\0\0"])
-        seen = ask(channel, "ModelInfer", request, metadata=[("my-key", "v"), ("other", "w")])
-        assert b'{"my-key":"v"}' in seen.response.raw_output_contents[0]
+        fields = [("my-key", "v"), ("other", "w"), ("my-bin", b"x")]
+        seen = ask(channel, "ModelInfer", request, metadata=fields)
+        assert json.loads(seen.response.raw_output_contents[0][4:]) == {
+            "my-key": "v",
+            "my-bin": "x",
+        }
 
 
 # -- the end -----------------------------------------------------------------------------------------

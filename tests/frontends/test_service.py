@@ -19,6 +19,7 @@ from nbtriton.config import as_config
 from nbtriton.engine import Server
 from nbtriton.errors import InternalError, LoadError
 from nbtriton.frontends import Endpoints, serve
+from nbtriton.frontends.forwarding import forwards_of
 from nbtriton.frontends.service import EXTENSIONS
 from nbtriton.frontends.tracing import Tracing
 from tests.frontends.cases import CASES, ONE_JSON, Case, ask, document, tensor
@@ -171,6 +172,32 @@ def test_headers_become_parameters_if_asked(one: Server) -> None:
             seen = send(endpoints, "/v2/models/parameters/infer", body, X_One="1", traceparent="T")
             found = json.loads(seen.json["outputs"][0]["data"][0])
             assert found == {"X-One": "1", "traceparent": "T"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("MY_H", ["my_header", "x-My_H"]),
+        ("^my_h", ["my_header"]),
+        ("(?-i)My_H", ["x-My_H"]),
+        (r"\pL_\pL", ["my_header", "x-My_H"]),  # Python's own syntax has no \p
+        (".*", ["my_header", "x-My_H", "\udcff"]),
+    ],
+)
+def test_patterns_of_headers_are_those_of_re2(pattern: str, names: list[str]) -> None:
+    forwards = forwards_of(pattern)
+    assert forwards is not None
+    given = ("my_header", "x-My_H", "\udcff")
+    assert [name for name in given if forwards(name.encode("utf-8", "surrogateescape"))] == names
+
+
+@pytest.mark.parametrize("pattern", ["", "[", "(?=ahead)", r"\1"])
+def test_a_pattern_that_re2_cannot_read_forwards_nothing(
+    pattern: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert forwards_of(pattern) is None
+    assert len(caplog.messages) == (pattern != "")
+    assert all(f"'{pattern}' is no pattern of RE2" in message for message in caplog.messages)
 
 
 # -- what is reported --------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import ipaddress
-import re
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 from nbtriton.engine.forks import tell_children
 from nbtriton.engine.shield import shield
 from nbtriton.frontends.exchange import Exchange, Reply, error_body
+from nbtriton.frontends.forwarding import forwards_of
 from nbtriton.frontends.handlers import Handlers
 from nbtriton.frontends.http import HttpEndpoint
 from nbtriton.frontends.logs import LogSettings
@@ -158,6 +158,7 @@ def serve(
     log: LogSettings | None = None,
     metrics: MetricsConfig | None = None,
     client_shm: bool = True,
+    grpc_header_forward_pattern: str | None = None,
 ) -> Endpoints:
     """Open a server to clients, as Triton answers them.
 
@@ -179,7 +180,8 @@ def serve(
     restricted : mapping, optional
         Triton's ``--http-restricted-api``: category to header field and value.
     header_forward_pattern : str
-        Triton's ``--http-header-forward-pattern``, a regular expression.
+        Triton's ``--http-header-forward-pattern``, a regular expression in RE2's syntax: header
+        fields with such a name become parameters of the request.
     trace_file : str
         Triton's ``--trace-config triton,file=…``; clients can only read it.
     trace : TraceValues, optional
@@ -199,6 +201,8 @@ def serve(
         Triton's ``--metrics-config``.
     client_shm : bool
         Triton's ``--allow-client-shm``: whether clients may register shared memory.
+    grpc_header_forward_pattern : str, optional
+        Triton's ``--grpc-header-forward-pattern``; the one for HTTP by default.
 
     Returns
     -------
@@ -229,7 +233,9 @@ def serve(
                 "models",
                 stacklevel=2,
             )
-    pattern = re.compile(header_forward_pattern, re.IGNORECASE) if header_forward_pattern else None
+    if grpc_header_forward_pattern is None:
+        grpc_header_forward_pattern = header_forward_pattern
+    forwards = forwards_of(header_forward_pattern)
     service = Service(
         server,
         NoControl(server) if control is None else control,
@@ -238,7 +244,8 @@ def serve(
         limits=limits or Limits(),
         strict_readiness=strict_readiness,
         restricted=restricted or {},
-        header_forward=pattern,
+        forwards=forwards,
+        grpc_forwards=forwards_of(grpc_header_forward_pattern),
         name=name,
         client_shm=client_shm,
     )
@@ -262,7 +269,7 @@ def serve(
                 "http",
                 HttpEndpoint(
                     handle, host, http_port, service.limits, service.trace, thread,
-                    keep_fields=pattern is not None,
+                    keep_fields=forwards is not None,
                 ),
             )  # fmt: skip
         if metrics_port is not None:

@@ -212,8 +212,8 @@ def _endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:
             arguments.grpc_restricted_protocol, "grpc-restricted-protocol", "protocol"
         ),
         "grpc_options": channel,
-        "header_forward_pattern": arguments.http_header_forward_pattern
-        or arguments.grpc_header_forward_pattern,
+        "header_forward_pattern": arguments.http_header_forward_pattern,
+        "grpc_header_forward_pattern": arguments.grpc_header_forward_pattern,
         "trace_file": trace_path,
         "trace": trace_values,
         "client_shm": arguments.allow_client_shm,

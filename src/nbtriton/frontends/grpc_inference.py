@@ -77,12 +77,12 @@ class GrpcInference:
             interface = self._interface(request.model_name, version, unary)
             call = read_request(request, interface, self.service.shared_memory)
             self._plans.learn(data, request, version, call)
-        pattern = self.service.header_forward
-        if pattern is not None:
+        forwards = self.service.grpc_forwards
+        if forwards is not None:
             forwarded = {
-                header: value
+                header: value if isinstance(value, str) else _text(value)
                 for header, value in metadata
-                if pattern.search(header) and isinstance(value, str)
+                if forwards(header.encode())
             }
             parameters = {**call.options.get("parameters", {}), **forwarded}
             call.options = {**call.options, "parameters": parameters}
@@ -389,6 +389,10 @@ class _Streamed(_Waiting):
             version=self.version,
             final=final,
         )
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
 
 
 def _request_id(data: bytes) -> str:

@@ -103,13 +103,13 @@ class Inference:
 
     def forward_headers(self, fields: Sequence[tuple[bytes, bytes]], call: Call) -> None:
         """Make parameters of the header fields that are to be forwarded."""
-        pattern = self.service.header_forward
-        if pattern is None:
+        forwards = self.service.forwards
+        if forwards is None:
             return
         parameters = dict(call.options.get("parameters", {}))
         for raw_name, raw_value in fields:
-            name = raw_name.decode("utf-8", "surrogateescape")
-            if pattern.search(name):
+            if forwards(raw_name):
+                name = raw_name.decode("utf-8", "surrogateescape")
                 parameters[name] = raw_value.decode("utf-8", "surrogateescape")
         call.options = {**call.options, "parameters": parameters}
         call.positional = None
@@ -222,7 +222,7 @@ class _Infer:
                 error_reply(error, TEXT if isinstance(error, BrokenStringError) else JSON)
             )
             return None
-        if service.header_forward is not None:
+        if service.forwards is not None:
             inference.forward_headers(self._fields, call)
         return Whole(exchange, interface, version, call, service, self._wanted)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,6 +16,7 @@ from nbtriton.frontends.tracing import Tracing
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
+    from nbtriton.frontends.forwarding import Forwards
 
 __all__ = ["EXTENSIONS", "Control", "Endpoint", "Limits", "NoControl", "Service"]
 
@@ -136,8 +136,8 @@ class Service:
     restricted : mapping
         API category (``"inference"``, ``"model-repository"``, …) to the header field and the value
         that a client must send.
-    header_forward : re.Pattern, optional
-        Header fields that become request parameters.
+    forwards, grpc_forwards : callable, optional
+        Which header fields become request parameters.
     name : str
         In the server's metadata; Triton's ``--id``.
     client_shm : bool
@@ -152,7 +152,8 @@ class Service:
     limits: Limits = field(default_factory=Limits)
     strict_readiness: bool = True
     restricted: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    header_forward: re.Pattern[str] | None = None
+    forwards: Forwards | None = None
+    grpc_forwards: Forwards | None = None
     name: str = "triton"
     client_shm: bool = True
 

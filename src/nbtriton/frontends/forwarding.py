@@ -1,0 +1,48 @@
+"""Which header fields of a client become parameters of its request."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from nbtriton.errors import UnsupportedError
+
+__all__ = ["Forwards", "forwards_of"]
+
+_log = logging.getLogger("nbtriton.frontends")
+
+# Whether a field of this name is forwarded.
+Forwards = Callable[[bytes], bool]
+
+
+def forwards_of(pattern: str) -> Forwards | None:
+    """Return what a ``--http-header-forward-pattern`` means; None if it forwards nothing.
+
+    The syntax is RE2's, as in Triton: ``(?-i)`` is known, what looks ahead or back is not. Case does
+    not matter and any part of the name may match. As in Triton a pattern that cannot be read forwards
+    nothing, and the log says so.
+
+    Raises
+    ------
+    UnsupportedError
+        The package is missing that reads them.
+    """
+    if not pattern:
+        return None
+    try:
+        import re2
+    except ImportError:
+        raise UnsupportedError(
+            "patterns of header fields need the package 'google-re2'",
+            hint="pip install 'nbtriton[serve]'",
+        ) from None
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled = re2.compile(b"(?i)" + pattern.encode("utf-8", "surrogateescape"), options)
+    except re2.error as error:
+        said = error.args[0] if error.args else b""
+        reason = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+        _log.error("no header is forwarded: '%s' is no pattern of RE2: %s", pattern, reason)
+        return None
+    return lambda name: compiled.search(name) is not None
