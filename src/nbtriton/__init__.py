@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nbtriton.engine import InferenceFuture, InferenceResult, ModelHandle
-    from nbtriton.errors import TritonError
+    from nbtriton.errors import ConfigWarning, TritonError
     from nbtriton.magics import load_ipython_extension, unload_ipython_extension
     from nbtriton.perf import PerfReport, perf
     from nbtriton.process import Server, server
@@ -27,6 +27,7 @@ __version__ = "0.1.0"
 
 # Where each public name lives; it is imported when it is first asked for.
 _PUBLIC = {
+    "ConfigWarning": "nbtriton.errors",
     "InferenceFuture": "nbtriton.engine",
     "InferenceResult": "nbtriton.engine",
     "ModelHandle": "nbtriton.engine",

@@ -46,7 +46,8 @@ def _parser() -> argparse.ArgumentParser:
         "validate",
         help="check every model of a repository without serving it",
         description="Complete and check every model of a repository and print one line a model: "
-        "'NAME: OK', or 'NAME: ' and the text of Triton's error. Exit status 1 if any failed.",
+        "'NAME: OK', or 'NAME: ' and the text of Triton's error; below it what has no effect here. "
+        "Exit status 1 if any failed.",
     )
     validate.add_argument("directory", metavar="DIR", help="the model repository")
     validate.add_argument(
@@ -151,6 +152,8 @@ def _validate(arguments: argparse.Namespace) -> int:
         print(finding, flush=True)
         if finding.error is not None and finding.error.hint:
             print(f"  hint: {finding.error.hint}")
+        for path, reason in finding.ignored:
+            print(f"  {path} has no effect here: {reason}")
         if arguments.show and finding.config is not None:
             print("".join(f"  {line}\n" for line in format_pbtxt(finding.config).splitlines()))
     return int(failed)

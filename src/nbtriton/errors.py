@@ -31,6 +31,7 @@ __all__ = [
     "AlreadyExistsError",
     "CancelledError",
     "ConfigError",
+    "ConfigWarning",
     "EngineStoppedError",
     "InternalError",
     "InvalidArgumentError",
@@ -111,6 +112,10 @@ class ConfigError(InvalidArgumentError):
         self.field = field
         self.line = line
         self.column = column
+
+
+class ConfigWarning(UserWarning):
+    """A field of a model configuration is accepted and has no effect here."""
 
 
 class LoadError(InvalidArgumentError):

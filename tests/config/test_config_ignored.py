@@ -30,10 +30,6 @@ NEVER = {
         "model_metrics",
     ),
     "model_operations": ("model_operations { op_library_filename: 'a.so' }", "model_operations"),
-    "model_repository_agents": (
-        "model_repository_agents { agents { name: 'a' } }",
-        "model_repository_agents",
-    ),
     "instance_group.host_policy": (
         "instance_group { } instance_group { host_policy: 'p' }",
         "instance_group[1].host_policy",
@@ -213,3 +209,27 @@ def test_what_onnx_runtime_acts_on_is_not_reported_for_it():
     assert sorted(paths(f"backend: 'pytorch' {text}")) == [
         "model_operations", "optimization.execution_accelerators", "optimization.graph",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "where"),
+    [
+        ("model_repository_agents { agents { name: 'a' } }", "model_repository_agents", "agents"),
+        ("response_cache { enable: true }", "response_cache", "cache"),
+        (
+            "instance_group { rate_limiter { priority: 2 } }",
+            "instance_group[0].rate_limiter",
+            "limiter",
+        ),
+    ],
+)
+def test_what_only_some_servers_act_on(text, path, where):
+    config = as_config(text)
+    assert ignored_fields(config) == []
+    ((found, reason),) = ignored_fields(config, **{where: False})
+    assert found == path
+    assert reason
+
+
+def test_a_cache_that_is_not_wanted_is_not_missed():
+    assert ignored_fields(as_config("response_cache { }"), cache=False) == []

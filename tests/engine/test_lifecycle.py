@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import warnings
 import weakref
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from nbtriton.engine import Server
 from nbtriton.errors import (
     ConfigError,
+    ConfigWarning,
     EngineStoppedError,
     InvalidArgumentError,
     LoadError,
@@ -571,3 +573,23 @@ def test_W3_data_from_a_file_of_the_models_own(server: Server, tmp_path):
     with pytest.raises(LoadError, match=r"failed to open text file for read .*absent"):
         server.load(warm(sample % 'input_data_file: "absent"'), source, name="m")
     assert server.is_ready("m")
+
+
+def test_what_has_no_effect_is_told_at_every_load_and_at_no_request(server: Server):
+    text = echo("instance_group { host_policy: 'p' } response_cache { enable: true }")
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            server.load(text, counted([]), name="m")
+        assert [str(one.message).split(" has no effect here: ")[0] for one in told] == [
+            "model 'm': instance_group[0].host_policy",
+            "model 'm': response_cache",
+        ]
+        assert {one.category for one in told} == {ConfigWarning}
+        assert {one.filename for one in told} == {__file__}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        server.infer("m", {"IN": ones()})
+    assert list(server.ignored("m")) == ["instance_group[0].host_policy", "response_cache"]
+    (shown,) = server.models()
+    assert shown.ignored == ("instance_group[0].host_policy", "response_cache")

@@ -919,3 +919,14 @@ def test_what_has_no_effect_here_is_told_when_a_model_loads(explicit, root, capl
     explicit.load("m")
     (told,) = caplog.messages
     assert told.startswith("model 'm': instance_group[0].host_policy has no effect here: ")
+
+
+def test_a_model_whose_files_are_not_what_they_should_be_is_not_loaded(explicit, root):
+    agent = """model_repository_agents { agents [
+        { name: "checksum" parameters { key: "MD5:1/model.py" value: "abc" } } ] }"""
+    add(root, "m", config=ECHO + agent)
+    with pytest.raises(InternalError, match="failed to poll from model repository") as caught:
+        explicit.load("m")
+    assert caught.value.hint.startswith(
+        "Mismatched MD5 hash for file 1/model.py, expect: abc, got:"
+    )

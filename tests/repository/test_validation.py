@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tarfile
 from pathlib import Path
 
@@ -275,3 +276,51 @@ def test_a_backend_that_is_only_triton_s_gets_advice(repository, config, advice)
     (finding,) = validate_repository(root)
     assert finding.error.message.startswith("unable to find backend library for backend ")
     assert advice in finding.error.hint
+
+
+AGENT = """backend: "python" model_repository_agents {{ agents [
+  {{ name: "{name}" parameters {{ key: "{key}" value: "{value}" }} }} ] }}"""
+MD5 = hashlib.md5(MODEL.encode(), usedforsecurity=False).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "said"),
+    [
+        ("checksum", "MD5:1/model.py", MD5, "OK"),
+        ("checksum", "md5:1/model.py", MD5, "OK"),
+        (
+            "checksum",
+            "MD5:1/model.py",
+            "abc",
+            f"Mismatched MD5 hash for file 1/model.py, expect: abc, got: {MD5}",
+        ),
+        (
+            "checksum",
+            "MD5:nope",
+            MD5,
+            "failed to open text file for read nope: No such file or directory",
+        ),
+        ("checksum", "SHA256:1/model.py", "x", "Unsupported checksum algorithm: SHA256"),
+        ("checksum", "model.py", "x", "failed to parse key: model.py"),
+        (
+            "cheksum",
+            "MD5:1/model.py",
+            MD5,
+            (
+                "unable to find 'libtritonrepoagent_cheksum.so' for repo agent 'cheksum', searched: "
+                "/opt/tritonserver/repoagents"
+            ),
+        ),
+    ],
+)
+def test_the_checksum_agent_looks_at_the_files(repository, name, key, value, said):
+    config = AGENT.format(name=name, key=key, value=value)
+    assert lines(repository("m", config=config, source=MODEL))["m"] == said
+
+
+def test_the_command_tells_what_has_no_effect(repository, capsys):
+    root = repository("m", config="instance_group { host_policy: 'p' }", source=MODEL)
+    assert main(["validate", str(root)]) == 0
+    ok, told = capsys.readouterr().out.splitlines()
+    assert ok == "m: OK"
+    assert told.startswith("  instance_group[0].host_policy has no effect here: ")

@@ -34,7 +34,6 @@ _NEVER: Final = {
     ),
     "model_metrics": "the metrics endpoint has no histograms whose buckets could be chosen",
     "model_operations": "it loads operator libraries of TensorFlow or ONNX Runtime, and this backend is neither",
-    "model_repository_agents": "no agents run here: the model is loaded as it lies there",
     "instance_group.host_policy": (
         "no policy of that name can be defined: this server has no option host-policy"
     ),
@@ -63,6 +62,17 @@ _PYTHON = {
         "the output of a plain function would be split by it"
     ),
 }
+_WITHOUT_AGENTS: Final = {
+    "model_repository_agents": "agents look at a model's directory, and this one has none"
+}
+_WITHOUT_CACHE: Final = {
+    "response_cache": "this server has no response cache: Server(cache_bytes=…), or --cache-config"
+}
+_WITHOUT_LIMITER: Final = {
+    "instance_group.rate_limiter": (
+        "this server limits no rates: Server(rate_limit='execution_count'), or --rate-limit"
+    )
+}
 # What that backend acts on and no other.
 _ONNXRUNTIME = ("model_operations", "optimization.graph", "optimization.execution_accelerators")
 _PARAMETERS: Final = {
@@ -74,13 +84,19 @@ _PARAMETERS: Final = {
 }
 
 
-def ignored_fields(config: ModelConfig) -> list[tuple[str, str]]:
+def ignored_fields(
+    config: ModelConfig, *, agents: bool = True, cache: bool = True, limiter: bool = True
+) -> list[tuple[str, str]]:
     """Return the set fields of a configuration that have no effect here.
 
     Parameters
     ----------
     config : ModelConfig
         As written, or normalised: what normalisation adds is not reported.
+    agents : bool
+        Whether the model came from a repository, where its agents have looked at it.
+    cache, limiter : bool
+        Whether the server has a response cache and a rate limiter.
 
     Returns
     -------
@@ -96,6 +112,9 @@ def ignored_fields(config: ModelConfig) -> list[tuple[str, str]]:
     'optimization.cuda'
     """
     table = {**_NEVER, **(_PYTHON if config.backend == "python" else {})}
+    table |= {} if agents else _WITHOUT_AGENTS
+    table |= {} if limiter else _WITHOUT_LIMITER
+    table |= {} if cache or not config.response_cache.enable else _WITHOUT_CACHE
     for path in _ONNXRUNTIME if config.backend == "onnxruntime" else ():
         del table[path]
     found = list(_never(config, table))

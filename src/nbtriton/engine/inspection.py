@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import monotonic_ns
 from typing import Any
 
@@ -130,11 +131,24 @@ class Inspection:
 
     def models(self) -> tuple[ModelSnapshot, ...]:
         """Return every version of every model, by name."""
-        return tuple(
-            slot.runtime.snapshot(slot.state, slot.reason)
-            for _, entry in sorted(self._registry.entries.items())
-            for _, slot in sorted(entry.slots.items())
-        )
+        found: list[ModelSnapshot] = []
+        for _, entry in sorted(self._registry.entries.items()):
+            fields = tuple(path for path, _ in entry.ignored)
+            for _, slot in sorted(entry.slots.items()):
+                snapshot = slot.runtime.snapshot(slot.state, slot.reason)
+                found.append(replace(snapshot, ignored=fields) if fields else snapshot)
+        return tuple(found)
+
+    def ignored(self, name: str) -> dict[str, str]:
+        """Return the fields of a model's configuration that have no effect here, with the reasons.
+
+        Raises
+        ------
+        NotFoundError
+            No such model.
+        """
+        self._registry.resolve(name)
+        return dict(self._registry.entries[name].ignored)
 
     def model_names(self) -> tuple[str, ...]:
         """Return the names of all models; cheap enough for completion."""

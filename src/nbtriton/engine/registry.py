@@ -6,7 +6,7 @@ puts a new immutable `Entry` in the place of the old one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import index
 from typing import Any, SupportsIndex
@@ -29,10 +29,11 @@ class Slot:
 
 @dataclass(slots=True, frozen=True)
 class Entry:
-    """One model: its versions, and the configuration as the user gave it."""
+    """One model: its versions, the configuration as the user gave it, and what it sets in vain."""
 
     slots: Mapping[int, Slot]
     user_config: ModelConfig
+    ignored: Sequence[tuple[str, str]] = ()
     latest: Runtime | None = field(init=False)
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +28,7 @@ from nbtriton.engine.tracing import Trace
 from nbtriton.engine.versions import Versions
 from nbtriton.errors import (
     ConfigError,
+    ConfigWarning,
     InvalidArgumentError,
     TritonError,
     UnsupportedError,
@@ -172,6 +174,11 @@ class Server(Versions):
             The configuration is wrong; nothing has changed.
         LoadError
             The model's code failed to load; nothing has changed.
+
+        Warns
+        -----
+        ConfigWarning
+            For each field of the configuration that has no effect here; `ignored` returns them.
         """
         with self._changing:
             self._check_open()
@@ -196,6 +203,11 @@ class Server(Versions):
                 runtime = self._build(wanted, model, number, example, current, batching)
             with shield:  # all of it or nothing
                 self._put(name, user_config, runtime, update)
+            ignored = self._registry.entries[name].ignored
+        for path, reason in ignored:
+            warnings.warn(
+                f"model '{name}': {path} has no effect here: {reason}", ConfigWarning, stacklevel=2
+            )
         return ModelHandle(self, name)
 
     def _name(self, config: ModelConfig, name: str | None) -> str:

@@ -63,6 +63,7 @@ class ModelSnapshot:
     compute_infer_ns: int
     compute_output_ns: int
     batch_sizes: Mapping[int, int]  # executions per total batch size
+    ignored: tuple[str, ...] = ()  # fields of the configuration that have no effect here
 
 
 @dataclass(frozen=True, slots=True)

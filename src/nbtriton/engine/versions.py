@@ -10,7 +10,7 @@ from typing import NoReturn, cast
 
 from nbtriton.backends import BackendSettings
 from nbtriton.backends.base import ServerHandle
-from nbtriton.config import ModelConfig, validate_ensemble
+from nbtriton.config import ModelConfig, ignored_fields, validate_ensemble
 from nbtriton.engine.cache import ResponseCache
 from nbtriton.engine.clock import SchedulerThread
 from nbtriton.engine.devices import visible_gpus
@@ -188,7 +188,9 @@ class Versions(Inspection, ABC):
             for update in updates:
                 update.runtime.apply_update(update)
             self._registry.entries[name] = Entry(
-                kept | {runtime.version: Slot(runtime) for runtime in runtimes}, user_config
+                kept | {runtime.version: Slot(runtime) for runtime in runtimes},
+                user_config,
+                self._ignored(user_config, [*runtimes, *(u.runtime for u in updates)], agents=True),
             )
             for version, slot in before.items():
                 if version not in kept:
@@ -227,11 +229,24 @@ class Versions(Inspection, ABC):
         elif replaced is not None:
             gone.append(replaced)
         self._registry.entries[name] = Entry(
-            {number: slot for number, slot in slots.items() if number in kept}, user_config
+            {number: slot for number, slot in slots.items() if number in kept},
+            user_config,
+            self._ignored(user_config, [runtime], agents=False),
         )
         for slot in gone:
             self._retire(slot.runtime)
         self._check_dependents(name)
+
+    def _ignored(
+        self, user_config: ModelConfig, runtimes: Sequence[Runtime], *, agents: bool
+    ) -> list[tuple[str, str]]:
+        """Return what a configuration sets in vain on this server, with the reasons."""
+        config = ModelConfig()
+        config.CopyFrom(user_config)
+        config.backend = next((runtime.config.backend for runtime in runtimes), config.backend)
+        return ignored_fields(
+            config, agents=agents, cache=self.cache is not None, limiter=self.limiter is not None
+        )
 
     def _retire(self, runtime: Runtime) -> None:
         self._leaving = [old for old in self._leaving if not old.wait_retired(0)]

@@ -108,7 +108,8 @@ class AskMagics(Magics):
     def triton_status(self, line: str) -> Any:
         """Return the models, their state, queues and statistics as a DataFrame.
 
-        Times are means per request, in microseconds::
+        Times are means per request, in microseconds. Where a configuration sets fields that have no
+        effect here, a last column ``ignored`` names them::
 
             %triton_status
             queue = %triton_status double
@@ -189,8 +190,11 @@ def status_frame(models: tuple[ModelSnapshot, ...], name: str | None = None) -> 
     """Return one row a version; durations are means per successful request in microseconds."""
     import pandas as pd
 
-    rows = [_row(model) for model in models if name in (None, model.name)]
-    return pd.DataFrame(rows, columns=_COLUMNS)
+    shown = [model for model in models if name in (None, model.name)]
+    frame = pd.DataFrame([_row(model) for model in shown], columns=_COLUMNS)
+    if any(model.ignored for model in shown):
+        frame["ignored"] = [", ".join(model.ignored) for model in shown]
+    return frame
 
 
 _COLUMNS = (

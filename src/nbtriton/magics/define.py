@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import (
     Magics,
@@ -21,6 +22,7 @@ from nbtriton.config import (
     parse_dataflow,
     parse_pbtxt,
 )
+from nbtriton.errors import ConfigWarning
 from nbtriton.magics.ask import check_known
 from nbtriton.magics.cells import cell_name, find_model, in_cell, run_body, torch_modules
 from nbtriton.magics.common import (
@@ -34,6 +36,9 @@ from nbtriton.magics.common import (
     unquoted,
 )
 from nbtriton.process import server
+
+if TYPE_CHECKING:
+    from nbtriton.engine import ModelHandle
 
 __all__ = ["DefineMagics"]
 
@@ -118,9 +123,7 @@ class DefineMagics(Magics):
         example = None
         if options.example is not None:
             example = evaluate(self.shell, unquoted(options.example), "--example ")
-        handle = server().load(
-            config, model, name=options.name, version=options.version, example=example
-        )
+        handle = _load(config, model, name=options.name, version=options.version, example=example)
         dropped = self._configured.pop(options.name, set())
         if dropped:
             _say(
@@ -157,7 +160,7 @@ class DefineMagics(Magics):
         before = server().user_config(options.name)
         with in_cell(cell) as text:
             config = amend(before, text, source=cell_name(self.shell))
-        handle = server().load(config, name=options.name)
+        handle = _load(config, name=options.name)
         self._configured.setdefault(options.name, set()).update(_differing(before, config))
         return keep(self.shell, options.out, handle)
 
@@ -213,7 +216,7 @@ class DefineMagics(Magics):
                     outputs=options.output,
                 )
         config = apply_options(config, max_batch_size=options.max_batch_size)
-        return keep(self.shell, options.out, server().load(config, name=options.name))
+        return keep(self.shell, options.out, _load(config, name=options.name))
 
     @magic_arguments()
     @argument("names", nargs="+", metavar="NAME", help="models that are loaded")
@@ -236,6 +239,16 @@ class DefineMagics(Magics):
             check_known(name)
         for name in options.names:
             server().unload(name, options.dependents)
+
+
+def _load(config: ModelConfig, model: object = None, *, name: str, **options: Any) -> ModelHandle:
+    """Load a model, and say under the cell which fields of its configuration have no effect."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConfigWarning)  # said below, without a place in our code
+        handle = server().load(config, model, name=name, **options)
+    for path, reason in server().ignored(name).items():
+        _say(f"{name}: {path} has no effect here: {reason}")
+    return handle
 
 
 def _say(text: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.config import ModelConfig, apply_options, is_ensemble, validate
-from nbtriton.errors import NotFoundError, nearest
+from nbtriton.errors import ConfigWarning, NotFoundError, nearest
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
@@ -180,7 +181,10 @@ class Configurator:
                 continue
             # What is in force is unknown while it loads: an interrupt may come in between.
             self._current[name] = ModelConfig()
-            self._server.load((given or target)[name], name=name)
+            with warnings.catch_warnings():
+                # What has no effect was told when the model was loaded first.
+                warnings.simplefilter("ignore", ConfigWarning)
+                self._server.load((given or target)[name], name=name)
             self._current[name] = target[name]
 
     def _order(self, target: Mapping[str, ModelConfig]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from nbtriton.config import ignored_fields, is_ensemble
+from nbtriton.config import is_ensemble
 from nbtriton.drawing import table_html, table_text
 from nbtriton.engine import Server
 from nbtriton.errors import (
@@ -401,8 +401,8 @@ class ModelControl:
                 return
             before, known.loaded, known.error = known.loaded, found, None
             known.waiting = None
-            for path, reason in ignored_fields(found.config):
-                _log.info("model '%s': %s has no effect here: %s", found.name, path, reason)
+            for path, reason in self.server.ignored(found.name).items():
+                _log.warning("model '%s': %s has no effect here: %s", found.name, path, reason)
             kept = set(found.versions)
             left = before.versions if before is not None else ()
             gone = {*left, *known.states} - kept

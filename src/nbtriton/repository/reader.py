@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nbtriton.config import ModelConfig, normalize, parse_pbtxt
+from nbtriton.engine.agents import run_agents
 from nbtriton.errors import ConfigError, NotFoundError
 
 __all__ = [
@@ -97,7 +98,10 @@ def normalize_for(model: RepositoryModel, config: ModelConfig) -> ModelConfig:
     ------
     ConfigError
         No backend can be told, or its name is not the directory's.
+    TritonError
+        A repository agent found fault with the directory.
     """
+    run_agents(config, model.directory)
     first = min(map(str, model.versions), default=None)
     filenames: list[str] = []
     if first is not None:

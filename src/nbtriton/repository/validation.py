@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from nbtriton.backends import BackendSettings, find_backend
-from nbtriton.config import ModelConfig, is_ensemble, validate
+from nbtriton.config import ModelConfig, ignored_fields, is_ensemble, validate
 from nbtriton.engine.devices import visible_gpus
 from nbtriton.engine.loading import check_ensemble, complete_model
 from nbtriton.engine.registry import versions_to_keep
@@ -28,6 +28,7 @@ class Finding:
     name: str
     config: ModelConfig | None = None
     error: TritonError | None = None
+    ignored: Sequence[tuple[str, str]] = ()  # fields without effect here, and why
 
     def __str__(self) -> str:
         return f"{self.name}: {'OK' if self.error is None else self.error.message}"
@@ -80,7 +81,7 @@ def validate_repository(
                 done[model.name] = _check(model, read[model.name], auto_complete, settings)
             except TritonError as error:
                 failed[model.name] = error
-            yield Finding(model.name, done.get(model.name), failed.get(model.name))
+            yield _finding(model.name, read, done, failed)
         elif model.name in failed:
             yield Finding(model.name, error=failed[model.name])
     ensembles = {name: config for name, config in read.items() if is_ensemble(config)}
@@ -97,7 +98,16 @@ def validate_repository(
             done[name] = check_ensemble(read[name], {**ensembles, **done}, versions)
         except TritonError as error:
             failed[name] = error
-        yield Finding(name, done.get(name), failed.get(name))
+        yield _finding(name, read, done, failed)
+
+
+def _finding(
+    name: str,
+    read: Mapping[str, ModelConfig],
+    done: Mapping[str, ModelConfig],
+    failed: Mapping[str, TritonError],
+) -> Finding:
+    return Finding(name, done.get(name), failed.get(name), ignored_fields(read[name]))
 
 
 def _check(
