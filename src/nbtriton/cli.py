@@ -87,9 +87,24 @@ def _add_perf(perf: argparse.ArgumentParser) -> None:
     place.add_argument(
         "-u", "--url", metavar="HOST:PORT", help="http:// or grpc:// may stand in front"
     )
-    add("-i", "--protocol", choices=("http", "grpc"), help="with --url; http by default")
-    add("-c", "--concurrency", metavar="LEVELS", default="1", help="8, 1:32, 1:32:x2 or 1,8,32")
-    add("--request-rate", metavar="LEVELS", help="or requests per second, written likewise")
+    add(
+        "-i", "--protocol", choices=("inproc", "http", "grpc"),
+        help="in the process by default, http at a --url",
+    )  # fmt: skip
+    add(
+        "-c",
+        "--concurrency",
+        "--concurrency-range",
+        metavar="LEVELS",
+        default="1",
+        help="8, 1:32, 1:32:x2 or 1,8,32",
+    )
+    add(
+        "--request-rate",
+        "--request-rate-range",
+        metavar="LEVELS",
+        help="or requests per second, written likewise",
+    )
     add("--request-distribution", choices=("constant", "poisson"), default="constant")
     add("--request-count", type=int, default=0, metavar="N", help="so many requests a level")
     add("-b", "--batch-size", type=_numbers, metavar="LIST", help="rows per request")
@@ -97,7 +112,22 @@ def _add_perf(perf: argparse.ArgumentParser) -> None:
         "--shape", type=_shape, action="append", default=[], metavar="NAME:DIMS",
         help="dims of an input with variable ones",
     )  # fmt: skip
-    add("--input-data", choices=("random", "zero"), default="random")
+    add(
+        "--input-data", default="random", metavar="random|zero|FILE",
+        help="a JSON file of perf_analyzer's, or a directory of files",
+    )  # fmt: skip
+    add(
+        "-z", "--zero-input", dest="input_data", action="store_const", const="zero",
+        help="the same as --input-data zero",
+    )  # fmt: skip
+    add("--string-length", type=int, default=128, metavar="N", help="of generated strings")
+    add("--string-data", metavar="TEXT", help="or the string itself")
+    add("--streaming", action="store_true", help="listen to each response, for decoupled models")
+    add("--sequence-length", type=int, metavar="N", help="20, or the steps of the data")
+    add("--sequence-length-variation", type=float, default=20.0, metavar="PERCENT")
+    add("--sequence-id-range", metavar="START[:END]", help="correlation ids, END excluded; from 1")
+    add("--num-of-sequences", type=int, default=4, metavar="N", help="that share a request rate")
+    add("--serial-sequences", action="store_true", help="one request of a sequence at a time")
     add("--instances", type=_numbers, metavar="LIST", help="sweep over instances")
     add("--max-batch-size", type=_numbers, metavar="LIST", help="sweep over max_batch_size")
     add("--max-queue-delay-us", type=_numbers, metavar="LIST", help="sweep over queue delays")
@@ -184,6 +214,14 @@ def _perf(arguments: argparse.Namespace) -> int:
             batch_size=arguments.batch_size,
             shapes=dict(arguments.shape) or None,
             input_data=arguments.input_data,
+            string_length=arguments.string_length,
+            string_data=arguments.string_data,
+            streaming=arguments.streaming,
+            sequence_length=arguments.sequence_length,
+            sequence_length_variation=arguments.sequence_length_variation,
+            sequence_id_range=arguments.sequence_id_range,
+            num_of_sequences=arguments.num_of_sequences,
+            serial_sequences=arguments.serial_sequences,
             instances=arguments.instances,
             max_batch_size=arguments.max_batch_size,
             max_queue_delay_us=arguments.max_queue_delay_us,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import threading
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from nbtriton.repository.writer import Exported
 
 __all__ = ["Server", "close_server", "server"]
+
+# Addresses on which an endpoint answers this machine by its loopback address.
+_LOOPBACK = ("127.0.0.1", "localhost", "0.0.0.0")  # noqa: S104 - compared, not bound
 
 
 class Server(EngineServer):
@@ -234,6 +238,24 @@ class Server(EngineServer):
         endpoints = serve(self, **options)
         self._opened.append(endpoints)
         return endpoints
+
+    @contextlib.contextmanager
+    def reached_over(self, protocol: str) -> Iterator[str]:
+        """Yield ``host:port`` where this server answers clients over ``"http"`` or ``"grpc"``.
+
+        That is where it serves, or a free port of this machine that is open meanwhile.
+        """
+        for endpoints in self._opened:
+            port = getattr(endpoints, f"{protocol}_port")
+            if port is not None and endpoints.host in _LOOPBACK:
+                yield f"127.0.0.1:{port}"
+                return
+        closed = {"http_port": None, "grpc_port": None, "metrics_port": None}
+        with self.serve(**closed | {f"{protocol}_port": 0}) as opened:
+            try:
+                yield f"127.0.0.1:{getattr(opened, f'{protocol}_port')}"
+            finally:
+                self._opened.remove(opened)
 
     def close(self, *, timeout_s: float = 5.0) -> None:
         """Stop: endpoints first, then what polls, then the models. Harmless when repeated.

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from IPython.core.magic_arguments import parse_argstring
 
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.errors import InvalidArgumentError, TritonError
 from nbtriton.magics import live
 from nbtriton.perf import PerfProgress, PerfReport, perf
 from nbtriton.process import server
 from nbtriton.widgets import CurveView
+from tests.magics.cells import ADD_UP, STREAM
 
 # A level takes some milliseconds.
 FAST = "--measurement-interval 5 --max-trials 3"
@@ -100,7 +101,7 @@ def test_lists_are_read(notebook):
         ("--xyzzy", "unrecognized arguments: --xyzzy (%triton_perf? shows the options)"),
         ("--concurency 4", "--concurency 4 (did you mean '--concurrency'?)"),
         ("--max-batchsize=4", "--max-batchsize=4 (did you mean '--max-batch-size'?)"),
-        ("--input-data funny", "argument --input-data: invalid choice: 'funny'"),
+        ("--streaming=3", "argument --streaming: ignored explicit argument '3'"),
     ],
 )
 def test_a_wrong_option_is_one_line(doubled, line, text):
@@ -114,6 +115,49 @@ def test_a_wrong_level_is_perf_analyzers_sentence(doubled):
     assert isinstance(ran.error, InvalidArgumentError)
     assert "Failed to parse --concurrency-range." in ran.out
     assert "Traceback" not in ran.text
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("-b 16", "batch size 16 is larger than max_batch_size 8 of model 'double'"),
+        ("--input-data funny", "no input data 'funny': No such file or directory"),
+        ("--inputs np.ones(4)", "found a ndarray"),
+        ("--inputs [np.ones(4)]", "found a list"),
+        ("-c 2 --request-rate 5", "--concurrency, --request-rate, or --intervals"),
+        ("--protocol http --streaming", "Streaming is only allowed with gRPC"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_sentence_before_any_load(doubled, line, text):
+    ran = doubled(f"%triton_perf double {line}")
+    assert isinstance(ran.error, TritonError)
+    assert text in ran.out
+    assert "Traceback" not in ran.text
+    assert server().statistics("double")["model_stats"][0]["execution_count"] == 0
+
+
+def test_a_decoupled_model_and_a_sequence_model(notebook):
+    notebook.ok(STREAM)
+    ran = notebook("%triton_perf count --inputs {'N':np.array([3],np.int32)}")
+    assert "model 'count' is decoupled" in ran.out
+    assert "--streaming" in ran.out
+    line = "%triton_perf count --streaming -c 2 --request-count 6 --inputs {'N':np.array([3],np.int32)}"
+    (point,) = notebook.ok(line).value.points
+    assert point.stream.response_count == 18
+    notebook.ok(ADD_UP)
+    (point,) = notebook.ok(
+        "%triton_perf add_up --request-count 30 --sequence-length 3"
+    ).value.points
+    assert point.error_count == 0
+    assert point.sequence_count > 5
+
+
+def test_the_kernels_own_server_is_measured_over_a_protocol(doubled):
+    report = doubled.ok("%triton_perf double --protocol http --request-count 5").value
+    assert (report.points[0].request_count, report.settings["protocol"]) == (5, "http")
+    served = doubled.ok("%triton_serve --http-port 0 --grpc-port none --metrics-port none").value
+    report = doubled.ok("%triton_perf double --protocol http --request-count 5").value
+    assert report.settings["url"] == f"127.0.0.1:{served.http_port}"
 
 
 @pytest.fixture

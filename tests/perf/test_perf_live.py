@@ -20,6 +20,7 @@ from nbtriton.errors import ConfigError, InvalidArgumentError, NotFoundError
 from nbtriton.perf import driver
 from nbtriton.perf.driver import Slot, collect
 from nbtriton.perf.measure import WindowPlan
+from nbtriton.perf.traffic import Repeated
 
 
 def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
@@ -580,7 +581,7 @@ def test_A15_an_interrupt_while_the_last_requests_end_keeps_the_level(server):
 
 
 def test_a_load_that_never_started_stops_at_once(server):
-    run = driver.make_load(server, "double", driver.Concurrency(2), [{}])
+    run = driver.make_load(server, "double", driver.Concurrency(2), Repeated([{}]))
     run.stop()
     assert not run.finished.is_set()
 

@@ -54,12 +54,34 @@ ensemble_scheduling {
 """
 
 
+WORDS = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for _ in range(3):
+                x = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", x)]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+MORE = {
+    "words": (
+        'backend: "python" model_transaction_policy { decoupled: true }' + TENSORS,
+        WORDS,
+    ),
+    "steps": ('backend: "python" sequence_batching { oldest { } }' + TENSORS, MODEL),
+}
+
+
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("models")
     for name, config, source in (
         ("double", 'backend: "python" dynamic_batching { }' + TENSORS, MODEL),
         ("twice", TWICE + TENSORS, None),
+        *((name, *files) for name, files in MORE.items()),
     ):
         (root / name / "1").mkdir(parents=True)
         (root / name / "config.pbtxt").write_text(config)
@@ -123,6 +145,31 @@ def test_our_endpoints(urls, protocol):
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_the_real_server(real_urls, protocol):
     check_levels(real_urls, protocol)
+
+
+def check_streams_and_sequences(urls: dict[str, str]) -> None:
+    for options in ({}, {"concurrency": 4}):
+        point = measure(f"grpc://{urls['grpc']}", "words", streaming=True, **options)
+        assert (point.request_count, point.error_count) == (40, 0), point.first_error
+        assert point.stream is not None
+        assert point.stream.response_count == 120
+        assert 0 < point.stream.first.p50_us < point.latency_p99_us
+    for protocol, options in (("http", {}), ("grpc", {}), ("grpc", {"streaming": True})):
+        url = f"{protocol}://{urls[protocol]}"
+        point = measure(url, "steps", concurrency=3, sequence_length=4, **options)
+        assert (point.request_count, point.error_count) == (40, 0), point.first_error
+        assert point.sequence_count is not None
+        assert point.sequence_count >= 7
+
+
+def test_streams_and_sequences(urls):
+    check_streams_and_sequences(urls)
+
+
+@pytest.mark.reference
+@pytest.mark.slow
+def test_streams_and_sequences_of_the_real_server(real_urls):
+    check_streams_and_sequences(real_urls)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -200,8 +247,10 @@ def test_what_makes_no_sense_is_refused(urls):
     with nt.Server(gpus=()) as server:
         with pytest.raises(InvalidArgumentError, match="not both"):
             nt.perf(server, "double", url=urls["http"])
-        with pytest.raises(InvalidArgumentError, match="needs a url"):
-            nt.perf(server, "double", protocol="http")
+        with pytest.raises(InvalidArgumentError, match="is not in this process"):
+            nt.perf(None, "double", url=urls["http"], protocol="inproc")
+        with pytest.raises(InvalidArgumentError, match="Streaming is only allowed with gRPC"):
+            nt.perf(None, "double", url=urls["http"], streaming=True)
 
 
 def test_the_default_ports():

@@ -47,10 +47,13 @@ class Endpoints:
     ----------
     http_port, grpc_port, metrics_port : int or None
         Where they listen; None for one that is not open.
+    host : str
+        The address that they listen on.
     """
 
-    def __init__(self, service: Service, thread: LoopThread, *, own_log: bool) -> None:
+    def __init__(self, service: Service, thread: LoopThread, host: str, *, own_log: bool) -> None:
         self.service = service
+        self.host = host
         self._thread = thread
         self._own_log = own_log
         self._in_child = False
@@ -250,7 +253,7 @@ def serve(
         client_shm=client_shm,
     )
     thread = LoopThread("nbtriton-endpoints")
-    endpoints = Endpoints(service, thread, own_log=log is None)
+    endpoints = Endpoints(service, thread, host, own_log=log is None)
     try:
         # First, as in Triton: who is told over HTTP that the server is ready may ask over gRPC.
         if grpc_port is not None:

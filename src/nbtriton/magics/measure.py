@@ -49,7 +49,7 @@ class MeasureMagics(Magics):
     @magic_arguments()
     @argument("name", help="a model or an ensemble")
     @argument(
-        "-c", "--concurrency", metavar="LEVELS",
+        "-c", "--concurrency", "--concurrency-range", metavar="LEVELS",
         help="requests kept outstanding: 8, 1:32, 1:32:4, 1:32:x2 (doubling) or 1,8,32",
     )  # fmt: skip
     @argument(
@@ -58,14 +58,21 @@ class MeasureMagics(Magics):
     )  # fmt: skip
     @argument(
         "-i", "--protocol", choices=("inproc", "http", "grpc"),
-        help="with --url, how to ask it; http by default",
+        help="how to ask: in the process by default, http at a --url; here over http or grpc at the "
+        "port that %%triton_serve has open, or one for the run",
     )  # fmt: skip
-    @argument("--request-rate", metavar="LEVELS", help="or requests per second, written likewise")
+    @argument(
+        "--request-rate", "--request-rate-range", metavar="LEVELS",
+        help="or requests per second, written likewise",
+    )  # fmt: skip
     @argument(
         "--request-distribution", choices=("constant", "poisson"), default="constant",
         help="gaps between the requests of a rate",
     )  # fmt: skip
-    @argument("--intervals", metavar="LIST|EXPR", help="or the gaps themselves in microseconds")
+    @argument(
+        "--intervals", "--request-intervals", metavar="LIST|EXPR",
+        help="or the gaps themselves in microseconds",
+    )  # fmt: skip
     @argument("--request-count", type=int, default=0, metavar="N", help="so many requests a level")
     @argument("-b", "--batch-size", type=int_list, metavar="LIST", help="rows per request")
     @argument(
@@ -75,7 +82,39 @@ class MeasureMagics(Magics):
         "--shape", type=_shape, action="append", metavar="NAME:DIMS",
         help="dims of an input with variable ones",
     )  # fmt: skip
-    @argument("--input-data", choices=("random", "zero"), default="random", help="without --inputs")
+    @argument(
+        "--input-data", default="random", metavar="random|zero|FILE",
+        help="without --inputs; a JSON file of perf_analyzer's, or a directory of files",
+    )  # fmt: skip
+    @argument(
+        "-z", "--zero-input", dest="input_data", action="store_const", const="zero",
+        help="the same as --input-data zero",
+    )  # fmt: skip
+    @argument("--string-length", type=int, default=128, metavar="N", help="of generated strings")
+    @argument("--string-data", metavar="TEXT", help="or the string itself")
+    @argument(
+        "--streaming", action="store_true",
+        help="listen to each response, for decoupled models: time to the first and between them",
+    )  # fmt: skip
+    @argument(
+        "--sequence-length", type=int, metavar="N",
+        help="requests of a sequence; 20, or the steps of the data",
+    )  # fmt: skip
+    @argument(
+        "--sequence-length-variation", type=float, default=20.0, metavar="PERCENT",
+        help="by which lengths vary to either side",
+    )  # fmt: skip
+    @argument(
+        "--sequence-id-range", metavar="START[:END]", help="correlation ids, END excluded; from 1"
+    )
+    @argument(
+        "--num-of-sequences", type=int, default=4, metavar="N",
+        help="live sequences that share a request rate",
+    )  # fmt: skip
+    @argument(
+        "--serial-sequences", action="store_true",
+        help="with a request rate: one request of a sequence at a time",
+    )  # fmt: skip
     @argument("--instances", type=int_list, metavar="LIST", help="sweep over instances")
     @argument("--max-batch-size", type=int_list, metavar="LIST", help="sweep over max_batch_size")
     @argument("--max-queue-delay-us", type=int_list, metavar="LIST", help="sweep over queue delays")
@@ -105,10 +144,14 @@ class MeasureMagics(Magics):
     def triton_perf(self, line: str) -> Any:
         """Measure throughput and latency under load, over levels and configurations.
 
-        Interrupt it, or press Stop, and it returns what was measured so far::
+        A model with a sequence batcher gets sequences, as many at a time as requests are
+        outstanding; a decoupled model wants ``--streaming``. Interrupt it, or press Stop, and it
+        returns what was measured so far::
 
             report = %triton_perf double --concurrency 1:8:x2 --quick
             %triton_perf double -c 8 --dynamic-batching off,on --instances 1,2 --quick
+            %triton_perf double -c 4 --streaming --quick
+            %triton_perf double -c 4 --protocol http --quick
             %triton_perf double -c 8 --url grpc://gpu-box:8001
         """
         from nbtriton.magics.live import LiveRun
@@ -131,7 +174,7 @@ class MeasureMagics(Magics):
                 None if options.url is not None else server(),
                 options.name,
                 url=options.url and unquoted(options.url),
-                protocol=None if options.protocol == "inproc" else options.protocol,
+                protocol=options.protocol,
                 concurrency=1 if options.concurrency is None else unquoted(options.concurrency),
                 request_rate=options.request_rate and unquoted(options.request_rate),
                 request_distribution=options.request_distribution,
@@ -140,7 +183,15 @@ class MeasureMagics(Magics):
                 batch_size=options.batch_size,
                 inputs=inputs,
                 shapes=dict(options.shape) if options.shape else None,
-                input_data=options.input_data,
+                input_data=unquoted(options.input_data),
+                string_length=options.string_length,
+                string_data=options.string_data and unquoted(options.string_data),
+                streaming=options.streaming,
+                sequence_length=options.sequence_length,
+                sequence_length_variation=options.sequence_length_variation,
+                sequence_id_range=options.sequence_id_range,
+                num_of_sequences=options.num_of_sequences,
+                serial_sequences=options.serial_sequences,
                 measurement_mode=options.measurement_mode,
                 measurement_interval_ms=options.measurement_interval,
                 measurement_request_count=options.measurement_request_count,

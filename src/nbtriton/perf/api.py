@@ -8,26 +8,33 @@ import platform
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from nbtriton import __version__
 from nbtriton.errors import InvalidArgumentError, nearest
-from nbtriton.perf.data import InputData, Inputs, Request, generate, requests_from
-from nbtriton.perf.loads import Distribution, RequestIntervals, parse_levels
+from nbtriton.perf.data import STRING_LENGTH, Inputs
+from nbtriton.perf.loads import Distribution, RequestIntervals, level_values, parse_levels
 from nbtriton.perf.measure import Level, MeasurementMode, WindowPlan
-from nbtriton.perf.remote import RemoteProtocol, RemoteServer, Target, remote_server
+from nbtriton.perf.prepare import Data, check_streaming, sequence_plan, workloads
+from nbtriton.perf.remote import NO_STREAMS, RemoteServer, Target, remote_server
 from nbtriton.perf.report import Observer, PerfReport
 from nbtriton.perf.search import check_search
 from nbtriton.perf.session import LevelPlan, Session
 from nbtriton.perf.sweep import Configuration, Configurator, combinations, model_tree
+from nbtriton.perf.traffic import NUM_OF_SEQUENCES, SequencePlan, read_id_range
 from nbtriton.perf.windows import STABLE_WINDOWS, StabilityRule
 
 if TYPE_CHECKING:
-    from nbtriton.engine import Server
+    from nbtriton.process import Server
 
-__all__ = ["perf"]
+__all__ = ["PROTOCOLS", "perf"]
+
+Protocol = Literal["inproc", "http", "grpc"]
+PROTOCOLS: tuple[str, ...] = get_args(Protocol)
 
 # perf_analyzer's 5000 ms are made for milliseconds across a network. In the kernel a request
 # takes 10 us to some ms: 250 ms (300 ms with A-1's factor) hold 100 requests even at 3 ms each,
@@ -60,7 +67,15 @@ def perf(
     batch_size: int | Sequence[int] | None = None,
     inputs: Inputs | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    input_data: InputData = "random",
+    input_data: str | Path = "random",
+    string_length: int = STRING_LENGTH,
+    string_data: str | None = None,
+    streaming: bool = False,
+    sequence_length: int | None = None,
+    sequence_length_variation: float = 20.0,
+    sequence_id_range: int | str | Sequence[int] | None = None,
+    num_of_sequences: int = NUM_OF_SEQUENCES,
+    serial_sequences: bool = False,
     measurement_mode: MeasurementMode = "time_windows",
     measurement_interval_ms: float | None = None,
     measurement_request_count: int = 50,
@@ -79,7 +94,7 @@ def perf(
     quick: bool = False,
     observer: Observer | None = None,
     url: str | None = None,
-    protocol: RemoteProtocol | None = None,
+    protocol: Protocol | None = None,
 ) -> PerfReport:
     """Measure a model's throughput and latency under load, as perf_analyzer does.
 
@@ -97,8 +112,10 @@ def perf(
     url : str, optional
         A server of any kind that speaks Triton's protocol: ``host:port``, or with ``http://`` or
         ``grpc://`` in front. Its configuration stays as it is.
-    protocol : {"http", "grpc"}, optional
-        How it is asked; HTTP by default.
+    protocol : {"inproc", "http", "grpc"}, optional
+        How the server is asked: in the process by default, and over HTTP at a `url`. A server in
+        this process is measured over HTTP or gRPC at the port where it serves, or at a free one
+        that is opened for the run.
     concurrency : int, str, range or iterable of int
         Requests kept outstanding, one level each: ``8``, ``"1:32"`` (with 32), ``"1:32:4"``,
         ``"1:32:x2"`` (doubling), ``range(1, 33)``, ``[1, 8, 32]``. ``"1:0"`` goes on until
@@ -120,8 +137,30 @@ def perf(
         rows are cut into requests of that size.
     shapes : mapping of str to sequence of int, optional
         Dimensions of inputs with variable ones, without the batch dimension.
-    input_data : {"random", "zero"}
+    input_data : {"random", "zero"} or path
         What to generate where no `inputs` are given; once, reproducibly, and sent again and again.
+        Or a file of perf_analyzer's: JSON with steps, or for a sequence model with streams of
+        steps; or a directory with a file for each input.
+    string_length : int
+        Letters and digits of each generated string.
+    string_data : str, optional
+        Or the string itself.
+    streaming : bool
+        Listen to each response, and report the time to the first one and between them; for
+        decoupled models. In the process or over gRPC.
+    sequence_length : int, optional
+        Requests of a sequence, of a model with a sequence batcher; 20 by default, or the number of
+        steps of the data where they are given. Each outstanding request of a concurrency is a live
+        sequence.
+    sequence_length_variation : float
+        By how many percent a length varies to either side.
+    sequence_id_range : int or str, optional
+        First correlation id, or ``"START:END"`` with END excluded; by default 1 and no end.
+    num_of_sequences : int
+        Live sequences that share a request rate.
+    serial_sequences : bool
+        With a request rate: a sequence has one request outstanding at most. Always so over HTTP
+        and gRPC, where requests could overtake each other.
     measurement_mode : {"time_windows", "count_windows"}
         A window ends after a time, or after `measurement_request_count` requests.
     measurement_interval_ms : float, optional
@@ -181,7 +220,8 @@ def perf(
     check_search(plan.levels, binary=binary_search, latency_threshold_ms=latency_threshold_ms)
     _check_choice("request_distribution", request_distribution, get_args(Distribution))
     _check_choice("measurement_mode", measurement_mode, get_args(MeasurementMode))
-    _check_choice("input_data", input_data, get_args(InputData))
+    if protocol is not None:
+        _check_choice("protocol", protocol, PROTOCOLS)
     _check_numbers(
         percentile=percentile,
         measurement_interval_ms=measurement_interval_ms,
@@ -190,6 +230,10 @@ def perf(
         measurement_request_count=measurement_request_count,
         stability_percentage=stability_percentage,
         latency_threshold_ms=latency_threshold_ms,
+        string_length=string_length,
+        sequence_length=sequence_length,
+        sequence_length_variation=sequence_length_variation,
+        num_of_sequences=num_of_sequences,
     )
     configurations = combinations(
         instances=instances,
@@ -198,29 +242,36 @@ def perf(
         dynamic_batching=dynamic_batching,
         preferred=preferred,
     )
-    sizes = list(batch_size) if isinstance(batch_size, Sequence) else [batch_size]
+    first_id, end_id = read_id_range(sequence_id_range)
+    wanted = SequencePlan(
+        length=sequence_length,
+        variation=sequence_length_variation,
+        first_id=first_id,
+        end_id=end_id,
+        num_of_sequences=num_of_sequences,
+        serial=serial_sequences,
+    )
+    data = Data(inputs, shapes, input_data, string_length, string_data, seed)
     with contextlib.ExitStack() as stack:
-        remote: RemoteServer | None = None
-        target: Target
+        target, remote = _target(stack, server, url, protocol)
         if url is not None:
-            _check_remote(server, configurations, sweep_models)
-            target = remote = stack.enter_context(remote_server(url, protocol))
-        else:
-            _check_local(server, protocol)
-            assert server is not None
-            target = server
+            _check_remote(configurations, sweep_models)
         ensembles, others = model_tree(target, model)
         config = ensembles.get(model) or others[model]
-        batches: list[tuple[tuple[Request, ...], int]] = []
-        for size in sizes:
-            if inputs is not None:
-                batches.append(requests_from(config, inputs, batch_size=size))
-                continue
-            rows = 1 if size is None else size
-            made = generate(
-                config, batch_size=rows, shapes=shapes, input_data=input_data, seed=seed
-            )
-            batches.append(((made,), rows))
+        check_streaming(ensembles | others, streaming=streaming)
+        if streaming and remote is not None and remote.protocol == "http":
+            raise InvalidArgumentError(NO_STREAMS, hint="--protocol grpc")
+        sequences = sequence_plan(ensembles | others, wanted, serial=remote is not None)
+        if sequences is not None:
+            sequences.check(_most_live(plan, sequences))
+        largest = min(o.get("max_batch_size", config.max_batch_size) for o in configurations)
+        batches, remarks = workloads(
+            config,
+            list(batch_size) if isinstance(batch_size, Sequence) else [batch_size],
+            data,
+            sequences,
+            largest,
+        )
         configurator = None
         if server is not None:
             configurator = Configurator(server, model, configurations, sweep_models)
@@ -253,11 +304,13 @@ def perf(
             for options in configurations:
                 if configurator is not None:
                     configurator.apply(options)
-                for requests, rows in batches:
+                for workload in batches:
                     level_of = partial(
                         Level,
-                        requests=requests,
-                        batch_size=rows,
+                        requests=workload.requests,
+                        batch_size=workload.batch_size,
+                        sequences=workload.sequences,
+                        streaming=streaming,
                         rule=rule,
                         plan=windows,
                         warm_up_s=warm_up_s,
@@ -286,27 +339,45 @@ def perf(
                 "binary_search": binary_search,
                 "request_distribution": request_distribution,
                 "request_count": request_count,
-                "input_data": input_data if inputs is None else "given",
+                "input_data": str(input_data) if inputs is None else "given",
                 "seed": seed,
+                "streaming": streaming,
+                **({} if sequences is None else {"sequences": asdict(sequences)}),
                 **({} if remote is None else {"url": remote.url, "protocol": remote.protocol}),
             },
             environment={
                 **_environment(),
                 **({} if remote is None else {"server": remote.describe()}),
             },
-            notes=tuple(session.notes),
+            notes=(*remarks, *session.notes),
             elapsed_s=time.monotonic() - started,
             interrupted=interrupted,
             quick=quick,
         )
 
 
-def _check_remote(
-    server: Server | None, configurations: Sequence[Configuration], sweep_models: Sequence[str]
-) -> None:
-    """Refuse what only a server in this process can be asked for."""
-    if server is not None:
+def _target(
+    stack: contextlib.ExitStack, server: Server | None, url: str | None, protocol: Protocol | None
+) -> tuple[Target, RemoteServer | None]:
+    """Return what is asked; and once more if requests leave the process."""
+    if url is None:
+        if server is None:
+            raise InvalidArgumentError("nothing to measure", hint="give a server, or a url")
+        if protocol in (None, "inproc"):
+            return server, None
+        url = stack.enter_context(server.reached_over(protocol))
+    elif server is not None:
         raise InvalidArgumentError("give a server or a url, not both")
+    if protocol == "inproc":
+        raise InvalidArgumentError(
+            f"the server at {url} is not in this process", hint="--protocol http or grpc"
+        )
+    remote = stack.enter_context(remote_server(url, protocol))
+    return remote, remote
+
+
+def _check_remote(configurations: Sequence[Configuration], sweep_models: Sequence[str]) -> None:
+    """Refuse what only a server in this process can be asked for."""
     swept = sorted({name for options in configurations for name in options})
     if swept or sweep_models:
         raise InvalidArgumentError(
@@ -315,14 +386,12 @@ def _check_remote(
         )
 
 
-def _check_local(server: Server | None, protocol: str | None) -> None:
-    if server is None:
-        raise InvalidArgumentError("nothing to measure", hint="give a server, or a url")
-    if protocol is not None:
-        raise InvalidArgumentError(
-            f"protocol='{protocol}' needs a url",
-            hint="server.serve() opens one; without a url requests never leave the process",
-        )
+def _most_live(plan: LevelPlan, sequences: SequencePlan) -> int:
+    """Return how many sequences are live at the highest level; the lowest of an open range."""
+    if plan.mode != "concurrency":
+        return sequences.num_of_sequences
+    levels = level_values(plan.levels)
+    return int(max(levels) if levels is not None else next(iter(plan.levels)))
 
 
 def _level_plan(
@@ -337,9 +406,7 @@ def _level_plan(
     if sum(given) > 1:
         raise InvalidArgumentError(
             "Cannot specify more then one inference load mode. Please choose only one of the "
-            "following modes: --concurrency-range, --periodic-concurrency-range, "
-            "--request-rate-range, or --request-intervals.",
-            hint="give one of concurrency, request_rate and intervals",
+            "following modes: --concurrency, --request-rate, or --intervals.",
         )
     if intervals is not None:
         gaps = tuple(int(gap) for gap in intervals)
@@ -374,6 +441,10 @@ def _check_numbers(
     request_count: int,
     stability_percentage: float,
     latency_threshold_ms: float | None,
+    string_length: int,
+    sequence_length: int | None,
+    sequence_length_variation: float,
+    num_of_sequences: int,
 ) -> None:
     """Refuse numbers that mean nothing, with perf_analyzer's texts (A.8)."""
     interval = measurement_interval_ms
@@ -394,6 +465,16 @@ def _check_numbers(
             latency_threshold_ms is not None and latency_threshold_ms < 0,
             "--latency-threshold (-l). The value must be >= 0 msecs.",
         ),
+        (string_length <= 0, "--string-length. The value must be > 0."),
+        (
+            sequence_length is not None and sequence_length <= 0,
+            "--sequence-length. The value must be > 0.",
+        ),
+        (
+            sequence_length_variation < 0,
+            "--sequence-length-variation. The value must be >= 0.0.",
+        ),
+        (num_of_sequences <= 0, "--num-of-sequences. The value must be > 0."),
     ):
         if wrong:
             raise InvalidArgumentError(f"Failed to parse {text}")

@@ -33,12 +33,14 @@ def generate(
     shapes: Mapping[str, Sequence[int]] | None = None,
     input_data: InputData = "random",
     seed: int = 0,
+    string_length: int = STRING_LENGTH,
+    string_data: str | None = None,
 ) -> Request:
     """Make one request for a model.
 
-    Floats are uniform in [0, 1), integers in [0, 128), BYTES elements 128 letters and digits;
-    ``"zero"`` gives zeros and empty strings. An optional input is left out unless `shapes` names
-    it.
+    Floats are uniform in [0, 1), integers in [0, 128), BYTES elements `string_length` letters and
+    digits, or `string_data`; ``"zero"`` gives zeros and empty strings. An optional input is left
+    out unless `shapes` names it.
 
     Parameters
     ----------
@@ -75,9 +77,10 @@ def generate(
             raise InvalidArgumentError(
                 f"input {name} contains dynamic shape, "
                 "provide shapes to send along with the request",
-                hint=f"shapes={{'{name}': (...)}} for dims {list(spec.dims)}",
+                hint=f"--shape {name}:DIMS, or shapes={{'{name}': (...)}}, for dims {list(spec.dims)}",
             )
-        request[name] = _fill(spec, (*leading, *dims), input_data, random)
+        text = string_data if input_data == "random" else ""
+        request[name] = _fill(spec, (*leading, *dims), input_data, random, string_length, text)
     return request
 
 
@@ -100,7 +103,7 @@ def requests_from(
         To be sent in turn (A.4: data cycle round robin).
     batch_size : int
     """
-    listed = [inputs] if isinstance(inputs, Mapping) else list(inputs)
+    listed = [inputs] if isinstance(inputs, Mapping) else list(_listed(inputs))
     if not listed:
         raise InvalidArgumentError("inputs is an empty list", hint="give one mapping of arrays")
     specs = input_specs(config)
@@ -143,6 +146,15 @@ def requests_from(
     ), batch_size
 
 
+def _listed(inputs: object) -> Sequence[Mapping[str, object]]:
+    if isinstance(inputs, list | tuple) and all(isinstance(each, Mapping) for each in inputs):
+        return inputs
+    raise InvalidArgumentError(
+        f"inputs are a mapping of arrays by name, or a list of them; found a {type(inputs).__name__}",
+        hint="write {'INPUT': array}",
+    )
+
+
 def check_batch_size(config: ModelConfig, batch_size: int) -> None:
     """Refuse what no server could serve; more than ``max_batch_size`` is the server's to refuse."""
     if batch_size < 1:
@@ -170,10 +182,15 @@ def _take(array: Array, start: int, count: int, total: int) -> Array:
 
 
 def _fill(
-    spec: TensorSpec, shape: tuple[int, ...], input_data: InputData, random: np.random.Generator
+    spec: TensorSpec,
+    shape: tuple[int, ...],
+    input_data: InputData,
+    random: np.random.Generator,
+    string_length: int,
+    string_data: str | None,
 ) -> Array:
     if spec.datatype == "BYTES":
-        return _strings(shape, 0 if input_data == "zero" else STRING_LENGTH, random)
+        return _strings(shape, string_length, string_data, random)
     # numpy has no bfloat16 of its own; torch has.
     dtype: Any = np.float32 if spec.datatype == "BF16" else numpy_dtype(spec.datatype)
     if input_data == "zero":
@@ -191,9 +208,14 @@ def _fill(
     return array
 
 
-def _strings(shape: tuple[int, ...], length: int, random: np.random.Generator) -> Array:
+def _strings(
+    shape: tuple[int, ...], length: int, text: str | None, random: np.random.Generator
+) -> Array:
     array = np.empty(shape, object)
     flat = array.reshape(-1)
     for index in range(flat.size):
-        flat[index] = _ALPHABET[random.integers(0, len(_ALPHABET), length)].tobytes()
+        if text is not None:
+            flat[index] = text.encode()
+        else:
+            flat[index] = _ALPHABET[random.integers(0, len(_ALPHABET), length)].tobytes()
     return array

@@ -18,14 +18,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nbtriton.engine.shield import wait_in_slices
-from nbtriton.perf.data import Request
 from nbtriton.perf.loads import Concurrency, Load, RequestIntervals, RequestRate, send_times_ns
-from nbtriton.perf.windows import Window
+from nbtriton.perf.traffic import Call, Traffic
+from nbtriton.perf.windows import StreamWindow, Window
 
 if TYPE_CHECKING:
     from nbtriton.perf.remote import Pending, Target
@@ -44,26 +44,76 @@ class Slot:
     """One request at a time, and what became of those before it."""
 
     __slots__ = (
-        "callback", "end_ns", "future", "late_ns", "latency_ns", "lateness_ns", "start_ns",
-        "taken",
+        "call", "callback", "end_ns", "future", "lane", "late_ns", "latency_ns", "lateness_ns",
+        "sequence_end_ns", "start_ns", "stream", "taken",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, lane: int = 0) -> None:
         self.callback: Callable[[Pending], None] | None = None
+        self.lane = lane
+        self.call: Call | None = None
+        self.stream: StreamRecord | None = None
         self.start_ns = 0
         self.late_ns = 0
         self.future: Pending | None = None
         self.latency_ns = array("q")
         self.lateness_ns = array("q")
+        # When requests ended that were the last of a sequence.
+        self.sequence_end_ns = array("q")
         # Written last: its length is the number of complete entries.
         self.end_ns = array("q")
         self.taken = 0
 
     def succeeded(self, end_ns: int) -> None:
         """Record that the request of this slot ended well."""
+        call = self.call
+        if call is not None:
+            if call.closing:
+                return
+            if call.ends:
+                self.sequence_end_ns.append(end_ns)
+        if self.stream is not None:
+            self.stream.ended(self.start_ns)
+            # A-3: up to the last response that says something.
+            end_ns = self.stream.last_ns or end_ns
         self.latency_ns.append(end_ns - self.start_ns)
         self.lateness_ns.append(self.late_ns)
         self.end_ns.append(end_ns)
+
+
+class StreamRecord:
+    """When the responses of a slot's requests came."""
+
+    __slots__ = ("between_ns", "counts", "first_ns", "gaps_taken", "last_ns", "now_ns")
+
+    def __init__(self) -> None:
+        self.now_ns = array("q")  # those of the request under way
+        self.last_ns = 0
+        self.first_ns = array("q")  # one a request, -1 for one without any
+        self.counts = array("q")  # responses, one a request
+        self.between_ns = array("q")  # of all requests, one after the other
+        self.gaps_taken = 0
+
+    def begin(self) -> None:
+        """Forget a request that failed half-way."""
+        self.now_ns = array("q")
+
+    def ended(self, start_ns: int) -> None:
+        """Record what came of a request that ended well."""
+        came = self.now_ns
+        self.last_ns = came[-1] if came else 0
+        self.first_ns.append(came[0] - start_ns if came else -1)
+        self.between_ns.extend(later - earlier for earlier, later in itertools.pairwise(came))
+        self.counts.append(len(came))
+
+    def take(self, first: int, last: int) -> tuple[list[int], list[int], int]:
+        """Return times to the first response, between responses, and their number, of requests."""
+        counts = self.counts[first:last]
+        gaps = sum(max(0, count - 1) for count in counts)
+        between = self.between_ns[self.gaps_taken : self.gaps_taken + gaps]
+        self.gaps_taken += gaps
+        firsts = [ns for ns in self.first_ns[first:last] if ns >= 0]
+        return firsts, list(between), sum(counts)
 
 
 def collect(
@@ -71,7 +121,12 @@ def collect(
 ) -> Window:
     """Cut the window from `start_ns` to `end_ns`: what ended in it and was not taken yet (A-3)."""
     latencies, lateness = [], []
+    streams = []
+    sequences = 0
     for slot in slots:
+        while slot.sequence_end_ns and slot.sequence_end_ns[0] <= end_ns:
+            slot.sequence_end_ns.pop(0)
+            sequences += 1
         first, last = slot.taken, len(slot.end_ns)
         # A copy: an exported buffer would keep the array from growing.
         ends = np.frombuffer(slot.end_ns[first:last], np.int64)
@@ -79,6 +134,8 @@ def collect(
         slot.taken = last
         latencies.append(np.frombuffer(slot.latency_ns[first:last], np.int64))
         lateness.append(np.frombuffer(slot.lateness_ns[first:last], np.int64))
+        if slot.stream is not None:
+            streams.append(slot.stream.take(first, last))
     failed: list[str] = []
     while errors and errors[0][0] <= end_ns:
         failed.append(errors.popleft()[1])
@@ -89,6 +146,14 @@ def collect(
         lateness_ns=np.concatenate(lateness) if lateness else np.empty(0, np.int64),
         errors=len(failed),
         first_error=failed[0] if failed else "",
+        sequences=sequences,
+        stream=StreamWindow(
+            responses=sum(count for _, _, count in streams),
+            first_ns=np.array([ns for firsts, _, _ in streams for ns in firsts], np.int64),
+            between_ns=np.array([ns for _, gaps, _ in streams for ns in gaps], np.int64),
+        )
+        if streams
+        else None,
     )
 
 
@@ -99,17 +164,17 @@ class LoadRun(ABC):
     ----------
     server : Server or RemoteServer
     model : str
-    requests : sequence of mapping
-        Sent in turn, over and over.
+    traffic : Traffic
+        What is sent.
     limit : int
         Requests to send in all; 0 for no limit.
     """
 
-    def __init__(self, server: Target, model: str, requests: Sequence[Request], limit: int) -> None:
+    def __init__(self, server: Target, model: str, traffic: Traffic, limit: int) -> None:
         self.finished = threading.Event()
         self._server = server
         self._model = model
-        self._requests = requests
+        self._traffic = traffic
         tickets: Iterator[int] = iter(range(limit)) if limit else itertools.count()
         # The next request's number; taking it is atomic, whichever threads ask.
         self._tickets = tickets
@@ -159,6 +224,10 @@ class LoadRun(ABC):
             wait_in_slices(self.finished.wait, None)
         self._thread.join()
 
+    def _failed(self, slot: Slot, end_ns: int, error: Exception) -> None:
+        if slot.call is None or not slot.call.closing:
+            self._errors.append((end_ns, str(error)))
+
     def _cancel(self) -> None:
         for slot in list(self._slots):
             if slot.future is not None:
@@ -170,12 +239,12 @@ class LoadRun(ABC):
     def _wake(self) -> None:
         """Tell a sender that waits for its next due time to look at `_stopping`."""
 
-    def _next(self) -> Request | None:
-        """Return the next request to send, None when no more are to be sent."""
-        if self._stopping:
-            return None
-        ticket = next(self._tickets, None)
-        return None if ticket is None else self._requests[ticket % len(self._requests)]
+    def _next(self, lane: int) -> Call | None:
+        """Return the next request of a lane, None when no more are to be sent."""
+        ticket = None if self._stopping else next(self._tickets, None)
+        if ticket is None:
+            return self._traffic.closing(lane)
+        return self._traffic.next(lane, ticket)
 
 
 class OneCaller(LoadRun):
@@ -185,12 +254,13 @@ class OneCaller(LoadRun):
         slot = Slot()
         self._slots.append(slot)
         infer, model, now = self._server.infer, self._model, monotonic_ns
-        while (request := self._next()) is not None:
+        while (call := self._next(0)) is not None:
+            slot.call = call
             slot.start_ns = now()
             try:
-                infer(model, request)
+                infer(model, call.inputs, **call.options)
             except Exception as error:
-                self._errors.append((now(), str(error)))
+                self._failed(slot, now(), error)
             else:
                 slot.succeeded(now())
         self.finished.set()
@@ -199,26 +269,58 @@ class OneCaller(LoadRun):
 class _Submitting(LoadRun):
     """What the two loads over ``submit`` share: sending, and hearing of the end."""
 
-    def __init__(self, server: Target, model: str, requests: Sequence[Request], limit: int) -> None:
-        super().__init__(server, model, requests, limit)
+    def __init__(
+        self, server: Target, model: str, traffic: Traffic, limit: int, *, streaming: bool
+    ) -> None:
+        super().__init__(server, model, traffic, limit)
         self._local = threading.local()
+        self._streaming = streaming
 
-    def _send(self, slot: Slot, request: Request) -> None:
+    def _send(self, slot: Slot, call: Call) -> None:
+        slot.call = call
         self._local.sending = True
         slot.start_ns = monotonic_ns()
         try:
-            slot.future = future = self._server.submit(self._model, request)
+            if self._streaming:
+                slot.future = self._server.submit(
+                    self._model, call.inputs, on_response=self._hearer(slot), **call.options
+                )
+            else:
+                slot.future = future = self._server.submit(self._model, call.inputs, **call.options)
         except Exception as error:
-            self._errors.append((monotonic_ns(), str(error)))
+            self._failed(slot, monotonic_ns(), error)
             self._free(slot, inline=True)
         else:
-            assert slot.callback is not None
-            future.add_done_callback(slot.callback)
+            if not self._streaming:
+                assert slot.callback is not None
+                future.add_done_callback(slot.callback)
         finally:
             self._local.sending = False
 
-    def _new_slot(self) -> Slot:
-        slot = Slot()
+    def _hearer(self, slot: Slot) -> Callable[[Any, bool], None]:
+        """Return what hears of each response to the request that a slot sends now."""
+        record = slot.stream = slot.stream or StreamRecord()
+        record.begin()
+        failed: list[Exception] = []
+
+        def heard(response: Any, final: bool) -> None:
+            now_ns = monotonic_ns()
+            if response.error is not None:
+                failed.append(response.error)
+            elif response.outputs:
+                record.now_ns.append(now_ns)
+            if not final:
+                return
+            if failed:
+                self._failed(slot, now_ns, failed[0])
+            else:
+                slot.succeeded(now_ns)
+            self._free(slot, inline=getattr(self._local, "sending", False))
+
+        return heard
+
+    def _new_slot(self, lane: int = 0) -> Slot:
+        slot = Slot(lane)
 
         def ended(future: Pending) -> None:
             end_ns = monotonic_ns()
@@ -226,7 +328,7 @@ class _Submitting(LoadRun):
             if error is None:
                 slot.succeeded(end_ns)
             else:
-                self._errors.append((end_ns, str(error)))
+                self._failed(slot, end_ns, error)
             self._free(slot, inline=getattr(self._local, "sending", False))
 
         slot.callback = ended
@@ -241,10 +343,17 @@ class ClosedLoop(_Submitting):
     """Exactly N requests outstanding: a new one starts the moment one ends."""
 
     def __init__(
-        self, server: Target, model: str, requests: Sequence[Request], limit: int, concurrency: int
+        self,
+        server: Target,
+        model: str,
+        traffic: Traffic,
+        limit: int,
+        concurrency: int,
+        *,
+        streaming: bool,
     ) -> None:
-        super().__init__(server, model, requests, limit)
-        self._slots = [self._new_slot() for _ in range(concurrency)]
+        super().__init__(server, model, traffic, limit, streaming=streaming)
+        self._slots = [self._new_slot(lane) for lane in range(concurrency)]
         self._idle: deque[Slot] = deque()
         self._inbox: SimpleQueue[Slot | None] = SimpleQueue()
 
@@ -256,13 +365,13 @@ class ClosedLoop(_Submitting):
         self.finished.set()
 
     def _advance(self, slot: Slot) -> None:
-        request = self._next()
-        if request is None:
+        call = self._next(slot.lane)
+        if call is None:
             self._idle.append(slot)
             if len(self._idle) == len(self._slots):
                 self._inbox.put(None)
             return
-        self._send(slot, request)
+        self._send(slot, call)
 
     def _free(self, slot: Slot, *, inline: bool) -> None:
         if inline:
@@ -272,42 +381,81 @@ class ClosedLoop(_Submitting):
 
 
 class OpenLoop(_Submitting):
-    """Requests leave at their due times, whatever became of those before."""
+    """Requests leave at their due times, whatever became of those before.
+
+    Parameters
+    ----------
+    lanes : int
+        Sequences that are live at a time, which take turns; 1 where there are none.
+    serial : bool
+        A lane has one request outstanding at most; a request waits for a lane that is free.
+    """
 
     def __init__(
         self,
         server: Target,
         model: str,
-        requests: Sequence[Request],
+        traffic: Traffic,
         limit: int,
         load: RequestRate | RequestIntervals,
         seed: int,
+        *,
+        streaming: bool,
+        lanes: int,
+        serial: bool,
     ) -> None:
-        super().__init__(server, model, requests, limit)
+        super().__init__(server, model, traffic, limit, streaming=streaming)
         self._due = send_times_ns(load, seed=seed)
         self._idle: SimpleQueue[Slot] = SimpleQueue()
         self._stop = threading.Event()
+        self._lanes = range(lanes)
+        self._serial = serial
+        # Whose turn it is; None once the load is to stop.
+        self._turns: SimpleQueue[int | None] = SimpleQueue()
 
     def _run(self) -> None:
         start_ns = monotonic_ns()
+        for lane in self._lanes:
+            self._turns.put(lane)
         for due_ns in self._due:
             slot = self._acquire()
             wait_ns = start_ns + due_ns - monotonic_ns()
             if wait_ns > 0:
                 self._stop.wait(wait_ns / 1e9)
-            request = self._next()
-            if request is None:
+            turn = self._turns.get()
+            if self._serial:
+                wait_ns = min(wait_ns, start_ns + due_ns - monotonic_ns())
+            call = None if turn is None else self._next(turn)
+            if turn is None or call is None:
                 self._idle.put(slot)
                 break
+            slot.lane = turn
             # A-14: late is what was due before its turn came, not what a timer overslept.
             slot.late_ns = max(0, -wait_ns)
-            self._send(slot, request)
-        for _ in self._slots:
-            self._idle.get()
+            if not self._serial:
+                self._turns.put(turn)
+            self._send(slot, call)
+            if call.closing:
+                break
+        self._rest()
+        for lane in self._lanes:
+            call = self._traffic.closing(lane)
+            if call is not None:
+                slot = self._acquire()
+                slot.lane = lane
+                self._send(slot, call)
+        self._rest()
         self.finished.set()
+
+    def _rest(self) -> None:
+        """Wait until nothing is outstanding."""
+        slots = [self._idle.get() for _ in self._slots]
+        for slot in slots:
+            self._idle.put(slot)
 
     def _wake(self) -> None:
         self._stop.set()
+        self._turns.put(None)
 
     def _acquire(self) -> Slot:
         try:
@@ -318,6 +466,8 @@ class OpenLoop(_Submitting):
             return slot
 
     def _free(self, slot: Slot, *, inline: bool) -> None:  # noqa: ARG002  same either way
+        if self._serial:
+            self._turns.put(slot.lane)
         self._idle.put(slot)
 
 
@@ -325,16 +475,32 @@ def make_load(
     server: Target,
     model: str,
     load: Load,
-    requests: Sequence[Request],
+    traffic: Traffic,
     *,
     limit: int = 0,
     seed: int = 0,
+    streaming: bool = False,
+    lanes: int = 1,
+    serial: bool = False,
 ) -> LoadRun:
-    """Return a load on a model, not yet started."""
+    """Return a load on a model, not yet started.
+
+    Parameters
+    ----------
+    streaming : bool
+        Listen to each response, and not only to the answer.
+    lanes : int
+        Sequences that share a request rate; a closed loop has one for each request outstanding.
+    serial : bool
+        Of an open loop: a sequence has one request outstanding at most.
+    """
     match load:
-        case Concurrency(value=1):
-            return OneCaller(server, model, requests, limit)
+        case Concurrency(value=1) if not streaming:
+            return OneCaller(server, model, traffic, limit)
         case Concurrency(value=concurrency):
-            return ClosedLoop(server, model, requests, limit, concurrency)
+            return ClosedLoop(server, model, traffic, limit, concurrency, streaming=streaming)
         case RequestRate() | RequestIntervals():
-            return OpenLoop(server, model, requests, limit, load, seed)
+            return OpenLoop(
+                server, model, traffic, limit, load, seed,
+                streaming=streaming, lanes=lanes, serial=serial,
+            )  # fmt: skip

@@ -18,6 +18,7 @@ from nbtriton.perf.data import Request
 from nbtriton.perf.driver import LoadRun, make_load
 from nbtriton.perf.loads import Concurrency, Load, RequestIntervals
 from nbtriton.perf.report import LoadMode, PerfPoint
+from nbtriton.perf.traffic import Repeated, SequenceData, Sequences, Traffic
 from nbtriton.perf.windows import (
     DELAY_WARNING,
     LevelMeter,
@@ -92,7 +93,7 @@ class Level:
     ----------
     load : Load
     requests : sequence of mapping
-        Sent in turn.
+        Sent in turn, unless there are `sequences`.
     batch_size : int
         Rows per request.
     rule : StabilityRule
@@ -106,6 +107,10 @@ class Level:
     seed : int
     configuration : mapping
         The swept options in force.
+    sequences : SequenceData, optional
+        Of a model that takes sequences.
+    streaming : bool
+        Listen to each response.
     """
 
     load: Load
@@ -118,6 +123,8 @@ class Level:
     request_count: int = 0
     seed: int = 0
     configuration: Mapping[str, Any] = field(default_factory=dict)
+    sequences: SequenceData | None = None
+    streaming: bool = False
 
 
 def measure_level(
@@ -148,8 +155,8 @@ def measure_level(
         None if it was interrupted before anything was measured.
     interrupted : bool
     """
-    # Senders that do not wait for answers: all but the single caller (A-7).
-    is_async = level.load != Concurrency(1)
+    # Senders that do not wait for answers: all but the single caller (A-7, A-20).
+    is_async = level.load != Concurrency(1) or level.sequences is not None or level.streaming
     rule = replace(level.rule, asynchronous=is_async, single=bool(level.request_count))
     meter = LevelMeter(rule, level.load.label)
     # The server's statistics at each bound of a window.
@@ -161,9 +168,7 @@ def measure_level(
         statistics[now_ns] = document
         return now_ns
 
-    run = make_load(
-        server, model, level.load, level.requests, limit=level.request_count, seed=level.seed
-    )
+    run = _load(server, model, level)
     start_ns = 0
     verdict: Verdict | None = None
     interrupted = False
@@ -200,6 +205,21 @@ def measure_level(
     after = statistics[verdict.windows[-1].end_ns]
     server_side = _server_side(model, composing, before, after)
     return _point(level, rule, verdict, server_side), interrupted
+
+
+def _load(server: Target, model: str, level: Level) -> LoadRun:
+    traffic: Traffic
+    lanes, serial = 1, False
+    if level.sequences is None:
+        traffic = Repeated(level.requests)
+    else:
+        lanes, serial = level.sequences.lanes(level.load), level.sequences.plan.serial
+        traffic = Sequences(level.sequences, lanes=lanes, seed=level.seed)
+    return make_load(
+        server, model, level.load, traffic,
+        limit=level.request_count, seed=level.seed, streaming=level.streaming, lanes=lanes,
+        serial=serial,
+    )  # fmt: skip
 
 
 def _stop(run: LoadRun, *, interrupted: bool) -> bool:
@@ -295,6 +315,8 @@ def _point(
         lateness_avg_us=measured.lateness_avg_us,
         server=server,
         composing=steps,
+        sequence_count=None if level.sequences is None else measured.sequence_count,
+        stream=measured.stream,
         notes=_notes(measured, rate, verdict, server, steps),
     )
 

@@ -22,6 +22,7 @@ from nbtriton.errors import (
     InvalidArgumentError,
     TritonError,
     UnavailableError,
+    UnsupportedError,
     nearest,
 )
 from nbtriton.perf.data import Request
@@ -33,6 +34,7 @@ __all__ = ["Pending", "RemoteProtocol", "RemoteServer", "Target", "remote_server
 RemoteProtocol = Literal["http", "grpc"]
 _DEFAULT_PORTS = {"http": 8000, "grpc": 8001}
 _TIMEOUT_S = 120.0
+NO_STREAMS = "Streaming is only allowed with gRPC protocol and in the process."
 
 
 class Pending(Protocol):
@@ -48,8 +50,27 @@ class Target(Protocol):
 
     def config(self, name: str, version: int = -1) -> ModelConfig: ...
     def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]: ...
-    def infer(self, name: str, inputs: Request, /) -> Any: ...
-    def submit(self, name: str, inputs: Request, /) -> Pending: ...
+    def infer(
+        self,
+        name: str,
+        inputs: Request,
+        /,
+        *,
+        correlation_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+    ) -> Any: ...
+    def submit(
+        self,
+        name: str,
+        inputs: Request,
+        /,
+        *,
+        on_response: Callable[[Any, bool], None] | None = None,
+        correlation_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+    ) -> Pending: ...
 
 
 def remote_server(url: str, protocol: RemoteProtocol | None = None) -> RemoteServer:
@@ -83,6 +104,12 @@ def remote_server(url: str, protocol: RemoteProtocol | None = None) -> RemoteSer
     if ":" not in address:
         address = f"{address}:{_DEFAULT_PORTS[told]}"
     return _Grpc(address) if told == "grpc" else _Http(address)
+
+
+def _parameters(correlation_id: int | str, *flags: bool) -> dict[str, bool | int | str]:
+    """Return the request parameters by which a client says which sequence a request belongs to."""
+    start, end = flags
+    return {"sequence_id": correlation_id, "sequence_start": start, "sequence_end": end}
 
 
 class _Sent:
@@ -166,12 +193,34 @@ class RemoteServer(ABC):
         """Return the server's name and version."""
 
     @abstractmethod
-    def infer(self, name: str, inputs: Request, /) -> None:
-        """Send one request and wait for its answer; raises what went wrong."""
+    def infer(
+        self,
+        name: str,
+        inputs: Request,
+        /,
+        *,
+        correlation_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+    ) -> None:
+        """Send one request and wait for its answer; raises what went wrong.
+
+        The options say which sequence it belongs to, as those of `nbtriton.Server.infer`.
+        """
 
     @abstractmethod
-    def submit(self, name: str, inputs: Request, /) -> Pending:
-        """Send one request and return at once."""
+    def submit(
+        self,
+        name: str,
+        inputs: Request,
+        /,
+        *,
+        on_response: Callable[[Any, bool], None] | None = None,
+        correlation_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+    ) -> Pending:
+        """Send one request and return at once; `on_response` hears of each of its responses."""
 
     @abstractmethod
     def close(self) -> None:
@@ -194,6 +243,12 @@ class _Grpc(RemoteServer):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._client = GrpcClient(url, _TIMEOUT_S)
+        self._wants_final = self._client.encode_parameters(
+            {"triton_enable_empty_final_response": True}
+        )
+        self._streams: list[_Stream] = []
+        # Those on which no request is under way: two on one would wait for each other's answers.
+        self._free_streams: list[_Stream] = []
 
     def config(self, name: str, version: int = -1) -> ModelConfig:
         return self._client.config(name, version)
@@ -204,19 +259,115 @@ class _Grpc(RemoteServer):
     def describe(self) -> str:
         return self._client.describe()
 
-    def infer(self, name: str, inputs: Request, /) -> None:
-        self._client.send(self._bytes(name, inputs))
+    def infer(
+        self,
+        name: str,
+        inputs: Request,
+        /,
+        *,
+        correlation_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+    ) -> None:
+        self._client.send(self._request(name, inputs, correlation_id, sequence_start, sequence_end))
 
-    def submit(self, name: str, inputs: Request, /) -> Pending:
+    def submit(
+        self,
+        name: str,
+        inputs: Request,
+        /,
+        *,
+        on_response: Callable[[Any, bool], None] | None = None,
+        correlation_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+    ) -> Pending:
         sent = _Sent()
-        sent.stop = self._client.begin(self._bytes(name, inputs), sent.end)
+        request = self._request(name, inputs, correlation_id, sequence_start, sequence_end)
+        if on_response is None:
+            sent.stop = self._client.begin(request, sent.end)
+            return sent
+        line = self._stream()
+        sent.stop = line.stop
+        line.send(request + self._wants_final, on_response)
         return sent
 
+    def _stream(self) -> _Stream:
+        while True:
+            try:
+                line = self._free_streams.pop()
+            except IndexError:
+                line = _Stream(self._client, self._free_streams.append)
+                self._streams.append(line)
+                return line
+            if line.is_open:
+                return line
+
     def close(self) -> None:
+        for line in self._streams:
+            line.close()
         self._client.close()
+
+    def _request(self, name: str, inputs: Request, *sequence: Any) -> bytes:
+        request: bytes = self._bytes(name, inputs)
+        if not sequence[0]:
+            return request
+        return request + self._client.encode_parameters(_parameters(*sequence))
 
     def _encode(self, name: str, inputs: Request) -> bytes:
         return self._client.encode(name, inputs)
+
+
+class _Heard:
+    """A response as a load hears of it: `nbtriton.backends.base.Response` without tensors."""
+
+    __slots__ = ("error", "outputs")
+
+    def __init__(self, error: TritonError | None, *, outputs: bool) -> None:
+        self.error = error
+        self.outputs = outputs
+
+
+class _Stream:
+    """A stream with one request at a time; `free` is called when it may take the next one."""
+
+    def __init__(self, client: GrpcClient, free: Callable[[_Stream], object]) -> None:
+        self._free = free
+        # Who hears of the request under way; popping is atomic, as in `_Sent`.
+        self._waiting: list[Callable[[Any, bool], None]] = []
+        self._over: TritonError | None = None
+        self._live = client.open_stream(self._heard, self._ended)
+
+    def send(self, request: bytes, hear: Callable[[Any, bool], None]) -> None:
+        self._waiting.append(hear)
+        self._live.send(request)
+        if self._over is not None:  # before it came here
+            self._ended(self._over)
+
+    @property
+    def is_open(self) -> bool:
+        return self._over is None
+
+    def stop(self) -> None:
+        """Cancel: the stream ends, and with it the request."""
+        self._live.call.cancel()
+
+    def close(self) -> None:
+        self._live.close()
+
+    def _heard(self, error: TritonError | None, outputs: bool, final: bool) -> None:
+        try:
+            hear = self._waiting.pop() if final else self._waiting[-1]
+        except IndexError:
+            return
+        if final:
+            self._free(self)
+        hear(_Heard(error, outputs=outputs), final)
+
+    def _ended(self, error: TritonError) -> None:
+        self._over = error
+        with contextlib.suppress(IndexError):
+            self._waiting.pop()(_Heard(error, outputs=False), True)
 
 
 class _Http(RemoteServer):
@@ -245,15 +396,36 @@ class _Http(RemoteServer):
     def describe(self) -> str:
         return self._client.describe()
 
-    def infer(self, name: str, inputs: Request, /) -> None:
+    def infer(
+        self,
+        name: str,
+        inputs: Request,
+        /,
+        *,
+        correlation_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+    ) -> None:
         line = getattr(self._local, "line", None)
         if line is None:
             line = self._local.line = self._line()
-        line.send(self._bytes(name, inputs))
+        line.send(self._message(name, inputs, correlation_id, sequence_start, sequence_end))
 
-    def submit(self, name: str, inputs: Request, /) -> Pending:
+    def submit(
+        self,
+        name: str,
+        inputs: Request,
+        /,
+        *,
+        on_response: Callable[[Any, bool], None] | None = None,
+        correlation_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+    ) -> Pending:
+        if on_response is not None:
+            raise UnsupportedError(NO_STREAMS)
         sent = _Sent()
-        job = (sent, self._bytes(name, inputs))
+        job = (sent, self._message(name, inputs, correlation_id, sequence_start, sequence_end))
         with self._lock:
             self._free -= 1
             if self._free < 0:
@@ -276,8 +448,16 @@ class _Http(RemoteServer):
         self._senders.clear()
         self._lines.clear()
 
-    def _encode(self, name: str, inputs: Request) -> _Message:
-        body, size = encode_infer(inputs)
+    def _message(self, name: str, inputs: Request, *sequence: Any) -> _Message:
+        if not sequence[0]:
+            message: _Message = self._bytes(name, inputs)
+            return message
+        return self._encode(name, inputs, _parameters(*sequence))
+
+    def _encode(
+        self, name: str, inputs: Request, parameters: Mapping[str, Any] | None = None
+    ) -> _Message:
+        body, size = encode_infer(inputs, parameters)
         return _Message(infer_path(name), body, {"Inference-Header-Content-Length": str(size)})
 
     def _line(self) -> _Line:

@@ -33,6 +33,12 @@ _TABLE: Mapping[str, Column] = {
     "preferred": Column("preferred"),
     "batch_size": Column("batch size"),
     "infer_per_s": Column("throughput", "infer/s"),
+    "sequences_per_s": Column("sequences", "1/s"),
+    "responses_per_s": Column("responses", "1/s"),
+    "first_response_p50_us": Column("first p50", "µs"),
+    "first_response_p99_us": Column("first p99", "µs"),
+    "between_responses_p50_us": Column("between p50", "µs"),
+    "between_responses_p99_us": Column("between p99", "µs"),
     "latency_p50_us": Column("p50", "µs"),
     "latency_p90_us": Column("p90", "µs"),
     "latency_p99_us": Column("p99", "µs"),
@@ -192,6 +198,11 @@ def _csv_row(
     return {
         "Concurrency" if point.mode == "concurrency" else "Request Rate": f"{point.value:g}",
         "Inferences/Second": f"{infer_per_s:.6g}",
+        **(
+            {}
+            if point.stream is None
+            else {"Response Throughput": f"{point.stream.responses_per_s:.6g}"}
+        ),
         # Nothing is marshalled inside a process.
         "Client Send": 0,
         "Network+Server Send/Recv": _whole(network),
@@ -270,7 +281,7 @@ def _notes(report: PerfReport) -> list[str]:
         notes.insert(
             0,
             f"{unstable} of {len(report.points)} levels did not become stable; longer windows "
-            "(measurement_interval_ms) or more of them (max_trials) may help",
+            "(--measurement-interval) or more of them (--max-trials) may help",
         )
     return notes + list(report.notes)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nbtriton.drawing import measure
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.perf.breakdown import ServerBreakdown
-from nbtriton.perf.windows import Outcome
+from nbtriton.perf.windows import Outcome, StreamSummary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,6 +69,10 @@ class PerfPoint:
         The server's own account of the time; None if it answered nothing.
     composing : tuple of ServerBreakdown
         The same for every composing model of an ensemble.
+    sequence_count : int or None
+        Sequences that ended; None for a model that takes none (A-25).
+    stream : StreamSummary or None
+        Responses, the time to the first one and between them, where streams were measured.
     notes : tuple of str
         perf_analyzer's remarks on this level.
     """
@@ -95,12 +99,21 @@ class PerfPoint:
     lateness_avg_us: float = 0.0
     server: ServerBreakdown | None = None
     composing: tuple[ServerBreakdown, ...] = ()
+    sequence_count: int | None = None
+    stream: StreamSummary | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def stable(self) -> bool:
         """True if the last three windows agreed (A-5)."""
         return self.outcome == "stable"
+
+    @property
+    def sequences_per_s(self) -> float:
+        """Sequences that ended per second; nan for a model that takes none."""
+        if self.sequence_count is None or not self.window_s:
+            return math.nan
+        return self.sequence_count / self.window_s
 
     @property
     def mean_batch_size(self) -> float:
@@ -300,6 +313,11 @@ def row_of(point: PerfPoint) -> dict[str, Any]:
     }
     if point.percentile is not None:
         row[f"latency_p{point.percentile:g}_us"] = point.percentile_us
+    if point.sequence_count is not None:
+        row["sequences"] = point.sequence_count
+        row["sequences_per_s"] = point.sequences_per_s
+    if point.stream is not None:
+        row |= _stream_columns(point.stream)
     row |= {"outcome": point.outcome, "window_s": point.window_s}
     if point.mode != "concurrency":
         row["delayed_percent"] = point.delayed_fraction * 100
@@ -309,6 +327,26 @@ def row_of(point: PerfPoint) -> dict[str, Any]:
     for step in point.composing:
         row |= _server_columns(step, f"{step.model}.")
     return row
+
+
+def _stream_columns(stream: StreamSummary) -> dict[str, Any]:
+    return {
+        "responses": stream.response_count,
+        "responses_per_s": stream.responses_per_s,
+        **{
+            f"{name}_{key}": value
+            for name, times in (
+                ("first_response", stream.first),
+                ("between_responses", stream.between),
+            )
+            for key, value in (
+                ("avg_us", times.avg_us),
+                ("p50_us", times.p50_us),
+                ("p90_us", times.p90_us),
+                ("p99_us", times.p99_us),
+            )
+        },
+    }
 
 
 def _server_columns(server: ServerBreakdown, prefix: str) -> dict[str, Any]:

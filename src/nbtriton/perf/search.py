@@ -53,19 +53,19 @@ def check_search(levels: Levels, *, binary: bool, latency_threshold_ms: float | 
         raise InvalidArgumentError(
             "The end of the search range and the latency limit can not be both 0 (or 0.0) "
             "simultaneously",
-            hint="give the range an end, or latency_threshold_ms",
+            hint="give the range an end, or --latency-threshold (latency_threshold_ms)",
         )
     if not binary:
         return
     if not latency_threshold_ms:
         raise InvalidArgumentError(
             "The --latency-threshold cannot be 0 for binary search mode.",
-            hint="give latency_threshold_ms",
+            hint="give --latency-threshold (latency_threshold_ms)",
         )
     if not isinstance(levels, LevelRange):
         raise InvalidArgumentError(
             "binary search needs a range of levels with a start and an end",
-            hint='write concurrency="1:64"',
+            hint="write the concurrency as 1:64",
         )
     if not levels.end:
         raise InvalidArgumentError(

@@ -19,6 +19,8 @@ __all__ = [
     "Measurement",
     "Outcome",
     "StabilityRule",
+    "StreamSummary",
+    "StreamWindow",
     "Verdict",
     "Window",
     "is_stable",
@@ -41,6 +43,24 @@ _NO_LATENCIES: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class StreamWindow:
+    """Responses of the requests that ended in a window, the empty final one not counted (A-4).
+
+    Parameters
+    ----------
+    responses : int
+    first_ns : ndarray of int64
+        From a request to its first response, an entry for each request that had one.
+    between_ns : ndarray of int64
+        From each response to the next one of its request.
+    """
+
+    responses: int
+    first_ns: npt.NDArray[np.int64]
+    between_ns: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Window:
     """What ended between two moments (A-3: a request belongs to the window it ends in).
 
@@ -57,6 +77,10 @@ class Window:
     lateness_ns : ndarray of int64
         How long past its due time each successful request was when the sender came to it; 0 for
         one in time, and in a closed loop.
+    sequences : int
+        Sequences whose last request was answered.
+    stream : StreamWindow or None
+        What came of streams; None where none were asked for.
     """
 
     start_ns: int
@@ -65,6 +89,8 @@ class Window:
     errors: int = 0
     first_error: str = ""
     lateness_ns: npt.NDArray[np.int64] = field(default_factory=lambda: _NO_LATENCIES)
+    sequences: int = 0
+    stream: StreamWindow | None = None
 
     @property
     def seconds(self) -> float:
@@ -75,6 +101,16 @@ class Window:
     def requests_per_s(self) -> float:
         """Successful requests per second of real window."""
         return len(self.latencies_ns) / self.seconds if self.end_ns > self.start_ns else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSummary:
+    """What a client sees of streams: responses, and when they come."""
+
+    response_count: int
+    responses_per_s: float
+    first: LatencySummary
+    between: LatencySummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +212,8 @@ class Measurement:
     stabilizing_us: float
     delayed_fraction: float
     lateness_avg_us: float
+    sequence_count: int = 0
+    stream: StreamSummary | None = None
 
 
 def merge(windows: Sequence[Window], rule: StabilityRule) -> Measurement:
@@ -191,6 +229,22 @@ def merge(windows: Sequence[Window], rule: StabilityRule) -> Measurement:
         stabilizing_us=rule.latency_us(pool),
         delayed_fraction=float((late > DELAYED_FROM_NS).mean()) if len(late) else 0.0,
         lateness_avg_us=float(late.mean()) / 1000 if len(late) else 0.0,
+        sequence_count=sum(w.sequences for w in windows),
+        stream=_merge_streams(windows, rule),
+    )
+
+
+def _merge_streams(windows: Sequence[Window], rule: StabilityRule) -> StreamSummary | None:
+    streams = [w.stream for w in windows if w.stream is not None]
+    if not streams:
+        return None
+    seconds = sum(w.seconds for w in windows)
+    responses = sum(stream.responses for stream in streams)
+    return StreamSummary(
+        response_count=responses,
+        responses_per_s=responses / seconds if seconds else 0.0,
+        first=summarize(np.concatenate([s.first_ns for s in streams]), rule.percentile),
+        between=summarize(np.concatenate([s.between_ns for s in streams]), rule.percentile),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -26,7 +27,7 @@ from nbtriton.tensors import datatype_of, shape_of
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["GrpcClient", "Part"]
+__all__ = ["GrpcClient", "LiveStream", "Part"]
 
 _BY_CODE: dict[str, type[TritonError]] = {
     "INVALID_ARGUMENT": InvalidArgumentError,
@@ -57,6 +58,26 @@ class Part:
     outputs: Mapping[str, np.ndarray[Any, Any]]
     error: str = ""
     final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LiveStream:
+    """A stream that is open; see `GrpcClient.open_stream`."""
+
+    requests: queue.SimpleQueue[bytes | None]
+    call: Any
+    thread: threading.Thread
+
+    def send(self, request: bytes) -> None:
+        """Send an encoded request."""
+        self.requests.put(request)
+
+    def close(self) -> None:
+        """End the stream, whatever is under way, and wait for its thread."""
+        self.requests.put(None)
+        self.call.cancel()
+        if self.thread is not threading.current_thread():
+            self.thread.join()
 
 
 class GrpcClient:
@@ -121,7 +142,13 @@ class GrpcClient:
         for tensor, value in inputs.items():
             request.inputs.add(name=tensor, datatype=datatype_of(value), shape=shape_of(value))
             request.raw_input_contents.append(tensor_bytes(value))
-        for key, given in (parameters or {}).items():
+        data: bytes = request.SerializeToString()
+        return data + self.encode_parameters(parameters) if parameters else data
+
+    def encode_parameters(self, parameters: Mapping[str, bool | int | str]) -> bytes:
+        """Return the bytes that, after those of a request, give it parameters."""
+        request = self._messages.ModelInferRequest()
+        for key, given in parameters.items():
             kind = (
                 "bool"
                 if isinstance(given, bool)
@@ -212,6 +239,39 @@ class GrpcClient:
         finally:
             requests.put(None)
             call.cancel()
+
+    def open_stream(
+        self,
+        hear: Callable[[TritonError | None, bool, bool], object],
+        ended: Callable[[TritonError], object],
+    ) -> LiveStream:
+        """Open a stream for any number of requests, one after the other.
+
+        ``hear(error, outputs, final)`` is called for each response on a thread of the stream:
+        whether it has outputs, and whether it is the last one of its request. Requests must ask
+        for the empty final response. ``ended(error)`` is called once, when the stream is over.
+        """
+        requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        call = self._stream(iter(requests.get, None))
+
+        def read() -> None:
+            try:
+                for data in call:
+                    found = self._messages.ModelStreamInferResponse.FromString(data)
+                    response = found.infer_response
+                    final = response.parameters["triton_final_response"].bool_param
+                    error = InternalError(found.error_message) if found.error_message else None
+                    # A request that is refused gets one message, without a flag (S-1).
+                    refused = error is not None and not response.model_name
+                    hear(error, bool(response.outputs), bool(final or refused))
+                end: TritonError = UnavailableError("the server ended the stream")
+            except self._grpc.RpcError as raised:
+                end = self.error_of(raised)
+            ended(end)
+
+        thread = threading.Thread(target=read, name="nbtriton-perf-stream", daemon=True)
+        thread.start()
+        return LiveStream(requests, call, thread)
 
     def config(self, name: str, version: int = -1) -> ModelConfig:
         """Return a model's completed configuration."""

@@ -1,0 +1,177 @@
+"""What one measurement sends, made before any load: the requests of each batch size, or sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from nbtriton.config import ModelConfig, enum_name
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.perf.data import (
+    STRING_LENGTH,
+    Inputs,
+    Request,
+    check_batch_size,
+    generate,
+    requests_from,
+)
+from nbtriton.perf.inputfile import read_input_file
+from nbtriton.perf.traffic import SequenceData, SequencePlan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Data", "Workload", "check_streaming", "sequence_plan", "workloads"]
+
+_GENERATED: tuple[Literal["random"], Literal["zero"]] = ("random", "zero")
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What the user says of the data; see `nbtriton.perf.perf`."""
+
+    inputs: Inputs | None = None
+    shapes: Mapping[str, Sequence[int]] | None = None
+    input_data: str | Path = "random"
+    string_length: int = STRING_LENGTH
+    string_data: str | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The requests of one batch size, sent in turn, or what sequences are made of."""
+
+    requests: tuple[Request, ...]
+    batch_size: int
+    sequences: SequenceData | None = None
+
+
+def check_streaming(configs: Mapping[str, ModelConfig], *, streaming: bool) -> None:
+    """Refuse to measure a decoupled model by its answers alone.
+
+    Raises
+    ------
+    InvalidArgumentError
+        One sentence, before any load.
+    """
+    decoupled = [n for n, c in configs.items() if c.model_transaction_policy.decoupled]
+    if decoupled and not streaming:
+        raise InvalidArgumentError(
+            f"model '{decoupled[0]}' is decoupled: it answers a request any number of times, which "
+            "is measured with --streaming",
+            hint="%triton_perf … --streaming, or streaming=True; in the process or over gRPC",
+        )
+
+
+def sequence_plan(
+    configs: Mapping[str, ModelConfig], plan: SequencePlan, *, serial: bool
+) -> SequencePlan | None:
+    """Return how sequences are made, None for a model that takes none (A-20).
+
+    Parameters
+    ----------
+    configs : mapping
+        The model's configuration, and those of the composing models of an ensemble.
+    plan : SequencePlan
+        As the user wants them.
+    serial : bool
+        True where requests of one sequence could overtake each other.
+    """
+    takers = [c for c in configs.values() if c.HasField("sequence_batching")]
+    if not takers:
+        return None
+    as_text = any(
+        enum_name(control, "data_type") == "TYPE_STRING"
+        for config in takers
+        for tensor in config.sequence_batching.control_input
+        for control in tensor.control
+        if enum_name(control, "kind") == "CONTROL_SEQUENCE_CORRID"
+    )
+    return replace(plan, serial=plan.serial or serial, as_text=as_text)
+
+
+def workloads(
+    config: ModelConfig,
+    sizes: Sequence[int | None],
+    data: Data,
+    plan: SequencePlan | None,
+    largest: int,
+) -> tuple[list[Workload], tuple[str, ...]]:
+    """Return what is sent, a workload a batch size, and notes about the data.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        Normalised.
+    sizes : sequence of int or None
+        Rows per request; None for what the data has.
+    data : Data
+    plan : SequencePlan or None
+        How sequences are made; None for a model that takes none.
+    largest : int
+        The largest batch that every configuration to be measured allows.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Data that the model cannot take, a batch that is too large; before any load.
+    """
+    file = None
+    if data.inputs is None and data.input_data not in _GENERATED:
+        file = read_input_file(data.input_data, config, data.shapes)
+    found = []
+    for size in sizes:
+        if plan is not None:
+            found.append(Workload((), 1, _sequence_data(config, size, data, plan, file)))
+            continue
+        if data.inputs is not None:
+            requests, rows = requests_from(config, data.inputs, batch_size=size)
+        else:
+            rows = 1 if size is None else size
+            check_batch_size(config, rows)
+            if file is not None:
+                batches = config.max_batch_size > 0
+                requests = file.requests(batches=batches, batch_size=rows)
+            else:
+                requests = (_generated(config, rows, data),)
+        if 0 < largest < rows:
+            raise InvalidArgumentError(
+                f"batch size {rows} is larger than max_batch_size {largest} of model "
+                f"'{config.name}'",
+                hint="every such request would be refused",
+            )
+        found.append(Workload(requests, rows))
+    return found, () if file is None else file.notes
+
+
+def _generated(config: ModelConfig, rows: int, data: Data) -> Request:
+    return generate(
+        config,
+        batch_size=rows,
+        shapes=data.shapes,
+        input_data="zero" if data.input_data == "zero" else "random",
+        seed=data.seed,
+        string_length=data.string_length,
+        string_data=data.string_data,
+    )
+
+
+def _sequence_data(
+    config: ModelConfig, size: int | None, data: Data, plan: SequencePlan, file: Any
+) -> SequenceData:
+    if size not in (None, 1):
+        raise InvalidArgumentError("can not specify batch size > 1 when using a sequence model")
+    if file is not None:
+        return SequenceData(plan, file.sequences(batches=config.max_batch_size > 0), given=True)
+    if data.inputs is None:
+        return SequenceData(plan, [[_generated(config, 1, data)]], given=False)
+    given: Any = [data.inputs] if isinstance(data.inputs, Mapping) else list(data.inputs)
+    nested = bool(given) and not any(isinstance(step, Mapping) for step in given)
+    streams = [
+        requests_from(config, steps, batch_size=None) for steps in (given if nested else [given])
+    ]
+    if any(rows != 1 for _, rows in streams):
+        raise InvalidArgumentError("can not specify batch size > 1 when using a sequence model")
+    return SequenceData(plan, [steps for steps, _ in streams], given=True)

@@ -1,0 +1,268 @@
+"""Which request comes next: the same ones in turn, or the steps of sequences (A.3).
+
+Nothing here knows a server or a clock. Senders have lanes: what is sent on one lane comes one
+after the other.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.perf.data import Request
+from nbtriton.perf.loads import Concurrency, Load
+
+__all__ = [
+    "Call",
+    "Repeated",
+    "SequenceData",
+    "SequencePlan",
+    "Sequences",
+    "Traffic",
+    "read_id_range",
+]
+
+# perf_analyzer's defaults.
+LENGTH = 20
+NUM_OF_SEQUENCES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to send.
+
+    Parameters
+    ----------
+    inputs : mapping
+    options : mapping
+        What else `Server.infer` gets: the sequence that it belongs to.
+    ends : bool
+        True for the last request of a sequence.
+    closing : bool
+        True for one that ends a sequence early, as the load is over; it does not count.
+    """
+
+    inputs: Request
+    options: Mapping[str, Any] = field(default_factory=dict)
+    ends: bool = False
+    closing: bool = False
+
+
+class Traffic(Protocol):
+    """What a load sends."""
+
+    def next(self, lane: int, number: int) -> Call:
+        """Return the next request of a lane, which is the load's `number`-th."""
+        ...
+
+    def closing(self, lane: int) -> Call | None:
+        """Return what a lane still owes the server when the load is over."""
+        ...
+
+
+class Repeated:
+    """The same requests in turn, over and over, whoever asks."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._calls = [Call(request) for request in requests]
+
+    def next(self, lane: int, number: int) -> Call:  # noqa: ARG002
+        return self._calls[number % len(self._calls)]
+
+    def closing(self, lane: int) -> Call | None:  # noqa: ARG002
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SequencePlan:
+    """How sequences are made (A-21 to A-23).
+
+    Parameters
+    ----------
+    length : int or None
+        Requests of a sequence; None for the steps of the data where they are given, else 20.
+    variation : float
+        By how many percent the length varies to either side.
+    first_id : int
+        The first correlation id.
+    end_id : int or None
+        One past the last; None without bound.
+    num_of_sequences : int
+        Live ones that share a request rate.
+    serial : bool
+        At most one request of a sequence is outstanding at a time. A closed loop is so anyway.
+    as_text : bool
+        Ids are sent as text: the model declares its correlation id so.
+    """
+
+    length: int | None = None
+    variation: float = 20.0
+    first_id: int = 1
+    end_id: int | None = None
+    num_of_sequences: int = NUM_OF_SEQUENCES
+    serial: bool = False
+    as_text: bool = False
+
+    def check(self, live: int) -> None:
+        """Refuse more sequences at a time than there are ids.
+
+        Raises
+        ------
+        InvalidArgumentError
+            With perf_analyzer's text.
+        """
+        if self.end_id is not None and self.end_id - self.first_id < live:
+            raise InvalidArgumentError(
+                "sequence id range specified is smaller than the maximum possible concurrency, "
+                "sequence id collision may occur.",
+                hint=f"{live} sequences are live at a time, the range has "
+                f"{self.end_id - self.first_id} ids",
+            )
+
+
+def read_id_range(value: int | str | Sequence[int] | None) -> tuple[int, int | None]:
+    """Read ``START``, ``"START:END"`` or ``(START, END)``, with END excluded.
+
+    Raises
+    ------
+    InvalidArgumentError
+        With perf_analyzer's text.
+    """
+    if value is None:
+        return 1, None
+    words: Sequence[Any] = value.split(":") if isinstance(value, str) else [value]
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        words = value
+    try:
+        numbers = [int(word) for word in words]
+    except (TypeError, ValueError):
+        numbers = []
+    what = ""
+    if not 1 <= len(numbers) <= 2:
+        what = "The value does not match <start:end>."
+    elif min(numbers) < 0:
+        what = "The range values must be >= 0."
+    elif numbers[0] == 0:
+        what = "0 is the id of no sequence; start at 1."
+    elif len(numbers) == 2 and numbers[1] <= numbers[0]:
+        what = "The 'end' value must be greater than 'start' value."
+    if what:
+        raise InvalidArgumentError(f"Failed to parse --sequence-id-range. {what}")
+    return numbers[0], numbers[1] if len(numbers) == 2 else None
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceData:
+    """What sequences are made of.
+
+    Parameters
+    ----------
+    plan : SequencePlan
+    streams : sequence of sequences of mappings
+        Each sequence takes the steps of one.
+    given : bool
+        True if the streams are the user's, so that their number of steps is the length.
+    """
+
+    plan: SequencePlan
+    streams: Sequence[Sequence[Request]]
+    given: bool
+
+    def lanes(self, load: Load) -> int:
+        """Return how many sequences are live under a load (A-21)."""
+        return load.value if isinstance(load, Concurrency) else self.plan.num_of_sequences
+
+
+class _Lane:
+    """The sequence that is live on a lane."""
+
+    __slots__ = ("left", "number", "position", "stream")
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.stream: Sequence[Request] = ()
+        self.position = 0
+        self.left = 0
+
+
+class Sequences:
+    """A live sequence a lane: its first request has the start flag, its last one the end flag.
+
+    Parameters
+    ----------
+    data : SequenceData
+        Each sequence takes one of its streams, chosen at random (A-24).
+    lanes : int
+    seed : int
+    """
+
+    def __init__(self, data: SequenceData, *, lanes: int, seed: int) -> None:
+        data.plan.check(lanes)
+        self._plan = data.plan
+        self._streams = data.streams
+        self._given = data.given
+        self._lanes = [_Lane() for _ in range(lanes)]
+        self._random = random.Random(seed)  # noqa: S311 - traffic, not secrets
+        self._begun = 0
+        # Lanes are each in one hand at a time; what they share is used when a sequence begins.
+        self._lock = threading.Lock()
+
+    def next(self, lane: int, number: int) -> Call:  # noqa: ARG002
+        live = self._lanes[lane]
+        starts = live.left == 0
+        if starts:
+            with self._lock:
+                self._begin(live)
+        return self._step(live, starts=starts)
+
+    def closing(self, lane: int) -> Call | None:
+        live = self._lanes[lane]
+        if not live.left:
+            return None
+        live.left = 1
+        return self._step(live, starts=False, closing=True)
+
+    def _begin(self, live: _Lane) -> None:
+        live.stream = self._random.choice(self._streams)
+        live.position = 0
+        live.left = self._length(live.stream)
+        live.number = self._next_id(live)
+
+    def _length(self, stream: Sequence[Request]) -> int:
+        """A-22: L + trunc(U(-1, 1) * v% * L), at least 1."""
+        if self._given and self._plan.length is None:
+            return len(stream)
+        length = self._plan.length or LENGTH
+        offset = int(self._random.uniform(-1, 1) * self._plan.variation / 100 * length)
+        return max(1, length + offset)
+
+    def _next_id(self, live: _Lane) -> int:
+        """A-23: ids in turn; one that another lane has is left out, and the lane keeps its own."""
+        plan = self._plan
+        taken = {lane.number for lane in self._lanes}
+        while True:
+            count = self._begun
+            self._begun += 1
+            if plan.end_id is not None:
+                count %= plan.end_id - plan.first_id
+            found = plan.first_id + count
+            if found not in taken:
+                return found
+            if live.number:
+                return live.number
+
+    def _step(self, live: _Lane, *, starts: bool, closing: bool = False) -> Call:
+        inputs = live.stream[live.position % len(live.stream)]
+        live.position += 1
+        live.left -= 1
+        ends = live.left == 0
+        options = {
+            "correlation_id": str(live.number) if self._plan.as_text else live.number,
+            "sequence_start": starts,
+            "sequence_end": ends,
+        }
+        return Call(inputs, options, ends=ends and not closing, closing=closing)

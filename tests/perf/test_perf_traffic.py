@@ -1,0 +1,113 @@
+"""What is sent next: sequences with their ids, lengths and flags (A.3). Nothing is sent here."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.perf.traffic import Repeated, SequenceData, SequencePlan, Sequences, read_id_range
+
+STEPS = [{"X": 0}, {"X": 1}, {"X": 2}]
+
+
+def sequences(lanes=1, *, given=False, seed=0, streams=(STEPS,), **plan):
+    return Sequences(
+        SequenceData(SequencePlan(**plan), streams, given=given), lanes=lanes, seed=seed
+    )
+
+
+def whole(traffic, lane=0):
+    """One whole sequence of a lane, as its calls."""
+    calls = [traffic.next(lane, 0)]
+    while not calls[-1].options["sequence_end"]:
+        calls.append(traffic.next(lane, 0))
+    return calls
+
+
+def test_repeated_requests_come_in_turn():
+    traffic = Repeated([{"X": 1}, {"X": 2}])
+    assert [traffic.next(0, n).inputs["X"] for n in range(5)] == [1, 2, 1, 2, 1]
+    assert traffic.closing(0) is None
+
+
+@given(
+    length=st.integers(1, 30),
+    variation=st.floats(0, 150),
+    seed=st.integers(0, 99),
+)
+def test_A22_lengths_vary_by_the_percentage_and_flags_mark_the_ends(length, variation, seed):
+    traffic = sequences(length=length, variation=variation, seed=seed)
+    for _ in range(5):
+        calls = whole(traffic)
+        offset = int(variation / 100 * length)
+        assert max(1, length - offset) <= len(calls) <= length + offset
+        assert [call.options["sequence_start"] for call in calls] == [True] + [False] * (
+            len(calls) - 1
+        )
+        assert [call.ends for call in calls] == [False] * (len(calls) - 1) + [True]
+        assert len({call.options["correlation_id"] for call in calls}) == 1
+        assert [call.inputs["X"] for call in calls] == [i % 3 for i in range(len(calls))]
+
+
+def test_A22_given_data_is_as_long_as_its_stream_unless_a_length_is_asked_for():
+    streams = (STEPS, STEPS[:1])
+    lengths = {len(whole(sequences(given=True, streams=streams, seed=seed))) for seed in range(20)}
+    assert lengths == {1, 3}
+    traffic = sequences(given=True, length=7, variation=0.0)
+    assert len(whole(traffic)) == 7
+
+
+def test_A23_ids_go_up_from_the_first():
+    traffic = sequences(2, length=1)
+    found = [traffic.next(lane, 0).options["correlation_id"] for lane in (0, 1, 0, 0, 1)]
+    assert found == [1, 2, 3, 4, 5]
+    assert sequences(first_id=40, as_text=True).next(0, 0).options["correlation_id"] == "40"
+
+
+@given(
+    lanes=st.integers(1, 5), extra=st.integers(0, 3), turns=st.lists(st.integers(0, 4), max_size=60)
+)
+def test_A23_no_two_live_sequences_share_an_id(lanes, extra, turns):
+    traffic = sequences(lanes, length=2, variation=0.0, first_id=10, end_id=10 + lanes + extra)
+    live: dict[int, int] = {}
+    for turn in turns:
+        lane = turn % lanes
+        options = traffic.next(lane, 0).options
+        number = options["correlation_id"]
+        assert 10 <= number < 10 + lanes + extra
+        assert number not in [other for where, other in live.items() if where != lane]
+        live[lane] = number
+        if options["sequence_end"]:
+            del live[lane]
+
+
+def test_A23_fewer_ids_than_sequences_are_refused():
+    with pytest.raises(InvalidArgumentError, match="sequence id collision may occur"):
+        sequences(3, first_id=1, end_id=3)
+
+
+def test_a_load_that_is_over_ends_what_is_live():
+    traffic = sequences(2, length=5, variation=0.0)
+    traffic.next(0, 0)
+    closing = traffic.closing(0)
+    assert closing.closing
+    assert not closing.ends  # it does not count as a whole sequence
+    assert closing.options == {"correlation_id": 1, "sequence_start": False, "sequence_end": True}
+    assert traffic.closing(0) is None
+    assert traffic.closing(1) is None
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [(None, (1, None)), (7, (7, None)), ("7", (7, None)), ("7:9", (7, 9)), ((7, 9), (7, 9))],
+)
+def test_a_range_of_ids(written, found):
+    assert read_id_range(written) == found
+
+
+@pytest.mark.parametrize("written", ["", "a", "1:2:3", "-1:3", "9:7", "7:7", 0])
+def test_a_range_that_cannot_be(written):
+    with pytest.raises(InvalidArgumentError, match="Failed to parse --sequence-id-range"):
+        read_id_range(written)
