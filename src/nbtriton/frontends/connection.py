@@ -91,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, endpoint: HttpEndpoint) -> None:
         self.endpoint = endpoint
-        self._parser: Any = httptools.HttpRequestParser(self)
+        self._parser: Any = _parser_for(self)
         self._transport: Any = None
         self._current: _HttpExchange | None = None
         self._pending: deque[_HttpExchange] = deque()
@@ -184,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
             self._long = None
             head = self._head()
             # The one that read the head still waits for this body.
-            self._parser = httptools.HttpRequestParser(self)
+            self._parser = _parser_for(self)
             self._in_request = False
             self._arrived(_HttpExchange(self, head, long.data(), long.padding))
 
@@ -288,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
         self._upgrades = False
         method = self._parser.get_method()
         version = self._parser.get_http_version().encode()
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = _parser_for(self)
         if method == b"CONNECT":  # which is answered; there is no telling what comes behind it
             self._deaf = True
             return
@@ -354,13 +354,18 @@ class Connection(asyncio.BufferedProtocol):
             raise _TooMuchError(413, f"the request is larger than the limit of {limit} bytes")
 
     def on_message_complete(self) -> None:
-        if self._upgrades and self._parser.get_method() != b"CONNECT":
+        if self._deaf or (self._upgrades and self._parser.get_method() != b"CONNECT"):
             return
         self._in_request = False
         body, padding = joined(self._body, padding_of(self._headers))
         exchange = _HttpExchange(self, self._head(), body, padding)
         self._newest = exchange
         self._arrived(exchange)
+        # Whoever sent both a length and chunks may mean the next request by what follows, or not.
+        self._deaf = self._deaf or self._is_ambiguous()
+
+    def _is_ambiguous(self) -> bool:
+        return b"transfer-encoding" in self._headers and b"content-length" in self._headers
 
     def _head(self) -> Head:
         parser = self._parser
@@ -369,7 +374,9 @@ class Connection(asyncio.BufferedProtocol):
             _path(self._url),
             self._headers,
             self._fields,
-            keep_alive=parser.should_keep_alive() and not self._upgrades,
+            keep_alive=(
+                parser.should_keep_alive() and not self._upgrades and not self._is_ambiguous()
+            ),
             old=parser.get_http_version() == "1.0",
         )
 
@@ -517,6 +524,13 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(408, "the header of the request did not come in time")
         elif self._in_request and not self._stopped and now - self._moved > limits.idle_s:
             self._refuse(408, "the request did not come in time")
+
+
+def _parser_for(connection: Connection) -> Any:
+    parser = httptools.HttpRequestParser(connection)
+    # A length beside chunks does not count (RFC 9112, 6.3), as in Triton.
+    parser.set_dangerous_leniencies(lenient_chunked_length=True)
+    return parser
 
 
 class _TooMuchError(Exception):
