@@ -18,7 +18,7 @@ class Request:
 
     inputs: dict
     requested_outputs: frozenset = frozenset({"OUT"})
-    inner_outputs: frozenset = frozenset()
+    owned_inputs: frozenset = frozenset()
     request_id: str = ""
     correlation_id: int | str = 0
     flags: int = 0

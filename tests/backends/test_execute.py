@@ -244,21 +244,6 @@ def test_response_parameters_reach_the_client(make, run):
     assert found.parameters == {"a": 1, "b": "x", "c": True}
 
 
-def test_outputs_are_handed_over_without_a_copy_when_nobody_else_has_them(make, run):
-    addresses = []
-
-    def execute(requests):
-        whole = np.zeros((len(requests), 4), np.float32)
-        addresses.append(whole.__array_interface__["data"][0])
-        return [respond(whole[i : i + 1]) for i in range(len(requests))]
-
-    found = run(make(returning(execute)), ones(), ones())
-    assert [r.outputs["OUT"].__array_interface__["data"][0] for r in found] == [
-        addresses[0],
-        addresses[0] + 16,
-    ]
-
-
 def test_a_buffer_that_the_model_keeps_is_copied(make, run):
     class TritonPythonModel:
         def initialize(self, args):

@@ -253,7 +253,8 @@ def test_forward_runs_in_inference_mode_or_without_gradients(torch_model, run):
     assert seen == [(True, False, False), (False, False, False)]
 
 
-def test_host_inputs_are_not_copied(torch_model, run):
+@pytest.mark.parametrize("owned", [True, False])
+def test_inputs_that_nobody_else_has_are_not_copied(torch_model, run, owned):
     seen = []
 
     class Spy(torch.nn.Module):
@@ -262,8 +263,8 @@ def test_host_inputs_are_not_copied(torch_model, run):
             return IN + 1
 
     array = ones()
-    run(torch_model(Spy), array)
-    assert seen == [array.__array_interface__["data"][0]]
+    run(torch_model(Spy), Request({"IN": array}, owned_inputs=frozenset({"IN"} if owned else ())))
+    assert (seen == [array.__array_interface__["data"][0]]) is owned
 
 
 def test_an_error_in_forward_is_triton_s_with_the_user_s_traceback(torch_model, run):

@@ -19,7 +19,6 @@ NAMES = {
     # Requests
     "required-inputs": CASE,
     "empty-batches": CASE,
-    "caller-memory": "tests/engine/test_admission.py::test_read_only_input_reaches_a_model_that_writes",
     "input-order": "tests/frontends/test_cases.py::test_answer",
     "exact-numbers": "tests/frontends/test_codec.py::test_numbers_in_json_are_the_nearest_ones",
     "bool-bytes": "tests/frontends/test_cases.py::test_answer",

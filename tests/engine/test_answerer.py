@@ -258,7 +258,11 @@ def test_an_answer_that_ends_abnormally_does_not_end_the_thread(caplog):
 def test_a_request_is_let_go_of_before_the_next_one_is_answered(server: Server, gate: Gate):
     """Else all of a batch would look to the garbage collector like objects that stay."""
     server.load(
-        echo("dynamic_batching { preferred_batch_size: 4 }", max_batch_size=4),
+        echo(
+            "dynamic_batching { preferred_batch_size: 4 } "
+            'parameters { key: "READ_ONLY_INPUTS" value { string_value: "yes" } }',  # not copied
+            max_batch_size=4,
+        ),
         gated(gate),
         name="m",
     )

@@ -149,8 +149,8 @@ def test_a_callers_changes_do_not_reach_the_cache(cached: Server):
     first[:] = 99
     again = cached.infer("m", {"IN": row(1)})["OUT"]
     assert again[0, 0] == 2
-    with pytest.raises(ValueError, match="read-only"):
-        again[:] = 99
+    again[:] = 99
+    assert cached.infer("m", {"IN": row(1)})["OUT"][0, 0] == 2
 
 
 def test_E19_members_and_the_ensemble_cache_on_their_own(cached: Server):

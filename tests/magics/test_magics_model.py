@@ -273,27 +273,24 @@ class TritonPythonModel:
         responses = []
         for request in requests:
             IN = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-            STATEMENT
             out = np.array([np.shares_memory(IN, mine)])
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", out)]))
         return responses
 """,
     "function": """\
 def look(IN: "FP32[4]") -> {"OUT": "BOOL[1]"}:
-    STATEMENT
     return {"OUT": np.array([np.shares_memory(IN, mine)])}
 """,
 }
 
 
-@pytest.mark.parametrize(
-    ("statement", "own"), [("pass", True), ("list(map(str, IN))", False)], ids=["reads", "passes"]
-)
+@pytest.mark.parametrize("option", ["", "--read-only-inputs"])
 @pytest.mark.parametrize("cell", LOOKING.values(), ids=LOOKING)
-def test_a_cells_model_that_only_reads_gets_the_callers_own_array(notebook, cell, statement, own):
+def test_a_cells_model_that_is_said_to_only_read_gets_the_callers_array(notebook, cell, option):
     notebook.ok("mine = np.ones(4, np.float32)")
-    handle = notebook.ok(f"%%triton_model look\n{cell.replace('STATEMENT', statement)}").value
-    assert handle(IN=notebook.names["mine"])["OUT"].tolist() == [own]
+    handle = notebook.ok(f"%%triton_model look {option}\n{cell}").value
+    assert handle(IN=notebook.names["mine"])["OUT"].tolist() == [bool(option)]
+    assert ("READ_ONLY_INPUTS" in handle.config.parameters) is bool(option)
 
 
 BLOCKS = """\

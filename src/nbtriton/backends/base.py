@@ -58,8 +58,11 @@ class BackendRequest(Protocol):
         ...
 
     @property
-    def inner_outputs(self) -> frozenset[str]:
-        """Names of outputs that nobody sees but further steps of the same ensemble."""
+    def owned_inputs(self) -> frozenset[str]:
+        """Names of inputs that nobody else refers to: the model may have them as they are.
+
+        All others are to be copied before the model may write to them or keep them.
+        """
         ...
 
     @property
@@ -260,7 +263,8 @@ class BackendInstance(ABC):
         -------
         sequence of Response or None
             One entry a request, in order; None for a request answered through ``send``.
-            None alone for a decoupled model. A list is the engine's from then on, which clears it.
+            None alone for a decoupled model. A list is the engine's from then on, which clears it,
+            and so is the memory of the outputs: the model must not refer to it any more.
 
         Raises
         ------

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from nbtriton.backends.base import BackendRequest, Response
 from nbtriton.backends.ragged import PLAIN, BatchOutput, Layout
 from nbtriton.backends.response import Shares
@@ -17,6 +15,7 @@ from nbtriton.tensors import (
     format_shape,
     gather,
     kind_of,
+    own,
     scatter,
     shape_of,
     to_kind,
@@ -31,14 +30,13 @@ def gather_inputs(
     names: Sequence[str],
     layout: Layout = PLAIN,
     *,
-    writable: bool = True,
+    lend: bool = False,
 ) -> dict[str, Array]:
     """Return the inputs of a batch, joined along axis 0, for those of the names that it has.
 
-    Ragged inputs are joined flat; the batch inputs of the layout are added.
-
-    A single request's arrays pass through uncopied, unless they are read-only and the model may
-    work in place (`writable`).
+    Ragged inputs are joined flat; the batch inputs of the layout are added. The memory is the
+    model's own, writable and contiguous; with `lend` a single request's arrays come as they are,
+    for who only reads them.
 
     Raises
     ------
@@ -46,6 +44,9 @@ def gather_inputs(
         Requests with different inputs or shapes in one batch.
     """
     first = requests[0].inputs
+    # Several are joined, and that makes new memory.
+    owned = requests[0].owned_inputs
+    copies = len(requests) == 1 and not lend
     joined = {}
     for name in names:
         if name not in first:
@@ -63,9 +64,7 @@ def gather_inputs(
             raise InvalidArgumentError(
                 f"input '{name}': {error.message}", hint=error.hint
             ) from None
-        if writable and type(array) is np.ndarray and not array.flags.writeable:
-            array = array.copy()
-        joined[name] = array
+        joined[name] = own(array, name in owned) if copies else array
     for made in layout.batch_inputs:
         value = made.value(_source_shapes(requests, made.source))
         joined[made.name] = _beside(value, joined.get(made.source))

@@ -30,6 +30,7 @@ from nbtriton.config.normalize import (
 )
 from nbtriton.config.options import apply_options
 from nbtriton.config.pbtxt import format_pbtxt, looks_like_pbtxt, parse_pbtxt
+from nbtriton.config.reading import READ_ONLY_INPUTS, reads_only
 from nbtriton.config.sequence_tensors import control_types, state_inputs, state_outputs
 from nbtriton.config.signature import (
     TensorSpec,
@@ -43,6 +44,7 @@ from nbtriton.config.validate_ensemble import validate_ensemble, validate_versio
 from nbtriton.config.validate_io import STRATEGY_PATH, validate_io, validate_load
 
 __all__ = [
+    "READ_ONLY_INPUTS",
     "STRATEGY_PATH",
     "AutoCompleteConfig",
     "InstancePlan",
@@ -70,6 +72,7 @@ __all__ = [
     "parse_dataflow",
     "parse_pbtxt",
     "plan_instances",
+    "reads_only",
     "scheduling_choice",
     "signature_config",
     "state_inputs",

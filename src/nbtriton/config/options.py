@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbtriton.config._proto import KINDS, ModelConfig
 from nbtriton.config.normalize import scheduling_choice
+from nbtriton.config.reading import READ_ONLY_INPUTS
 from nbtriton.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def apply_options(
     dynamic_batching: bool | None = None,
     max_queue_delay_us: int | None = None,
     preferred: Sequence[int] | None = None,
+    read_only_inputs: bool | None = None,
 ) -> ModelConfig:
     """Return the configuration with these options set; None leaves a field as it is.
 
@@ -46,6 +48,8 @@ def apply_options(
         ``max_queue_delay_microseconds``; adds the dynamic batcher.
     preferred : sequence of int, optional
         ``preferred_batch_size``; adds the dynamic batcher.
+    read_only_inputs : bool, optional
+        The parameter ``READ_ONLY_INPUTS``: the model only reads its inputs, which are not copied.
 
     Returns
     -------
@@ -73,6 +77,8 @@ def apply_options(
         done.ClearField("dynamic_batching")
     elif dynamic_batching or max_queue_delay_us is not None or preferred is not None:
         _apply_dynamic_batching(done, max_queue_delay_us, preferred)
+    if read_only_inputs is not None:
+        done.parameters[READ_ONLY_INPUTS].string_value = "yes" if read_only_inputs else "no"
     return done
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbtriton.config._proto import ModelConfig, enum_name
+from nbtriton.config.reading import reads_only
 from nbtriton.config.validate_ensemble import validate_structure
 from nbtriton.config.validate_sequence import validate_controls
 from nbtriton.errors import ConfigError
@@ -60,6 +61,7 @@ def validate(config: ModelConfig) -> None:
             field="response_cache.enable",
             hint="remove response_cache",
         )
+    reads_only(config)  # which refuses what it cannot read
 
 
 def _validate_identity(config: ModelConfig) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
 import numpy as np
 
-from nbtriton.config import ModelConfig, input_specs, output_specs
+from nbtriton.config import ModelConfig, input_specs, output_specs, reads_only
 from nbtriton.engine.request import InferenceRequest
 from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.tensors import (
@@ -23,7 +23,6 @@ from nbtriton.tensors import (
     kind_of,
     nbytes_of,
     numpy_dtype,
-    read_only,
 )
 
 if TYPE_CHECKING:
@@ -103,6 +102,7 @@ class Interface:
         self._runtime = runtime
         self.max_batch_size: int = config.max_batch_size
         self.decoupled: bool = config.model_transaction_policy.decoupled
+        self.reads_only = reads_only(config)
         self.inputs = input_specs(config)
         self.outputs = output_specs(config)
         self._rules = {name: _InputRule(spec) for name, spec in self.inputs.items()}
@@ -157,7 +157,7 @@ class Interface:
             if not requested <= self._all_outputs:
                 self._refuse_output(outputs)
         rules = self._rules
-        # What one step of an ensemble hands to the next belongs to nobody else: taken as it is.
+        # The dict that an ensemble makes for its step belongs to nobody else.
         arrays: dict[str, Any] = (
             inputs if parent is not None and isinstance(inputs, dict) else dict(inputs)
         )
@@ -192,10 +192,7 @@ class Interface:
                     key.append((name, item))
                 if rule.reshape is not None:
                     value = value.reshape((*shape[: len(shape) - len(item)], *rule.reshaped(item)))
-            if parent is None:
-                # The caller's memory stays the caller's: a model that writes gets a copy.
-                arrays[name] = read_only(value)
-            elif value is not given:
+            if value is not given:
                 arrays[name] = value
         if batching:
             if batch_size > self.max_batch_size:

@@ -1,8 +1,7 @@
 """The response cache: answers to requests that were answered before (scheduling.md §14).
 
 Differences from the reference, all deliberate: the key also holds datatypes, shapes and the
-requested outputs, and errors are never kept. Arrays are kept as they are; the outputs handed out
-are read-only views of them.
+requested outputs, and errors are never kept. What is kept and what is handed out are copies.
 """
 
 from __future__ import annotations
@@ -17,7 +16,15 @@ from time import monotonic_ns
 import numpy as np
 
 from nbtriton.errors import InvalidArgumentError
-from nbtriton.tensors import Array, datatype_of, nbytes_of, serialize_bytes, shape_of, to_numpy
+from nbtriton.tensors import (
+    Array,
+    copy_of,
+    datatype_of,
+    nbytes_of,
+    serialize_bytes,
+    shape_of,
+    to_numpy,
+)
 
 __all__ = ["CacheStatistics", "ResponseCache"]
 
@@ -86,12 +93,12 @@ class ResponseCache:
                 self._entries.move_to_end(key)
                 self._hits += 1
             self._lookup_ns += monotonic_ns() - start_ns
-        return None if found is None else dict(found[0])
+        return None if found is None else _copies(found[0])
 
     def insert(self, key: bytes, outputs: Mapping[str, Array]) -> bool:
         """Keep outputs, letting the least recent ones go; False if they are kept or too large."""
         start_ns = monotonic_ns()
-        kept = {name: _frozen(array) for name, array in outputs.items()}
+        kept = _copies(outputs)
         size = sum(nbytes_of(array) for array in kept.values())
         with self._lock:
             if key in self._entries or size > self._size:
@@ -114,10 +121,5 @@ class ResponseCache:
             )  # fmt: skip
 
 
-def _frozen(array: Array) -> Array:
-    """Return a copy that callers cannot change; device arrays stay on their device."""
-    if isinstance(array, np.ndarray):
-        copy = array.copy()
-        copy.flags.writeable = False
-        return copy
-    return array.clone() if hasattr(array, "clone") else array.copy()
+def _copies(outputs: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: copy_of(array) for name, array in outputs.items()}

@@ -24,17 +24,14 @@ class Feed:
     dims : tuple of int or None
         Of the model's input, where the tensor comes from a model that batches and this one does
         not, or the other way round (E9); None where it can be taken as it is.
-    shared : bool
-        Another step or the caller gets the tensor too: this one must not change it.
     """
 
-    __slots__ = ("dims", "name", "shared", "tensor")
+    __slots__ = ("dims", "name", "tensor")
 
-    def __init__(self, name: str, tensor: str, dims: tuple[int, ...] | None, shared: bool) -> None:
+    def __init__(self, name: str, tensor: str, dims: tuple[int, ...] | None) -> None:
         self.name = name
         self.tensor = tensor
         self.dims = dims
-        self.shared = shared
 
 
 class Crew:
@@ -42,18 +39,24 @@ class Crew:
 
     Attributes
     ----------
-    runtimes, batching, decoupled, wanted, inner, feeds, makes : tuple
+    runtimes, batching, decoupled, wanted, feeds, makes : tuple
         One entry a step: the version that serves it, whether that batches, whether it is decoupled,
-        the outputs that are asked of it (none for all of them), those of its outputs that are no
-        output of the ensemble, its inputs, and where its outputs go.
+        the outputs that are asked of it (none for all of them), its inputs, and where its outputs go.
+    owned, owned_of_all : tuple
+        One entry a step: the inputs that nobody else gets, where the ensemble's own inputs are
+        somebody else's, and where they are the engine's.
+    inputs : frozenset of str
+        The ensemble's.
     harvest : tuple
-        The ensemble's outputs, with dims where the tensor is to be adapted.
+        The ensemble's outputs: name, dims where the tensor is to be adapted, and whether a step gets
+        the tensor, too.
     flights : int
         Requests that are with this crew; guarded by the ensemble's lock.
     """
 
     __slots__ = (
-        "batching", "decoupled", "feeds", "flights", "harvest", "inner", "makes", "runtimes", "wanted",
+        "batching", "decoupled", "feeds", "flights", "harvest", "inputs", "makes", "owned",
+        "owned_of_all", "runtimes", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -66,25 +69,33 @@ class Crew:
             _wanted(step.output_map, runtime.interface)
             for step, runtime in zip(plan.steps, runtimes, strict=True)
         )
-        self.inner = tuple(
-            frozenset(
-                name for name, tensor in step.output_map.items() if tensor not in plan.outputs
-            )
-            for step in plan.steps
-        )
         self.makes = tuple(tuple(step.output_map.items()) for step in plan.steps)
         own = interface.max_batch_size > 0
         batched = {
             tensor: self.batching[plan.producer[tensor]] if tensor in plan.producer else own
             for tensor in plan.bits
         }
-        readers = Counter(chain(*plan.step_inputs, plan.outputs))
         self.feeds = tuple(
-            _feeds(step.input_map, runtime.interface, batching, batched, readers)
+            _feeds(step.input_map, runtime.interface, batching, batched)
             for step, runtime, batching in zip(plan.steps, runtimes, self.batching, strict=True)
         )
+        readers = Counter(chain(*(step.input_map.values() for step in plan.steps), plan.outputs))
+        once = frozenset([name for name, count in readers.items() if count == 1])
+        self.owned_of_all = tuple(
+            frozenset(name for name, tensor in step.input_map.items() if tensor in once)
+            for step in plan.steps
+        )
+        self.owned = tuple(
+            frozenset(name for name in owned if step.input_map[name] in plan.producer)
+            for step, owned in zip(plan.steps, self.owned_of_all, strict=True)
+        )
+        self.inputs = frozenset(interface.inputs)
         self.harvest = tuple(
-            (name, None if batched[name] is own else spec.dims)
+            (
+                name,
+                None if batched[name] is own else spec.dims,
+                name not in once,
+            )
             for name, spec in interface.outputs.items()
         )
         self.flights = 0
@@ -105,7 +116,6 @@ def _feeds(
     interface: Interface,
     batching: bool,
     batched: Mapping[str, bool],
-    readers: Mapping[str, int],
 ) -> tuple[Feed, ...]:
     specs = interface.inputs
     return tuple(
@@ -113,7 +123,6 @@ def _feeds(
             name,
             tensor,
             None if batched[tensor] is batching or name not in specs else specs[name].dims,
-            readers[tensor] > 1,
         )
         for name, tensor in input_map.items()
     )

@@ -25,7 +25,7 @@ from nbtriton.errors import (
     TritonError,
 )
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, EnsembleRun, Start
-from nbtriton.tensors import Array, read_only
+from nbtriton.tensors import Array, copy_of
 
 if TYPE_CHECKING:
     from nbtriton.engine.ensemble import EnsembleRuntime
@@ -103,7 +103,7 @@ class Flight:
                     continue
                 if feed.dims is not None:
                     value = _adapt(value, feed.dims, to_batching=crew.batching[step])
-                inputs[feed.name] = read_only(value) if feed.shared else value
+                inputs[feed.name] = value
             mark = None
             if marks is not None:
                 mark = next((marks[feed.tensor] for feed in feeds if feed.tensor in marks), None)
@@ -132,7 +132,8 @@ class Flight:
     def _enter(
         self, step: int, iteration: int, inputs: dict[str, Array], mark: _Mark | None
     ) -> None:
-        runtime = self.crew.runtimes[step]
+        crew = self.crew
+        runtime = crew.runtimes[step]
         request = self.request
         correlation_id, flags = request.correlation_id, request.flags
         if mark is not None:
@@ -142,7 +143,7 @@ class Flight:
                 raise CancelledError("the ensemble's request failed")
             sub = runtime.interface.admit(
                 inputs,
-                self.crew.wanted[step],
+                crew.wanted[step],
                 request.request_id,
                 request.priority,
                 request.timeout_us,
@@ -156,6 +157,9 @@ class Flight:
             return
         if request.trace is not None:
             request.trace.child().follow(sub)
+        sub.owned_inputs = (
+            crew.owned_of_all[step] if request.owned_inputs >= crew.inputs else crew.owned[step]
+        )
         sub.flight = self
         sub.step = step
         sub.iteration = iteration
@@ -314,14 +318,14 @@ class Flight:
         marks = self._marks.get(iteration) if self._marks is not None else None
         correlation_id, flags = request.correlation_id, request.flags
         outputs: dict[str, Array] = {}
-        for name, dims in self.crew.harvest:
+        for name, dims, shared in self.crew.harvest:
             value = wave.get(name)
             if value is None or name not in request.requested_outputs:
                 continue
             if dims is not None:
                 batching = self.ensemble.interface.max_batch_size > 0
                 value = _adapt(value, dims, to_batching=batching)
-            outputs[name] = value
+            outputs[name] = copy_of(value) if shared else value
             if marks is not None:
                 correlation_id, flags = marks.get(name, (correlation_id, flags))
         if not outputs:  # E11: then Triton has nothing to take the parameters from

@@ -36,6 +36,7 @@ from nbtriton.scheduling import (
     SequenceBatcher,
     Where,
 )
+from nbtriton.tensors import read_only
 
 __all__ = ["ModelRuntime"]
 
@@ -315,6 +316,8 @@ class ModelRuntime(Runtime):
     def _enter(self, request: InferenceRequest) -> bool:
         if self.sequences is not None:
             self.sequences.check(self.name, request.correlation_id, request.log_prefix)
+        if self._strategy is not None:  # it looks at requests, and the model gets copies
+            request.inputs = {name: read_only(array) for name, array in request.inputs.items()}
         return self._bring(facts.SUBMIT, request)
 
     def submit_many(self, requests: Sequence[InferenceRequest]) -> Sequence[bool | TritonError]:

@@ -15,7 +15,7 @@ from nbtriton.engine.result import InferenceResult
 from nbtriton.engine.shield import shield
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.scheduling import Ticket
-from nbtriton.tensors import Array
+from nbtriton.tensors import Array, copy_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -86,6 +86,7 @@ class InferenceRequest(Ticket):
         "on_response",
         "open",
         "outcome",
+        "owned_inputs",
         "parameters",
         "parent",
         "request_id",
@@ -121,6 +122,8 @@ class InferenceRequest(Ticket):
         self.number = _next_number()
         self.runtime = runtime
         self.inputs = inputs
+        # Those that nobody else refers to. A caller's are the caller's.
+        self.owned_inputs = _NOTHING
         self.requested_outputs = requested_outputs
         self.batch_size = batch_size
         self.kind = kind
@@ -170,11 +173,10 @@ class InferenceRequest(Ticket):
                 self._resolve(future, outcome)
         return future
 
-    @property
-    def inner_outputs(self) -> frozenset[str]:
-        """Names of outputs that nobody sees but further steps of the same ensemble."""
-        flight = self.flight
-        return _NOTHING if flight is None else flight.crew.inner[self.step]
+    def copy_inputs(self) -> None:
+        """Copy the inputs: whoever sent them may go on with their memory while the request waits."""
+        self.inputs = {name: copy_of(array) for name, array in self.inputs.items()}
+        self.owned_inputs = frozenset(self.inputs)
 
     def is_cancelled(self) -> bool:
         """True after the caller gave up."""

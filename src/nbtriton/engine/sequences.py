@@ -20,7 +20,14 @@ from nbtriton.config import ModelConfig
 from nbtriton.engine.request import InferenceRequest
 from nbtriton.errors import InternalError, InvalidArgumentError
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, Run
-from nbtriton.tensors import Array, deserialize_bytes, kind_of, numpy_dtype, to_protocol
+from nbtriton.tensors import (
+    Array,
+    copy_of,
+    deserialize_bytes,
+    kind_of,
+    numpy_dtype,
+    to_protocol,
+)
 
 __all__ = ["SequenceTensors", "enum_name"]
 
@@ -80,6 +87,7 @@ class SequenceTensors:
             state.input_name: _initial_state(state, config.max_batch_size > 0, model_directory)
             for state in batching.state
         }
+        self._iterative: bool = batching.iterative_sequence
         self._state_outputs = {state.output_name: state.input_name for state in batching.state}
         self._states: WeakKeyDictionary[object, _State] = WeakKeyDictionary()
         self._under_way: dict[InferenceRequest, _State] = {}  # until their final response
@@ -114,13 +122,14 @@ class SequenceTensors:
                 state = self._states.get(sequence)
                 if state is None or request.flags & SEQUENCE_START:  # Q-7, I-2
                     state = self._states[sequence] = _State(self._initial)
-                # Copies: a model may write into its inputs.
-                inputs |= {name: _copy(value) for name, value in state.values.items()}
+                inputs |= state.values
                 if request not in self._under_way:  # else another pass of it (IT-2)
                     state.hidden = frozenset(self._state_outputs) - request.requested_outputs
                     request.requested_outputs |= state.hidden
                 self._under_way[request] = state
             request.inputs = inputs
+            if self._iterative:  # the next pass is to see them as they came
+                request.owned_inputs = frozenset()
         if not run.rows:
             return list(requests)
         rows = dict(zip(run.rows, requests, strict=True))
@@ -152,7 +161,7 @@ class SequenceTensors:
             return response
         if not over:
             state.values = state.values | {
-                self._state_outputs[name]: _copy(response.outputs[name]) for name in written
+                self._state_outputs[name]: copy_of(response.outputs[name]) for name in written
             }
         outputs = {
             name: value for name, value in response.outputs.items() if name not in state.hidden
@@ -215,10 +224,6 @@ def _number_of(text: str, bits: int) -> int:
 
 def _text(correlation_id: int | str) -> bytes:
     return str(correlation_id).encode() if correlation_id else b""
-
-
-def _copy(value: Array) -> Array:
-    return value.clone() if kind_of(value) == "torch" else value.copy()
 
 
 def _zeros(value: Array) -> Array:

@@ -375,6 +375,9 @@ class Server(Versions):
     ) -> InferenceFuture:
         """Send one request and return at once; arguments and errors as for `infer`.
 
+        The inputs are copied: their memory may be changed as soon as this returns. Those of a model
+        with READ_ONLY_INPUTS are not; leave them alone until the answer is there.
+
         Parameters
         ----------
         on_response : callable, optional
@@ -506,6 +509,8 @@ class Server(Versions):
             while True:
                 runtime = self._resolve(name, version, decoupled=on_response is not None)
                 request = runtime.interface.admit(inputs, *options)
+                if not runtime.interface.reads_only:
+                    request.copy_inputs()
                 if trace is not None:
                     trace.follow(request)
                 request.expect()

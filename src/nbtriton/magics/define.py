@@ -44,7 +44,7 @@ __all__ = ["DefineMagics"]
 
 _SCHEDULING = (
     "max_batch_size", "instances", "kind", "gpus", "dynamic_batching", "max_queue_delay_us",
-    "preferred",
+    "preferred", "read_only_inputs",
 )  # fmt: skip
 
 
@@ -70,6 +70,12 @@ class DefineMagics(Magics):
         help="the class or function that is the model, where the cell defines several",
     )  # fmt: skip
     @argument("--version", type=int, metavar="N", help="by default the highest, or 1")
+    @argument(
+        "--read-only-inputs",
+        action="store_true",
+        default=None,
+        help="the model only reads its inputs: it gets them without a copy, numpy's read-only",
+    )
     @argument(
         "--example",
         metavar="EXPR",

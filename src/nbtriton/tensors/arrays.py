@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Array",
+    "copy_of",
     "datatype_of",
     "format_shape",
     "gather",
     "is_on_device",
     "kind_of",
     "nbytes_of",
+    "own",
     "read_only",
     "scatter",
     "shape_of",
@@ -190,12 +192,40 @@ def to_kind(array: Array, kind: str) -> Array:
     return cupy.asarray(array)
 
 
+def copy_of(array: Array) -> Array:
+    """Return a copy: of the same kind, where the array lies, writable and contiguous in C order."""
+    if type(array) is _ndarray:
+        return array.copy()
+    kind = kind_of(array)
+    if kind == "torch":
+        torch = sys.modules["torch"]
+        return array.detach().clone(memory_format=torch.contiguous_format)
+    return array.copy(order="C") if kind == "cupy" else np.array(array, order="C")
+
+
+def own(array: Array, owned: bool) -> Array:
+    """Return what a model may have for itself: writable memory, contiguous in C order.
+
+    Parameters
+    ----------
+    array : Array
+    owned : bool
+        Nobody else refers to the array: no copy is needed where it lies as it should.
+    """
+    return array if owned and _is_plain(array) else copy_of(array)
+
+
 def read_only(array: Array) -> Array:
-    """Return a numpy array as a view that cannot be written to; any other array as it is."""
-    if type(array) is not _ndarray or not array.flags.writeable:
-        return array
-    view = array.view()
-    view.setflags(write=False)  # 0.1 us less than view.flags.writeable = False
+    """Return the same memory for a model that only reads it, contiguous in C order.
+
+    A numpy array comes back as a view that cannot be written to. No other library has such arrays:
+    theirs come back as they are. What is not contiguous, or not aligned, is copied.
+    """
+    if type(array) is not _ndarray:
+        return array if _is_contiguous(array) else copy_of(array)
+    flags = array.flags
+    view = array.view() if flags.c_contiguous and flags.aligned else array.copy()
+    view.setflags(write=False)
     return view
 
 
@@ -263,6 +293,24 @@ def scatter(array: Array, sizes: Sequence[int]) -> list[Array]:
         views.append(array[start : start + size])
         start += size
     return views
+
+
+def _is_plain(array: Array) -> bool:
+    """Return whether an array is writable and lies in memory as every copy does."""
+    if type(array) is _ndarray:
+        return bool(array.flags.carray)  # contiguous in C order, aligned and writable
+    if not _is_contiguous(array):
+        return False
+    # An inference tensor, or one that wants a gradient, refuses to be changed in place.
+    return kind_of(array) == "cupy" or not (array.is_inference() or array.requires_grad)
+
+
+def _is_contiguous(array: Array) -> bool:
+    """Return whether a tensor of torch or CuPy is contiguous; False for a subclass of numpy's."""
+    kind = kind_of(array)
+    if kind == "torch":
+        return bool(array.is_contiguous())
+    return kind == "cupy" and bool(array.flags.c_contiguous)
 
 
 def _kind_or_none(array: object) -> str | None:

@@ -22,7 +22,7 @@ from nbtriton.backends.parameters import integer_parameter
 from nbtriton.backends.python.metrics import Metric, MetricKind, family_of
 from nbtriton.config import ModelConfig, TensorSpec, input_specs, output_specs
 from nbtriton.errors import InvalidArgumentError
-from nbtriton.tensors import Array, format_shape, kind_of, nbytes_of, numpy_dtype, to_config
+from nbtriton.tensors import Array, copy_of, format_shape, nbytes_of, numpy_dtype, to_config
 
 __all__ = ["IdentityBackend"]
 
@@ -105,8 +105,7 @@ class _Instance(BackendInstance):
                 outputs[name] = _zeros(spec, request.batch_size if self._batches else None)
                 continue
             self._received.increment(nbytes_of(array))
-            # The caller's memory may change before the answer is read.
-            outputs[name] = array.clone() if kind_of(array) == "torch" else array.copy()
+            outputs[name] = copy_of(array)
         return Response(outputs)
 
 

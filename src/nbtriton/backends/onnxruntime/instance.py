@@ -65,8 +65,8 @@ class OnnxInstance(BackendInstance):
         self._session = None
 
     def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
-        # ONNX Runtime never writes into its inputs: what is read-only passes uncopied.
-        gathered = gather_inputs(requests, self._inputs, self._layout, writable=False)
+        # ONNX Runtime never writes into its inputs.
+        gathered = gather_inputs(requests, self._inputs, self._layout, lend=True)
         feeds = {name: self._feed(name, array) for name, array in gathered.items()}
         timer.inputs_ready()
         names = self._names(requests)

@@ -19,7 +19,13 @@ from nbtriton.backends.python.install import install_pb_utils
 from nbtriton.backends.python.instance import PythonInstance
 from nbtriton.backends.python.running import Running
 from nbtriton.backends.tracebacks import load_error
-from nbtriton.config import AutoCompleteConfig, ModelConfig, complete_from, to_reported_dict
+from nbtriton.config import (
+    AutoCompleteConfig,
+    ModelConfig,
+    complete_from,
+    reads_only,
+    to_reported_dict,
+)
 from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
 from nbtriton.errors import TritonError as EngineError
 
@@ -155,6 +161,7 @@ class PythonBackend(Backend):
                 running,
                 _initialize_arguments(context),
                 force_cpu=force_cpu,
+                reads_only=reads_only(model.config),
                 source_name=model.name if file is None else str(file),
                 release=release,
             )

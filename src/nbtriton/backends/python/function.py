@@ -1,28 +1,26 @@
 """An instance that runs a plain function on whole batches."""
 
-# ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FunctionType
 from typing import Any, Final
 
 import numpy as np
 
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
 from nbtriton.backends.batching import gather_inputs, name_outputs, scatter_outputs
-from nbtriton.backends.python.borrowing import function_borrows
 from nbtriton.backends.python.callables import open_callable
 from nbtriton.backends.python.loopless import without_running_loop
-from nbtriton.backends.python.ownership import own_outputs
 from nbtriton.backends.python.running import Running, enter_live, leave_live
-from nbtriton.backends.python.tensor import Tensor, is_plain, wire_array
+from nbtriton.backends.python.tensor import leaving
 from nbtriton.backends.ragged import layout
+from nbtriton.backends.reading import check_unchanged, explain_write, versions_of
+from nbtriton.backends.synchronize import wait_for_outputs
 from nbtriton.backends.tracebacks import execute_error
-from nbtriton.config import ModelConfig
+from nbtriton.config import ModelConfig, reads_only
 from nbtriton.errors import TritonError as EngineError
 from nbtriton.errors import UnsupportedError
-from nbtriton.tensors import Array, as_array, kind_of, to_kind, to_torch
+from nbtriton.tensors import Array, as_array, kind_of, read_only, to_kind, to_torch
 
 __all__ = ["FunctionInstance"]
 
@@ -51,8 +49,7 @@ class FunctionInstance(BackendInstance):
         self, source: Any, config: ModelConfig, running: Running, device: str | None = None
     ) -> None:
         self._model = model = open_callable(source, config)
-        # Why its inputs are copied where they are read-only; empty if it gets them as they are.
-        self.copies_because = function_borrows(source) if isinstance(source, FunctionType) else "x"
+        self._reads_only = reads_only(config)
         self._inputs = list(model.inputs)
         default = "numpy" if device is None else "torch"
         self._kinds = {name: kind or default for name, kind in model.inputs.items()}
@@ -81,20 +78,23 @@ class FunctionInstance(BackendInstance):
 
     def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
         inputs = self._gather(requests)
+        versions = versions_of(inputs) if self._reads_only else {}
         timer.inputs_ready()
         wanted = requests[0].requested_outputs
         if len(requests) > 1:
             wanted = wanted.union(*(request.requested_outputs for request in requests))
         outputs = self._checked(self._of_user(self._apply, (inputs, wanted)), wanted)
         timer.infer_done()
-        del inputs
+        check_unchanged(versions, self._running.model_name)
         return self._responses(requests, outputs)
 
     def _stream(self, request: BackendRequest) -> None:
         """Send a response for each value that the function yields."""
         wanted = request.requested_outputs
         try:
-            values = self._of_user(self._apply, (self._gather([request]), wanted))
+            inputs = self._gather([request])
+            versions = versions_of(inputs) if self._reads_only else {}
+            values = self._of_user(self._apply, (inputs, wanted))
             while not request.is_cancelled():
                 value = self._of_user(_next, values)
                 if value is _OVER:
@@ -103,19 +103,17 @@ class FunctionInstance(BackendInstance):
                 request.send(self._responses([request], outputs)[0], final=False)
             else:
                 self._of_user(_close, values)
+            check_unchanged(versions, self._running.model_name)
         except EngineError as error:
             request.send(Response(error=error), final=True)
         else:
             request.send(None, final=True)
 
     def _responses(
-        self, requests: Sequence[BackendRequest], outputs: dict[str, Any]
+        self, requests: Sequence[BackendRequest], outputs: Mapping[str, Any]
     ) -> Sequence[Response]:
-        tensors = []
-        while outputs:
-            tensors.append(Tensor._wrap(*outputs.popitem()))
-        own_outputs(tensors, (), requests)
-        arrays = {tensor._name: wire_array(tensor._array) for tensor in reversed(tensors)}
+        arrays = {name: leaving(array) for name, array in outputs.items()}
+        wait_for_outputs(arrays.values())
         return scatter_outputs(
             requests,
             arrays,
@@ -125,17 +123,13 @@ class FunctionInstance(BackendInstance):
         )
 
     def _gather(self, requests: Sequence[BackendRequest]) -> dict[str, Array]:
-        inputs = gather_inputs(
-            requests, self._inputs, self._layout, writable=bool(self.copies_because)
-        )
-        if not self.copies_because:
-            for name, array in inputs.items():
-                if type(array) is np.ndarray and not (array.flags.writeable or is_plain(array)):
-                    inputs[name] = array.copy()
+        inputs = gather_inputs(requests, self._inputs, self._layout, lend=self._reads_only)
         for name, array in inputs.items():
             kind = self._kinds.get(name, "numpy")
             if kind != "numpy" or type(array) is not np.ndarray:
                 inputs[name] = _as_kind(array, kind, self._device)
+        if self._reads_only:
+            return {name: read_only(array) for name, array in inputs.items()}
         return inputs
 
     def _apply(self, given: tuple[Mapping[str, Array], frozenset[str]]) -> Any:
@@ -148,7 +142,10 @@ class FunctionInstance(BackendInstance):
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
-            raise execute_error(self._running.instance_name, error) from error
+            failure = execute_error(self._running.instance_name, error)
+            if self._reads_only:
+                explain_write(failure, error)
+            raise failure from error
 
     def _checked(self, result: Any, wanted: frozenset[str]) -> dict[str, Any]:
         """Return a result by output name, as arrays of the configured datatypes."""

@@ -9,30 +9,31 @@ from concurrent.futures import Future
 from types import CoroutineType
 from typing import Any, Final, TypeGuard
 
+import numpy as np
+
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
 from nbtriton.backends.executing import running_as
-from nbtriton.backends.python.borrowing import borrows
 from nbtriton.backends.python.loop import LoopThread, Outcome
 from nbtriton.backends.python.loopless import without_running_loop
-from nbtriton.backends.python.ownership import own_outputs
 from nbtriton.backends.python.readiness import Readiness
 from nbtriton.backends.python.requests import ReceivedRequest
 from nbtriton.backends.python.responses import InferenceResponse, to_engine_response
 from nbtriton.backends.python.running import Running, any_live, enter_live, leave_live
 from nbtriton.backends.python.sender import SECOND_RESPONSE, stop_answering_abandoned
 from nbtriton.backends.python.tensor import Tensor
-from nbtriton.backends.synchronize import to_host
+from nbtriton.backends.reading import explain_write
+from nbtriton.backends.synchronize import to_host, wait_for_outputs
 from nbtriton.backends.tracebacks import describe, execute_error, load_error
 from nbtriton.errors import ModelError
 from nbtriton.errors import TritonError as EngineError
-from nbtriton.tensors import is_on_device
+from nbtriton.tensors import Array, datatype_of, is_on_device, own, read_only, to_numpy
 
 __all__ = ["PythonInstance"]
 
 _log = logging.getLogger("nbtriton.python")
 
 # Final, as the compiled core looks any other name of a module that stays Python up at each use.
-_own_outputs: Final = own_outputs
+_ndarray: Final = np.ndarray
 _received: Final = ReceivedRequest
 _new: Final = Tensor.__new__
 
@@ -50,6 +51,8 @@ class PythonInstance(BackendInstance):
         For ``initialize``.
     force_cpu : bool
         Bring inputs from a GPU to the host before the model sees them.
+    reads_only : bool
+        The configuration says that inputs need not be copied for the model.
     source_name : str
         File or class, for messages.
     release : callable
@@ -63,6 +66,7 @@ class PythonInstance(BackendInstance):
         arguments: dict[str, str],
         *,
         force_cpu: bool,
+        reads_only: bool,
         source_name: str,
         release: Callable[[], None],
     ) -> None:
@@ -70,6 +74,7 @@ class PythonInstance(BackendInstance):
         self._decoupled = running.decoupled
         self._release = release
         self._force_cpu = force_cpu
+        self._reads_only = reads_only
         self._source_name = source_name
         self._loop: LoopThread | None = None
         self._prefix = (
@@ -88,13 +93,6 @@ class PythonInstance(BackendInstance):
         self._execute: Callable[[list[ReceivedRequest]], Any] | None = getattr(
             self._model, "execute", None
         )
-        # Why its inputs are copied where they are read-only; empty if it gets them as they are.
-        self.copies_because = why = borrows(self._execute)
-        self._borrows = not why
-        if why:
-            _log.debug(
-                "inputs of '%s' that are read-only are copied: %s", running.instance_name, why
-            )
         is_ready = getattr(self._model, "is_ready", None)
         if is_ready is not None:
             self.readiness = Readiness(is_ready, running).ask
@@ -121,6 +119,8 @@ class PythonInstance(BackendInstance):
             raise
         except BaseException as error:
             failure = execute_error(self._running.instance_name, error)
+            if self._reads_only:
+                explain_write(failure, error)
             if all(request.is_answered() for request in batch):
                 _log.error("%s", failure.message)
                 return [None] * len(batch)
@@ -154,18 +154,19 @@ class PythonInstance(BackendInstance):
                 stop_answering_abandoned()
 
     def _receive(self, requests: tuple[BackendRequest, ...]) -> list[ReceivedRequest]:
-        borrows = self._borrows
+        reads_only = self._reads_only
         received = []
         for request in requests:
             tensors = {}
-            for name, array in request.inputs.items():
+            owned = request.owned_inputs
+            for name, given in request.inputs.items():
                 # Tensor._wrap, in line: the models of an ensemble come by here with every step.
                 tensors[name] = tensor = _new(Tensor)
                 tensor._name = name
-                tensor._array = array
-                tensor._borrowed = borrows
-                if self._force_cpu and is_on_device(array):
-                    tensor._array = to_host(array)
+                array, mine = given, name in owned
+                if type(given) is not _ndarray and self._force_cpu and is_on_device(given):
+                    array, mine = to_host(given), True
+                tensor._array = _lent(array) if reads_only else own(array, mine)
             received.append(_received(request, tensors, self._decoupled))
         return received
 
@@ -195,15 +196,14 @@ class PythonInstance(BackendInstance):
         result: object,
     ) -> list[Response | None]:
         responses: list[Response | None] = []
-        tensors: list[Tensor] = []
-        if _all_plain(result, received, tensors):
-            _own_outputs(tensors, received, requests)
+        foreign: list[Array] = []
+        if _all_plain(result, received):
             for request in requests:
-                responses.append(to_engine_response(result[len(responses)], request))
+                responses.append(to_engine_response(result[len(responses)], request, foreign))
+            if foreign:
+                wait_for_outputs(foreign)
             return responses
         items = self._checked(received, result)
-        tensors = [t for item in items if item is not None for t in item._output_tensors]
-        _own_outputs(tensors, received, requests)
         for item, request, view in zip(items, requests, received, strict=True):
             if view._rescheduled:
                 responses.append(_run_again(view))
@@ -217,7 +217,8 @@ class PythonInstance(BackendInstance):
                 # worthless now.
                 if view._sender is not None:
                     view._sender.close()
-                responses.append(to_engine_response(item, request))
+                responses.append(to_engine_response(item, request, foreign))
+        wait_for_outputs(foreign)
         return responses
 
     def _checked(self, received: list[ReceivedRequest], result: object) -> list[Any]:
@@ -305,10 +306,17 @@ class _Background:
 _SENT: Final = InferenceResponse()
 
 
+def _lent(array: Array) -> Array:
+    """Return an input for a model that only reads: read-only, as numpy if that can have it."""
+    if type(array) is not _ndarray and not is_on_device(array) and datatype_of(array) != "BF16":
+        array = to_numpy(array)
+    return read_only(array)
+
+
 def _all_plain(
-    result: object, received: list[ReceivedRequest], tensors: list[Tensor]
+    result: object, received: list[ReceivedRequest]
 ) -> TypeGuard[list[InferenceResponse]]:
-    """Return True, and add all tensors, in the usual case: each request has its response.
+    """Return True in the usual case: each request has its response.
 
     Then no sender was taken, and nothing is to be run again.
     """
@@ -317,7 +325,6 @@ def _all_plain(
     for item, view in zip(result, received):  # noqa: B905 - of one length; 0.1 us less
         if type(item) is not InferenceResponse or view._sender is not None or view._rescheduled:
             return False
-        tensors += item._output_tensors
     return True
 
 

@@ -1,6 +1,5 @@
 """`pb_utils.InferenceRequest`: what ``execute`` receives, and what a model sends to others."""
 
-# ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
 from __future__ import annotations
 
 import json
@@ -268,13 +267,3 @@ class ReceivedRequest(InferenceRequest):
 
     def async_exec(self, decoupled: bool = False) -> Any:  # noqa: ARG002
         raise TritonModelException("A received request cannot be executed; construct a new one.")
-
-    def count_references(self, counts: dict[int, int]) -> None:
-        """Add what this request refers to; see `nbtriton.backends.python.tensor.Holder`."""
-        for array in self._backend_request.inputs.values():
-            key = id(array)
-            counts[key] = counts.get(key, 0) + 1
-        for tensor in self._tensors.values():
-            key = id(tensor._array)
-            counts[key] = counts.get(key, 0) + 1
-            counts[id(tensor)] = 1

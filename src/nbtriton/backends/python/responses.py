@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from nbtriton.backends.base import BackendRequest, Response
 from nbtriton.backends.compiling import mypyc_attr
 from nbtriton.backends.python.errors import TritonError, TritonModelException, as_engine_error
-from nbtriton.backends.python.tensor import Tensor, wire_array
+from nbtriton.backends.python.tensor import Tensor, leaving
 from nbtriton.tensors import Array
 
 __all__ = [
@@ -21,7 +23,9 @@ __all__ = [
     "to_engine_response",
 ]
 
-_new_tensor = Tensor.__new__
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_new_tensor: Final = Tensor.__new__
+_ndarray: Final = np.ndarray
 
 # As Triton writes parameters, for models that compare the text.
 COMPACT = (",", ":")
@@ -97,7 +101,6 @@ def answer_of(
         tensor = _new_tensor(Tensor)
         tensor._name = name
         tensor._array = array
-        tensor._borrowed = False
         tensors.append(tensor)
     response = InferenceResponse.__new__(InferenceResponse)
     response._output_tensors = tensors
@@ -106,8 +109,13 @@ def answer_of(
     return response
 
 
-def to_engine_response(response: InferenceResponse, request: BackendRequest) -> Response:
-    """Return the engine's form of a response: the requested outputs, or the error alone."""
+def to_engine_response(
+    response: InferenceResponse, request: BackendRequest, foreign: list[Array]
+) -> Response:
+    """Return the engine's form of a response: copies of the requested outputs, or the error alone.
+
+    Outputs that are no numpy arrays are added to `foreign`: a GPU may still have to write them.
+    """
     if response._error is not None:
         return Response(error=as_engine_error(response._error), parameters=response._parameters)
     requested = request.requested_outputs
@@ -115,7 +123,9 @@ def to_engine_response(response: InferenceResponse, request: BackendRequest) -> 
     for tensor in response._output_tensors:
         name = tensor._name
         if name in requested and name not in outputs:  # the first of a name, as clients read it
-            outputs[name] = wire_array(tensor._array)
+            outputs[name] = array = leaving(tensor._array)
+            if type(array) is not _ndarray:
+                foreign.append(array)
     return Response(outputs, None, response._parameters)
 
 

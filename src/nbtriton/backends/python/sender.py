@@ -1,6 +1,5 @@
 """`pb_utils.ResponseSender`, and the answer to requests that their model let go."""
 
-# ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
 from __future__ import annotations
 
 import logging
@@ -10,10 +9,11 @@ from queue import SimpleQueue
 from nbtriton.backends.base import BackendRequest, Response
 from nbtriton.backends.forking import after_fork
 from nbtriton.backends.python.errors import TritonModelException
-from nbtriton.backends.python.ownership import own_outputs
 from nbtriton.backends.python.responses import InferenceResponse, to_engine_response
+from nbtriton.backends.synchronize import wait_for_outputs
 from nbtriton.errors import InternalError
 from nbtriton.errors import TritonError as EngineError
+from nbtriton.tensors import Array
 
 __all__ = ["COMPLETE_FINAL", "SECOND_RESPONSE", "ResponseSender", "stop_answering_abandoned"]
 
@@ -68,8 +68,9 @@ class ResponseSender:
             self._check_and_count(response, final)
             reply = None
             if response is not None:
-                own_outputs(response._output_tensors)
-                reply = to_engine_response(response, self._request)
+                foreign: list[Array] = []
+                reply = to_engine_response(response, self._request, foreign)
+                wait_for_outputs(foreign)
             try:
                 self._request.send(reply, final=final)
             except EngineError as error:

@@ -15,6 +15,7 @@ from nbtriton.errors import InvalidArgumentError
 from nbtriton.tensors import (
     Array,
     as_bytes_array,
+    copy_of,
     datatype_number,
     datatype_of,
     is_on_device,
@@ -22,7 +23,7 @@ from nbtriton.tensors import (
     to_torch,
 )
 
-__all__ = ["Tensor", "is_plain", "wire_array"]
+__all__ = ["Tensor", "leaving", "wire_array"]
 
 # Final, as the compiled core looks any other name of a module that stays Python up at each use.
 _ndarray: Final = np.ndarray
@@ -42,7 +43,8 @@ class Tensor:
     ----------
     name : str
     numpy_array : numpy.ndarray
-        Used as it is, not copied. For BYTES an object or ``S`` array.
+        Used as it is where it is contiguous in C order, else copied. For BYTES an object or ``S``
+        array.
 
     Raises
     ------
@@ -52,7 +54,7 @@ class Tensor:
         A dtype that Triton does not have.
     """
 
-    __slots__ = ("_array", "_borrowed", "_name")
+    __slots__ = ("_array", "_name")
 
     def __init__(self, name: str | bytes, numpy_array: np.ndarray[Any, Any]) -> None:
         if not isinstance(numpy_array, _ndarray):
@@ -65,9 +67,9 @@ class Tensor:
         except InvalidArgumentError:
             raise TritonModelException("NumPy dtype is not supported.") from None
         self._name = name if type(name) is str else as_text(name)
-        self._array: Array = numpy_array
-        # An input of a model that is known to leave it alone; see `borrowing`.
-        self._borrowed = False
+        self._array: Array = (
+            numpy_array if numpy_array.flags.c_contiguous else np.ascontiguousarray(numpy_array)
+        )
 
     @classmethod
     def _wrap(cls, name: str, array: Array) -> Tensor:
@@ -75,7 +77,6 @@ class Tensor:
         tensor = cls.__new__(cls)
         tensor._name = name
         tensor._array = array
-        tensor._borrowed = False
         return tensor
 
     @staticmethod
@@ -93,11 +94,10 @@ class Tensor:
         return self._name
 
     def as_numpy(self) -> np.ndarray[Any, Any]:
-        """Return the data as a numpy array: the tensor's own memory where that may be.
+        """Return the data as a numpy array: the tensor's own memory.
 
-        It is writable, as in Triton, and memory of somebody else is copied for that: a caller's array,
-        or one that another step of an ensemble reads, too. A model whose code shows that it neither
-        writes to its inputs nor keeps them gets such memory itself, read-only, if it is contiguous.
+        That of a model's input is the model's alone, contiguous and writable; read-only where the
+        configuration has the parameter READ_ONLY_INPUTS.
 
         Raises
         ------
@@ -115,9 +115,6 @@ class Tensor:
             array = self._array = to_numpy(array)
         elif array.dtype.kind == "V" and datatype_of(array) == "BF16":
             raise TritonModelException(_NO_BF16)
-        if not array.flags.writeable and not (self._borrowed and is_plain(array)):
-            # Models may work in place, and whoever made this array read-only relies on it.
-            array = self._array = array.copy()
         return array
 
     def shape(self) -> list[int]:
@@ -133,7 +130,7 @@ class Tensor:
         return not is_on_device(self._array)
 
     def to_dlpack(self) -> Any:
-        """Return a DLPack capsule of the same memory."""
+        """Return a DLPack capsule of the same memory; of a copy where that is read-only."""
         return self.__dlpack__()
 
     def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
@@ -143,8 +140,8 @@ class Tensor:
                 raise TritonModelException(_NO_STRINGS)
             if array.dtype.kind == "V":
                 array = to_torch(array)
-            elif not array.flags.writeable:
-                array = self._array = array.copy()
+            elif not array.flags.writeable:  # which a capsule cannot say
+                array = array.copy()
         return array.__dlpack__(stream=stream, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -157,16 +154,19 @@ class Tensor:
         return f"Tensor({self._name!r}, {datatype_of(self._array)}, {self.shape()})"
 
 
-def is_plain(array: np.ndarray[Any, Any]) -> bool:
-    """Return whether an array lies in memory as all of Triton's do, and every copy does."""
-    flags = array.flags
-    return bool(flags.c_contiguous and flags.aligned)
-
-
 def wire_array(array: Array) -> Array:
-    """Return the array as it leaves the model: BYTES of any form as an object array of `bytes`."""
+    """Return the array with BYTES of any form as an object array of `bytes`."""
     if type(array) is _ndarray:
         kind: str = array.dtype.kind
         if kind in ("O", "S"):
             return as_bytes_array(array)
     return array
+
+
+def leaving(array: Array) -> Array:
+    """Return an output as it leaves its model: a copy, as the model may go on with its own memory.
+
+    It may keep the array and send it again, send one as two outputs, or a part of its input.
+    """
+    sent = wire_array(array)
+    return sent if sent is not array else copy_of(array)

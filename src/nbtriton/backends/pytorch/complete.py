@@ -14,7 +14,15 @@ from nbtriton.backends.signature import complete_signature, read_signature
 from nbtriton.backends.tracebacks import model_error
 from nbtriton.config import ModelConfig, TensorSpec
 from nbtriton.errors import ConfigError, InvalidArgumentError
-from nbtriton.tensors import Array, datatype_of, format_shape, kind_of, shape_of, to_torch
+from nbtriton.tensors import (
+    Array,
+    copy_of,
+    datatype_of,
+    format_shape,
+    kind_of,
+    shape_of,
+    to_torch,
+)
 
 __all__ = ["complete"]
 
@@ -120,7 +128,7 @@ def _tensor(value: object) -> Any:
         kind_of(value)
     except InvalidArgumentError:
         return torch.as_tensor(value)
-    return to_torch(value)
+    return to_torch(copy_of(value))  # `forward` may work in place
 
 
 def _spec(name: str, array: Any, *, batches: bool) -> TensorSpec:

@@ -11,11 +11,22 @@ from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, 
 from nbtriton.backends.batching import gather_inputs, scatter_outputs
 from nbtriton.backends.pytorch.naming import InputOrder, arrange_outputs, name_results
 from nbtriton.backends.ragged import layout
+from nbtriton.backends.reading import check_unchanged, versions_of
 from nbtriton.backends.tracebacks import model_error
-from nbtriton.config import ModelConfig, output_specs, state_outputs
+from nbtriton.config import ModelConfig, output_specs, reads_only, state_outputs
 from nbtriton.errors import InternalError, InvalidArgumentError
 from nbtriton.errors import TritonError as EngineError
-from nbtriton.tensors import Array, datatype_of, to_config, to_numpy, to_protocol, to_torch
+from nbtriton.tensors import (
+    Array,
+    copy_of,
+    datatype_of,
+    is_on_device,
+    own,
+    to_config,
+    to_numpy,
+    to_protocol,
+    to_torch,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -57,11 +68,9 @@ class ModuleInstance(BackendInstance):
         optimized: bool,
     ) -> None:
         import torch
-        from torch.utils.dlpack import from_dlpack, to_dlpack
 
         # Looked up once: after a batch the import machinery is not in the processor's cache.
         self._torch, self._tensor = torch, torch.Tensor
-        self._from_dlpack, self._to_dlpack = from_dlpack, to_dlpack
         self._name = name
         self._module = module
         self._device = device
@@ -72,6 +81,7 @@ class ModuleInstance(BackendInstance):
         self._results = arrange_outputs(list(self._outputs))
         self._batches = config.max_batch_size > 0
         self._layout = layout(config)
+        self._reads_only = reads_only(config)
         # One for all batches: there is one at a time.
         self._guard = torch.inference_mode() if inference_mode else torch.no_grad()
         script = isinstance(module, torch.jit.ScriptModule)
@@ -79,11 +89,6 @@ class ModuleInstance(BackendInstance):
         self._stream = None
         if device is not None and device.type == "cuda":
             self._stream = torch.cuda.Stream(device)
-        # Outputs that are the module's own memory must not leave it (a table, a buffer).
-        self._weights = frozenset(
-            tensor.untyped_storage().data_ptr()
-            for tensor in (*module.parameters(), *module.buffers())
-        )
 
     def execute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
         """Run one batch; see `BackendInstance.execute`."""
@@ -98,7 +103,7 @@ class ModuleInstance(BackendInstance):
 
     def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
         if self._stream is None:
-            outputs, as_numpy = self._compute(requests, timer)
+            outputs = self._compute(requests, timer)
         else:
             torch = self._torch
             # Inputs on the device come from another instance, which waited for its stream, or from
@@ -106,34 +111,57 @@ class ModuleInstance(BackendInstance):
             callers = torch.cuda.default_stream(self._stream.device)
             self._stream.wait_stream(callers)
             with torch.cuda.stream(self._stream):
-                outputs, as_numpy = self._compute(requests, timer)
-            for tensor in outputs.values():
+                outputs = self._compute(requests, timer)
+            for array in outputs.values():
                 # Else the allocator reuses the memory while the caller's last kernel still reads it.
-                tensor.record_stream(callers)
+                if is_on_device(array):
+                    array.record_stream(callers)
             # Once per batch: whoever gets the outputs may use any stream or the host.
             self._stream.synchronize()
         timer.infer_done()
-        leave = self._as_numpy if as_numpy else self._as_plain
         return scatter_outputs(
             requests,
-            {name: leave(tensor) for name, tensor in outputs.items()},
+            outputs,
             batches=self._batches,
             model=self._name,
             layout=self._layout,
         )
 
-    def _compute(
-        self, requests: Sequence[BackendRequest], timer: BatchTimer
-    ) -> tuple[dict[str, Array], bool]:
-        """Return the outputs by name, and whether all that came in was numpy."""
-        gathered = gather_inputs(requests, self._order.names, self._layout)
-        inputs = {name: to_torch(array, self._device) for name, array in gathered.items()}
+    def _compute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> dict[str, Array]:
+        """Return the outputs by name: copies, as the module may go on with its own memory.
+
+        It may keep a tensor and return it again, return one twice, or a weight, or its input.
+        """
+        gathered = gather_inputs(requests, self._order.names, self._layout, lend=True)
+        inputs = self._inputs(requests, gathered)
+        versions = versions_of(inputs) if self._reads_only else None
+        timer.inputs_ready()
+        with self._guard:
+            outputs = self._name_outputs(self._forward(inputs))
+        if versions:
+            check_unchanged(versions, self._name)
         as_numpy = True
         for array in gathered.values():
             as_numpy = as_numpy and type(array) is _ndarray
-        timer.inputs_ready()
-        with self._guard:
-            return self._name_outputs(self._forward(inputs), inputs), as_numpy
+        if as_numpy:
+            return {name: self._as_numpy(tensor) for name, tensor in outputs.items()}
+        return {name: copy_of(tensor) for name, tensor in outputs.items()}
+
+    def _inputs(
+        self, requests: Sequence[BackendRequest], gathered: Mapping[str, Array]
+    ) -> dict[str, torch.Tensor]:
+        """Return tensors for the module: its own memory, unless it only reads."""
+        device = self._device
+        # Several requests were joined, and that made new memory.
+        copies = len(requests) == 1 and not self._reads_only
+        owned = requests[0].owned_inputs
+        inputs = {}
+        for name, given in gathered.items():
+            # What goes from the host to a GPU is a copy there.
+            here = device is None or device.type == "cpu" or is_on_device(given)
+            array = own(given, name in owned) if copies and here else given
+            inputs[name] = to_torch(array, device).contiguous()
+        return inputs
 
     def _forward(self, inputs: Mapping[str, Array]) -> Any:
         try:
@@ -146,11 +174,10 @@ class ModuleInstance(BackendInstance):
         except BaseException as error:
             raise model_error("PyTorch execute failure: ", error) from error
 
-    def _name_outputs(self, result: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def _name_outputs(self, result: Any) -> dict[str, Array]:
         # (A tensor is not asked whether it is a mapping: that takes the machinery of abc.)
         results = (result,) if isinstance(result, self._tensor) else result
         named = name_results(results, self._results, model=self._name)
-        given = [tensor.untyped_storage().data_ptr() for tensor in inputs.values()]
         for name, tensor in named.items():
             if not isinstance(tensor, self._tensor):
                 raise InternalError(
@@ -166,23 +193,10 @@ class ModuleInstance(BackendInstance):
                     f"'{name}', model provides {to_config(found)}",
                     hint="change data_type of the output, or cast in forward",
                 )
-            memory = tensor.untyped_storage().data_ptr()
-            if memory in given or memory in self._weights:
-                named[name] = tensor.clone()
         return named
 
     def _as_numpy(self, tensor: torch.Tensor) -> Array:
         """Return what is on the host as numpy, split and looked at in a tenth of the time."""
         # numpy may have no BF16: its reader decides.
         on_host = tensor.is_cpu and datatype_of(tensor) != "BF16"
-        return to_numpy(tensor) if on_host else self._as_plain(tensor)
-
-    def _as_plain(self, tensor: torch.Tensor) -> Array:
-        """Return the same memory as a tensor that inference mode does not follow.
-
-        An inference tensor refuses to be changed in place for ever, also in the next model of an
-        ensemble and in the notebook.
-        """
-        if not tensor.is_inference():
-            return tensor.detach()
-        return self._from_dlpack(self._to_dlpack(tensor))
+        return copy_of(to_numpy(tensor) if on_host else tensor)

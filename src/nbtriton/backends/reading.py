@@ -1,0 +1,53 @@
+"""READ_ONLY_INPUTS: models whose owner says that they only read their inputs.
+
+Such a model gets the memory of whoever sent a tensor instead of a copy of it. numpy keeps it from
+writing there; torch tensors cannot be protected, but what was done to them is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nbtriton.config import READ_ONLY_INPUTS
+from nbtriton.errors import ModelError
+from nbtriton.tensors import Array, kind_of
+
+__all__ = ["check_unchanged", "explain_write", "versions_of"]
+
+# In the message, as a hint does not reach clients.
+_ADVICE = (
+    f"The model has the parameter {READ_ONLY_INPUTS}, so its inputs are not copied for it: remove the "
+    "parameter, or copy the input before writing to it."
+)
+# What numpy, Cython and the buffer protocol raise on a write.
+_ERRORS = (ValueError, TypeError, BufferError)
+_WORDS = ("read-only", "readonly")
+
+
+def explain_write(failure: ModelError, raised: BaseException) -> None:
+    """Add what to do to the error of such a model if the exception behind it looks like a write."""
+    text = str(raised)
+    if isinstance(raised, _ERRORS) and any(word in text for word in _WORDS):
+        failure.args = (f"{failure.message.rstrip()}\n\n{_ADVICE}",)
+
+
+def versions_of(inputs: Mapping[str, Array]) -> dict[str, tuple[Array, int]]:
+    """Return the torch tensors among the inputs with the number of changes made to each so far."""
+    return {
+        name: (array, array._version)  # noqa: SLF001 - documented: torch's "in-place correctness checks"
+        for name, array in inputs.items()
+        if kind_of(array) == "torch" and not array.is_inference()
+    }
+
+
+def check_unchanged(versions: Mapping[str, tuple[Array, int]], model: str) -> None:
+    """Compare with what `versions_of` told before the model ran.
+
+    Raises
+    ------
+    ModelError
+        The model changed an input in place.
+    """
+    for name, (array, version) in versions.items():
+        if array._version != version:  # noqa: SLF001
+            raise ModelError(f"model '{model}' changed its input '{name}' in place. {_ADVICE}")
