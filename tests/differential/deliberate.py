@@ -31,6 +31,9 @@ NAMES = {
     ),
     # Queues and batches
     "queue-latency": CASE,
+    "loading-under-a-rate-limit": (
+        "tests/engine/test_rate_limiter_live.py::test_a_load_waits_for_no_resources"
+    ),
     "custom-batching-in-python": "tests/engine/test_custom_batching.py::test_a_strategy_may_be",
     # Models
     "unanswered-requests": CASE,

@@ -66,15 +66,14 @@ def test_R3_two_instances_that_need_the_whole_pool_run_one_after_the_other():
         assert gated.inside.acquire(timeout=30)
         assert server.limiter.resources() == {("r", 0): (3, 3)}
         assert not gated.inside.acquire(blocking=False)
-        for _ in range(2):
-            gated.permits.release()
-            assert gated.inside.acquire(timeout=30)
-            assert not gated.inside.acquire(blocking=False)
+        gated.permits.release()
+        assert gated.inside.acquire(timeout=30)
+        assert not gated.inside.acquire(blocking=False)
         gated.permits.release()
         for future in futures:
             future.result(30)
-        # R9: what the waiting instance had taken stays as it was, the rest makes one batch.
-        assert gated.sizes == [1, 1, 6]
+        # R9: what waits for the resources grows.
+        assert gated.sizes == [1, 7]
     assert server.limiter.resources() == {}
 
 
@@ -111,6 +110,18 @@ def test_R5_one_name_cannot_be_global_and_of_a_device():
             'Resource "R" is present as both global and device-specific resource in the model '
             "configuration." in error.value.message
         )
+
+
+def test_a_load_waits_for_no_resources():
+    gated = Gated()
+    with Server(rate_limit="execution_count") as server:
+        server.load(config(3), gated.model(), name="m")
+        future = server.submit("m", {"IN": X})
+        assert gated.inside.acquire(timeout=30)
+        server.load(config(3), gated.model(), name="other")  # would never return
+        assert server.limiter.resources() == {("r", 0): (3, 3)}
+        gated.permits.release()
+        assert future.result(30)["OUT"].item() == 1.0
 
 
 @pytest.mark.parametrize("text", ["R", "R:x", ":3", "R:1:2:3", "R:1:x"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
@@ -13,6 +14,8 @@ from nbtriton.scheduling import (
     Drop,
     Leave,
     QueuePolicy,
+    Return,
+    Stage,
     Ticket,
     Where,
 )
@@ -51,11 +54,22 @@ class Volume:
 class Pair:
     """Bring each fact to both, and compare everything that can be seen from outside."""
 
-    def __init__(self, config: BatcherSettings, instances: int, volume: int | None = None) -> None:
+    def __init__(
+        self,
+        config: BatcherSettings,
+        instances: int,
+        volume: int | None = None,
+        *,
+        gated: bool = False,
+    ) -> None:
         self.config = config
         self.volume = None if volume is None else Volume(volume)
-        self.batcher = Batcher(config, instances, self.volume)
-        self.oracle = Reference(config, instances, volume)
+        self.gated = gated
+        self.executions: Counter[int] = Counter()
+        self.staged: set[int] = set()
+        rank = self._rank if gated else None
+        self.batcher = Batcher(config, instances, self.volume, gated=gated, rank=rank)
+        self.oracle = Reference(config, instances, volume, rank)
         self.instances = set(range(instances))  # without those that leave
         self.leaving: set[int] = set()
         self.added = instances
@@ -97,6 +111,15 @@ class Pair:
         self.waiting[number] = ticket
         return number, ticket
 
+    def _rank(self, instance: int) -> int:
+        return self.executions[instance] * (1 + instance % 3)
+
+    def grant(self, instance: int) -> None:
+        self.staged.remove(instance)
+        self._compare(
+            self.batcher.granted(self.now, instance), self.oracle.granted(self.now, instance)
+        )
+
     def finish(self, instance: int) -> None:
         self.answered.update(self.busy.pop(instance))
         self._compare(
@@ -116,7 +139,7 @@ class Pair:
         self.leaving.add(number)
         self._compare(
             self.batcher.remove_instance(self.now, number),
-            self.oracle.remove_instance(self.now, number, number in self.busy),
+            self.oracle.remove_instance(self.now, number, number in {*self.busy, *self.staged}),
         )
 
     def cancel(self, number: int) -> None:
@@ -126,21 +149,29 @@ class Pair:
             assert decisions == []  # X2: in a payload, running or gone
         self._compare(decisions, self.oracle.cancel(self.now, number))
 
+    def refuse(self, number: int) -> None:
+        self._compare(
+            self.batcher.cancel(self.now, self.tickets[number], formed=True),
+            self.oracle.refuse(self.now, number),
+        )
+
     def tick(self) -> None:
         self._compare(self.batcher.tick(self.now), self.oracle.tick(self.now))
 
     def clear(self) -> None:
         self._compare(self.batcher.clear("UNAVAILABLE", "stopping"), self.oracle.clear())
-        assert self.batcher.waiting == 0
+        assert self.batcher.waiting == 0 or self.staged
         assert self.batcher.wake_at() is None
 
     def drain(self) -> None:
         """Let everything end: each request is answered exactly once."""
         if not self.instances:
             self.add_instance()
-        for _ in range(4 * len(self.tickets) + 10):
+        for _ in range(6 * len(self.tickets) + 10):
             wake = self.batcher.wake_at()
-            if self.busy:
+            if self.staged:
+                self.grant(min(self.staged))
+            elif self.busy:
                 self.finish(min(self.busy))
             elif wake is not None:
                 self.now = max(self.now, wake)
@@ -149,6 +180,7 @@ class Pair:
                 break
         assert not self.waiting
         assert not self.busy
+        assert not self.staged
         assert not self.leaving
         assert len(self.answered) == len(self.tickets)
         assert self.volume is None or not self.volume.open
@@ -169,13 +201,22 @@ class Pair:
                 seen.append(("drop", number, decision.reason))
                 continue
             if isinstance(decision, Leave):
-                assert decision.instance not in self.busy
+                assert decision.instance not in {*self.busy, *self.staged}
                 self.leaving.remove(decision.instance)
                 seen.append(("leave", decision.instance))
                 continue
+            if isinstance(decision, Stage):
+                assert self.gated
+                assert decision.instance in self.instances - self.staged - self.busy.keys()
+                self.staged.add(decision.instance)
+                seen.append(("stage", decision.instance))
+                continue
+            if isinstance(decision, Return):
+                seen.append(("return", decision.instance))
+                continue
             numbers = tuple(self.number[ticket] for ticket in decision.tickets)
             assert decision.instance not in self.busy, "two batches on one instance"
-            assert decision.instance in self.instances
+            assert decision.instance in self.instances | self.leaving
             assert decision.size == sum(ticket.size for ticket in decision.tickets)
             assert decision.size <= max(1, self.config.max_batch_size)
             assert len({ticket.shape_key for ticket in decision.tickets}) == 1 or (
@@ -184,10 +225,13 @@ class Pair:
             if self.volume is not None and self.config.dynamic:
                 assert sum(t.correlation_id for t in decision.tickets) <= self.volume.limit
             self.busy[decision.instance] = numbers
+            self.executions[decision.instance] += 1
             for number, ticket in zip(numbers, decision.tickets, strict=True):
                 assert ticket.where is Where.RUNNING
                 del self.waiting[number]
-                if ticket.deadline_ns >= 0:  # DELAY moves behind; all others keep their order
+                if (
+                    ticket.deadline_ns >= 0 and not self.gated
+                ):  # DELAY moves behind; all others keep their order
                     assert number > self.last_started.get(ticket.priority, -1), "reordered"
                     self.last_started[ticket.priority] = number
             seen.append(("run", decision.instance, *numbers))
@@ -195,7 +239,8 @@ class Pair:
         assert self.batcher.waiting == len(self.waiting) == self.oracle.waiting
         wake = self.batcher.wake_at()
         assert wake == self.oracle.wake_at()
-        if self.waiting and self.instances - self.busy.keys():
+        queued = len(self.waiting) - sum(len(p.requests) for p in self.oracle.staged.values())
+        if queued and self.instances - self.busy.keys() - self.staged:
             # Nothing starves: with an idle instance, what waits does so for a time that is set.
             assert wake is not None
             assert self.config.max_queue_delay_ns > 0

@@ -12,7 +12,8 @@ from nbtriton.scheduling import BatcherSettings, TimeoutAction
 
 FAILS = 13
 
-# ("run", instance, request numbers), ("drop", request number, reason) or ("leave", instance)
+# ("run", instance, request numbers), ("drop", request number, reason), or ("stage", "return" or
+# "leave", instance)
 Outcome = tuple
 
 
@@ -53,14 +54,17 @@ class Reference:
     """What a batcher with these settings has to do.
 
     ``volume`` is the strategy of custom batching: the most that the volumes of a batch add up to;
-    None for no strategy. It fails on a request of volume `FAILS`.
+    None for no strategy. It fails on a request of volume `FAILS`. ``rank`` is that of an instance
+    under a rate limiter; None without one.
     """
 
     def __init__(
-        self, settings: BatcherSettings, instances: int, volume: int | None = None
+        self, settings: BatcherSettings, instances: int, volume: int | None = None, rank=None
     ) -> None:
         self.settings = settings
         self.limit = volume
+        self.rank = rank
+        self.staged: dict[int, Payload] = {}
         self.instances = instances
         self.idle = list(range(instances))
         self.leaving: set[int] = set()
@@ -144,6 +148,16 @@ class Reference:
         self.idle.remove(instance)
         return [("leave", instance), *self.tick(now)]
 
+    def granted(self, now, instance):
+        payload = self.staged.pop(instance)
+        if not payload.requests:
+            return [("return", instance), *self.finish(now, instance)]
+        if payload is self.open:
+            self.open = None
+        out = [("run", instance, *(one.number for one in payload.requests))]
+        self.expire(now, out)
+        return self.advance(now, out)
+
     def tick(self, now):
         out = []
         self.expire(now, out)
@@ -157,6 +171,20 @@ class Reference:
         out = [("drop", number, "cancelled")]
         self.expire(now, out)
         return self.advance(now, out)
+
+    def refuse(self, now, number):
+        """One that could never run leaves a formed batch too."""
+        for payload in [*self.payloads, *self.staged.values()]:
+            for one in payload.requests:
+                if one.number == number:
+                    payload.requests.remove(one)
+                    if not payload.requests:
+                        self.payloads = [other for other in self.payloads if other.requests]
+                        self.open = None if payload is self.open else self.open
+                    out = [("drop", number, "cancelled")]
+                    self.expire(now, out)
+                    return self.advance(now, out)
+        return self.cancel(now, number)
 
     def clear(self):
         waiting = [one for payload in self.payloads for one in payload.requests]
@@ -174,7 +202,8 @@ class Reference:
 
     @property
     def waiting(self):
-        return len(self.queue) + sum(len(payload.requests) for payload in self.payloads)
+        formed = [*self.payloads, *self.staged.values()]
+        return len(self.queue) + sum(len(payload.requests) for payload in formed)
 
     # -- rules -----------------------------------------------------------------------------------
 
@@ -195,11 +224,11 @@ class Reference:
     def advance(self, now, out):
         while True:
             while self.idle and self.payloads:
-                out.append(self.pop(now))
+                out.append(self.stage() if self.rank else self.pop(now))
             self.wait_until = None
             if not self.queue:
                 return out
-            if self.prefetch and len(self.payloads) >= 2 * self.instances:  # P2
+            if self.prefetch and not self.rank and len(self.payloads) >= 2 * self.instances:  # P2
                 return out
             if not self.prefetch and not self.idle:  # Q11
                 return out
@@ -278,6 +307,12 @@ class Reference:
         if close:
             self.open = None
         return True
+
+    def stage(self):
+        instance = min(self.idle, key=self.rank)  # R6
+        self.idle.remove(instance)
+        self.staged[instance] = self.payloads.pop(0)
+        return ("stage", instance)
 
     def pop(self, now):
         payload = self.payloads.pop(0)

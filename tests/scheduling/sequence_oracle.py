@@ -20,6 +20,7 @@ from nbtriton.scheduling import (
     Leave,
     SequenceBatcher,
     SequenceSettings,
+    Stage,
     Ticket,
     Where,
 )
@@ -45,12 +46,15 @@ class Life:
 class SequencePair:
     """Bring each fact to the batcher and to the rules; compare all that can be seen."""
 
-    def __init__(self, settings: SequenceSettings, instances: int) -> None:
+    def __init__(self, settings: SequenceSettings, instances: int, *, gated: bool = False) -> None:
         self.settings = settings
+        # Under a rate limiter; of the direct strategy with the rows and the size to be run.
+        self.gated = gated
+        self.staged: dict[int, tuple[dict[int, int], int] | None] = {}
         self.instances = list(range(instances))
         self.leaving: set[int] = set()  # those that have been removed and are not gone
         self.added = instances
-        self.batcher = SequenceBatcher(settings, instances)
+        self.batcher = SequenceBatcher(settings, instances, gated=gated)
         self.now = 77_000
         self.tickets: list[Ticket] = []
         self.open: set[int] = set()  # accepted and not answered
@@ -133,6 +137,10 @@ class SequencePair:
             self.batcher.finish(self.now, instance, tickets, [self.tickets[n] for n in back])
         )
 
+    def grant(self, instance: int) -> None:
+        self._settle()
+        self._compare(self.batcher.granted(self.now, instance), granted=instance)
+
     def cancel(self, number: int) -> None:
         ticket = self.tickets[number]
         acted = number in self.open and ticket.where not in (Where.RUNNING, Where.PAYLOAD)
@@ -175,8 +183,10 @@ class SequencePair:
         self._compare(self.batcher.tick(self.now))
 
     def clear(self) -> None:
-        running = {number for numbers in self.busy.values() for number in numbers}
-        for number in self.open - running:
+        decisions = self.batcher.clear("UNAVAILABLE", "stopping")
+        # What runs goes on, as does what an instance is staged with.
+        gone = {n for n in self.open if self.tickets[n].where is Where.GONE}
+        for number in gone:
             self.expected.add((number, "stopped"))
             life = self.home[number]
             if life.flying == number:
@@ -186,8 +196,8 @@ class SequencePair:
             self._forget(life)
             self._leave_if_done(life)
         self.backlog = []
-        self._compare(self.batcher.clear("UNAVAILABLE", "stopping"))
-        assert self.batcher.waiting == 0
+        self._compare(decisions)
+        assert self.batcher.waiting == 0 or self.staged
         assert self.batcher.wake_at() is None
 
     def drain(self) -> None:
@@ -196,7 +206,9 @@ class SequencePair:
             self.add_instance()
         for _ in range(20 * len(self.tickets) + 1000):
             wake = self.batcher.wake_at()
-            if self.busy:
+            if self.staged:
+                self.grant(min(self.staged))
+            elif self.busy:
                 self.finish(min(self.busy))
             elif wake is not None:
                 self.now = max(self.now, wake)
@@ -205,6 +217,7 @@ class SequencePair:
                 break
         assert not self.open
         assert not self.busy
+        assert not self.staged
         assert not self.live
         assert not self.leaving
         assert self.batcher.waiting == 0
@@ -296,7 +309,7 @@ class SequencePair:
 
     # -- comparing -------------------------------------------------------------------------------
 
-    def _compare(self, decisions, *, acted: bool = True) -> None:
+    def _compare(self, decisions, *, acted: bool = True, granted: int | None = None) -> None:
         self.facts += 1
         oldest = self.settings.oldest is not None
         drops, left = set(), []
@@ -314,14 +327,22 @@ class SequencePair:
         assert drops == self.expected
         self.expected = set()
         runs = [decision for decision in decisions if not isinstance(decision, Drop | Leave)]
-        idle = [k for k in self.instances if k not in self.busy]
+        due = None if granted is None else self.staged.pop(granted)
+        idle = [k for k in self.instances if k not in self.busy and k not in self.staged]
+        if granted is not None:
+            idle.remove(granted)
         predicted = {}
         if acted and not oldest:
             predicted = {k: batch for k in idle if (batch := self._direct(k))}
         self._fill()
         for run in runs:
-            assert run.instance in idle, "two batches on one instance"
-            idle.remove(run.instance)
+            if run.instance != granted:
+                assert run.instance in idle, "two batches on one instance"
+                idle.remove(run.instance)
+            if isinstance(run, Stage):
+                self.staged[run.instance] = None if oldest else predicted.pop(run.instance)
+                continue
+            assert not self.gated or run.instance == granted
             numbers = [self._number(ticket) for ticket in run.tickets]
             if oldest:
                 assert run.rows == ()
@@ -331,7 +352,7 @@ class SequencePair:
                     assert self.away[self.home[number].place] == number
                 assert len({self.tickets[n].shape_key for n in numbers}) == 1
             else:
-                rows, size = predicted.pop(run.instance)
+                rows, size = due or predicted.pop(run.instance)
                 assert dict(zip(run.rows, numbers, strict=True)) == rows
                 assert run.size == size
             assert len(set(run.sequences)) == len(numbers), "a sequence twice in one batch"
@@ -347,7 +368,7 @@ class SequencePair:
                     order.append(number)
             self.busy[run.instance] = numbers
         assert not predicted, "a batch that should have started"
-        busy = {*self.busy, *(k for k, _ in self.rows), *(k for k, _ in self.away)}
+        busy = {*self.busy, *self.staged, *(k for k, _ in self.rows), *(k for k, _ in self.away)}
         assert left == sorted(self.leaving - busy)
         self.leaving -= {*left}
         self.instances = [k for k in self.instances if k not in left]

@@ -488,6 +488,8 @@ SCENARIOS = {
 OF_SEQUENCES = {"sequence_ready", "minimum_slot_utilization", "sequence_rule"}
 # In test_custom_batching.py.
 OF_STRATEGIES = {"custom_batching", "custom_batching_refused", "custom_batching_failed"}
+# In test_rate_limiter.py.
+OF_LIMITERS = {"resources"}
 
 
 @pytest.mark.parametrize("reason", SCENARIOS)
@@ -498,7 +500,7 @@ def test_reasons_each_is_reached_by_a_scenario_of_its_name(reason):
 
 
 def test_reasons_none_is_without_a_scenario():
-    assert set(SCENARIOS) == set(REASONS) - OF_SEQUENCES - OF_STRATEGIES
+    assert set(SCENARIOS) == set(REASONS) - OF_SEQUENCES - OF_STRATEGIES - OF_LIMITERS
 
 
 @pytest.mark.parametrize(

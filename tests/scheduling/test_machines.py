@@ -62,6 +62,7 @@ EXPECTED = {
         "preferred_exceeded",
         "queue_full",
         "removed",
+        "resources",
         "shape",
         "stopped",
         "timeout",
@@ -76,6 +77,7 @@ EXPECTED = {
         "minimum_slot_utilization",
         "preferred_batch_size",
         "removed",
+        "resources",
         "sequence_ready",
         "sequence_rule",
         "stopped",
@@ -88,9 +90,14 @@ EXPECTED = {
 class BatcherMachine(RuleBasedStateMachine):
     """Requests come, instances finish, come and go, callers give up, timers are late."""
 
-    @initialize(random=randoms, instances=st.integers(1, 3), volume=st.sampled_from([None, 4, 12]))
-    def configure(self, random, instances, volume):
-        self.pair = Pair(random_settings(random), instances, volume)
+    @initialize(
+        random=randoms,
+        instances=st.integers(1, 3),
+        volume=st.sampled_from([None, 4, 12]),
+        gated=st.booleans(),
+    )
+    def configure(self, random, instances, volume, gated):
+        self.pair = Pair(random_settings(random), instances, volume, gated=gated)
 
     @rule(
         share=st.floats(0, 1),
@@ -116,6 +123,12 @@ class BatcherMachine(RuleBasedStateMachine):
     def finish(self, which):
         busy = sorted(self.pair.busy)
         self.pair.finish(busy[which % len(busy)])
+
+    @precondition(lambda self: self.pair.staged)
+    @rule(which=st.integers(0, 2))
+    def grant(self, which):
+        staged = sorted(self.pair.staged)
+        self.pair.grant(staged[which % len(staged)])
 
     @precondition(lambda self: len(self.pair.instances) < 4)
     @rule()
@@ -160,9 +173,9 @@ class BatcherMachine(RuleBasedStateMachine):
 class SequenceMachine(RuleBasedStateMachine):
     """Requests of sequences come, in order or not; instances of either strategy come and go."""
 
-    @initialize(seed=st.integers(0, 10_000), instances=st.integers(1, 3))
-    def begin(self, seed: int, instances: int) -> None:
-        self.pair = SequencePair(random_sequences(Random(seed)), instances)
+    @initialize(seed=st.integers(0, 10_000), instances=st.integers(1, 3), gated=st.booleans())
+    def begin(self, seed: int, instances: int, gated: bool) -> None:
+        self.pair = SequencePair(random_sequences(Random(seed)), instances, gated=gated)
 
     @rule(
         name=st.sampled_from([0, 1, 2, 3, 4, "a", "b"]),
@@ -189,6 +202,12 @@ class SequenceMachine(RuleBasedStateMachine):
     def finish(self, pick, again):
         busy = sorted(self.pair.busy)
         self.pair.finish(busy[pick % len(busy)], again)
+
+    @precondition(lambda self: self.pair.staged)
+    @rule(pick=st.integers(0, 2))
+    def grant(self, pick):
+        staged = sorted(self.pair.staged)
+        self.pair.grant(staged[pick % len(staged)])
 
     @precondition(lambda self: self.pair.tickets)
     @rule(back=st.integers(0, 15))

@@ -25,7 +25,9 @@ SEQUENCE_EPISODE = 200
 def batcher_episode(random: Random) -> tuple[int, set[str]]:
     """Walk with one random configuration until nothing is left; steps, and reasons met."""
     config = random_settings(random)
-    pair = Pair(config, random.choice((1, 1, 2, 3)), random_volume(random))
+    pair = Pair(
+        config, random.choice((1, 1, 2, 3)), random_volume(random), gated=random.random() < 0.3
+    )
     shapes = random.choice((1, 1, 2, 4))
     load = random.choice((0.25, 0.5, 0.8))
     for _ in range(EPISODE):
@@ -36,10 +38,13 @@ def batcher_episode(random: Random) -> tuple[int, set[str]]:
             pair.submit_many(many)
         elif chance < load:
             pair.submit(*random_request(random, config, shapes))
+        elif chance < load + 0.04 and pair.staged:
+            pair.grant(random.choice(sorted(pair.staged)))
         elif chance < load + 0.1 and pair.busy:
             pair.finish(random.choice(list(pair.busy)))
         elif chance < load + 0.13 and pair.tickets:
-            pair.cancel(random.randrange(max(0, len(pair.tickets) - 20), len(pair.tickets)))
+            give_up = pair.refuse if random.random() < 0.3 else pair.cancel
+            give_up(random.randrange(max(0, len(pair.tickets) - 20), len(pair.tickets)))
         elif chance < load + 0.132:
             pair.clear()
         elif chance < load + 0.14 and len(pair.instances) < 5:
@@ -107,7 +112,9 @@ def order_episode(random: Random) -> tuple[int, set[str]]:
 
 def sequence_episode(random: Random) -> tuple[int, set[str]]:
     """Walk with one random configuration until nothing is left; facts, and reasons met."""
-    pair = SequencePair(random_sequences(random), random.choice((1, 1, 2, 3)))
+    pair = SequencePair(
+        random_sequences(random), random.choice((1, 1, 2, 3)), gated=random.random() < 0.3
+    )
     ids = random.choice((2, 5, 12))
     load = random.choice((0.3, 0.5, 0.75))
     for _ in range(SEQUENCE_EPISODE):
@@ -122,6 +129,8 @@ def sequence_episode(random: Random) -> tuple[int, set[str]]:
             timeout = random.choice((0, 0, 0, 50, 1000)) * US
             size = 2 if random.random() < 0.01 else 1
             pair.submit(name, flags, timeout, random.choice((0, 0, 0, 1)), size)
+        elif chance < load + 0.06 and pair.staged:
+            pair.grant(random.choice(sorted(pair.staged)))
         elif chance < load + 0.12 and pair.busy:
             pair.finish(random.choice(list(pair.busy)), random.random() < 0.5)
         elif chance < load + 0.16 and pair.tickets:

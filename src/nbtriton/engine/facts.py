@@ -11,6 +11,7 @@ from typing import Final
 __all__ = [
     "ABANDON",
     "CANCEL",
+    "GRANTED",
     "IDLE",
     "IDLE_IN_SEQUENCE",
     "OVER",
@@ -33,3 +34,4 @@ UPDATE: Final = 7
 RETIRE: Final = 8
 ABANDON: Final = 9
 REFUSE: Final = 10
+GRANTED: Final = 11

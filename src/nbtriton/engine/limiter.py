@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from nbtriton.config import InstancePlan, ModelConfig
 from nbtriton.engine.instance import Instance
 from nbtriton.errors import InvalidArgumentError
-from nbtriton.scheduling import RateLimiter, ResourceNeed, ResourceShortage, Run
+from nbtriton.scheduling import RateLimiter, ResourceNeed, ResourceShortage
 
 __all__ = ["Limiter", "parse_resources"]
 
@@ -25,7 +25,7 @@ class Limiter:
     def __init__(self, limits: dict[tuple[str, int | None], int]) -> None:
         self._lock = threading.Lock()
         self._limiter = RateLimiter(limits)
-        self._held: dict[Instance, Run] = {}
+        self._starts: dict[Instance, Callable[[], None]] = {}
         self._running: set[Instance] = set()
 
     def add(
@@ -45,44 +45,59 @@ class Limiter:
                     ResourceNeed(r.name, r.count, getattr(r, "global")) for r in rule.resources
                 ]
                 try:
-                    granted = self._limiter.add(instance, needs, plan.device_id, rule.priority)
-                    self._hand_out(granted)
+                    self._limiter.add(instance, needs, plan.device_id, rule.priority)
                 except ResourceShortage as shortage:
-                    for added in instances[:at]:
-                        self._hand_out(self._limiter.remove(added))
+                    for added in instances[:at]:  # nobody waits for what they need
+                        self._limiter.remove(added)
                     raise InvalidArgumentError(str(shortage)) from None
 
     def remove(self, instances: Sequence[Instance]) -> None:
         """Forget instances that have finished."""
-        with self._lock:
-            for instance in instances:
-                self._hand_out(self._limiter.remove(instance))
+        for instance in instances:
+            with self._lock:
+                starts = self._take(self._limiter.remove(instance))
+            self._start(starts)
 
-    def start(self, instance: Instance, run: Run) -> None:
-        """Run a batch as soon as its instance is granted its resources."""
+    def stage(self, instance: Instance, start: Callable[[], None]) -> None:
+        """Call ``start`` as soon as an instance, which has a batch, is granted its resources."""
         with self._lock:
-            self._held[instance] = run
+            self._starts[instance] = start
             # One that still has to give back what it held is staged with that (R8).
-            if instance not in self._running:
-                self._hand_out(self._limiter.stage(instance))
+            granted = [] if instance in self._running else self._limiter.stage(instance)
+            starts = self._take(granted)
+        self._start(starts)
 
     def finished(self, instance: Instance) -> None:
         """An instance gives its resources back."""
         with self._lock:
             self._running.discard(instance)
-            more = instance in self._held
-            self._hand_out(self._limiter.release(instance, more=more))
+            more = instance in self._starts
+            starts = self._take(self._limiter.release(instance, more=more))
+        self._start(starts)
+
+    def rank(self, instance: Instance) -> int:
+        """Of several idle instances of a model the one with the lowest rank goes first (R6)."""
+        with self._lock:
+            return self._limiter.rank(instance)
 
     def resources(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Return (used, size) of every pool by name and device; device -1 is the global one."""
         with self._lock:
             return self._limiter.pools()
 
-    def _hand_out(self, granted: Sequence[object]) -> None:
+    def _take(self, granted: Sequence[object]) -> list[Callable[[], None]]:
+        starts = []
         for instance in granted:
             assert isinstance(instance, Instance)
             self._running.add(instance)
-            instance.put(self._held.pop(instance))
+            starts.append(self._starts.pop(instance))
+        return starts
+
+    @staticmethod
+    def _start(starts: Sequence[Callable[[], None]]) -> None:
+        """Without the lock: what starts may stage others."""
+        for start in starts:
+            start()
 
 
 def parse_resources(texts: Sequence[str]) -> dict[tuple[str, int | None], int]:

@@ -7,6 +7,7 @@ import threading
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from nbtriton.backends.base import Backend, InstanceContext, ModelContext, Response
@@ -14,6 +15,7 @@ from nbtriton.config import InstancePlan, ModelConfig
 from nbtriton.engine import facts
 from nbtriton.engine.clock import SchedulerThread
 from nbtriton.engine.custom_batching import CustomBatching
+from nbtriton.engine.inorder import InOrder
 from nbtriton.engine.instance import Instance
 from nbtriton.engine.limiter import Limiter
 from nbtriton.engine.now import now_ns
@@ -31,9 +33,10 @@ from nbtriton.scheduling import (
     Decision,
     Drop,
     Leave,
-    ResponseOrder,
+    Return,
     Run,
     SequenceBatcher,
+    Stage,
     Where,
 )
 from nbtriton.tensors import read_only
@@ -106,9 +109,14 @@ class ModelRuntime(Runtime):
         self._batcher: Batcher | SequenceBatcher
         if context.config.HasField("sequence_batching"):
             self.sequences = SequenceTensors(context.config, context.model_directory)
-            self._batcher = SequenceBatcher(sequence_settings(context.config), active)
+            self._batcher = SequenceBatcher(
+                sequence_settings(context.config), active, gated=limiter is not None
+            )
         else:
-            self._batcher = Batcher(batcher_settings(context.config), active, strategy)
+            self._batcher = Batcher(
+                batcher_settings(context.config), active, strategy,
+                gated=limiter is not None, rank=None if limiter is None else self._rank,
+            )  # fmt: skip
         self._inbox: deque[tuple[int, Any]] = deque()
         # Whoever pops the item owns the batcher until it is put back: atomic with and without a
         # GIL, and a third of what a lock costs.
@@ -125,18 +133,14 @@ class ModelRuntime(Runtime):
         self._shut = False
         self._door = threading.Lock()
         self._retired = threading.Event()
-        self._order: ResponseOrder[tuple[InferenceRequest, Response | None, bool]] | None = None
-        self._order_lock = threading.Lock()
-        self._outgoing: deque[tuple[InferenceRequest, Response | None, bool]] = deque()
-        self._sending = threading.Lock()
+        # Where the order of responses is preserved.
+        self._order: InOrder | None = None
         batching = context.config
         if (
             batching.dynamic_batching.preserve_ordering
             or batching.sequence_batching.oldest.preserve_ordering
         ):
-            self._order = ResponseOrder()
-        # Sequences of the oldest strategy have a batcher an instance, each with an order of its own.
-        self._order_per_instance = batching.HasField("sequence_batching")
+            self._order = InOrder(self._send, per_instance=batching.HasField("sequence_batching"))
         # Answers go straight to who asked: nothing is kept, put in order, given a shape or counted.
         self._plain = not (
             self.sequences
@@ -366,16 +370,26 @@ class ModelRuntime(Runtime):
     def free(self, instance: int, requests: Sequence[InferenceRequest]) -> int:
         """An instance is idle again; return how many of the requests it is to see once more."""
         again: Sequence[InferenceRequest] = ()
-        # It may leave with this.
-        idle = self._instances[instance] if self._limiter is not None else None
+        limiter = self._limiter
+        ahead = False
+        if limiter is not None:
+            idle = self._instances[instance]  # it may leave with this
+            # With a batch that is formed by now it competes for the resources again (R6).
+            ahead = self._batcher.forms_ahead
+            if not ahead:
+                limiter.finished(idle)
         if self.sequences is None:
             self._post(facts.IDLE, instance)
         else:
             again = [request for request in requests if request.take_again()]
             self._post(facts.IDLE_IN_SEQUENCE, (instance, requests, again))
-        if self._limiter is not None and idle is not None:
-            self._limiter.finished(idle)
+        if limiter is not None and ahead:
+            limiter.finished(idle)
         return len(again)
+
+    def _rank(self, instance: int) -> int:
+        assert self._limiter is not None
+        return self._limiter.rank(self._instances[instance])
 
     def over(self, count: int) -> None:
         """Nothing more comes of so many requests."""
@@ -429,7 +443,7 @@ class ModelRuntime(Runtime):
                     break
                 decisions += self._take_in(verb, fact)
             if self._order is not None:
-                self._line_up(decisions)
+                self._order.line_up(decisions)
             if len(self._ended) >= _NOTED:
                 self._add_up()
             wake = self._batcher.wake_at()
@@ -461,6 +475,8 @@ class ModelRuntime(Runtime):
             return batcher.finish(now_ns(), *fact)
         if verb == facts.CANCEL:
             return batcher.cancel(now_ns(), fact)
+        if verb == facts.GRANTED:
+            return batcher.granted(now_ns(), fact)
         if verb == facts.REFUSE:
             return batcher.cancel(now_ns(), fact, formed=True)
         if verb == facts.WAKE:
@@ -475,18 +491,9 @@ class ModelRuntime(Runtime):
         self._maybe_end()
         return []
 
-    def _line_up(self, decisions: Sequence[Decision]) -> None:
-        """Responses keep the order in which requests left the queue; refused ones have none."""
-        for decision in decisions:
-            if isinstance(decision, Run):
-                line = decision.instance if self._order_per_instance else 0
-                for ticket in decision.tickets:
-                    self._take_place(ticket, line)  # type: ignore[arg-type]
-
-    def _take_place(self, request: InferenceRequest, line: int = 0) -> None:
+    def _take_place(self, request: InferenceRequest) -> None:
         if self._order is not None:
-            with self._order_lock:
-                self._order.accept(request.number, line)
+            self._order.accept(request)
 
     def _on_update(self, update: InstanceUpdate) -> list[Decision]:
         now = now_ns()
@@ -526,18 +533,14 @@ class ModelRuntime(Runtime):
 
     def _carry_out(self, decision: Decision) -> None:
         if not isinstance(decision, Run):
-            if isinstance(decision, Leave):
+            if isinstance(decision, (Stage, Return)):
+                self._ask_limiter(decision)
+            elif isinstance(decision, Leave):
                 self._let_go([self._instances.pop(decision.instance)])
-                if self._order is not None and self._order_per_instance:
-                    with self._order_lock:
-                        self._order.forget(decision.instance)
             else:
                 self._drop(decision)
             return
         instance = self._instances[decision.instance]
-        if self._limiter is not None:
-            self._limiter.start(instance, decision)
-            return
         if len(decision.tickets) == 1:
             request: InferenceRequest = decision.tickets[0]  # type: ignore[assignment]
             root = request.parent or request
@@ -546,6 +549,15 @@ class ModelRuntime(Runtime):
                 root.here = (instance, decision)
                 return
         instance.put(decision)
+
+    def _ask_limiter(self, decision: Stage | Return) -> None:
+        assert self._limiter is not None
+        number = decision.instance
+        if isinstance(decision, Stage):
+            start = partial(self._post, facts.GRANTED, number)
+            self._limiter.stage(self._instances[number], start)
+        else:
+            self._limiter.finished(self._instances[number])
 
     def _drop(self, drop: Drop) -> None:
         request: InferenceRequest = drop.ticket  # type: ignore[assignment]
@@ -580,21 +592,13 @@ class ModelRuntime(Runtime):
         if self._order is None:
             super().deliver(request, response, final=final)
         else:
-            with self._order_lock:
-                self._outgoing += self._order.respond(
-                    request.number, (request, response, final), final=final
-                )
-            # One thread at a time sends, or what was put in order could overtake itself.
-            while self._outgoing and self._sending.acquire(blocking=False):
-                try:
-                    while self._outgoing:
-                        held, held_response, held_final = self._outgoing.popleft()
-                        super().deliver(held, held_response, final=held_final)
-                finally:
-                    self._sending.release()
+            self._order.respond(request, response, final=final)
         # A decoupled request lives until its final response, however long after execute.
         if final and self.interface.decoupled:
             self.over(1)
+
+    def _send(self, request: InferenceRequest, response: Response | None, final: bool) -> None:
+        super().deliver(request, response, final=final)
 
     # -- what can be seen ------------------------------------------------------------------------
 

@@ -17,7 +17,17 @@ from nbtriton.scheduling.sequence import (
     SequenceBatcher,
     SequenceSettings,
 )
-from nbtriton.scheduling.tickets import REASONS, Decision, Drop, Leave, Run, Ticket, Where
+from nbtriton.scheduling.tickets import (
+    REASONS,
+    Decision,
+    Drop,
+    Leave,
+    Return,
+    Run,
+    Stage,
+    Ticket,
+    Where,
+)
 
 __all__ = [
     "REASONS",
@@ -37,9 +47,11 @@ __all__ = [
     "ResourceNeed",
     "ResourceShortage",
     "ResponseOrder",
+    "Return",
     "Run",
     "SequenceBatcher",
     "SequenceSettings",
+    "Stage",
     "Start",
     "Step",
     "Ticket",

@@ -6,18 +6,21 @@ may be appended to until an instance takes it. Payloads are formed ahead of time
 instance, unless a queue policy could still act on the waiting requests: then a batch is formed
 only when an instance is idle (Q10, Q11). A scan that decides to wait keeps what it accepted
 *pending*, so the next request costs a step and not a new walk.
+
+Under a rate limiter an idle instance is *staged* with the oldest payload, which may still grow until
+the instance is granted its resources (R9).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nbtriton.errors import TritonError
 from nbtriton.scheduling.custom import BatchStrategy
 from nbtriton.scheduling.queueing import PriorityQueue, QueuePolicy, TimeoutAction
-from nbtriton.scheduling.tickets import Decision, Drop, Leave, Run, Ticket, Where
+from nbtriton.scheduling.tickets import Decision, Drop, Leave, Return, Run, Stage, Ticket, Where
 
 __all__ = ["Batcher", "BatcherSettings"]
 
@@ -74,10 +77,21 @@ class Batcher:
         How many instances there are at first, numbered from 0; all idle.
     strategy : BatchStrategy, optional
         Custom rules on which requests share a batch (D4), besides those of the settings.
+    gated : bool
+        Under a rate limiter: a batch is staged (`Stage`), and runs when its instance is `granted`.
+    rank : callable, optional
+        Of several idle instances the one with the lowest rank is staged (R6); by default the one
+        that has been idle longest.
     """
 
     def __init__(
-        self, settings: BatcherSettings, instances: int, strategy: BatchStrategy | None = None
+        self,
+        settings: BatcherSettings,
+        instances: int,
+        strategy: BatchStrategy | None = None,
+        *,
+        gated: bool = False,
+        rank: Callable[[int], int] | None = None,
     ) -> None:
         self._settings = settings
         self._limit = max(1, settings.max_batch_size)
@@ -98,6 +112,9 @@ class Batcher:
         )
         # Whoever has been idle longest goes first: its thread has waited longest in Triton (S4).
         self._idle = deque(range(instances))
+        self._gated = gated
+        self._rank = rank
+        self._staged: dict[int, _Payload] = {}  # what staged instances are to run
         self._leaving: set[int] = set()  # removed while they were busy
         self._ready: deque[_Payload] = deque()
         self._open: _Payload | None = None  # the payload that may still grow
@@ -107,6 +124,8 @@ class Batcher:
         self._wait_until: int | None = None
         self._in_payloads = 0
         self._strategy = strategy
+        # Whether a request may go straight to an idle instance.
+        self._direct = strategy is None and not gated
         self._forming: list[object] = []  # the strategy's state of the pending batch, if any
 
     # -- what happened ---------------------------------------------------------------------------
@@ -119,7 +138,7 @@ class Batcher:
         if (
             self._idle
             and not queue.count
-            and self._strategy is None
+            and self._direct
             and not (self._timed and queue.expires_at_once(ticket))
         ):
             # Nobody waits: what a scan would decide about one request, without the queue.
@@ -153,6 +172,16 @@ class Batcher:
         if not self._ready and not self._queue.count:
             return []
         return self.tick(now)
+
+    def granted(self, now: int, instance: int) -> list[Decision]:
+        """A staged instance has its resources: the batch runs as it is now (R9)."""
+        payload = self._staged.pop(instance)
+        if not payload.tickets:
+            return [Return(instance), *self.finish(now, instance)]
+        self._seal(payload)
+        out: list[Decision] = [self._run(instance, payload)]
+        self._expire(now, out)
+        return self._advance(now, out)
 
     def cancel(self, now: int, ticket: Ticket, *, formed: bool = False) -> list[Decision]:
         """The caller gave up: a request that still waits is dropped, any other runs on (§17).
@@ -196,14 +225,14 @@ class Batcher:
         return self._advance(now, out)
 
     def clear(self, status: str, message: str) -> list[Drop]:
-        """Drop everything that does not run yet: the server is stopping."""
+        """Drop everything that is not on an instance yet: the server is stopping."""
         drops = []
         for payload in self._ready:
             for ticket in payload.tickets:
                 ticket.where = Where.GONE
                 drops.append(Drop(ticket, status, message, "stopped"))
         self._ready.clear()
-        self._in_payloads = 0
+        self._in_payloads = sum([len(payload.tickets) for payload in self._staged.values()])
         self._open = None
         self._restart_scan()
         while (head := self._queue.head(0)) is not None:
@@ -222,8 +251,13 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Requests that are accepted and not yet on an instance."""
+        """Requests that are accepted and do not run yet."""
         return self._queue.count + self._in_payloads
+
+    @property
+    def forms_ahead(self) -> bool:
+        """Whether a batch may be formed while no instance is idle (Q10)."""
+        return self._prefetch or not self._settings.dynamic
 
     @property
     def has_next(self) -> bool:
@@ -243,7 +277,7 @@ class Batcher:
 
     def _submit_alone(self, now: int, ticket: Ticket) -> list[Decision]:
         """Default scheduler: a payload of its own, at once, never merged (S2)."""
-        if self._idle:  # then nothing is ready: `finish` hands out what is
+        if self._idle and self._direct:  # then nothing is ready: `finish` hands out what is
             return [self._run_at_once(now, ticket, "batching_off")]
         ticket.enqueued_ns = now
         ticket.where = Where.PAYLOAD
@@ -253,7 +287,7 @@ class Batcher:
         payload.reason = "batching_off"
         self._ready.append(payload)
         self._in_payloads += 1
-        return []
+        return self._advance(now, []) if self._idle else []
 
     def _push(self, now: int, ticket: Ticket, out: list[Decision]) -> None:
         drop = self._queue.push(now, ticket)
@@ -270,11 +304,14 @@ class Batcher:
     def _advance(self, now: int, out: list[Decision]) -> list[Decision]:
         while True:
             while self._idle and self._ready:
-                out.append(self._pop(now))
+                out.append(self._stage() if self._gated else self._pop(now))
             self._wait_until = None
             if not self._queue.count:
                 return out
-            slots = len(self._ready) < self._slots if self._prefetch else self._idle
+            if not self._prefetch:
+                slots = bool(self._idle)
+            else:  # there is no limit on what waits for resources
+                slots = self._gated or len(self._ready) < self._slots
             if not slots or not self._scan(now, out):
                 return out
 
@@ -457,13 +494,25 @@ class Batcher:
         self._seal(payload)
         if self._delay and self._limit > 1:
             self._merge(now, payload)
+        return self._run(self._idle.popleft(), payload)
+
+    def _stage(self) -> Stage:
+        """An idle instance is to run the oldest payload when it is granted its resources."""
+        rank = self._rank
+        instance = self._idle[0] if rank is None else min(self._idle, key=rank)
+        self._idle.remove(instance)
+        self._staged[instance] = self._ready.popleft()
+        return Stage(instance)
+
+    def _run(self, instance: int, payload: _Payload) -> Run:
         self._in_payloads -= len(payload.tickets)
         for ticket in payload.tickets:
             ticket.where = Where.RUNNING
-        return Run(self._idle.popleft(), tuple(payload.tickets), payload.size, payload.reason)
+        return Run(instance, tuple(payload.tickets), payload.size, payload.reason)
 
     def _leave_payload(self, now: int, ticket: Ticket) -> list[Decision]:
-        payload = next(one for one in self._ready if ticket in one.tickets)
+        formed = [*self._ready, *self._staged.values()]
+        payload = next(one for one in formed if ticket in one.tickets)
         payload.tickets.remove(ticket)
         payload.size -= ticket.size
         self._in_payloads -= 1
@@ -471,7 +520,8 @@ class Batcher:
         if payload is self._open:  # what was accepted beside it is judged anew
             self._restart_scan()
         if not payload.tickets:
-            self._ready.remove(payload)
+            if payload in self._ready:
+                self._ready.remove(payload)
             if payload is self._open:
                 self._open = None
         out: list[Decision] = [Drop(ticket, "CANCELLED", "", "cancelled")]

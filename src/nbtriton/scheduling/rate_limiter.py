@@ -1,8 +1,9 @@
 """The rate limiter: an instance runs only while it holds all its resources (scheduling.md §7).
 
 Resources are abstract counters, per device or for the whole server. An instance with work to do is
-*staged*; the staged one that has run least, weighted by its priority, is granted its resources as
-soon as they are free, and holds them until it has run. Nothing behind it is tried before (R7).
+*staged*; the staged one that has run least, weighted by its priority, is granted its resources if
+they are free, and holds them until it has run. Nothing behind it is tried before (R7), and one only:
+the next one waits until another instance is staged or gives its resources back (R8).
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class _Member:
             (need.name.lower(), _GLOBAL if need.is_global else device): need for need in needs
         }
         self.weight = max(1, priority)
-        self.executions = 0
+        # In Triton its initialization and its warm-up are executions as any other.
+        self.executions = 2
         self.staged = False
         self.running = False  # holds its resources
         self.leaving = False  # removed while it did
@@ -67,8 +69,8 @@ class RateLimiter:
 
     def add(
         self, key: Hashable, needs: Sequence[ResourceNeed], device: int = 0, priority: int = 0
-    ) -> list[Hashable]:
-        """Register an instance; returns who is granted because a pool has grown (R3).
+    ) -> None:
+        """Register an instance. Nobody is granted because of it, even if a pool grows (R3).
 
         Raises
         ------
@@ -88,7 +90,6 @@ class RateLimiter:
                 )
         self._members[key] = member
         self._resize()
-        return self._grant()
 
     def remove(self, key: Hashable) -> list[Hashable]:
         """Forget an instance; returns who is granted because of it.
@@ -106,7 +107,7 @@ class RateLimiter:
         return self._grant()
 
     def stage(self, key: Hashable) -> list[Hashable]:
-        """An idle instance has work; returns the instances granted now, perhaps this one."""
+        """An idle instance has work; returns who is granted now: one at most, perhaps this one."""
         self._stage(key)
         return self._grant()
 
@@ -114,7 +115,7 @@ class RateLimiter:
         """An instance gives its resources back; returns who is granted because of it (R8).
 
         With ``more`` work for it, it is staged again before anybody is granted: only so it
-        competes by its priority with those that wait (R6).
+        competes by its priority with those that wait (R6). Then two may be granted.
         """
         member = self._members[key]
         for pool, need in member.needs.items():
@@ -123,9 +124,14 @@ class RateLimiter:
         member.running = False
         if member.leaving:
             return self.remove(key)
-        if more:
-            self._stage(key)
-        return self._grant()
+        if not more:
+            return self._grant()
+        return [*self.stage(key), *self._grant()]
+
+    def rank(self, key: Hashable) -> int:
+        """How much an instance has run, weighted by its priority: the lowest goes first (R6)."""
+        member = self._members[key]
+        return member.executions * member.weight
 
     def pools(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Return (used, size) of every pool; device -1 is the global one."""
@@ -136,24 +142,20 @@ class RateLimiter:
         if not member.staged:
             member.staged = True
             self._sequence += 1
-            order = member.executions * member.weight  # R6
-            heappush(self._staged, (order, self._sequence, key, member))
+            heappush(self._staged, (self.rank(key), self._sequence, key, member))
 
     def _grant(self) -> list[Hashable]:
-        granted: list[Hashable] = []
-        while self._staged:
-            _, _, key, member = self._staged[0]
-            if member.staged and not self._fits(member):
-                break
+        """Grant the first in line its resources if they are free."""
+        while self._staged and not self._staged[0][-1].staged:  # removed meanwhile
             heappop(self._staged)
-            if not member.staged:  # removed meanwhile
-                continue
-            for pool, need in member.needs.items():
-                self._used[pool] = self._used.get(pool, 0) + need.count
-            member.staged = False
-            member.running = True
-            granted.append(key)
-        return granted
+        if not self._staged or not self._fits(self._staged[0][-1]):
+            return []
+        _, _, key, member = heappop(self._staged)
+        for pool, need in member.needs.items():
+            self._used[pool] = self._used.get(pool, 0) + need.count
+        member.staged = False
+        member.running = True
+        return [key]
 
     def _fits(self, member: _Member) -> bool:
         return all(

@@ -18,7 +18,7 @@ from struct import pack, unpack
 
 from nbtriton.scheduling.agenda import Agenda
 from nbtriton.scheduling.batcher import Batcher, BatcherSettings
-from nbtriton.scheduling.tickets import Decision, Drop, Leave, Run, Ticket, Where
+from nbtriton.scheduling.tickets import Decision, Drop, Leave, Return, Run, Stage, Ticket, Where
 
 __all__ = ["SEQUENCE_END", "SEQUENCE_START", "SequenceBatcher", "SequenceSettings"]
 
@@ -89,10 +89,14 @@ class SequenceBatcher:
     ----------
     settings : SequenceSettings
     instances : int
+    gated : bool
+        As of `Batcher`.
     """
 
-    def __init__(self, settings: SequenceSettings, instances: int) -> None:
+    def __init__(self, settings: SequenceSettings, instances: int, *, gated: bool = False) -> None:
         self._settings = settings
+        self._gated = gated
+        self._staged: dict[int, Run] = {}  # direct: what staged instances are to run
         self._enough = settings.enough_slots
         self._live: dict[Hashable, _Sequence] = {}  # by id: the sequence that new requests join
         self._rows: dict[int, list[_Sequence | None]] = {}
@@ -192,6 +196,13 @@ class SequenceBatcher:
             self._idle.add(instance)
         return self._advance(now, out)
 
+    def granted(self, now: int, instance: int) -> list[Decision]:
+        """A staged instance has its resources."""
+        if self._settings.oldest is None:
+            return self._advance(now, [self._staged.pop(instance)])
+        out = self._translate(instance, self._batchers[instance].granted(now, 0))
+        return self._advance(now, out)
+
     def cancel(self, now: int, ticket: Ticket, *, formed: bool = False) -> list[Decision]:
         """A cancelled request that waits takes those behind it along, and ends its sequence (X5).
 
@@ -239,7 +250,7 @@ class SequenceBatcher:
         return self._advance(now, out)
 
     def clear(self, status: str, message: str) -> list[Decision]:
-        """Drop everything that does not run yet: the server is stopping."""
+        """Drop everything that is not on an instance yet: the server is stopping."""
         drops = [
             drop for batcher in self._batchers.values() for drop in batcher.clear(status, message)
         ]
@@ -265,8 +276,14 @@ class SequenceBatcher:
 
     @property
     def waiting(self) -> int:
-        """Requests that are accepted and not yet on an instance."""
-        return self._waiting + sum(batcher.waiting for batcher in self._batchers.values())
+        """Requests that are accepted and do not run yet."""
+        staged = sum(len(run.tickets) for run in self._staged.values())
+        return self._waiting + staged + sum(b.waiting for b in self._batchers.values())
+
+    @property
+    def forms_ahead(self) -> bool:
+        """Whether a batch may be formed while no instance is idle; see `Batcher`."""
+        return self._settings.oldest is not None
 
     def slots(self) -> list[list[Hashable | None]]:
         """Who lives where: a row per instance, an entry per slot, None for a free one."""
@@ -279,7 +296,7 @@ class SequenceBatcher:
         for slot in range(self._settings.slots):
             heappush(self._free, (slot, instance))
         if self._settings.oldest is not None:
-            self._batchers[instance] = Batcher(self._settings.oldest, 1)
+            self._batchers[instance] = Batcher(self._settings.oldest, 1, gated=self._gated)
         else:
             self._idle.add(instance)
 
@@ -463,6 +480,10 @@ class SequenceBatcher:
                         owners,
                     )
                 )  # fmt: skip
+            elif isinstance(decision, Stage):
+                out.append(Stage(instance))
+            elif isinstance(decision, Return):
+                out.append(Return(instance))
             else:
                 out.append(decision)
         return out
@@ -489,7 +510,12 @@ class SequenceBatcher:
         self._idle.discard(instance)
         rows = tuple(slot for slot, _ in taken)
         sequences = tuple(sequence for _, sequence in taken)
-        out.append(Run(instance, tickets, ready[-1][0] + 1, reason, rows, sequences))
+        run = Run(instance, tickets, ready[-1][0] + 1, reason, rows, sequences)
+        if self._gated:
+            self._staged[instance] = run
+            out.append(Stage(instance))
+        else:
+            out.append(run)
 
     def _go(self, now: int, instance: int, heads: list[Ticket]) -> str:
         """Say why the rows go now, or wait (DI-6)."""

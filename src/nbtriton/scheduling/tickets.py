@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-__all__ = ["REASONS", "Decision", "Drop", "Leave", "Run", "Ticket", "Where"]
+__all__ = ["REASONS", "Decision", "Drop", "Leave", "Return", "Run", "Stage", "Ticket", "Where"]
 
 
 class Where(IntEnum):
@@ -87,6 +87,7 @@ REASONS: Final = {
     "sequence_ready": "a request of a sequence was there; no delay is configured to wait for more",
     "minimum_slot_utilization": "enough slots of the instance had a request",
     "sequence_rule": "the request breaks a rule of its sequence",
+    "resources": "a batch waits until the rate limiter grants the instance its resources",
     "removed": "the model has fewer instances now, and this one has nothing left to do",
 }
 """Every reason a decision can carry, as a sentence."""
@@ -158,4 +159,18 @@ class Leave(NamedTuple):
     reason: str = "removed"
 
 
-Decision = Run | Drop | Leave
+class Return(NamedTuple):
+    """A staged instance was granted its resources, but its batch is gone: it gives them back."""
+
+    instance: int
+    reason: str = "cancelled"
+
+
+class Stage(NamedTuple):
+    """An idle instance has a batch, and wants to be granted its resources for it (R6)."""
+
+    instance: int
+    reason: str = "resources"
+
+
+Decision = Run | Drop | Leave | Stage | Return
