@@ -25,6 +25,9 @@ NAMES = {
     "repeated-outputs": "tests/backends/test_execute.py::test_the_first_output_of_a_name_counts",
     "deadly-requests": "tests/frontends/test_cases.py::test_answer",
     "http-syntax": "tests/frontends/test_connections.py::test_what_is_no_http_costs_its_own_connection",
+    "shared-memory-regions": (
+        "tests/frontends/test_shared_memory.py::test_P43_offsets_count_once_and_keys_may_be_shared"
+    ),
     "log-settings": "tests/frontends/test_logs.py::test_a_refused_request_changes_nothing",
     "truncated-compression": (
         "tests/frontends/test_connections.py::test_a_compressed_body_without_its_end_is_refused"

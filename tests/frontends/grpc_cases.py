@@ -228,6 +228,10 @@ CASES = [
     # -- outputs and shared memory ---------------------------------------------------------------
     _bad("classification kind", infer("one", outputs={"OUT": {"classification": "2"}}),
          "invalid value type for 'classification' parameter, expected int64_param"),
+    _bad("BF16, too short", infer("all_bf16", [tensor(datatype="BF16", shape=[2])], [b"\1\2"]),
+         ID + "input byte size mismatch for input 'IN' for model 'all_bf16'. Expected 4, got 2"),
+    _bad("BF16, another datatype", infer("all_bf16", [tensor(datatype="FP16", shape=[2])], [b"\1\2\3\4"]),
+         ID + "inference input 'IN' data-type is 'FP16', but model 'all_bf16' expects 'BF16'"),
     _bad("priority kind", infer("one", parameters={"priority": "1"}),
          "invalid value type for 'priority' parameter, expected int64_param or uint64_param."),
     _bad("classification 0", infer("one", outputs={"OUT": {"classification": 0}}),

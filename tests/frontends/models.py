@@ -127,6 +127,7 @@ MODELS: dict[str, tuple[str, str]] = {
             "STRING",
         )
     },
+    "all_bf16": (_echo("BF16", "-1", 0), ECHO),
     "optional": (
         'backend: "python" max_batch_size: 8\n'
         + _tensors(("INPUT0", "FP32", "4"), kind="input")

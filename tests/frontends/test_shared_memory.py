@@ -176,6 +176,15 @@ def test_P45_parts_outside_the_region(
     assert caught.value.message == f"Invalid {what} for shared memory region: 'r'"
 
 
+def test_P45_a_part_may_be_empty_but_at_the_beginning(memory: SharedMemory, shm: Object) -> None:
+    memory.register_system("r", shm.key, 0, 100)
+    for offset in (1, 99):
+        lease = memory.lease("r", offset, 0)
+        assert len(lease.view) == 0
+        lease.release()
+    memory.unregister_system("r")
+
+
 def test_an_object_that_shrinks_is_not_touched(memory: SharedMemory, shm: Object) -> None:
     memory.register_system("r", shm.key, 0, 3 * PAGE)
     os.truncate(shm.path, PAGE)
@@ -230,11 +239,12 @@ def test_P45_inputs_and_outputs_in_a_region(port: int, region: Object) -> None:
     assert region.get(2 * PAGE, 16) == data
 
 
-def test_an_output_that_does_not_fit(port: int, region: Object) -> None:
-    seen = infer(port, 16, 8)
+@pytest.mark.parametrize("size", [8, 0])
+def test_an_output_that_does_not_fit(port: int, region: Object, size: int) -> None:
+    seen = infer(port, 16, size)
     assert seen.status == 500
     assert seen.error == (
-        "shared memory size specified with the request for output 'OUT' (8 bytes) should be at "
+        f"shared memory size specified with the request for output 'OUT' ({size} bytes) should be at "
         "least 16 bytes to hold the results"
     )
 

@@ -273,7 +273,7 @@ class SharedMemory:
         NotFoundError
             There is no such region.
         InvalidArgumentError
-            The part is empty or not inside the region, or the object has shrunk meanwhile.
+            The part is not inside the region, or the object has shrunk meanwhile.
         """
         with self._lock:
             region = self._regions.get(name)
@@ -281,8 +281,9 @@ class SharedMemory:
                 raise NotFoundError(f"Unable to find shared memory region: '{name}'")
             if offset >= region.byte_size:
                 raise InvalidArgumentError(f"Invalid offset for shared memory region: '{name}'")
-            # Touching a page that was cut off would end the process.
-            if byte_size == 0 or offset + byte_size > min(region.byte_size, region.there()):
+            # Triton refuses nothing at the beginning, and lets nothing pass behind it. Touching a page
+            # that was cut off would end the process.
+            if not offset + byte_size or offset + byte_size > min(region.byte_size, region.there()):
                 raise InvalidArgumentError(
                     f"Invalid offset + byte size for shared memory region: '{name}'"
                 )

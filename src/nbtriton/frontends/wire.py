@@ -45,8 +45,7 @@ _DTYPES = {name: numpy_dtype(name) for name in DATATYPES if name not in ("BYTES"
 Data = bytes | memoryview | np.ndarray[Any, Any] | Any
 
 _KNOWN = frozenset(DATATYPES)
-# What stands for a tensor while its other faults are looked for.
-_STAND_IN = {name: np.zeros((), dtype) for name, dtype in _DTYPES.items()}
+# What stands for a BYTES tensor while its other faults are looked for.
 _NO_BYTES = np.empty((), dtype=object)
 _NO_BYTES[()] = b""
 _LENGTH_SIZE = 4
@@ -215,17 +214,16 @@ def _refuse(
     unknown = ""
     for tensor in inputs:
         datatype = tensor.datatype
-        if datatype not in _STAND_IN:
+        if datatype not in _DTYPES:
             unknown = unknown or (tensor.name if datatype not in _KNOWN else "")
             spec = interface.inputs.get(tensor.name)
             datatype = spec.datatype if spec is not None else "FP32"
-        stand_in = _STAND_IN.get(datatype, _NO_BYTES)
-        if stand_in is _NO_BYTES and math.prod(tensor.shape) > _MOST_LOOKED_AT:
+        if datatype == "BYTES" and math.prod(tensor.shape) > _MOST_LOOKED_AT:
             # The engine looks at every element of a BYTES tensor; these are not there.
             _check_strings(tensor, math.prod(tensor.shape), interface.name, prefix)
         try:
-            stand_ins[tensor.name] = np.broadcast_to(stand_in, tensor.shape)
-        except ValueError:
+            stand_ins[tensor.name] = _stand_in(datatype, tensor.shape)
+        except (ValueError, RuntimeError):
             raise _too_large(tensor.shape) from None
     interface.admit(stand_ins, request_id=request_id, outputs=outputs)
     for tensor in inputs:
@@ -249,6 +247,18 @@ def _refuse(
                 f"'{interface.name}'. Expected {expected}, got {found_size}"
             )
     raise InternalError(f"the inputs of a request to '{interface.name}' could not be read")
+
+
+def _stand_in(datatype: str, shape: tuple[int, ...]) -> Array:
+    """Return a tensor of one element that is everywhere."""
+    try:
+        dtype = numpy_dtype(datatype)
+    except UnsupportedError:  # BF16 without ml_dtypes
+        import torch
+
+        return torch.zeros((), dtype=torch.bfloat16).expand(shape)
+    one: np.ndarray[Any, Any] = np.zeros((), dtype) if dtype.kind != "O" else _NO_BYTES
+    return np.broadcast_to(one, shape)
 
 
 def _view_of(data: Data) -> memoryview:
