@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.forking import after_fork
 from nbtriton.engine import Server as EngineServer
+from nbtriton.engine.options import ServerOptions
 
 if TYPE_CHECKING:
     from nbtriton.frontends import Endpoints
@@ -289,14 +290,34 @@ def _unlock() -> None:
 after_fork(_unlock)
 
 
-def server() -> Server:
-    """Return the process-wide server; it is made on first use and closed at exit."""
+def server(**options: Any) -> Server:
+    """Return the process-wide server; it is made on first use and closed at exit.
+
+    Parameters
+    ----------
+    **options
+        Of `Server`, such as ``cache_bytes=…``, ``rate_limit="execution_count"``, ``gpus=[0]`` or
+        ``backend_config={…}``. What is not named stays as it is. Other options than it has change
+        the server that is there: its models are loaded anew, as by `Server.set_options`, which
+        returns their names.
+
+    Raises
+    ------
+    InvalidArgumentError
+        An option that does not exist or cannot be.
+    ConfigError, LoadError
+        A model cannot be loaded with these options; nothing has changed.
+    """
     global _server
     with _lock:
         if _server is None:
+            ServerOptions().changed(**options)  # before anything is made
             _server = Server()
             atexit.register(close_server)
-        return _server
+        found = _server
+    if options:
+        found.set_options(**options)
+    return found
 
 
 def close_server() -> None:

@@ -16,7 +16,7 @@ MAGICS = {
     "cell": {"triton_model", "triton_config", "triton_ensemble"},
     "line": {
         "triton_infer", "triton_status", "triton_dag", "triton_watch", "triton_perf",
-        "triton_unload",
+        "triton_unload", "triton_server",
     },
 }  # fmt: skip
 
@@ -60,7 +60,7 @@ def test_unloading_leaves_nothing_behind(plain_shell):
 def _traces(shell) -> tuple:
     formatter = shell.display_formatter.mimebundle_formatter
     hooks = shell.strdispatchers.get("complete_command")
-    ours = {"DefineMagics", "AskMagics", "MeasureMagics"}
+    ours = {"DefineMagics", "AskMagics", "MeasureMagics", "OptionsMagics"}
     return (
         {kind: set(names) for kind, names in shell.magics_manager.magics.items()},
         {name for name in shell.magics_manager.registry if name in ours},
@@ -73,12 +73,24 @@ def _traces(shell) -> tuple:
     )
 
 
-def test_reloading_starts_anew(doubled):
-    old = server()
+def test_reloading_keeps_the_server_and_its_models(doubled):
+    doubled.ok("server = nt.server()\nclient = %triton_serve --http-port 0 --metrics-port none")
+    doubled.ok("%%triton_config double\ndynamic_batching { }\n")
+    watch = doubled.ok("%triton_watch").value
     doubled.ok("%reload_ext nbtriton")
-    assert server() is not old
-    assert server().model_names() == ()
-    doubled.ok(f"%%triton_model double\n{DOUBLE}")
+    assert server() is doubled.names["server"]
+    answer = doubled.ok("%triton_infer double IN=[[1, 2, 3, 4]]").value
+    assert answer["OUT"].tolist() == [[2, 4, 6, 8]]
+    assert doubled.names["client"].http_port
+    ran = doubled.ok(f"%%triton_model double --max-batch-size 8\n{DOUBLE}")
+    assert "had set: dynamic_batching" in ran.out
+    doubled.ok("%triton_serve --stop")
+    assert doubled.names["client"].http_port is None
+    watch.finish()
+    doubled.ok("%unload_ext nbtriton")
+    assert "closed" in repr(doubled.names["server"])
+    doubled.ok("%load_ext nbtriton")
+    assert server() is not doubled.names["server"]
 
 
 @pytest.mark.parametrize("name", sorted(MAGICS["cell"] | MAGICS["line"]))
@@ -99,7 +111,10 @@ def test_the_examples_in_the_help_run_as_they_stand(notebook):
         for cell in examples(shell.find_magic(name, "cell")):
             notebook.ok(cell)
     with server().serve(http_port=None, grpc_port=0, metrics_port=None) as endpoints:
-        for name in ("triton_infer", "triton_status", "triton_dag", "triton_watch", "triton_perf"):
+        for name in (
+            "triton_infer", "triton_status", "triton_dag", "triton_watch", "triton_perf",
+            "triton_server",
+        ):  # fmt: skip
             for cell in examples(shell.find_magic(name, "line")):
                 # The machine that the help speaks of is this one.
                 notebook.ok(cell.replace("gpu-box:8001", f"127.0.0.1:{endpoints.grpc_port}"))

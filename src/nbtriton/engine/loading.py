@@ -149,6 +149,7 @@ def build_model(
         )
         runtime.batching = batching
         runtime.given.CopyFrom(config)
+        runtime.auto_complete = auto_complete
         runtime.stamp_ns = stamp
         if strategy is not None:
             strategy.open(context)

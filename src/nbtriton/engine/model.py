@@ -96,6 +96,7 @@ class ModelRuntime(Runtime):
         # Set by whoever made this version: the configuration before its completion, and how old
         # the source was then.
         self.given = ModelConfig()
+        self.auto_complete = True
         self.stamp_ns = 0
         # By number: those that run batches first, as the batcher numbers them from 0.
         self._numbers = itertools.count()

@@ -13,12 +13,11 @@ from nbtriton.backends import find_backend
 from nbtriton.backends.base import Response
 from nbtriton.config import ModelConfig, as_config, is_ensemble
 from nbtriton.engine.bls import ModelRepository, ModelServer
-from nbtriton.engine.cache import ResponseCache
 from nbtriton.engine.future import InferenceFuture
 from nbtriton.engine.handle import ModelHandle
-from nbtriton.engine.limiter import Limiter, parse_resources
 from nbtriton.engine.loading import is_light, updated_config
 from nbtriton.engine.model import ModelRuntime
+from nbtriton.engine.options import ServerOptions
 from nbtriton.engine.request import BARE_FINAL, InferenceRequest, Submission
 from nbtriton.engine.result import InferenceResult
 from nbtriton.engine.runtime import Runtime
@@ -32,15 +31,12 @@ from nbtriton.errors import (
     InvalidArgumentError,
     TritonError,
     UnsupportedError,
-    nearest,
 )
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
 
 __all__ = ["Server"]
 
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"  # Y5
-
-_RATE_LIMITS = ("off", "execution_count")
 
 
 class Server(Versions):
@@ -88,17 +84,10 @@ class Server(Versions):
         backend_config: Mapping[str, Mapping[str, str]] | None = None,
         summaries: bool = False,
     ) -> None:
-        if rate_limit not in _RATE_LIMITS:
-            raise InvalidArgumentError(
-                f"unknown rate limit '{rate_limit}'", hint=nearest(rate_limit, _RATE_LIMITS)
-            )
-        resources = parse_resources(rate_limit_resources)
         super().__init__(
-            gpus,
-            None if cache_bytes is None else ResponseCache(cache_bytes),
-            Limiter(resources) if rate_limit == "execution_count" else None,
-            backend_config or {},
-            summaries=summaries,
+            ServerOptions(
+                gpus, cache_bytes, rate_limit, rate_limit_resources, backend_config, summaries
+            )
         )
         # The model repository that models may load from (`nbtriton.repository.ModelControl`).
         self.model_control: ModelRepository | None = None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from time import monotonic
-from typing import NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from nbtriton.backends import BackendSettings
 from nbtriton.backends.base import ServerHandle
@@ -20,6 +21,7 @@ from nbtriton.engine.inspection import Inspection
 from nbtriton.engine.limiter import Limiter
 from nbtriton.engine.loading import build_ensemble, build_model, is_light, update_model
 from nbtriton.engine.model import ModelRuntime
+from nbtriton.engine.options import ServerOptions
 from nbtriton.engine.registry import Entry, Registry, Slot, versions_to_keep
 from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.shield import shield
@@ -28,6 +30,8 @@ from nbtriton.engine.update import InstanceUpdate
 from nbtriton.errors import ConfigError, EngineStoppedError, LoadError, TritonError
 
 __all__ = ["Versions"]
+
+_R = TypeVar("_R", bound=Runtime)
 
 
 class Versions(Inspection, ABC):
@@ -38,33 +42,22 @@ class Versions(Inspection, ABC):
 
     Parameters
     ----------
-    gpus : sequence of int, optional
-        Ids of the GPUs that models may use; all visible ones by default.
-    cache : ResponseCache, optional
+    options : ServerOptions
+        They hold for every version that is made.
+
+    Attributes
+    ----------
+    cache : ResponseCache or None
         Given to the versions that want one.
-    limiter : Limiter, optional
+    limiter : Limiter or None
         Where rates are limited.
-    settings : mapping of str to mapping
-        Of the backends, by their names.
-    summaries : bool
-        Whether versions keep latency summaries.
     """
 
-    def __init__(
-        self,
-        gpus: Sequence[int] | None,
-        cache: ResponseCache | None,
-        limiter: Limiter | None,
-        settings: BackendSettings,
-        *,
-        summaries: bool = False,
-    ) -> None:
+    def __init__(self, options: ServerOptions) -> None:
         super().__init__(Registry())
-        self.keeps_summaries = summaries
-        self._settings = settings
-        self.limiter = limiter
-        self.cache = cache
-        self._gpus = None if gpus is None else tuple(gpus)
+        self._options = options
+        self.limiter: Limiter | None = options.make_limiter()
+        self.cache: ResponseCache | None = options.make_cache()
         self._changing = threading.RLock()
         self._clock = SchedulerThread()
         self._leaving: list[Runtime] = []
@@ -78,6 +71,96 @@ class Versions(Inspection, ABC):
     @abstractmethod
     def models_view(self) -> ServerHandle:
         """What model code gets of this server; its models' own metrics are kept under it."""
+
+    @property
+    def options(self) -> ServerOptions:
+        """The options of this server; `set_options` changes them."""
+        return self._options
+
+    @property
+    def keeps_summaries(self) -> bool:
+        """True if versions keep latency summaries."""
+        return self._options.summaries
+
+    @property
+    def _settings(self) -> BackendSettings:
+        return self._options.backend_config or {}
+
+    def set_options(self, **changes: Any) -> tuple[str, ...]:
+        """Change options of this server; its models are loaded anew with them.
+
+        As with `load`, a version serves until its successor is ready, and no request is lost; what
+        its code held and counted begins anew. Options that are the same change nothing.
+
+        Parameters
+        ----------
+        **changes
+            Those of `nbtriton.Server`; what is not named stays as it is.
+
+        Returns
+        -------
+        tuple of str
+            The models that were loaded anew.
+
+        Raises
+        ------
+        InvalidArgumentError
+            An option that does not exist or cannot be.
+        ConfigError, LoadError
+            A model cannot be loaded with them; nothing has changed.
+        """
+        with self._changing:
+            self._check_open()
+            options = self._options.changed(**changes)
+            if options == self._options:
+                return ()
+            before = (self._options, self.cache, self.limiter)
+            if options.cache_bytes != self._options.cache_bytes:
+                self.cache = options.make_cache()
+            limits = (options.rate_limit, options.rate_limit_resources)
+            if limits != (self._options.rate_limit, self._options.rate_limit_resources):
+                self.limiter = options.make_limiter()
+            self._options = options
+            made: dict[str, list[Runtime]] = {}
+            try:
+                for name, model in self._models_of(ModelRuntime):
+                    made.setdefault(name, []).append(self._anew(model))
+            except BaseException:
+                self._options, self.cache, self.limiter = before
+                for runtimes in made.values():
+                    for runtime in runtimes:
+                        runtime.retire()
+                raise
+            for name, runtimes in made.items():
+                self.install(name, self._registry.entries[name].user_config, runtimes)
+            ensembles: dict[str, list[Runtime]] = {}
+            for name, ensemble in self._models_of(EnsembleRuntime):
+                # One that does not fit its members any more stays, out of service and with the reason.
+                with contextlib.suppress(ConfigError):
+                    ensembles.setdefault(name, []).append(
+                        self.build(ensemble.config, None, ensemble.version)
+                    )
+            for name, runtimes in ensembles.items():
+                self.install(name, self._registry.entries[name].user_config, runtimes)
+            return (*made, *ensembles)
+
+    def _models_of(self, kind: type[_R]) -> list[tuple[str, _R]]:
+        return [
+            (name, slot.runtime)
+            for name, entry in self._registry.entries.items()
+            for slot in entry.slots.values()
+            if isinstance(slot.runtime, kind)
+        ]
+
+    def _anew(self, runtime: ModelRuntime) -> Runtime:
+        return self.build(
+            runtime.given,
+            runtime.source,
+            runtime.version,
+            example=runtime.example,
+            batching=runtime.batching,
+            auto_complete=runtime.auto_complete,
+        )
 
     def build(
         self,
@@ -130,7 +213,8 @@ class Versions(Inspection, ABC):
         return runtime
 
     def _usable_gpus(self) -> tuple[int, ...]:
-        return visible_gpus() if self._gpus is None else self._gpus
+        gpus = self._options.gpus
+        return visible_gpus() if gpus is None else tuple(gpus)
 
     def prepare_update(self, name: str, version: int, config: ModelConfig) -> InstanceUpdate:
         """Make the instances by which a version that goes on must grow: for `install` (L16).

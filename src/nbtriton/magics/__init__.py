@@ -6,6 +6,7 @@ Each is a thin reading of its line over the Python interface; see ``%triton_infe
 from __future__ import annotations
 
 import sys
+from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.python.install import install_pb_utils
@@ -13,6 +14,7 @@ from nbtriton.magics import completion, display
 from nbtriton.magics.ask import AskMagics
 from nbtriton.magics.define import DefineMagics
 from nbtriton.magics.measure import MeasureMagics
+from nbtriton.magics.options import OptionsMagics
 from nbtriton.magics.repository import RepositoryMagics
 from nbtriton.magics.views import views
 from nbtriton.process import close_server
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load_ipython_extension", "unload_ipython_extension"]
 
-_CLASSES = (DefineMagics, AskMagics, MeasureMagics, RepositoryMagics)
+_CLASSES = (DefineMagics, AskMagics, MeasureMagics, RepositoryMagics, OptionsMagics)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
@@ -34,9 +36,13 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """Close the server and leave nothing behind; called by ``%unload_ext nbtriton``."""
-    views.finish()
-    close_server()
+    """Close the server and leave nothing behind; called by ``%unload_ext nbtriton``.
+
+    ``%reload_ext nbtriton`` calls it too, and then the server, its models and the live views stay.
+    """
+    if not _reloads(shell):
+        views.finish()
+        close_server()
     completion.unregister(shell, _methods())
     display.unregister(shell)
     # IPython has no call that takes magics away.
@@ -45,8 +51,18 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
             kind.pop(name, None)
     for cls in _CLASSES:
         shell.magics_manager.registry.pop(cls.__name__, None)
-    for module in ("triton_python_backend_utils", "c_python_backend_utils"):
-        sys.modules.pop(module, None)
+    if not _reloads(shell):
+        for module in ("triton_python_backend_utils", "c_python_backend_utils"):
+            sys.modules.pop(module, None)
+
+
+def _reloads(shell: InteractiveShell) -> bool:
+    """Return True if the extension is being unloaded only to be loaded again.
+
+    IPython does not say which it is; its method for reloading is then among the callers.
+    """
+    reload = type(shell.extension_manager).reload_extension.__code__
+    return any(frame.f_code is reload for frame, _ in walk_stack(None))
 
 
 def _methods() -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from IPython.core.magic import (
     Magics,
@@ -35,7 +36,7 @@ from nbtriton.magics.common import (
     scheduling_options,
     unquoted,
 )
-from nbtriton.process import server
+from nbtriton.process import Server, server
 
 if TYPE_CHECKING:
     from nbtriton.engine import ModelHandle
@@ -52,10 +53,9 @@ _SCHEDULING = (
 class DefineMagics(Magics):
     """``%%triton_model``, ``%%triton_config``, ``%%triton_ensemble``, ``%triton_unload``."""
 
-    def __init__(self, shell: Any) -> None:
-        super().__init__(shell)
-        # What `%%triton_config` has changed since the model's own cell ran, by model.
-        self._configured: dict[str, set[str]] = {}
+    # What `%%triton_config` has changed since the model's own cell ran, by model. Of the class:
+    # another instance comes with `%reload_ext`.
+    _configured: ClassVar[WeakKeyDictionary[Server, dict[str, set[str]]]] = WeakKeyDictionary()
 
     @output_can_be_silenced
     @magic_arguments()
@@ -130,7 +130,7 @@ class DefineMagics(Magics):
         if options.example is not None:
             example = evaluate(self.shell, unquoted(options.example), "--example ")
         handle = _load(config, model, name=options.name, version=options.version, example=example)
-        dropped = self._configured.pop(options.name, set())
+        dropped = self._configured.get(server(), {}).pop(options.name, set())
         if dropped:
             _say(
                 f"{options.name}: this cell replaces what %%triton_config had set: "
@@ -167,7 +167,8 @@ class DefineMagics(Magics):
         with in_cell(cell) as text:
             config = amend(before, text, source=cell_name(self.shell))
         handle = _load(config, name=options.name)
-        self._configured.setdefault(options.name, set()).update(_differing(before, config))
+        configured = self._configured.setdefault(server(), {})
+        configured.setdefault(options.name, set()).update(_differing(before, config))
         return keep(self.shell, options.out, handle)
 
     @output_can_be_silenced

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbtriton.config import input_specs, output_specs, scheduling_choice
-from nbtriton.drawing import Column, measure, table_html, table_text
+from nbtriton.drawing import Column, count, measure, table_html, table_text
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from nbtriton.config import ModelConfig
     from nbtriton.engine import InferenceResult, ModelHandle
+    from nbtriton.engine.options import ServerOptions
     from nbtriton.engine.result import RequestTiming
 
 __all__ = ["preview", "register", "unregister"]
@@ -110,9 +111,36 @@ def show_handle(
     }
 
 
+def show_options(
+    options: ServerOptions,
+    include: Sequence[str] | None = None,  # noqa: ARG001
+    exclude: Sequence[str] | None = None,  # noqa: ARG001
+) -> dict[str, str]:
+    """Show what is set for a server, under the names of `nbtriton.Server`."""
+    size = options.cache_bytes
+    settings = [
+        f"{backend or 'all backends'}: {key}={value}"
+        for backend, values in (options.backend_config or {}).items()
+        for key, value in values.items()
+    ]
+    gpus = "all" if options.gpus is None else ", ".join(map(str, options.gpus)) or "none"
+    resources = ", ".join(options.rate_limit_resources) or "as large as the largest need"
+    rows = [
+        ("rate_limit", options.rate_limit),
+        ("rate_limit_resources", "" if options.rate_limit == "off" else resources),
+        ("cache_bytes", "no response cache" if size is None else f"{count(size)} bytes"),
+        ("gpus", gpus),
+        ("backend_config", ", ".join(settings)),
+        ("summaries", "on" if options.summaries else "off"),
+    ]
+    columns = ("option", "value")
+    return {"text/plain": table_text(columns, rows), "text/html": table_html(columns, rows)}
+
+
 _FORMS: Mapping[tuple[str, str], Any] = {
     ("nbtriton.engine.result", "InferenceResult"): show_result,
     ("nbtriton.engine.handle", "ModelHandle"): show_handle,
+    ("nbtriton.engine.options", "ServerOptions"): show_options,
 }
 
 

@@ -6,13 +6,16 @@ import sys
 import warnings
 from argparse import SUPPRESS, ArgumentTypeError
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.magics.common import evaluate, keep, keep_option, name_list, parse, unquoted
 from nbtriton.process import server
+
+if TYPE_CHECKING:
+    from nbtriton.frontends import Endpoints
 
 __all__ = ["RepositoryMagics"]
 
@@ -30,7 +33,8 @@ def _port(text: str) -> int | None:
 class RepositoryMagics(Magics):
     """``%triton_load``, ``%triton_export``, ``%triton_serve``."""
 
-    _endpoints: Any = None
+    # Of the class: another instance comes with `%reload_ext`, and the ports stay open.
+    _endpoints: ClassVar[Endpoints | None] = None
 
     @output_can_be_silenced
     @magic_arguments()
@@ -149,9 +153,10 @@ class RepositoryMagics(Magics):
             %triton_serve --stop
         """
         options = parse(self.triton_serve, line)
-        if self._endpoints is not None:
-            self._endpoints.close()
-            self._endpoints = None
+        cls = type(self)
+        if cls._endpoints is not None:
+            cls._endpoints.close()
+            cls._endpoints = None
         if options.stop:
             return None
         given = {
@@ -161,5 +166,5 @@ class RepositoryMagics(Magics):
         }
         if options.host is not None:
             given["host"] = options.host
-        self._endpoints = server().serve(**given)
-        return keep(self.shell, options.out, self._endpoints)
+        cls._endpoints = server().serve(**given)
+        return keep(self.shell, options.out, cls._endpoints)

@@ -1,0 +1,112 @@
+"""The magic that sets the options of the server that the magics use."""
+
+from __future__ import annotations
+
+from argparse import SUPPRESS, ArgumentTypeError
+from typing import Any
+
+from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from nbtriton.magics.common import int_list, keep, keep_option, parse, unquoted
+from nbtriton.process import server
+
+__all__ = ["OptionsMagics"]
+
+
+def _gpus(text: str) -> list[int] | None:
+    if text == "all":
+        return None
+    return [] if text == "none" else int_list(text)
+
+
+def _cache_bytes(text: str) -> int | None:
+    """Read a size, as a number or in tritonserver's words."""
+    text = unquoted(text)
+    if text == "none":
+        return None
+    try:
+        return int(text.removeprefix("local,size="))
+    except ValueError:
+        raise ArgumentTypeError(f"'{text}' is neither a number of bytes nor 'none'") from None
+
+
+def _setting(text: str) -> tuple[str, str, str]:
+    """Read ``BACKEND,KEY=VALUE``, or ``KEY=VALUE`` for all backends."""
+    text = unquoted(text)
+    if text == "none":
+        return "", "", ""
+    backend, comma, setting = text.partition(",")
+    if not comma:
+        backend, setting = "", text
+    key, equals, value = setting.partition("=")
+    if not (key and equals and value) or (comma and not backend):
+        raise ArgumentTypeError(
+            f"'{text}' is not BACKEND,KEY=VALUE, such as onnxruntime,default-max-batch-size=8"
+        )
+    return backend, key, value
+
+
+@magics_class
+class OptionsMagics(Magics):
+    """``%triton_server``."""
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument(
+        "--rate-limit", choices=("off", "execution_count"),
+        help="whether instances wait for the resources of their rate_limiter",
+    )  # fmt: skip
+    @argument(
+        "--rate-limit-resource", action="append", metavar="NAME:COUNT[:GPU]",
+        help="how much there is of a resource; 'none': as much as the largest need of an instance",
+    )  # fmt: skip
+    @argument(
+        "--cache-bytes", "--cache-config", type=_cache_bytes, default=SUPPRESS, metavar="N|none",
+        help="size of the response cache, for models with response_cache { enable: true }",
+    )  # fmt: skip
+    @argument(
+        "--gpus", type=_gpus, default=SUPPRESS, metavar="IDS|all|none",
+        help="ids of the GPUs that models may use, such as 0,1",
+    )  # fmt: skip
+    @argument(
+        "--backend-config", type=_setting, action="append", metavar="[BACKEND,]KEY=VALUE",
+        help="settings of a backend, or of all, such as default-max-batch-size=8; 'none': no more",
+    )  # fmt: skip
+    @argument("--summaries", choices=("on", "off"), help="quantiles of latencies in the metrics")
+    @keep_option
+    @line_magic
+    def triton_server(self, line: str) -> Any:
+        """Set the options of the server that the magics use; shows all that are set.
+
+        What is not named stays as it is, and the same options again change nothing. With other
+        ones the models that are loaded are loaded anew; it says which. Python has the same by
+        ``nt.server(cache_bytes=…)``::
+
+            %triton_server --rate-limit execution_count --rate-limit-resource R1:4
+            %triton_server --cache-bytes 1000000 --backend-config default-max-batch-size=8
+            options = %triton_server
+        """
+        options = parse(self.triton_server, line)
+        changes: dict[str, Any] = {}
+        if options.rate_limit is not None:
+            changes["rate_limit"] = options.rate_limit
+        if options.rate_limit_resource is not None:
+            given = [unquoted(text) for text in options.rate_limit_resource]
+            changes["rate_limit_resources"] = [text for text in given if text != "none"]
+        # None is a value of these two.
+        changes |= {
+            name: getattr(options, name) for name in ("cache_bytes", "gpus") if name in options
+        }
+        if options.backend_config is not None:
+            settings: dict[str, dict[str, str]] = {}
+            for backend, key, value in options.backend_config:
+                if key:
+                    settings.setdefault(backend, {})[key] = value
+            changes["backend_config"] = settings
+        if options.summaries is not None:
+            changes["summaries"] = options.summaries == "on"
+        loaded = server().set_options(**changes)
+        if loaded:
+            print(f"loaded anew with these options: {', '.join(loaded)}")  # noqa: T201
+        return keep(self.shell, options.out, server().options)

@@ -1,0 +1,128 @@
+"""``%triton_server`` and ``nt.server(…)``: the options of the server that the magics use."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nbtriton as nt
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.process import server
+from tests.magics.cells import DOUBLE
+
+CACHED = f"""\
+%%triton_model double --max-batch-size 8 --config "response_cache {{ enable: true }}"
+{DOUBLE}"""
+LIMITED = f"""\
+%%triton_model double --config 'instance_group {{ rate_limiter {{ resources {{ name: "R" count: 9 }} }} }}'
+{DOUBLE}"""
+
+
+def hits() -> int:
+    (entry,) = server().statistics("double")["model_stats"]
+    return entry["inference_stats"]["cache_hit"]["count"]
+
+
+def ask(times: int = 2) -> None:
+    for _ in range(times):
+        server().infer("double", {"IN": np.ones((1, 4), np.float32)})
+
+
+def test_options_hold_for_models_that_come_later(notebook):
+    notebook.ok("%triton_server --cache-bytes 1000000 --rate-limit execution_count")
+    notebook.ok(CACHED)
+    ask(3)
+    assert hits() == 2
+    assert server().limiter is not None
+
+
+def test_other_options_load_the_models_anew_and_the_server_stays(notebook):
+    before = server()
+    notebook.ok(CACHED)
+    notebook.ok("%%triton_ensemble twice\nhalf = double(IN=IN)\nOUT = double(IN=half)\n")
+    ran = notebook.ok("%triton_server --cache-config local,size=1000000")
+    assert "loaded anew with these options: double, twice" in ran.out
+    assert server() is before
+    ask(2)
+    assert hits() == 1
+    assert server().infer("twice", {"IN": np.ones((1, 4), np.float32)})["OUT"][0, 0] == 4
+
+
+def test_the_same_options_again_change_nothing(doubled):
+    line = "%triton_server --cache-bytes 1000000 --backend-config python,key=value --gpus none"
+    assert "double" in doubled.ok(line).out
+    ask(1)
+    assert "anew" not in doubled.ok(line).out
+    assert "anew" not in doubled.ok("%triton_server").out
+    (entry,) = server().statistics("double")["model_stats"]
+    assert entry["inference_count"] == 1
+
+
+def test_what_is_not_named_stays(notebook):
+    notebook.ok("%triton_server --cache-bytes 1000 --backend-config default-max-batch-size=8")
+    notebook.ok("%triton_server --rate-limit execution_count --rate-limit-resource R:4")
+    options = server().options
+    assert (options.cache_bytes, options.rate_limit) == (1000, "execution_count")
+    assert options.rate_limit_resources == ("R:4",)
+    assert options.backend_config == {"": {"default-max-batch-size": "8"}}
+    shown = notebook.forms(notebook.ok("%triton_server").value)
+    for form in ("text/plain", "text/html"):
+        for word in ("execution_count", "R:4", "1\u202f000 bytes", "default-max-batch-size=8"):
+            assert word in shown[form]
+    notebook.ok("%triton_server --cache-bytes none --backend-config none --rate-limit off")
+    assert server().options.cache_bytes is None
+    assert server().options.backend_config == {}
+
+
+def test_options_that_a_model_cannot_be_loaded_with_change_nothing(notebook):
+    notebook.ok(f"%%triton_model plain\n{DOUBLE}")
+    notebook.ok(LIMITED)
+    ran = notebook("%triton_server --rate-limit execution_count --rate-limit-resource R:4")
+    assert isinstance(ran.error, nt.TritonError)
+    assert server().options.rate_limit == "off"
+    assert server().limiter is None
+    assert server().model_names() == ("double", "plain")
+    assert server().infer("double", {"IN": np.ones(4, np.float32)})["OUT"][0] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"cash_bytes": 1}, "a server has no option 'cash_bytes'"),
+        ({"rate_limit": "on"}, "unknown rate limit 'on'"),
+        ({"gpus": "0,1"}, "is not a list of GPU ids"),
+        ({"rate_limit_resources": ["R"]}, "rate-limit-resource"),
+    ],
+)
+@pytest.mark.usefixtures("notebook")
+def test_options_that_cannot_be(options, text):
+    with pytest.raises(InvalidArgumentError, match=text):
+        nt.server(**options)
+    assert nt.server(cache_bytes=1000) is server()
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("--cache-bytes much", "'much' is neither a number of bytes nor 'none'"),
+        ("--backend-config python", "is not BACKEND,KEY=VALUE"),
+        ("--ratelimit off", "did you mean '--rate-limit'?"),
+    ],
+)
+def test_a_wrong_option_is_one_line(notebook, line, text):
+    ran = notebook(f"%triton_server {line}")
+    assert text in ran.err
+    assert len(ran.text.strip().splitlines()) == 1
+
+
+def test_a_repositorys_models_keep_what_they_were_loaded_with(notebook, tmp_path):
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "config.pbtxt").write_text(
+        'name: "m" backend: "identity" input { name: "INPUT0" data_type: TYPE_FP32 dims: 4 } '
+        'output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 4 }'
+    )
+    notebook.ok(f"control = %triton_load {tmp_path} --disable-auto-complete-config")
+    before = server().config("m")
+    assert "anew with these options: m" in notebook.ok("%triton_server --cache-bytes 1000").out
+    assert server().config("m") == before
+    assert notebook.names["control"].index()[0]["state"] == "READY"
