@@ -116,12 +116,13 @@ def test_a_wrong_option_is_one_line(notebook, line, text):
 
 
 def test_a_repositorys_models_keep_what_they_were_loaded_with(notebook, tmp_path):
-    (tmp_path / "m" / "1").mkdir(parents=True)
-    (tmp_path / "m" / "config.pbtxt").write_text(
+    models = tmp_path / "models"  # the shell has its own files beside it
+    (models / "m" / "1").mkdir(parents=True)
+    (models / "m" / "config.pbtxt").write_text(
         'name: "m" backend: "identity" input { name: "INPUT0" data_type: TYPE_FP32 dims: 4 } '
         'output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 4 }'
     )
-    notebook.ok(f"control = %triton_load {tmp_path} --disable-auto-complete-config")
+    notebook.ok(f"control = %triton_load {models} --disable-auto-complete-config")
     before = server().config("m")
     assert "anew with these options: m" in notebook.ok("%triton_server --cache-bytes 1000").out
     assert server().config("m") == before
