@@ -8,7 +8,17 @@ from pathlib import Path
 
 import nbtriton
 
-__all__ = ["DOUBLE", "NOOP", "Model", "chain", "ensemble", "load", "python_model", "write"]
+__all__ = [
+    "DOUBLE",
+    "NOOP",
+    "READ_ONLY",
+    "Model",
+    "chain",
+    "ensemble",
+    "load",
+    "python_model",
+    "write",
+]
 
 BATCH = 32
 SMALL = "16"
@@ -25,8 +35,18 @@ class Model:
     out_dims: str = SMALL
 
 
+# Here the model gets the memory of whoever sent a tensor; Triton does not know the parameter.
+READ_ONLY = 'parameters { key: "READ_ONLY_INPUTS" value { string_value: "yes" } }'
+
+
 def python_model(
-    name: str, body: str, *, dims: str = SMALL, out_dims: str = SMALL, datatype: str = "FP32"
+    name: str,
+    body: str,
+    *,
+    dims: str = SMALL,
+    out_dims: str = SMALL,
+    datatype: str = "FP32",
+    extra: str = "",
 ) -> Model:
     """Return a python model from IN, of that datatype, to OUT; `body` makes ``out`` from ``x``."""
     config = f"""
@@ -36,6 +56,7 @@ input {{ name: "IN" data_type: TYPE_{datatype} dims: [ {dims} ] }}
 output {{ name: "OUT" data_type: TYPE_FP32 dims: [ {out_dims} ] }}
 instance_group {{ count: 1 kind: KIND_CPU }}
 dynamic_batching {{ }}
+{extra}
 """
     code = f"""
 import numpy as np
