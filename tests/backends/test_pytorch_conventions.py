@@ -5,7 +5,7 @@ After ValidateInputs, ValidateOutputs and GetNamingConvention of Triton's libtor
 
 # ruff: noqa: N803, UP006, UP035 - tensors have Triton's names, and torch.jit wants typing.Dict
 
-from typing import Dict
+from typing import Dict, List
 
 import numpy as np
 import pytest
@@ -122,6 +122,61 @@ def test_another_number_of_inputs_is_refused_in_triton_s_words(server):
 class TwoTensors(torch.nn.Module):
     def forward(self, x, y):
         return x + y
+
+
+# -- strings ----------------------------------------------------------------------------------------
+
+
+class Shout(torch.nn.Module):
+    def forward(self, words: List[str]) -> List[str]:
+        return [word.upper() for word in words]
+
+
+class Both(torch.nn.Module):
+    def forward(self, words: List[str], x: Tensor):
+        return [word + "!" for word in words], x + len(words)
+
+
+TEXT = """
+input { name: "words" data_type: TYPE_STRING dims: -1 }
+output { name: "OUT" data_type: TYPE_STRING dims: -1 }
+"""
+
+
+@pytest.mark.parametrize("scripted", [False, True])
+@ignore_jit_warnings
+def test_strings_are_lists_of_text(server, scripted):
+    server.load(TEXT, torch.jit.script(Shout()) if scripted else Shout, name="shout")
+    for words in (["hello", "", "a"], []):
+        found = server.infer("shout", {"words": np.array(words, object)})["OUT"]
+        assert [item.decode() for item in found] == [word.upper() for word in words]
+
+
+def test_strings_stand_beside_tensors(server):
+    more = tensors("input", "x") + tensors("output", "Y")
+    lent = 'parameters { key: "READ_ONLY_INPUTS" value { string_value: "yes" } }'
+    sent = {"words": np.array(["é"], object), "x": np.zeros(2, np.float32)}
+    for text in (TEXT + more, TEXT + more + lent):
+        server.load(text, Both, name="both")
+        found = server.infer("both", sent)
+        assert (found["OUT"].tolist(), found["Y"].tolist()) == (["é!".encode()], [1, 1])
+
+
+@pytest.mark.parametrize("text", [TEXT + "max_batch_size: 4", TEXT.replace("-1", "[ -1, 2 ]")])
+def test_strings_have_one_dimension(server, text):
+    with pytest.raises(LoadError) as caught:
+        server.load(text, Shout, name="refused")
+    assert (
+        "Triton only supports 1 dimensional List of String as input for 'words' for model 'refused'"
+        in caught.value.message
+    )
+
+
+def test_text_where_the_configuration_says_numbers_is_an_error(server):
+    numbers = TEXT.replace('"OUT" data_type: TYPE_STRING', '"OUT" data_type: TYPE_FP32')
+    server.load(numbers, Shout, name="wrong")
+    with pytest.raises(InternalError, match="output must be of type Tensor"):
+        server.infer("wrong", {"words": np.array(["a"], object)})
 
 
 # -- sequences --------------------------------------------------------------------------------------

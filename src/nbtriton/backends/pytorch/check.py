@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from nbtriton.backends.pytorch.naming import Forward, index_of
 from nbtriton.backends.ragged import batch_input_names
-from nbtriton.config import ModelConfig, control_types, state_inputs, state_outputs
+from nbtriton.config import (
+    ModelConfig,
+    control_types,
+    input_specs,
+    output_specs,
+    state_inputs,
+    state_outputs,
+)
 from nbtriton.errors import ConfigError, InternalError
 
 __all__ = ["check", "indexed_inputs"]
@@ -30,6 +37,7 @@ def check(config: ModelConfig, forward: Forward) -> None:
                 hint=f"call the control tensor {name}__1 if it is the second argument of forward",
             )
     _check_states(config, forward)
+    _check_text(config)
     names = [tensor.name for tensor in config.input] + batch_input_names(config)
     expected = len(names) + len(indexed_inputs(config))
     if forward.arguments is None or forward.dictionary:
@@ -70,4 +78,18 @@ def _check_states(config: ModelConfig, forward: Forward) -> None:
                 raise ConfigError(
                     f"{who} state '{name}' does not follow the <name>__<index> naming convention. ",
                     field="sequence_batching.state",
+                )
+
+
+def _check_text(config: ModelConfig) -> None:
+    """Check that strings have one dimension, as ``List[str]`` has."""
+    batch = int(config.max_batch_size > 0)
+    for kind, specs in (("input", input_specs(config)), ("output", output_specs(config))):
+        for spec in specs.values():
+            dims = spec.dims if spec.reshape is None else spec.reshape
+            if spec.datatype == "BYTES" and len(dims) + batch > 1:
+                raise InternalError(
+                    f"Triton only supports 1 dimensional List of String as {kind} for "
+                    f"'{spec.name}' for model '{config.name}'",
+                    hint="max_batch_size: 0 and dims: [ -1 ]: forward takes and returns List[str]",
                 )

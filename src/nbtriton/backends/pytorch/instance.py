@@ -18,6 +18,7 @@ from nbtriton.errors import InternalError, InvalidArgumentError
 from nbtriton.errors import TritonError as EngineError
 from nbtriton.tensors import (
     Array,
+    as_bytes_array,
     copy_of,
     datatype_of,
     is_on_device,
@@ -134,7 +135,9 @@ class ModuleInstance(BackendInstance):
         """
         gathered = gather_inputs(requests, self._order.names, self._layout, lend=True)
         inputs = self._inputs(requests, gathered)
-        versions = versions_of(inputs) if self._reads_only else None
+        versions = None
+        if self._reads_only:
+            versions = versions_of({k: v for k, v in inputs.items() if type(v) is not list})
         timer.inputs_ready()
         with self._guard:
             outputs = self._name_outputs(self._forward(inputs))
@@ -145,20 +148,26 @@ class ModuleInstance(BackendInstance):
             as_numpy = as_numpy and type(array) is _ndarray
         if as_numpy:
             return {name: self._as_numpy(tensor) for name, tensor in outputs.items()}
-        return {name: copy_of(tensor) for name, tensor in outputs.items()}
+        return {
+            name: tensor if type(tensor) is _ndarray else copy_of(tensor)
+            for name, tensor in outputs.items()
+        }
 
     def _inputs(
         self, requests: Sequence[BackendRequest], gathered: Mapping[str, Array]
-    ) -> dict[str, torch.Tensor]:
-        """Return tensors for the module: its own memory, unless it only reads."""
+    ) -> dict[str, Any]:
+        """Return tensors for the module: its own memory, unless it only reads. Strings are a list."""
         device = self._device
         # Several requests were joined, and that made new memory.
         copies = len(requests) == 1 and not self._reads_only
         owned = requests[0].owned_inputs
-        inputs = {}
+        inputs: dict[str, Any] = {}
         for name, given in gathered.items():
             # What goes from the host to a GPU is a copy there.
             here = device is None or device.type == "cpu" or is_on_device(given)
+            if _is_text(given):
+                inputs[name] = [item.decode() for item in given.reshape(-1).tolist()]
+                continue
             array = own(given, name in owned) if copies and here else given
             inputs[name] = to_torch(array, device).contiguous()
         return inputs
@@ -176,9 +185,13 @@ class ModuleInstance(BackendInstance):
 
     def _name_outputs(self, result: Any) -> dict[str, Array]:
         # (A tensor is not asked whether it is a mapping: that takes the machinery of abc.)
-        results = (result,) if isinstance(result, self._tensor) else result
+        single = isinstance(result, self._tensor) or _is_list_of_text(result)
+        results = (result,) if single else result
         named = name_results(results, self._results, model=self._name)
         for name, tensor in named.items():
+            if self._outputs[name] == "BYTES" and _is_list_of_text(tensor):
+                named[name] = as_bytes_array(np.array(tensor, dtype=object))
+                continue
             if not isinstance(tensor, self._tensor):
                 raise InternalError(
                     "PyTorch execute failure: output must be of type Tensor, List[str] or Tuple "
@@ -197,6 +210,17 @@ class ModuleInstance(BackendInstance):
 
     def _as_numpy(self, tensor: torch.Tensor) -> Array:
         """Return what is on the host as numpy, split and looked at in a tenth of the time."""
+        if type(tensor) is _ndarray:  # strings
+            return tensor
         # numpy may have no BF16: its reader decides.
         on_host = tensor.is_cpu and datatype_of(tensor) != "BF16"
         return copy_of(to_numpy(tensor) if on_host else tensor)
+
+
+def _is_text(array: Array) -> bool:
+    return type(array) is _ndarray and array.dtype.kind == "O"
+
+
+def _is_list_of_text(result: Any) -> bool:
+    """Return True for TorchScript's ``List[str]``; an empty list is one as well."""
+    return type(result) is list and (not result or type(result[0]) is str)
