@@ -91,7 +91,7 @@ REFUSED = {
         TWO,
         {"A": ones(), "B": B, "C": ones()},
         {},
-        WHO + "expected 2 inputs but got 3 inputs for model 'm'. Got input(s) ['A','B','C'], but "
+        WHO + "expected 2 inputs but got 3 inputs for model 'm'. Got input(s) ['B','C','A'], but "
         "missing required input(s) ]. Please provide all required input(s).",
     ),
     # Triton runs such a request without its required input (A6): a deliberate difference.
@@ -114,7 +114,7 @@ REFUSED = {
         TWO,
         {"A": ones(2), "B": np.ones((3, 3), np.int32)},
         {},
-        WHO + "input 'B' batch size does not match other inputs for 'm'",
+        WHO + "input 'A' batch size does not match other inputs for 'm'",
     ),
     "A8-scalar": (
         TWO,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 import numpy as np
 
 from nbtriton.config import ModelConfig, input_specs, output_specs, reads_only
+from nbtriton.engine.hash_order import hash_order
 from nbtriton.engine.request import InferenceRequest
 from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.tensors import (
@@ -171,38 +172,39 @@ class Interface:
         batch_size = 0
         first = True
         key: list[Hashable] = []
-        for name, given in arrays.items():
-            rule = rules[name]
-            value: Array = given
-            if type(given) is not _ndarray or given.dtype != rule.dtype:
-                value = self._look_closer(rule, given, request_id)
-                if kind == "numpy":
-                    kind = kind_of(value)
-            shape: tuple[int, ...] = value.shape
-            if batching and (not shape or (not first and shape[0] != batch_size)):
-                self._refuse_batch(name, shape, batch_size, request_id)
-            first = False
-            item = rule.known.get(shape)
-            if item is None:
-                item = self._learn(rule, shape, request_id)
+        try:
+            for name, given in arrays.items():
+                rule = rules[name]
+                value: Array = given
+                if type(given) is not _ndarray or given.dtype != rule.dtype:
+                    value = self._look_closer(rule, given, request_id)
+                    if kind == "numpy":
+                        kind = kind_of(value)
+                shape: tuple[int, ...] = value.shape
+                if batching and (not shape or (not first and shape[0] != batch_size)):
+                    self._refuse_batch(name, shape, batch_size, request_id)
+                first = False
+                item = rule.known.get(shape)
+                if item is None:
+                    item = self._learn(rule, shape, request_id)
+                if batching:
+                    batch_size = shape[0]
+                if not rule.plain:
+                    if rule.compared:
+                        key.append((name, item))
+                    if rule.reshape is not None:
+                        value = value.reshape(
+                            (*shape[: len(shape) - len(item)], *rule.reshaped(item))
+                        )
+                if value is not given:
+                    arrays[name] = value
             if batching:
-                batch_size = shape[0]
-            if not rule.plain:
-                if rule.compared:
-                    key.append((name, item))
-                if rule.reshape is not None:
-                    value = value.reshape((*shape[: len(shape) - len(item)], *rule.reshaped(item)))
-            if value is not given:
-                arrays[name] = value
-        if batching:
-            if batch_size > self.max_batch_size:
-                raise InvalidArgumentError(
-                    f"{_prefix(request_id)}inference request batch-size must be "
-                    f"<= {self.max_batch_size} for '{self.name}'",
-                    hint=f"found {batch_size}; a request is never split",
-                )
-            if not batch_size and arrays:
-                self._refuse_empty(arrays, request_id)
+                if batch_size > self.max_batch_size:
+                    self._refuse_size(batch_size, request_id)
+                if not batch_size and arrays:
+                    self._refuse_empty(arrays, request_id)
+        except InvalidArgumentError as error:
+            raise self._first_fault(inputs, request_id) or error from None
         if self._any_optional:  # G5
             key.append(frozenset(arrays))
         return InferenceRequest(
@@ -244,13 +246,39 @@ class Interface:
     def _priority(self, priority: int) -> int:
         return priority if 0 < priority <= self._priority_levels else self._default_priority  # A16
 
+    def _first_fault(
+        self, inputs: Mapping[str, Any], request_id: str
+    ) -> InvalidArgumentError | None:
+        """Return what Triton says of inputs with the right names: batch sizes first, in its own order."""
+        ordered = [self._rules[name] for name in hash_order(inputs)]
+        batching = self.max_batch_size > 0
+        try:
+            if batching:
+                size = 0
+                for rule in ordered:
+                    shape = np.shape(inputs[rule.name])
+                    if not shape or (size and shape[0] != size):
+                        self._refuse_batch(rule.name, shape, size, request_id)
+                    size = size or shape[0]
+                if size > self.max_batch_size:
+                    self._refuse_size(size, request_id)
+            for rule in ordered:
+                shape = tuple(self._look_closer(rule, inputs[rule.name], request_id).shape)
+                if not rule.matches(shape[1:] if batching else shape):
+                    self._refuse_shape(rule, shape, request_id)
+        except InvalidArgumentError as error:
+            return error
+        except (TypeError, ValueError):  # Python values that make no array: Triton has none
+            return None
+        return None
+
     def _check_names(self, inputs: Mapping[str, Any], request_id: str) -> None:
         """See whether inputs that are not exactly those of the model will do."""
         if not len(self._required) <= len(inputs) <= len(self._rules) or any(
             name not in inputs for name in self._required
         ):
             self._refuse_count(inputs, _prefix(request_id))
-        for name in inputs:
+        for name in hash_order(inputs):
             if name not in self._rules:
                 raise InvalidArgumentError(
                     f"unexpected inference input '{name}' for model '{self.name}'",
@@ -281,6 +309,13 @@ class Interface:
             hint=f"found {shape[0]} and {batch_size}",
         )
 
+    def _refuse_size(self, batch_size: int, request_id: str) -> None:
+        raise InvalidArgumentError(
+            f"{_prefix(request_id)}inference request batch-size must be <= {self.max_batch_size} "
+            f"for '{self.name}'",
+            hint=f"found {batch_size}; a request is never split",
+        )
+
     def _look_closer(self, rule: _InputRule, value: Any, request_id: str) -> Array:
         array = as_array(value, rule.datatype, name=rule.name)
         found = datatype_of(array)
@@ -302,7 +337,8 @@ class Interface:
     def _refuse_count(self, inputs: Mapping[str, Any], prefix: str) -> None:
         missing = [name for name in self._required if name not in inputs]
         count = len(inputs)
-        unknown = [name for name in inputs if name not in self._rules]
+        names = hash_order(inputs)
+        unknown = [name for name in names if name not in self._rules]
         hint = nearest(unknown[0], self._rules) if unknown else ""
         fits = len(self._required) <= count <= len(self._rules)
         if unknown and fits:
@@ -310,7 +346,7 @@ class Interface:
             raise InvalidArgumentError(
                 f"unexpected inference input '{unknown[0]}' for model '{self.name}'", hint=hint
             )
-        given = "[" + ",".join(f"'{name}'" for name in inputs) + "]"
+        given = "[" + ",".join(f"'{name}'" for name in names) + "]"
         lacking = "[" + ",".join(f"'{name}'" for name in missing) + "]" if missing else "]"  # A5
         tail = (
             f"Got input(s) {given}, but missing required input(s) {lacking}. "

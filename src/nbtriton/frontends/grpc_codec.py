@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from nbtriton.engine.hash_order import hash_order
 from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
 from nbtriton.frontends.codec import Call, OutputRequest
 from nbtriton.frontends.grpc_messages import UNPARSABLE, messages, parameter_value
@@ -269,6 +270,8 @@ def _refuse_negative(inputs: Sequence[WireInput], interface: Interface, call: In
     prefix = log_prefix(call.request_id)
     model = interface.name
     batches = interface.max_batch_size > 0
+    by_name = {tensor.name: tensor for tensor in inputs}
+    inputs = [by_name[name] for name in hash_order(by_name)]
     for tensor in inputs[1:] if batches else ():
         if tensor.shape[:1] != inputs[0].shape[:1]:
             raise InvalidArgumentError(

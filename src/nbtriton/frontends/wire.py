@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from nbtriton.engine.hash_order import hash_order
 from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
 from nbtriton.tensors import (
     DATATYPES,
@@ -226,7 +227,8 @@ def _refuse(
         except (ValueError, RuntimeError):
             raise _too_large(tensor.shape) from None
     interface.admit(stand_ins, request_id=request_id, outputs=outputs)
-    for tensor in inputs:
+    by_name = {tensor.name: tensor for tensor in inputs}
+    for tensor in map(by_name.__getitem__, hash_order(by_name)):
         name = tensor.label or tensor.name
         expected_type = interface.inputs[tensor.name].datatype
         if unknown == tensor.name or tensor.datatype != expected_type:
