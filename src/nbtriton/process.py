@@ -157,7 +157,8 @@ class Server(EngineServer):
         directory : path
             Made if it is not there; one that holds other things is refused without `overwrite`.
         models : sequence of str, optional
-            All by default; the models of an ensemble come with it.
+            All by default; the models of an ensemble come with it, and those that a model was seen
+            to call by business logic scripting since this server began.
         carry : collection of str or True
             Notebook variables to write along; True for all that are used.
         files : mapping, optional

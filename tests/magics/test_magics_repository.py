@@ -11,6 +11,7 @@ from IPython.core.error import UsageError
 
 from nbtriton.errors import AlreadyExistsError, NotFoundError, UnavailableError
 from nbtriton.process import server
+from tests.magics.cells import DOUBLE
 from tests.repository.models import BROKEN, MODEL, add, times
 
 ONE = np.ones((1, 4), np.float32)
@@ -30,6 +31,18 @@ def test_a_repository_is_loaded_and_shown(notebook, root):
     for form in (forms["text/plain"], forms["text/html"]):
         assert "READY" in form
         assert "no luck" in form
+
+
+def test_the_table_is_about_the_repository_alone(doubled, root):
+    control = doubled.ok(f"%triton_load {root}").value
+    text = doubled.forms(control)["text/plain"]
+    assert "double" not in text
+    assert "no luck" in text
+    # A model of the notebook takes the place of one that failed.
+    doubled.ok(f"%%triton_model bad\n{DOUBLE}")
+    text = doubled.forms(control)["text/plain"]
+    assert text.count("READY") == 2
+    assert "no luck" not in text
 
 
 def test_it_is_the_same_as_in_python(notebook, root):

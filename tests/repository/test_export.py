@@ -20,6 +20,7 @@ from nbtriton.errors import (
     UnsupportedError,
 )
 from nbtriton.repository.sources import free_names, split_future
+from nbtriton.repository.writer import ExportWarning
 from nbtriton.tensors import numpy_dtype
 from tests.repository.models import MODEL, add, ensemble, times
 from tests.repository.notebook import Cells
@@ -143,6 +144,44 @@ def test_an_ensemble_brings_its_models(server, cells, tmp_path):
     assert not (tmp_path / "other").exists()
     with again(tmp_path) as other:
         same(server, other, "e", {"X": ONE})
+
+
+CALLER = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "IN", "data_type": "TYPE_FP32", "dims": [4]})
+        config.add_output({"name": "OUT", "data_type": "TYPE_FP32", "dims": [4]})
+        return config
+    def execute(self, requests):
+        found = []
+        for request in requests:
+            inputs = [pb_utils.get_input_tensor_by_name(request, "IN")]
+            call = pb_utils.InferenceRequest(
+                model_name="dou" + "ble", requested_output_names=["OUT"], inputs=inputs
+            )
+            found.append(pb_utils.InferenceResponse(call.exec().output_tensors()))
+        return found
+"""
+
+
+def test_a_model_brings_those_that_it_called(server, cells, tmp_path):
+    server.load(None, cells(DOUBLE), name="double")
+    server.load(None, cells(CALLER), name="caller")
+    with pytest.warns(ExportWarning, match="called none here so far"):
+        exported = server.export(tmp_path / "before", ["caller"])
+    assert [model.name for model in exported.models] == ["caller"]
+    server.infer("caller", {"IN": ONE[0]})
+    with pytest.warns(match="'caller' called 'double' when it ran here: written along"):
+        exported = server.export(tmp_path / "after", ["caller"])
+    assert [model.name for model in exported.models] == ["caller", "double"]
+    with again(tmp_path / "after") as other:
+        assert other.infer("caller", {"IN": ONE[0]})["OUT"].tolist() == (ONE[0] * 2).tolist()
+    server.unload("double")
+    with pytest.warns(match="'caller' called 'double' when it ran here, which is not loaded now"):
+        server.export(tmp_path / "gone", ["caller"])
 
 
 def test_models_of_files_with_all_that_belongs_to_them(server, tmp_path):

@@ -126,6 +126,10 @@ class BatchTimer(Protocol):
 class ServerHandle(Protocol):
     """What a model may ask of the server that runs it (business logic scripting)."""
 
+    def note_call(self, caller: str, callee: str) -> None:
+        """Note that the code of a model calls another one."""
+        ...
+
     def submit(
         self,
         model_name: str,

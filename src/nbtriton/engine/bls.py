@@ -37,6 +37,16 @@ class ModelServer:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        # Which models the code of a model has called, in the order of the first calls.
+        self.calls: dict[str, dict[str, None]] = {}
+
+    def note_call(self, caller: str, callee: str) -> None:
+        """Note that the code of a model calls another one."""
+        known = self.calls.get(caller)
+        if known is None:
+            known = self.calls.setdefault(caller, {})
+        if callee not in known:
+            known[callee] = None
 
     def submit(
         self, model_name: str, inputs: Mapping[str, Array], **options: Any

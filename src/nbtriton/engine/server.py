@@ -116,6 +116,10 @@ class Server(Versions):
     def models_view(self) -> ModelServer:
         return self._models_view
 
+    def called_by(self, name: str) -> tuple[str, ...]:
+        """Return the models that the code of a model was seen to call since this server began."""
+        return tuple(self._models_view.calls.get(name, ()))
+
     # -- models ----------------------------------------------------------------------------------
 
     def load(

@@ -82,7 +82,10 @@ class RepositoryMagics(Magics):
     @magic_arguments()
     @argument("directory", metavar="DIR", help="where the repository is written")
     @argument(
-        "names", nargs="*", metavar="MODEL", help="by default all; an ensemble brings its own"
+        "names",
+        nargs="*",
+        metavar="MODEL",
+        help="by default all; an ensemble brings its own, a model those that it was seen to call",
     )
     @argument(
         "--carry", type=name_list, action="extend", default=[], metavar="NAMES",
@@ -107,7 +110,9 @@ class RepositoryMagics(Magics):
     def triton_export(self, line: str) -> Any:
         """Write models as a repository that the real Triton Inference Server runs.
 
-        Says which variables of the notebook a model uses that its file will not have::
+        Says which variables of the notebook a model uses that its file will not have, and which
+        models it called (by business logic scripting) when it ran here: those are written along.
+        What it never called here, name yourself; ``--verify`` finds what is missing::
 
             %triton_export models/
             %triton_export models/ double --carry SCALE,TABLE

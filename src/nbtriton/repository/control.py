@@ -220,11 +220,7 @@ class ModelControl:
         """
         serving = self._serving()
         leaving = self.server.leaving()
-        places: dict[str, list[Path]] = {}
-        for root in self.directories:
-            with suppress(TritonError):
-                for name, found in directories_of([root]).items():
-                    places.setdefault(name, []).extend(found)
+        places = self._places()
         foreign = {name for name in serving if name not in self._known}
         entries = []
         for name in sorted({*places, *foreign}):
@@ -499,6 +495,15 @@ class ModelControl:
             states[version] = failed if failed[0] == state[0] == "READY" else state
         return states
 
+    def _places(self) -> dict[str, list[Path]]:
+        """Return where the directories have each model; one that is away has none."""
+        places: dict[str, list[Path]] = {}
+        for root in self.directories:
+            with suppress(TritonError):
+                for name, found in directories_of([root]).items():
+                    places.setdefault(name, []).extend(found)
+        return places
+
     # -- how it looks ----------------------------------------------------------------------------
 
     def __repr__(self) -> str:
@@ -520,10 +525,17 @@ class ModelControl:
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
         errors = self.errors
+        # What the notebook has loaded besides is none of this repository's.
+        own = {*self._places(), *self._known}
         rows = []
         for entry in self.index():
             name, reason = entry["name"], entry.get("reason", "")
+            if name not in own:
+                continue
             error = errors.get(name)
+            known = self._known.get(name)
+            if entry.get("state") == "READY" and (known is None or known.loaded is None):
+                error = None  # it serves what somebody else has loaded
             if error is not None and (not reason or entry.get("state") == "READY"):
                 polled = isinstance(error, InternalError)
                 reason = error.hint if polled else error.message

@@ -45,6 +45,10 @@ _COMPLETED = (
 )  # fmt: skip
 
 
+# What the text of a model has that calls others (business logic scripting).
+_ASKS = "InferenceRequest("
+
+
 class ExportWarning(UserWarning):
     """A file that was written will not do what the notebook does."""
 
@@ -142,7 +146,8 @@ def export_repository(
     directory : path
         Made if it is not there.
     models : sequence of str, optional
-        All that are ready by default; the models of an ensemble come with it.
+        All that are ready by default; the models of an ensemble come with it, and those that a
+        model was seen to call by business logic scripting.
     carry : collection of str or True
         Notebook variables to write along: numbers, strings and lists into ``model.py``, arrays as
         ``.npy`` and other objects as ``.pkl`` beside it, functions and classes as their source.
@@ -184,7 +189,7 @@ def export_repository(
     # Complete beside it first: a model that cannot be written leaves the repository as it was.
     with tempfile.TemporaryDirectory(dir=root, prefix=".export-") as scratch:
         written = tuple(
-            _write_model(server, name, Path(scratch), carry, extra.get(name, {}), torch)
+            _write_model(server, name, names, Path(scratch), carry, extra.get(name, {}), torch)
             for name in names
         )
         if not isinstance(carry, bool):
@@ -212,7 +217,35 @@ def _wanted(server: Server, models: Sequence[str] | None) -> list[str]:
         if name not in found:
             found[name] = None
             front += [step.model_name for step in server.config(name).ensemble_scheduling.step]
+            front += [callee for callee in server.called_by(name) if callee in ready]
     return list(found)
+
+
+def _call_notes(server: Server, name: str, names: Collection[str], folder: Path) -> list[str]:
+    """Say which models a model calls by business logic scripting, as far as anybody can know."""
+    calls = server.called_by(name)
+    if calls:
+        brought = [callee for callee in calls if callee in names]
+        missing = [callee for callee in calls if callee not in names]
+        notes = []
+        if brought:
+            notes.append(
+                f"model '{name}' called {_quoted(brought)} when it ran here: written along"
+            )
+        if missing:
+            notes.append(
+                f"model '{name}' called {_quoted(missing)} when it ran here, which is not loaded now "
+                "and not written"
+            )
+        return notes
+    if any(_ASKS in file.read_text(errors="replace") for file in folder.glob("*/model.py")):
+        text = "can call other models and called none here so far: name those that it needs, or run it first"
+        return [f"model '{name}' {text}"]
+    return []
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
 
 
 def _ours(root: Path) -> list[str]:
@@ -239,6 +272,7 @@ def _check_foreign(root: Path, ours: Collection[str]) -> None:
 def _write_model(
     server: Server,
     name: str,
+    names: Collection[str],
     scratch: Path,
     carry: Collection[str] | bool,
     extra: Mapping[str, str | bytes | Path],
@@ -264,6 +298,7 @@ def _write_model(
     config_text = format_pbtxt(config)
     (folder / "config.pbtxt").write_text(config_text, encoding="utf-8")
     notes += _missing_files(completed, folder)
+    notes += _call_notes(server, name, names, folder)
     return ExportedModel(name, tuple(versions), kind, carried, missing, tuple(dict.fromkeys(notes)))
 
 

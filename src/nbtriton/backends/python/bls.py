@@ -139,7 +139,7 @@ class ResponseIterator:
 
 def execute(request: InferenceRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
     """Run a request and wait; see `InferenceRequest.exec`."""
-    server = _server()
+    server = _server(request)
     if decoupled:
         return _iterate(server, request)
     if request._trace._trace is not None:
@@ -180,7 +180,7 @@ def execute_async(request: InferenceRequest, decoupled: bool) -> asyncio.Future[
     An iterator is there with its first response: until then nothing blocks the loop.
     """
     loop = asyncio.get_running_loop()
-    server = _server()
+    server = _server(request)
     answer: asyncio.Future[Any] = loop.create_future()
 
     def set_answer(response: InferenceResponse | ResponseIterator) -> None:
@@ -259,10 +259,13 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
     return _any_server().is_model_ready(as_text(model_name), version)
 
 
-def _server() -> ServerHandle:
+def _server(request: InferenceRequest) -> ServerHandle:
     server = current_server()
     if server is None:
         raise TritonModelException(_ONLY_DURING_EXECUTE)
+    running = current()
+    if running is not None:
+        server.note_call(running.model_name, request._model_name)
     return server
 
 
