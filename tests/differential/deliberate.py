@@ -29,7 +29,14 @@ NAMES = {
     ),
     "log-settings": "tests/frontends/test_logs.py::test_a_refused_request_changes_nothing",
     "truncated-compression": (
-        "tests/frontends/test_connections.py::test_a_compressed_body_without_its_end_is_refused"
+        "tests/frontends/test_connections.py::test_a_compressed_body_that_cannot_be_read_is_refused"
+    ),
+    "decompressed-size": "tests/frontends/test_starving.py::test_tensors_of_a_bomb",
+    "calls-at-a-time": (
+        "tests/frontends/test_starving.py::test_how_many_calls_may_be_open_is_said_and_kept"
+    ),
+    "connections-at-a-time": (
+        "tests/frontends/test_connections.py::test_too_many_connections_are_refused"
     ),
     # Queues and batches
     "queue-latency": CASE,

@@ -230,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
         self._rest = rest
         self._pace()
         if not self._full:
-            self.endpoint.thread.loop.call_soon(self._go_on)
+            self.endpoint.thread.put_off(self._go_on)
 
     def _go_on(self) -> None:
         """Parse what was put off."""
@@ -507,7 +507,7 @@ class Connection(asyncio.BufferedProtocol):
         self._resume()
 
     def _resume(self) -> None:
-        if self._full:
+        if self._full and len(self._pending) <= _PIPELINED // 2:
             self._full = False
             self._go_on()
 

@@ -11,6 +11,7 @@ from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -36,6 +37,8 @@ _log = logging.getLogger("nbtriton.frontends")
 _PREFIX = 5
 # A client may send a message in tiny pieces: those are put together until they are as long as this.
 _TINY, _PIECE = 512, 16 << 10
+# A packed message that is longer is not unpacked on the loop.
+_SHORT = 64 << 10
 # Requests of one stream that are in progress; then it is not read from.
 _MOST_IN_FLIGHT = 4096
 
@@ -102,8 +105,8 @@ class Call:
         Whether the last thing has been sent, or nothing can be any more.
     half_closed : bool
         Whether the client has sent all that it will.
-    held : bool
-        Whether messages are left unread for now.
+    held, unpacks : bool
+        Whether messages are left unread for now, and whether that is because one is being unpacked.
     window : int
         Bytes that the client takes of this call.
     unread : int
@@ -118,7 +121,7 @@ class Call:
 
     __slots__ = (
         "_flag", "_lacking", "_pieces", "_raw", "connection", "deadline", "ending", "half_closed", "has_begun", "held", "is_gone",
-        "metadata", "number", "on_gone", "opening", "over", "queue", "queued", "since_ns", "unread", "window",
+        "metadata", "number", "on_gone", "opening", "over", "queue", "queued", "since_ns", "unpacks", "unread", "window",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, number: int, opening: Opening) -> None:
@@ -129,7 +132,9 @@ class Call:
         self.on_gone: Callable[[], object] | None = None
         self.deadline: asyncio.TimerHandle | None = None
         self.since_ns = monotonic_ns() if connection.port.tracing.on else 0
-        self.is_gone = self.over = self.half_closed = self.held = self.has_begun = False
+        self.is_gone = self.over = self.half_closed = self.held = self.has_begun = self.unpacks = (
+            False
+        )
         self.window = connection.first_window
         self.unread = 0
         self.queue: deque[bytes | memoryview] | None = None
@@ -181,15 +186,53 @@ class Call:
             self._raw = [data[at:]]
 
     def _whole(self, message: bytes, flag: int) -> None:
-        if flag:
-            try:
-                message = unpacked(
-                    message, self.opening.encoding, self.connection.port.most_received
-                )
-            except StatusError as fault:
+        if not flag:
+            self.take(message)
+            return
+        most = self.connection.port.most_unpacked
+        try:
+            message = unpacked(message, self.opening.encoding, min(_SHORT, most))
+        except StatusError as fault:
+            if fault.code == RESOURCE_EXHAUSTED and most > _SHORT:
+                # Others are not to wait for it; what follows does.
+                self.held = self.unpacks = True
+                self.connection.port.thread.work(partial(self._unpack, message, most))
+            else:
                 self.connection.refuse(self, fault.code, fault.text)
-                return
-        self.take(message)
+        else:
+            self.take(message)
+
+    def _unpack(self, message: bytes, most: int) -> None:
+        """Unpack what is long, on a worker."""
+        found: bytes | StatusError
+        try:
+            found = unpacked(message, self.opening.encoding, most)
+        except StatusError as fault:
+            found = fault
+        except Exception as error:
+            _log.exception("a message could not be unpacked")
+            found = StatusError(INTERNAL, f"{type(error).__name__}: {error}")
+        self.connection.port.thread.post(self._unpacked, found)
+
+    def _unpacked(self, found: bytes | StatusError) -> None:
+        if self.over:
+            return
+        self.held = self.unpacks = False
+        if isinstance(found, StatusError):
+            self.connection.refuse(self, found.code, found.text)
+        else:
+            self.take(found)
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Read what came while this was held."""
+        if self.held or self.over:
+            return
+        self.feed(b"")
+        if self.half_closed:
+            self.ended()
+        else:
+            self.connection.give_back(self)
 
     def take(self, message: bytes) -> None:
         """Take a whole message."""
@@ -242,7 +285,7 @@ class Rpc(Call):
             self.fail(InternalError(f"{type(error).__name__}: {error}"))
 
     def ended(self) -> None:
-        if not self._is_read:
+        if not self._is_read and not self.held:
             text = "the call carries no message, or one too large"
             self.connection.finish(self, INTERNAL, text)
 
@@ -302,13 +345,9 @@ class StreamRpc(Call):
 
     def _done(self) -> None:
         self._in_flight -= 1
-        if self.held and not self.over:
+        if self.held and not self.unpacks:
             self.held = False
-            self.feed(b"")
-            if self.half_closed:
-                self.ended()
-            else:
-                self.connection.give_back(self)
+            self._go_on()
 
     def send(self, message: bytes) -> None:
         """Send a message after those before it; dropped if nobody waits for it."""

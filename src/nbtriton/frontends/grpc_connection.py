@@ -7,6 +7,7 @@ again sends the same bytes, which mean the same until the table that they refer 
 from __future__ import annotations
 
 from struct import Struct
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.frontends import http2
@@ -22,6 +23,8 @@ from nbtriton.frontends.grpc_wire import (
 )
 from nbtriton.frontends.hpack import Decoder, HpackError
 from nbtriton.frontends.http2 import FRAME, FaultError, frame, number_frame
+from nbtriton.frontends.loop import TURN_S
+from nbtriton.frontends.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
     from nbtriton.frontends.grpc_calls import Call, Handler
@@ -36,8 +39,13 @@ _LONGEST_FRAME = 4 << 20
 _LONG = 16 << 10
 # Openings that are remembered, and pieces that one may come in.
 _MOST_KNOWN, _MOST_PIECES = 256, 64
+# How often a client may change its settings: gRPC's do some times a second while they measure how much
+# is on its way. A change may move every call.
+_MOST_SETTINGS, _SETTINGS_PER_S = 100, 10
 # How long a client may take to see that the last calls are near, and then to hang up.
 _WARNING_S, _LINGER_S = 0.5, 0.25
+# And how long one to read why nothing more is read from it.
+_LAST_WORD_S = 2.0
 _GOODBYE = b"goodbye!"
 _GOAWAY = Struct(">II")
 
@@ -56,8 +64,8 @@ class Connection(Outlet):
 
     __slots__ = (
         "_block", "_block_of", "_decoder", "_greeted", "_known", "_leaving", "_long_call",
-        "_long_last", "_long_left", "_longest_head", "_most_fields", "_newest", "_parting", "_rest",
-        "_unread",
+        "_long_last", "_long_left", "_longest_head", "_most_calls", "_most_fields", "_newest", "_parting",
+        "_rest", "_settings_left", "_stopped", "_unread",
     )  # fmt: skip
 
     def __init__(self, port: Transport) -> None:
@@ -66,7 +74,10 @@ class Connection(Outlet):
         self._parting = False  # and which call is the last
         self._newest = 0  # the highest stream that was opened
         self._greeted = False
-        self._rest = b""  # less than a frame
+        self._rest = b""  # less than a frame, or what a later turn reads
+        self._stopped = False  # nothing is read from the client until that is done
+        self._most_calls = port.limits.calls
+        self._settings_left = TokenBucket(_MOST_SETTINGS, _SETTINGS_PER_S, self._pulse.born)
         self._decoder = Decoder()
         self._known: dict[bytes, tuple[Opening, Handler | None]] = {}
         # What the fields of a call may count, as gRPC has it; twice that is not even read, while a call
@@ -101,6 +112,7 @@ class Connection(Outlet):
         self._say(
             http2.settings_frame(
                 {
+                    http2.MAX_CONCURRENT_STREAMS: self._most_calls,
                     http2.INITIAL_WINDOW_SIZE: _WINDOW,
                     http2.MAX_FRAME_SIZE: _LONGEST_FRAME,
                     http2.MAX_HEADER_LIST_SIZE: self._most_fields,
@@ -118,32 +130,53 @@ class Connection(Outlet):
         self.port.answered()
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        if self._deaf:  # so that the client can read why; not for ever
+            self._unread += len(data)
+            if self._unread > _ALL_WINDOWS:
+                self.cut_off()
             return
         self._pulse.heard(self.port.thread.loop.time())
         if self._rest:
             data = self._rest + data
             self._rest = b""
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Read for as long as a turn of the loop may take; the rest waits until others were heard."""
         try:
-            at = self._read(data)
+            at, late = self._read(data)
         except FaultError as fault:
             self._give_up(fault.code, fault.text)
         except HpackError as error:
             self._give_up(http2.COMPRESSION_ERROR, f"Failed parsing HTTP/2 ({error})")
         else:
             self._rest = data[at:]
+            if late:
+                self.port.thread.put_off(self._take_rest)
+            if late != self._stopped and not self._transport.is_closing():
+                self._stopped = late
+                if late:
+                    self._transport.pause_reading()
+                else:
+                    self._transport.resume_reading()
+
+    def _take_rest(self) -> None:
+        rest, self._rest = self._rest, b""
+        if not self._deaf:
+            self._take(rest)
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def _read(self, data: bytes) -> int:
-        """Read whole frames; returns where the rest begins."""
+    def _read(self, data: bytes) -> tuple[int, bool]:
+        """Read whole frames; returns where the rest begins, and whether there may be more of them."""
         at = 0
+        until = monotonic() + TURN_S
         end = len(data)
         if not self._greeted:
             if not http2.PREFACE.startswith(data[: len(http2.PREFACE)]):
                 raise FaultError(http2.PROTOCOL_ERROR, "no HTTP/2")
             if end < len(http2.PREFACE) + FRAME.size:
-                return 0
+                return 0, False
             at = len(http2.PREFACE)
             if data[at + 3] != http2.SETTINGS:
                 raise FaultError(http2.PROTOCOL_ERROR, "the first frame is no settings")
@@ -162,10 +195,10 @@ class Connection(Outlet):
                 if size > longest:
                     raise FaultError(http2.FRAME_SIZE_ERROR, f"a frame of {size} bytes")
                 if kind != http2.DATA or size < _LONG or flags & http2.PADDED or self._block_of:
-                    return start - FRAME.size
+                    return start - FRAME.size, False
                 self._long_call, self._long_left = stream, size
                 self._long_last = bool(flags & http2.END_STREAM)
-                return self._read_long(data, start)
+                return self._read_long(data, start), False
             content = data[start:at]
             if self._block_of is not None or kind == http2.CONTINUATION:
                 self._continued(kind, flags, stream, content)
@@ -177,7 +210,9 @@ class Connection(Outlet):
                 self._headers(stream, flags, content)
             else:
                 self._control(kind, flags, stream, content)
-        return at
+            if monotonic() > until:
+                return at, at < end
+        return at, False
 
     def _read_long(self, data: bytes, at: int) -> int:
         piece = data[at : at + self._long_left]
@@ -246,7 +281,11 @@ class Connection(Outlet):
                 call.ended()
         elif stream & 1 and not self._parting:
             self._newest = stream
-            self._open(stream, *known, last)
+            if len(self._calls) < self._most_calls:
+                self._open(stream, *known, last)
+            else:
+                self._say(number_frame(http2.RST_STREAM, stream, http2.REFUSED_STREAM))
+                self._count_reset()
 
     def _learn(self, block: bytes) -> tuple[Opening, Handler | None]:
         changes = self._decoder.changes
@@ -285,6 +324,8 @@ class Connection(Outlet):
             self._ping(flags, content)
         elif kind == http2.SETTINGS:
             if not flags & http2.ACK:
+                if not self._settings_left.take(self.port.thread.loop.time()):
+                    raise FaultError(http2.ENHANCE_YOUR_CALM, "too many settings")
                 self._settings(content)
         elif kind == http2.RST_STREAM:
             call = self._calls.get(stream)
@@ -292,8 +333,14 @@ class Connection(Outlet):
                 call.half_closed = True
                 self._forget(call)
                 call.gone()
+                self._count_reset()
         elif kind == http2.PUSH_PROMISE:
             raise FaultError(http2.PROTOCOL_ERROR, "a client promises nothing")
+
+    def _count_reset(self) -> None:
+        """Send a client away that begins calls only to give them up (CVE-2023-44487)."""
+        if not self._resets_left.take(self.port.thread.loop.time()):
+            raise FaultError(http2.ENHANCE_YOUR_CALM, "too many calls are given up")
 
     def _ping(self, flags: int, content: bytes) -> None:
         if len(content) != len(_GOODBYE):
@@ -333,13 +380,15 @@ class Connection(Outlet):
         if not self._calls:
             self._part()
 
-    def _part(self) -> None:
+    def _part(self, patience_s: float | None = None) -> None:
         """Let the client read what it has been sent, and hang up."""
         self._deaf = True
         self.flush()
-        self._transport.write_eof()
+        if self._transport.can_write_eof():  # not under TLS
+            self._transport.write_eof()
         loop = self.port.thread.loop
-        loop.call_later(_LINGER_S, self._hang_up, loop.time() + self.port.limits.idle_s)
+        patience_s = self.port.limits.idle_s if patience_s is None else patience_s
+        loop.call_later(_LINGER_S, self._hang_up, loop.time() + patience_s)
 
     def _hang_up(self, at_last: float) -> None:
         loop = self.port.thread.loop
@@ -354,7 +403,7 @@ class Connection(Outlet):
             return
         self._goaway(self._newest, code, text)
         self._lose_calls()
-        self._part()
+        self._part(_LAST_WORD_S)
 
     def _goaway(self, last: int, code: int, text: str) -> None:
         self._say(frame(http2.GOAWAY, 0, 0, _GOAWAY.pack(last, code) + text.encode()))

@@ -33,6 +33,7 @@ __all__ = ["GrpcInference", "InferStream"]
 _log = logging.getLogger("nbtriton.frontends")
 
 _ENDS_AT_ERRORS = ("triton_grpc_error", "true")
+_CANCELLED = "the request was cancelled by the caller"
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"  # Y5
 
 
@@ -105,7 +106,13 @@ class GrpcInference:
 
     def submit(self) -> None:
         """Give the requests that came together to the engine."""
-        ready, self._ready = self._ready, []
+        found, self._ready = self._ready, []
+        ready = []
+        for waiting in found:
+            if waiting.is_gone():  # given up in the same moment: it need not run
+                waiting.refused(CancelledError(_CANCELLED))
+            else:
+                ready.append(waiting)
         if not ready:
             return
         try:
@@ -218,7 +225,7 @@ class _Unary(_Waiting):
     def cancel(self) -> None:
         super().cancel()
         # The call does not wait for a model that goes on regardless.
-        self._rpc.fail(CancelledError("the request was cancelled by the caller"))
+        self._rpc.fail(CancelledError(_CANCELLED))
 
     def refused(self, error: TritonError) -> None:
         self.end()

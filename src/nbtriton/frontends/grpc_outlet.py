@@ -22,6 +22,7 @@ from nbtriton.frontends.grpc_wire import (
 )
 from nbtriton.frontends.hpack import indexed, literal, remembered
 from nbtriton.frontends.http2 import FRAME, FaultError, frame, number_frame
+from nbtriton.frontends.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
     from nbtriton.frontends.grpc_calls import Call
@@ -36,6 +37,9 @@ _JOINED = 64 << 10
 # What asyncio holds of what a client does not read, and how often that client is answered meanwhile.
 _UNSENT = 1 << 20
 _MOST_REPLIES = 10_000
+
+# Calls that a client may give up a second in the long run, besides one for each that is answered.
+_RESETS_PER_S = 100
 
 # The fields before the first message and those of a good end. The first time the client's table
 # remembers what they hold, from then on they are numbers there: 62 is what was remembered last.
@@ -73,7 +77,7 @@ class Outlet(asyncio.Protocol):
 
     __slots__ = (
         "_blocked", "_calls", "_deaf", "_frame_most", "_large", "_memory", "_out", "_paused", "_prefix",
-        "_pulse", "_replies", "_transport", "_window", "first_window", "port",
+        "_pulse", "_replies", "_resets_left", "_transport", "_window", "first_window", "port",
     )  # fmt: skip
 
     def __init__(self, port: Transport) -> None:
@@ -81,6 +85,8 @@ class Outlet(asyncio.Protocol):
         self._transport: Any = None
         self._pulse = Pulse(port.options, port.thread.loop.time())
         self._calls: dict[int, Call] = {}  # by their streams
+        # How many calls the client may still give up.
+        self._resets_left = TokenBucket(port.limits.calls, _RESETS_PER_S, self._pulse.born)
         self._deaf = False  # what comes is thrown away, and nothing is said
         self._out: list[bytes | memoryview] = []
         self._large = False
@@ -159,6 +165,7 @@ class Outlet(asyncio.Protocol):
         self._out.append(message)
         self._out.append(_BEHIND.pack(_END_HEAD, _LAST, stream, _END[_EVERYTHING]))
         self._pulse.spoke()
+        self._resets_left.earned += 1
         call.on_gone = None  # it refers to the call
         self._forget(call)
 
@@ -262,6 +269,7 @@ class Outlet(asyncio.Protocol):
             has_begun=call.has_begun,
             reset=not call.half_closed,
         )
+        self._resets_left.earned += 1
         call.on_gone = None  # it refers to the call
         self._forget(call)
 

@@ -43,8 +43,8 @@ class Transport(Port[Connection]):
 
     Attributes
     ----------
-    most_received : int
-        Bytes of one message.
+    most_received, most_unpacked : int
+        Bytes of one message, and what a packed one may unpack to.
 
     Raises
     ------
@@ -67,6 +67,7 @@ class Transport(Port[Connection]):
         self.handlers = handlers
         self.options = options
         self.most_received = limits.body_bytes
+        self.most_unpacked = min(limits.body_bytes, limits.decompressed_bytes)
         self._after_messages = after_messages
         self._spoken: list[Outlet] = []
         try:

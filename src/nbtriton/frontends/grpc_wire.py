@@ -12,6 +12,7 @@ from struct import Struct
 from urllib.parse import quote
 
 from nbtriton.errors import TritonError
+from nbtriton.frontends.decompression import DecompressionError, Decompressor, OversizeError
 from nbtriton.frontends.hpack import Field, literal
 
 __all__ = [
@@ -178,16 +179,12 @@ def unpacked(message: bytes, encoding: bytes, most: int) -> bytes:
     """Return a message of at most so many bytes that came packed; raises StatusError."""
     if not encoding:
         raise StatusError(INTERNAL, "Compression bit set but no encoding configured")
-    reader = zlib.decompressobj(_WINDOW_BITS[encoding])
     try:
-        data = reader.decompress(message, most + 1)
-    except zlib.error:
-        data = None
-    if data is None or (len(data) <= most and not reader.eof):
-        raise StatusError(INTERNAL, "Decompression failed due to zlib error")
-    if len(data) > most:
-        raise StatusError(RESOURCE_EXHAUSTED, "Decompressed message larger than max")
-    return data
+        return bytes(Decompressor(message, _WINDOW_BITS[encoding], most).all())
+    except OversizeError:
+        raise StatusError(RESOURCE_EXHAUSTED, "Decompressed message larger than max") from None
+    except DecompressionError:
+        raise StatusError(INTERNAL, "Decompression failed due to zlib error") from None
 
 
 def packed(message: bytes, packing: bytes) -> tuple[int, bytes]:

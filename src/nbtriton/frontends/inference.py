@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from nbtriton.errors import InvalidArgumentError, TritonError, UnsupportedError
 from nbtriton.frontends.codec import Call, decode_infer
+from nbtriton.frontends.decompression import DecompressionError, Decompressor, OversizeError
 from nbtriton.frontends.exchange import JSON, TEXT, Data, Exchange, Head, error_reply, unforeseen
 from nbtriton.frontends.generate import decode_generate
 from nbtriton.frontends.plan import Plans
@@ -226,19 +227,19 @@ class _Infer:
             inference.forward_headers(self._fields, call)
         return Whole(exchange, interface, version, call, service, self._wanted)
 
-    def _decompressed(self, exchange: Exchange) -> bytes:
-        """Return the decompressed body; an undecodable one is empty, as in Triton."""
-        limit = self._inference.service.limits.body_bytes
-        engine = zlib.decompressobj(_GZIP_OR_ZLIB)
+    def _decompressed(self, exchange: Exchange) -> memoryview:
+        if not exchange.body:
+            raise InvalidArgumentError("nothing to be decompressed")
+        limits = self._inference.service.limits
+        limit = min(limits.body_bytes, limits.decompressed_bytes)
         try:
-            body = engine.decompress(exchange.body, limit + 1)
-        except zlib.error:
-            return b""
-        if len(body) > limit:
+            return Decompressor(exchange.body, _GZIP_OR_ZLIB, limit).all()
+        except OversizeError as error:
             raise InvalidArgumentError(
-                f"the decompressed request is larger than the limit of {limit} bytes"
-            )
-        return body if engine.eof else b""
+                f"the decompressed request is {error}", hint="--max-decompressed-size allows more"
+            ) from None
+        except DecompressionError as error:
+            raise InvalidArgumentError(f"the compressed request cannot be read: {error}") from None
 
 
 def _encoding(head: Head) -> bytes:

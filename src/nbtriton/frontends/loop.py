@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import logging
 import threading
 from _thread import get_ident
 from collections import deque
@@ -17,11 +18,13 @@ from nbtriton.engine.answering import after_answers
 
 __all__ = ["TURN_S", "LoopThread"]
 
-# For how long one client, or what other threads have posted, may keep the loop from the others: with ten
-# that send all they can somebody else waits some 10 ms for each of the turns that a call takes.
+# For how long one client that sends a lot may keep the loop from the others in one turn, and so may all that
+# is put off, and all that other threads have posted.
 TURN_S = 0.001
 
 _T = TypeVar("_T")
+
+_log = logging.getLogger("nbtriton.frontends")
 
 _WORKERS = 4
 
@@ -39,6 +42,7 @@ class LoopThread:
         self.loop = _new_loop()
         self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._awake = False
+        self._put_off: deque[Callable[[], object]] = deque()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix=f"{name}-worker")
         self.ident = 0
@@ -76,6 +80,26 @@ class LoopThread:
         self._awake = False
         if self._posted:  # by somebody who has not seen that
             self._wake()
+
+    def put_off(self, function: Callable[[], object]) -> None:
+        """Run a function in a later turn, when those were heard that ask for little; on the loop."""
+        if not self._put_off:
+            self.loop.call_soon(self._go_on)
+        self._put_off.append(function)
+
+    def _go_on(self) -> None:
+        """Run what was put off, in turn, for as long as a turn may take."""
+        until = monotonic() + TURN_S
+        for _ in range(len(self._put_off)):
+            try:
+                self._put_off[0]()
+            except Exception:
+                _log.exception("what was put off failed")
+            self._put_off.popleft()
+            if monotonic() > until:
+                break
+        if self._put_off:
+            self.loop.call_soon(self._go_on)
 
     def call(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine on the loop, and wait for its result; from another thread."""

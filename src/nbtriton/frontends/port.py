@@ -9,17 +9,19 @@ import socket
 from abc import ABC, abstractmethod
 from collections import deque
 from operator import itemgetter
+from time import monotonic
 from typing import Generic, Protocol, TypeVar
 
 from nbtriton.errors import UnavailableError
-from nbtriton.frontends.loop import LoopThread
+from nbtriton.frontends.loop import TURN_S, LoopThread
 from nbtriton.frontends.service import Limits
 from nbtriton.frontends.tracing import Tracing
 
 __all__ = ["Client", "Port", "listen"]
 
-# Triton's backlog.
-_BACKLOG = 1024
+# Clients that may wait to be accepted, if the system allows as many; beyond that they try again after a
+# second. Triton's 1024 are full when 10,000 come at once on a busy machine.
+_BACKLOG = 4096
 # As many requests as may wait for each other to be read; a batch is seldom larger.
 _TOGETHER = 32
 # As many are accepted before those are heard that are there.
@@ -151,13 +153,13 @@ class Port(ABC, Generic[_C]):
         So requests that arrive together are submitted together, and one batch can hold them.
         """
         if not self._unanswered:
-            self.thread.loop.call_soon(self._look, 0)
+            self.thread.loop.call_soon(self._look, 0, monotonic() + TURN_S)
         self._unanswered += 1
 
-    def _look(self, seen: int) -> None:
+    def _look(self, seen: int, until: float) -> None:
         found = self._unanswered
-        if seen < found < _TOGETHER:  # more has come: look once more
-            self.thread.loop.call_soon(self._look, found)
+        if seen < found < _TOGETHER and monotonic() < until:  # more has come: look once more
+            self.thread.loop.call_soon(self._look, found, until)
             return
         self._unanswered = 0
         self.hand_over()

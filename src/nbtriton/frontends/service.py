@@ -103,7 +103,9 @@ class Limits:
     header_bytes : int
         Request line and header fields of one request.
     body_bytes : int
-        The body of one request, compressed or not. gRPC's own limit by default.
+        The body of one request as it is sent. gRPC's own limit by default.
+    decompressed_bytes : int
+        What a compressed body, or a compressed message over gRPC, may unpack to.
     unread_bytes : int
         Responses that a client does not read; beyond this it is cut off.
     head_s : float
@@ -111,15 +113,21 @@ class Limits:
     idle_s : float
         Seconds without progress, inside a request or while a response waits to be read.
     connections : int
-        Connections at a time, all clients together.
+        Connections at a time, all clients together. One more takes the place of the one that is idle
+        and was never answered, or else of the one that has been idle for longest.
+    calls : int
+        Calls over gRPC at a time of one client, which is told so. It may give up as many, and some more
+        for each one that is answered, before it is sent away.
     """
 
     header_bytes: int = 64 << 10
     body_bytes: int = (1 << 31) - 1
+    decompressed_bytes: int = 64 << 20
     unread_bytes: int = 64 << 20
     head_s: float = 30.0
     idle_s: float = 60.0
     connections: int = 1000
+    calls: int = 1000
 
 
 @dataclass(slots=True)
