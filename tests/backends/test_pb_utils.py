@@ -313,7 +313,7 @@ def test_B82_a_histogram_may_have_one_bucket_for_all(inside):
 def test_a_metric_is_of_no_use_without_its_family(inside, kind):
     def use():
         family = pb_utils.MetricFamily(f"gone_{kind}", "d", getattr(pb_utils.MetricFamily, kind))
-        metric = family.Metric(buckets=[1])
+        metric = family.Metric(buckets=[1] if kind == "HISTOGRAM" else None)
         del family
         return [
             failing(lambda: metric.increment(1)),
@@ -406,3 +406,36 @@ def test_B85_metrics_belong_to_their_server_and_go_with_their_objects(inside):
     del family
     gc.collect()
     assert families_of(server) == []
+
+
+NAMES = {
+    "family": [
+        ("bad name!", "Invalid metric name"),
+        ("__x", "Invalid metric name"),
+        ("", "Invalid metric name"),
+    ],
+    "label": [
+        ("bad-name", "Invalid label name"),
+        ("__a", "Invalid label name"),
+        ("", "Invalid label name"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("what", "name", "said"), [(w, *row) for w in NAMES for row in NAMES[w]])
+def test_names_that_the_metrics_endpoint_cannot_have_are_refused(inside, what, name, said):
+    def use():
+        if what == "family":
+            return failing(lambda: pb_utils.MetricFamily(name, "d", pb_utils.MetricFamily.COUNTER))
+        family = pb_utils.MetricFamily("named", "d", pb_utils.MetricFamily.COUNTER)
+        return failing(lambda: family.Metric({name: "x"}))
+
+    assert inside(use).endswith(f"message: {said}")
+
+
+def test_buckets_that_do_not_rise_are_refused(inside):
+    def use():
+        family = pb_utils.MetricFamily("steps", "d", pb_utils.MetricFamily.HISTOGRAM)
+        return failing(lambda: family.Metric({}, [2.0, 1.0]))
+
+    assert inside(use).endswith("message: Bucket Boundaries must be strictly sorted")

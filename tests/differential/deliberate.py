@@ -56,6 +56,14 @@ NAMES = {
         "tests/repository/test_control.py::test_L12_a_name_that_no_file_system_takes_is_refused"
     ),
     "newer-fields": "tests/engine/test_inflight.py::test_E21_a_step_holds_so_many_requests_and_no_more",
+    "response-parameters": (
+        "tests/backends/test_pb_calls.py"
+        "::test_parameters_of_a_response_work_and_are_told_to_be_newer"
+    ),
+    "tensor-datatype-number": "tests/backends/test_pb_utils.py::test_a_tensor_is_its_array",
+    "unreadable-completion": (
+        "tests/config/test_config_autocomplete.py::test_AC4_nonsense_is_an_error"
+    ),
     "text-in-utf-8": "tests/config/test_config_text.py::test_bytes_with_foreign_values",
     "onnx-sessions": "tests/backends/test_onnxruntime.py::test_instances_share_a_session",
     "onnx-strings": "tests/backends/test_onnxruntime.py::test_strings",

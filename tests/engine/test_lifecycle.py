@@ -593,3 +593,14 @@ def test_what_has_no_effect_is_told_at_every_load_and_at_no_request(server: Serv
     assert list(server.ignored("m")) == ["instance_group[0].host_policy", "response_cache"]
     (shown,) = server.models()
     assert shown.ignored == ("instance_group[0].host_policy", "response_cache")
+
+
+@pytest.mark.parametrize("source", ["class", "function"])
+def test_a_batch_input_is_of_no_effect_for_a_class_alone(server: Server, source: str):
+    text = echo("""batch_input { kind: BATCH_ELEMENT_COUNT target_name: "N" data_type: TYPE_FP32
+        source_input: "IN" }""")
+    model = counted([]) if source == "class" else lambda IN, N: {"OUT": IN}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        server.load(text, model, name="m")
+    assert list(server.ignored("m")) == (["batch_input[0]"] if source == "class" else [])

@@ -6,6 +6,7 @@ Rules and texts are those of ``ModelConfig`` in Triton's triton_python_backend_u
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.config._proto import ModelConfig
@@ -27,8 +28,8 @@ class AutoCompleteConfig:
 
     Parameters
     ----------
-    config : ModelConfig
-        Normalised; it is not changed.
+    config : ModelConfig, str or bytes
+        Normalised, and not changed; or JSON text, as models may give it to ``pb_utils.ModelConfig``.
 
     Notes
     -----
@@ -36,8 +37,10 @@ class AutoCompleteConfig:
     in Triton it may catch exactly that.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
-        self._model_config = to_reported_dict(config)
+    def __init__(self, config: ModelConfig | str | bytes) -> None:
+        self._model_config: dict[str, Any] = (
+            to_reported_dict(config) if isinstance(config, ModelConfig) else json.loads(config)
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the configuration as Triton reports it; changes to the dict stick."""

@@ -85,7 +85,12 @@ _PARAMETERS: Final = {
 
 
 def ignored_fields(
-    config: ModelConfig, *, agents: bool = True, cache: bool = True, limiter: bool = True
+    config: ModelConfig,
+    *,
+    whole_batches: bool = False,
+    agents: bool = True,
+    cache: bool = True,
+    limiter: bool = True,
 ) -> list[tuple[str, str]]:
     """Return the set fields of a configuration that have no effect here.
 
@@ -93,6 +98,8 @@ def ignored_fields(
     ----------
     config : ModelConfig
         As written, or normalised: what normalisation adds is not reported.
+    whole_batches : bool
+        Whether the model is a plain function, which gets a batch as one.
     agents : bool
         Whether the model came from a repository, where its agents have looked at it.
     cache, limiter : bool
@@ -111,7 +118,8 @@ def ignored_fields(
     >>> ignored_fields(parse_pbtxt("optimization { cuda { graphs: true } }"))[0][0]
     'optimization.cuda'
     """
-    table = {**_NEVER, **(_PYTHON if config.backend == "python" else {})}
+    in_python = config.backend == "python" and not whole_batches
+    table = {**_NEVER, **(_PYTHON if in_python else {})}
     table |= {} if agents else _WITHOUT_AGENTS
     table |= {} if limiter else _WITHOUT_LIMITER
     table |= {} if cache or not config.response_cache.enable else _WITHOUT_CACHE

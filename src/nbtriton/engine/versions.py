@@ -6,6 +6,7 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from time import monotonic
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -329,7 +330,14 @@ class Versions(Inspection, ABC):
         config.CopyFrom(user_config)
         config.backend = next((runtime.config.backend for runtime in runtimes), config.backend)
         return ignored_fields(
-            config, agents=agents, cache=self.cache is not None, limiter=self.limiter is not None
+            config,
+            whole_batches=any(
+                not isinstance(getattr(runtime, "source", None), type | Path | None)
+                for runtime in runtimes
+            ),
+            agents=agents,
+            cache=self.cache is not None,
+            limiter=self.limiter is not None,
         )
 
     def _retire(self, runtime: Runtime) -> None:

@@ -17,6 +17,7 @@ from nbtriton.backends.python.function import FunctionInstance
 from nbtriton.backends.python.imports import LocalModules
 from nbtriton.backends.python.install import install_pb_utils
 from nbtriton.backends.python.instance import PythonInstance
+from nbtriton.backends.python.responses import COMPACT
 from nbtriton.backends.python.running import Running
 from nbtriton.backends.tracebacks import load_error
 from nbtriton.config import (
@@ -238,7 +239,9 @@ def _initialize_arguments(context: InstanceContext) -> dict[str, str]:
     model = context.model
     directory = model.model_directory or _version_directory(model) or ""
     return {
-        "model_config": json.dumps(to_reported_dict(model.config)),
+        "model_config": json.dumps(
+            to_reported_dict(model.config), ensure_ascii=False, separators=COMPACT
+        ),
         "model_instance_kind": context.kind.removeprefix("KIND_"),
         "model_instance_name": context.name,
         "model_instance_device_id": str(context.device_id),

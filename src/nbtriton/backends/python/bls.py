@@ -233,6 +233,11 @@ def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | N
     TritonModelException
         The server could not load it.
     """
+    if not isinstance(config, str):
+        raise TypeError(
+            "load_model(): incompatible function arguments. Expected config: str, found type "
+            f"{type(config).__name__}"
+        )
     for path, content in (files or {}).items():
         if not isinstance(content, bytes):
             raise TypeError(
@@ -255,7 +260,18 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Return True if the model can be called now."""
-    version = int(model_version) if model_version else -1
+    if not isinstance(model_version, str):
+        raise TypeError(
+            "is_model_ready(): incompatible function arguments. Expected model_version: str, found "
+            f"type {type(model_version).__name__}"
+        )
+    try:
+        version = int(model_version) if model_version else -1
+    except ValueError:
+        raise TritonModelException(
+            f"Failed to get the readiness of model '{model_name}': version '{model_version}' is no "
+            "number"
+        ) from None
     return _any_server().is_model_ready(as_text(model_name), version)
 
 

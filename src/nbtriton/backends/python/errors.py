@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 from nbtriton import errors
+from nbtriton.backends.python.enums import BoundEnum
 from nbtriton.backends.python.text import as_text
 
 __all__ = ["TritonError", "TritonErrorCode", "TritonModelException", "as_engine_error"]
 
 
-class TritonErrorCode(IntEnum):
+class TritonErrorCode(BoundEnum):
     """Triton's status codes, by the numbers of its C API."""
 
     UNKNOWN = 0
@@ -21,6 +20,9 @@ class TritonErrorCode(IntEnum):
     UNSUPPORTED = 5
     ALREADY_EXISTS = 6
     CANCELLED = 7
+
+
+TritonErrorCode.__name__ = "__ErrorCode"  # as Triton's module calls it
 
 
 class TritonModelException(Exception):  # noqa: N818 - Triton's name
@@ -49,7 +51,12 @@ class TritonError:
 
     def __init__(self, message: str, code: TritonErrorCode = TritonErrorCode.INTERNAL) -> None:
         self._message = as_text(message)
-        self._code = TritonErrorCode(code)
+        if not isinstance(code, TritonErrorCode):
+            raise TypeError(
+                "__init__(): incompatible constructor arguments. Expected code: TritonError.INTERNAL "
+                f"or the like, found type {type(code).__name__}"
+            )
+        self._code = code
 
     def message(self) -> str:
         """Return the text."""

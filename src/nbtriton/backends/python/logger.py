@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from enum import IntEnum
+from typing import NoReturn
 
+from nbtriton.backends.python.enums import BoundEnum
 from nbtriton.backends.python.running import current
 from nbtriton.backends.python.text import as_text
 
 __all__ = ["LogLevel", "Logger"]
 
 
-class LogLevel(IntEnum):
+class LogLevel(BoundEnum):
     """Triton's log levels."""
 
     INFO = 0
@@ -35,6 +36,9 @@ class Logger:
     WARNING = LogLevel.WARNING
     ERROR = LogLevel.ERROR
     VERBOSE = LogLevel.VERBOSE
+
+    def __init__(self) -> NoReturn:
+        raise TypeError("c_python_backend_utils.Logger: No constructor defined!")
 
     @staticmethod
     def log(message: str, level: LogLevel = LogLevel.INFO) -> None:
@@ -65,6 +69,10 @@ class Logger:
     def log_verbose(message: str) -> None:
         """Log a line that is dropped unless the logger's level is DEBUG."""
         _write(message, LogLevel.VERBOSE)
+
+
+# Named in the class's own body it would be no type there.
+Logger.LogLevel = LogLevel  # type: ignore[attr-defined]
 
 
 def _write(message: str, level: LogLevel) -> None:

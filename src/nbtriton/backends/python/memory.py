@@ -2,45 +2,44 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from operator import index
 
+from nbtriton.backends.python.enums import BoundEnum
 from nbtriton.tensors import Array, is_on_device, to_numpy, to_torch
 
 __all__ = ["MemoryType", "PreferredMemory", "place"]
 
 
-class MemoryType(IntEnum):
+class MemoryType(BoundEnum):
     """Where a tensor is wanted."""
 
-    TRITONSERVER_MEMORY_CPU = 0
-    TRITONSERVER_MEMORY_GPU = 2
+    TRITONSERVER_MEMORY_GPU = 0
+    TRITONSERVER_MEMORY_CPU = 1
 
 
 class PreferredMemory:
     """Where the outputs of a call to another model are wanted."""
 
-    __slots__ = ("_device_id", "_memory_type")
+    __slots__ = ("device_id", "memory_type")
 
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
-        self._memory_type = MemoryType(preferred_memory_type)
-        self._device_id = preferred_device_id
-
-    def preferred_memory_type(self) -> MemoryType:
-        """Return the kind of memory."""
-        return self._memory_type
-
-    def preferred_device_id(self) -> int:
-        """Return the device within that kind."""
-        return self._device_id
+        if not isinstance(preferred_memory_type, MemoryType):
+            raise TypeError(
+                "__init__(): incompatible constructor arguments. Expected preferred_memory_type: "
+                "TRITONSERVER_MEMORY_CPU or TRITONSERVER_MEMORY_GPU, found type "
+                f"{type(preferred_memory_type).__name__}"
+            )
+        self.memory_type = preferred_memory_type
+        self.device_id = index(preferred_device_id)
 
 
 def place(array: Array, preferred: PreferredMemory) -> Array:
     """Return an array in the memory that is preferred."""
-    if preferred.preferred_memory_type() is MemoryType.TRITONSERVER_MEMORY_CPU:
+    if preferred.memory_type is MemoryType.TRITONSERVER_MEMORY_CPU:
         return to_numpy(array) if is_on_device(array) else array
     import torch
 
     # Without a GPU everything is in host memory, as in Triton's CPU builds.
     if is_on_device(array) or not torch.cuda.is_available():
         return array
-    return to_torch(array, f"cuda:{preferred.preferred_device_id()}")
+    return to_torch(array, f"cuda:{preferred.device_id}")

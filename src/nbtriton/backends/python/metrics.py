@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import bisect
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from nbtriton.backends.forking import after_fork
+from nbtriton.backends.python.enums import BoundEnum
 from nbtriton.backends.python.errors import TritonModelException
 from nbtriton.backends.python.running import current
 from nbtriton.backends.python.text import as_text
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Family", "Metric", "MetricFamily", "MetricKind", "Sample", "families_of", "family_of"]
 
 
-class MetricKind(IntEnum):
+class MetricKind(BoundEnum):
     """Triton's kinds of metrics."""
 
     COUNTER = 0
@@ -59,6 +60,9 @@ class _Registry:
         self.families: WeakValueDictionary[str, Family] = WeakValueDictionary()
 
 
+# As prometheus-cpp has them, which Triton keeps its metrics in.
+_METRIC_NAME: Final = re.compile(r"(?!__)[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
+_LABEL_NAME: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 _lock = threading.Lock()
 
 
@@ -103,9 +107,18 @@ class MetricFamily:
     HISTOGRAM = MetricKind.HISTOGRAM
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        if not isinstance(kind, MetricKind):
+            raise TypeError(
+                "__init__(): incompatible constructor arguments. Expected kind: MetricFamily.COUNTER, "
+                f".GAUGE or .HISTOGRAM, found type {type(kind).__name__}"
+            )
         running = current()
         server = running.server if running is not None else None
-        family = family_of(server, as_text(name), as_text(description), MetricKind(kind))
+        if not _METRIC_NAME.fullmatch(as_text(name)):
+            raise TritonModelException(
+                "Error when creating MetricFamily: " + _for_instance("Invalid metric name")
+            )
+        family = family_of(server, as_text(name), as_text(description), kind)
         if family.kind != kind:
             raise TritonModelException(
                 "Error when creating MetricFamily: "
@@ -124,7 +137,7 @@ class MetricFamily:
         buckets : sequence of float
             Ascending upper bounds; for histograms, which need them.
         """
-        return Metric(self._family, labels or {}, buckets, self)
+        return Metric(self._family, {} if labels is None else labels, buckets, self)
 
 
 class Metric:
@@ -140,14 +153,25 @@ class Metric:
         self._family = family
         self._owner = None if owner is None else ref(owner)
         bounds: tuple[float, ...] = ()
+        if not isinstance(labels, dict):
+            raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
         if family.kind is MetricKind.HISTOGRAM:
             if buckets is None:
                 raise TritonModelException("Failed to create metric. Missing required buckets.")
+            if not isinstance(buckets, list):
+                raise TritonModelException("Failed to create metric. Buckets must be a list.")
             bounds = tuple(float(bound) for bound in buckets)
             if list(bounds) != sorted(set(bounds)):
                 raise TritonModelException(
-                    "Failed to create metric. Buckets must be in ascending order."
+                    "Error when creating Metric: "
+                    + _for_instance("Bucket Boundaries must be strictly sorted")
                 )
+        elif buckets is not None:
+            raise TritonModelException("Failed to create metric. Unexpected buckets found.")
+        if not all(_LABEL_NAME.fullmatch(str(name)) for name in labels):
+            raise TritonModelException(
+                "Error when creating Metric: " + _for_instance("Invalid label name")
+            )
         key = tuple(sorted((str(name), str(value)) for name, value in labels.items()))
         with _lock:
             sample = family.samples.get(key)

@@ -7,27 +7,25 @@ Only names of Triton's own module belong here; what they do stands beside it.
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from nbtriton.backends.python.bls import (
-    ResponseIterator,
-    is_model_ready,
-    load_model,
-    unload_model,
-)
+from nbtriton.backends.python.bls import is_model_ready, load_model, unload_model
 from nbtriton.backends.python.errors import TritonError, TritonModelException
-from nbtriton.backends.python.logger import Logger, LogLevel
-from nbtriton.backends.python.memory import MemoryType, PreferredMemory
-from nbtriton.backends.python.metrics import Metric, MetricFamily
-from nbtriton.backends.python.requests import InferenceRequest, InferenceTrace, ReceivedRequest
+from nbtriton.backends.python.logger import Logger
+from nbtriton.backends.python.memory import MemoryType as _MemoryType
+from nbtriton.backends.python.memory import PreferredMemory
+from nbtriton.backends.python.metrics import MetricFamily
+from nbtriton.backends.python.requests import InferenceRequest
+from nbtriton.backends.python.requests import ReceivedRequest as _ReceivedRequest
 from nbtriton.backends.python.responses import InferenceResponse
 from nbtriton.backends.python.running import current
-from nbtriton.backends.python.sender import ResponseSender
 from nbtriton.backends.python.tensor import Tensor
 from nbtriton.config import AutoCompleteConfig as ModelConfig
+from nbtriton.errors import InvalidArgumentError
 from nbtriton.tensors import deserialize_bytes, serialize_bytes
 from nbtriton.tensors.datatypes import DATATYPES, NUMPY_DTYPES, datatype_number, to_config
 
@@ -42,16 +40,10 @@ __all__ = [
     "TRITON_STRING_TO_NUMPY",
     "InferenceRequest",
     "InferenceResponse",
-    "InferenceTrace",
-    "LogLevel",
     "Logger",
-    "MemoryType",
-    "Metric",
     "MetricFamily",
     "ModelConfig",
     "PreferredMemory",
-    "ResponseIterator",
-    "ResponseSender",
     "Tensor",
     "TritonError",
     "TritonModelException",
@@ -76,13 +68,13 @@ TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 TRITONSERVER_REQUEST_RELEASE_ALL = 1
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
-TRITONSERVER_MEMORY_CPU = MemoryType.TRITONSERVER_MEMORY_CPU
-TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
+TRITONSERVER_MEMORY_CPU = _MemoryType.TRITONSERVER_MEMORY_CPU
+TRITONSERVER_MEMORY_GPU = _MemoryType.TRITONSERVER_MEMORY_GPU
 
 # The scalar types, not dtypes, as in Triton; without BF16, which numpy does not have.
 TRITON_STRING_TO_NUMPY: dict[str, Any] = {
     to_config(name): NUMPY_DTYPES[name].type for name in DATATYPES if name in NUMPY_DTYPES
-}
+} | {"TYPE_BOOL": bool}
 _NUMBER_TO_NUMPY: dict[int, Any] = {
     datatype_number(name): dtype.type for name, dtype in NUMPY_DTYPES.items()
 }
@@ -92,7 +84,7 @@ _NUMPY_TO_NUMBER[np.bytes_] = datatype_number("BYTES")
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
     """Return the request's input of this name, or None."""
-    if type(inference_request) is ReceivedRequest:
+    if type(inference_request) is _ReceivedRequest:
         return inference_request._tensors.get(name)
     return _by_name(inference_request.inputs(), name)
 
@@ -114,7 +106,9 @@ def get_output_config_by_name(model_config: Mapping[str, Any], name: str) -> dic
 
 def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) -> bool:
     """Return True if the configuration lets the model send any number of responses."""
-    return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
+    if "model_transaction_policy" in model_config:
+        return bool(model_config["model_transaction_policy"]["decoupled"])
+    return False
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
@@ -124,7 +118,8 @@ def triton_to_numpy_type(data_type: int) -> Any:
 
 def numpy_to_triton_type(data_type: Any) -> int | None:
     """Return the datatype number of a numpy type or dtype; None for those Triton does not have."""
-    return _NUMPY_TO_NUMBER.get(np.dtype(data_type).type)
+    # Python's own types equal none of numpy's; a dtype equals its type.
+    return next((number for kind, number in _NUMPY_TO_NUMBER.items() if data_type == kind), None)
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
@@ -143,7 +138,10 @@ def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> bytes | tuple[(
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
     """Return the elements of a serialized BYTES tensor as a one-dimensional object array."""
-    return deserialize_bytes(encoded_tensor)
+    try:
+        return deserialize_bytes(encoded_tensor)
+    except InvalidArgumentError:
+        return _unpacked(encoded_tensor)
 
 
 def get_model_dir() -> str:
@@ -152,6 +150,16 @@ def get_model_dir() -> str:
     if running is None or running.version_directory is None:
         return os.getcwd()  # noqa: PTH109 - a str, as in Triton
     return str(running.version_directory)
+
+
+def _unpacked(encoded: bytes) -> np.ndarray[Any, Any]:
+    """Fail as Triton's own function does: a model may catch exactly that."""
+    offset = 0
+    while offset < len(encoded):
+        (size,) = struct.unpack_from("<I", encoded, offset)
+        struct.unpack_from(f"<{size}s", encoded, offset + 4)
+        offset += 4 + size
+    raise TypeError(f"a serialized BYTES tensor is bytes, found type {type(encoded).__name__}")
 
 
 def _by_name(tensors: list[Tensor], name: str) -> Tensor | None:

@@ -8,13 +8,15 @@ from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Any
 
+import numpy as np
+
 from nbtriton.backends.base import BackendRequest, RequestTrace
 from nbtriton.backends.forking import after_fork
 from nbtriton.backends.python import bls
 from nbtriton.backends.python.errors import TritonModelException
-from nbtriton.backends.python.memory import PreferredMemory
+from nbtriton.backends.python.memory import MemoryType, PreferredMemory
 from nbtriton.backends.python.responses import COMPACT, InferenceResponse, check_parameters
-from nbtriton.backends.python.sender import ResponseSender
+from nbtriton.backends.python.sender import InferenceResponseSender
 from nbtriton.backends.python.tensor import Tensor
 from nbtriton.backends.python.text import as_text, as_texts
 
@@ -32,6 +34,9 @@ def _unlock() -> None:
 after_fork(_unlock)
 # Not `str | bytes`: to make that union takes 0.2 us.
 _TEXT = (str, bytes)
+# What pybind11 takes for a list: anything with a length and places, such as numpy's arrays.
+_SEQUENCES = (Sequence, np.ndarray)
+_LARGEST_FLAGS = 2**32 - 1
 
 
 class InferenceTrace:
@@ -49,6 +54,44 @@ class InferenceTrace:
 
 
 _UNTRACED = InferenceTrace()
+# Stands for no preference, which models cannot write otherwise: None is refused, as in Triton.
+_ANYWHERE = PreferredMemory(MemoryType.TRITONSERVER_MEMORY_CPU)
+
+
+def _incompatible(expected: str, found: object) -> TypeError:
+    return TypeError(
+        f"__init__(): incompatible constructor arguments. Expected {expected}, found type "
+        f"{type(found).__name__}"
+    )
+
+
+def _is_sequence(value: object) -> bool:
+    kind = type(value)
+    return kind is list or (isinstance(value, _SEQUENCES) and not isinstance(value, _TEXT))
+
+
+def _number(name: str, value: int, smallest: int, largest: int) -> int:
+    number = index(value)
+    if not smallest <= number <= largest:
+        raise TypeError(
+            f"incompatible arguments. Expected {name}: int from {smallest} to {largest}, found "
+            f"{number}"
+        )
+    return number
+
+
+def _correlation_id(value: int | str) -> int | str:
+    if value is None:
+        raise _incompatible("correlation_id: int or str", value)
+    if isinstance(value, str):
+        return str(value)
+    if not isinstance(value, int):
+        raise TritonModelException("Correlation ID must be integer or string")
+    if not 0 <= value < 2**64:
+        raise RuntimeError(
+            f"Unable to cast Python instance to C++ type: {value} is no unsigned integer of 64 bits"
+        )
+    return int(value)
 
 
 class InferenceRequest:
@@ -83,8 +126,8 @@ class InferenceRequest:
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
-        preferred_memory: PreferredMemory | None = None,
-        trace: InferenceTrace | None = None,
+        preferred_memory: PreferredMemory = _ANYWHERE,
+        trace: InferenceTrace = _UNTRACED,
         parameters: Mapping[str, bool | int | str] | None = None,
     ) -> None:
         if inputs is None or requested_output_names is None or model_name is None:
@@ -97,6 +140,8 @@ class InferenceRequest:
                 "__init__(): incompatible constructor arguments. Missing: "
                 + ", ".join(name for name, value in given.items() if value is None)
             )
+        if not _is_sequence(inputs):
+            raise _incompatible("inputs: list of Tensor", inputs)
         for tensor in inputs:
             if tensor is None:
                 raise TritonModelException(
@@ -104,15 +149,12 @@ class InferenceRequest:
                     f"'{model_name}' should not be empty."
                 )
             if not isinstance(tensor, Tensor):
-                raise TypeError(
-                    "__init__(): incompatible constructor arguments. Expected inputs to be a list "
-                    f"of Tensor, found type {type(tensor).__name__}"
-                )
+                raise _incompatible("inputs: list of Tensor", tensor)
         self._request_id = as_text(request_id)
-        self._correlation_id: int | str = (
-            as_text(correlation_id) if isinstance(correlation_id, _TEXT) else index(correlation_id)
-        )
+        self._correlation_id = _correlation_id(correlation_id)
         self._inputs = list(inputs)
+        if not _is_sequence(requested_output_names):
+            raise _incompatible("requested_output_names: list of str", requested_output_names)
         self._requested_output_names = as_texts(requested_output_names)
         if "" in self._requested_output_names:
             raise TritonModelException(
@@ -120,11 +162,15 @@ class InferenceRequest:
                 f"'{model_name}' should not be empty."
             )
         self._model_name = as_text(model_name)
-        self._model_version = index(model_version)
-        self._flags = index(flags)
-        self._timeout = index(timeout)
-        self._preferred_memory = preferred_memory
-        self._trace = _UNTRACED if trace is None else trace
+        self._model_version = _number("model_version", model_version, -(2**63), 2**63 - 1)
+        self._flags = _number("flags", flags, 0, _LARGEST_FLAGS)
+        self._timeout = _number("timeout", timeout, 0, 2**64 - 1)
+        if not isinstance(preferred_memory, PreferredMemory):
+            raise _incompatible("preferred_memory: PreferredMemory", preferred_memory)
+        self._preferred_memory = None if preferred_memory is _ANYWHERE else preferred_memory
+        if not isinstance(trace, InferenceTrace):
+            raise _incompatible("trace: InferenceTrace", trace)
+        self._trace = trace
         self._parameters = {} if parameters is None else check_parameters(parameters)
 
     def inputs(self) -> list[Tensor]:
@@ -145,7 +191,7 @@ class InferenceRequest:
 
     def set_flags(self, flags: int) -> None:
         """Replace the flags."""
-        self._flags = flags
+        self._flags = _number("flags", flags, 0, _LARGEST_FLAGS)
 
     def timeout(self) -> int:
         """Return the timeout in microseconds; 0 without one."""
@@ -153,11 +199,8 @@ class InferenceRequest:
 
     def parameters(self) -> str:
         """Return the request parameters as JSON."""
-        return json.dumps(self._parameters, separators=COMPACT)
-
-    def preferred_memory(self) -> PreferredMemory | None:
-        """Return where the outputs are wanted."""
-        return self._preferred_memory
+        # With blanks, as Triton's module writes those of a request that a model makes.
+        return json.dumps(self._parameters)
 
     def requested_output_names(self) -> set[str]:
         """Return the names of the outputs that are wanted."""
@@ -171,7 +214,7 @@ class InferenceRequest:
         """Return True once nobody waits for the answer any more."""
         return False
 
-    def get_response_sender(self) -> ResponseSender:
+    def get_response_sender(self) -> InferenceResponseSender:
         """Return the object that answers this request."""
         raise TritonModelException(
             "get_response_sender is only available for requests received by 'execute'."
@@ -213,7 +256,7 @@ class ReceivedRequest(InferenceRequest):
         self._backend_request = request
         self._tensors = tensors
         self._decoupled = decoupled
-        self._sender: ResponseSender | None = None
+        self._sender: InferenceResponseSender | None = None
         self._own_flags: int | None = None
         self._rescheduled = False
 
@@ -230,16 +273,13 @@ class ReceivedRequest(InferenceRequest):
         return self._backend_request.flags if self._own_flags is None else self._own_flags
 
     def set_flags(self, flags: int) -> None:
-        self._own_flags = flags
+        self._own_flags = _number("flags", flags, 0, _LARGEST_FLAGS)
 
     def timeout(self) -> int:
         return self._backend_request.timeout_us
 
     def parameters(self) -> str:
         return json.dumps(dict(self._backend_request.parameters), separators=COMPACT)
-
-    def preferred_memory(self) -> None:
-        return None
 
     def requested_output_names(self) -> set[str]:
         return set(self._backend_request.requested_outputs)
@@ -250,13 +290,15 @@ class ReceivedRequest(InferenceRequest):
     def is_cancelled(self) -> bool:
         return self._backend_request.is_cancelled()
 
-    def get_response_sender(self) -> ResponseSender:
+    def get_response_sender(self) -> InferenceResponseSender:
         if self._sender is None:
             # The instance's thread may ask at the same moment as the model's own: a second sender
             # that is let go would answer the request.
             with _one_sender:
                 if self._sender is None:
-                    self._sender = ResponseSender(self._backend_request, decoupled=self._decoupled)
+                    self._sender = InferenceResponseSender(
+                        self._backend_request, decoupled=self._decoupled
+                    )
         return self._sender
 
     def set_release_flags(self, flags: int) -> None:
@@ -267,3 +309,6 @@ class ReceivedRequest(InferenceRequest):
 
     def async_exec(self, decoupled: bool = False) -> Any:  # noqa: ARG002
         raise TritonModelException("A received request cannot be executed; construct a new one.")
+
+
+ReceivedRequest.__name__ = ReceivedRequest.__qualname__ = InferenceRequest.__name__

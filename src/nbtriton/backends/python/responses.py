@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from nbtriton.backends.base import BackendRequest, Response
 from nbtriton.backends.compiling import mypyc_attr
 from nbtriton.backends.python.errors import TritonError, TritonModelException, as_engine_error
+from nbtriton.backends.python.newer import tell_newer
 from nbtriton.backends.python.tensor import Tensor, leaving
 from nbtriton.tensors import Array
 
@@ -41,7 +42,7 @@ class InferenceResponse:
     error : TritonError, optional
         Fails this request alone; the tensors are then ignored.
     parameters : dict, optional
-        bool, int or str values by name.
+        bool, int or str values by name. Newer versions of Triton have it, 2.51 refuses it.
     """
 
     __slots__ = ("_error", "_output_tensors", "_parameters")
@@ -53,6 +54,11 @@ class InferenceResponse:
         parameters: Mapping[str, bool | int | str] | None = None,
     ) -> None:
         given: Sequence[Any] = output_tensors  # whatever a model gives
+        if type(given) is not list and isinstance(given, (set, Iterator)):
+            raise TypeError(
+                "__init__(): incompatible constructor arguments. Expected a list of Tensor, found "
+                f"type {type(given).__name__}"
+            )
         for tensor in given:
             if tensor is None:
                 raise TritonModelException(
@@ -70,9 +76,10 @@ class InferenceResponse:
             )
         self._output_tensors = list(output_tensors)
         self._error = error
-        self._parameters: Mapping[str, bool | int | str] = (
-            {} if parameters is None else check_parameters(parameters)
-        )
+        self._parameters: Mapping[str, bool | int | str] = {}
+        if parameters is not None:
+            tell_newer("pb_utils.InferenceResponse(parameters=…)")
+            self._parameters = check_parameters(parameters)
 
     def output_tensors(self) -> list[Tensor]:
         """Return the tensors."""

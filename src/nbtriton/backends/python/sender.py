@@ -1,4 +1,4 @@
-"""`pb_utils.ResponseSender`, and the answer to requests that their model let go."""
+"""`pb_utils.InferenceResponseSender`, and the answer to requests that their model let go."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from nbtriton.errors import InternalError
 from nbtriton.errors import TritonError as EngineError
 from nbtriton.tensors import Array
 
-__all__ = ["COMPLETE_FINAL", "SECOND_RESPONSE", "ResponseSender", "stop_answering_abandoned"]
+__all__ = [
+    "COMPLETE_FINAL",
+    "SECOND_RESPONSE",
+    "InferenceResponseSender",
+    "stop_answering_abandoned",
+]
 
 COMPLETE_FINAL = 1
 SECOND_RESPONSE = "Unable to send response. Non-decoupled model cannot send more than one response."
@@ -23,7 +28,7 @@ SECOND_RESPONSE = "Unable to send response. Non-decoupled model cannot send more
 _log = logging.getLogger("nbtriton.python")
 
 
-class ResponseSender:
+class InferenceResponseSender:
     """Answers one request: any number of responses for a decoupled model, else one.
 
     Notes

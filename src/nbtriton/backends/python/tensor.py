@@ -28,6 +28,7 @@ __all__ = ["Tensor", "leaving", "wire_array"]
 # Final, as the compiled core looks any other name of a module that stays Python up at each use.
 _ndarray: Final = np.ndarray
 
+_NO_NAME = "Tensor name cannot be an empty string."
 _NO_STRINGS = "DLPack does not have support for string tensors."
 _NO_BF16 = (
     "Tensor dtype is BF16 and cannot be converted to NumPy. "
@@ -51,17 +52,19 @@ class Tensor:
     TypeError
         Not a numpy array (other libraries' arrays: `from_dlpack`).
     TritonModelException
-        A dtype that Triton does not have.
+        An empty name, or a dtype that Triton does not have.
     """
 
     __slots__ = ("_array", "_name")
 
-    def __init__(self, name: str | bytes, numpy_array: np.ndarray[Any, Any]) -> None:
+    def __init__(self, name: str | bytes, numpy_array: np.ndarray[Any, Any], /) -> None:
         if not isinstance(numpy_array, _ndarray):
             raise TypeError(
                 "__init__(): incompatible constructor arguments. Expected Tensor(name: str, "
                 f"numpy_array: numpy.ndarray), found type {type(numpy_array).__name__}"
             )
+        if not name:
+            raise TritonModelException(_NO_NAME)
         try:
             datatype_of(numpy_array)
         except InvalidArgumentError:
@@ -82,6 +85,8 @@ class Tensor:
     @staticmethod
     def from_dlpack(name: str | bytes, tensor: object) -> Tensor:
         """Make a tensor from a DLPack capsule or an object with ``__dlpack__``, without a copy."""
+        if not name:
+            raise TritonModelException(_NO_NAME)
         if isinstance(tensor, Tensor):
             return Tensor._wrap(as_text(name), tensor._array)
         array = tensor if isinstance(tensor, _ndarray) else from_dlpack(tensor)

@@ -1,0 +1,113 @@
+"""What `pb_utils` takes, gives and refuses: expressions in a model, beside the real server's answers."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nbtriton as nt
+from tests.backends.pb_calls import CALLS
+
+MODEL = """
+import json
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+KEEP = []
+
+def MF(name, description, kind):
+    return pb_utils.MetricFamily(name=name, description=description, kind=kind)
+
+class TritonPythonModel:
+    def initialize(self, args):
+        globals()["ARGS"] = args
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            names = {**globals(), "REQ": request}
+            text = pb_utils.get_input_tensor_by_name(request, "I").as_numpy()[0].decode()
+            try:
+                told = repr(eval(text, names))
+            except BaseException as error:
+                told = f"{type(error).__name__}: {error}"
+            out = pb_utils.Tensor("O", np.array([told.encode()], object))
+            responses.append(pb_utils.InferenceResponse([out]))
+        return responses
+"""
+CONFIG = """backend: "python"
+input { name: "I" data_type: TYPE_STRING dims: 1 }
+output { name: "O" data_type: TYPE_STRING dims: 1 }
+parameters { key: "k" value { string_value: "\u00e9<&/" } }"""
+OTHER = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        out = pb_utils.Tensor("OUT", np.zeros(1, np.float32))
+        return [pb_utils.InferenceResponse([out]) for _ in requests]
+"""
+IO = """backend: "python" input { name: "IN" data_type: TYPE_FP32 dims: 1 }
+output { name: "OUT" data_type: TYPE_FP32 dims: 1 }"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    for name, config, source in (("m", CONFIG, MODEL), ("one", IO, OTHER)):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "config.pbtxt").write_text(config)
+        (tmp_path / name / "1" / "model.py").write_text(source)
+    return tmp_path
+
+
+def compared(text: str, told: str) -> str:
+    """Return what is compared: of a TypeError its kind, unless the text is Triton's own."""
+    return "TypeError" if CALLS[text] == "TypeError" and told.startswith("TypeError") else told
+
+
+def test_every_call_gives_what_tritonserver_gives(repository: Path) -> None:
+    with nt.Server() as server:
+        server.load_repository(repository, control_mode="explicit", load_models=["m", "one"])
+        told = {}
+        for text in CALLS:
+            asked = {"I": np.array([text.encode()], object)}
+            out = server.infer("m", asked, request_id="r7", parameters={"k": 1, "z": "s"})["O"]
+            told[text] = compared(text, out[0].decode())
+    assert told == CALLS
+
+
+@pytest.mark.reference
+@pytest.mark.slow
+def test_every_call_gives_the_same_in_the_real_server(reference: Any, repository: Path) -> None:
+    import tritonclient.http as http
+
+    told = {}
+    flags = ("--model-control-mode=explicit", "--load-model=*")
+    with reference.server(repository, *flags) as server:
+        client = http.InferenceServerClient(server.http_url, network_timeout=30)
+        for text in CALLS:
+            asked = http.InferInput("I", [1], "BYTES")
+            asked.set_data_from_numpy(np.array([text.encode()], object))
+            result = client.infer("m", [asked], request_id="r7", parameters={"k": 1, "z": "s"})
+            told[text] = compared(text, result.as_numpy("O")[0].decode())
+    assert told == CALLS
+
+
+def test_parameters_of_a_response_work_and_are_told_to_be_newer(repository: Path) -> None:
+    source = OTHER.replace("([out])", "([out], parameters={'a': 1})")
+    (repository / "one" / "1" / "model.py").write_text(source)
+    with nt.Server() as server:
+        server.load_repository(repository, control_mode="explicit", load_models=["one"])
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            result = server.infer("one", {"IN": np.zeros(1, np.float32)})
+    assert result.parameters == {"a": 1}
+    (warning,) = [one for one in told if "InferenceResponse(parameters" in str(one.message)]
+    assert warning.filename == str(repository / "one" / "1" / "model.py")
+    assert re.search(r"needs a newer version of Triton: 2\.51 refuses it$", str(warning.message))
