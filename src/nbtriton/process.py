@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import threading
 import warnings
@@ -314,7 +313,6 @@ def server(**options: Any) -> Server:
         if _server is None:
             ServerOptions().changed(**options)  # before anything is made
             _server = Server()
-            atexit.register(close_server)
         found = _server
     if options:
         found.set_options(**options)
@@ -326,7 +324,6 @@ def close_server() -> None:
     global _server
     with _lock:
         closing, _server = _server, None
-        atexit.unregister(close_server)
     if closing is not None:
         # One second: an exit or an unload must not hang on a model that does.
         closing.close(timeout_s=1.0)

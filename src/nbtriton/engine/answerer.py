@@ -5,10 +5,16 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from _thread import get_ident
 from collections.abc import Callable
 from typing import Final
 
+from nbtriton.engine.waits import waits
+
 __all__ = ["Answerer"]
+
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_thread_id: Final = get_ident
 
 _log = logging.getLogger("nbtriton.engine")
 
@@ -105,6 +111,13 @@ class Answerer:
                 self._worker.join()
 
     def _run(self) -> None:
+        waits.helpers.add(_thread_id())
+        try:
+            self._give_answers()
+        finally:
+            waits.helpers.discard(_thread_id())
+
+    def _give_answers(self) -> None:
         while (answer := self._inbox.get()) is not None:
             self._begun = True
             try:

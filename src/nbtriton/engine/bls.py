@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,7 +11,7 @@ import numpy as np
 from nbtriton.backends.base import Response
 from nbtriton.backends.executing import EXECUTING
 from nbtriton.engine.waits import waits
-from nbtriton.errors import InternalError, TritonError
+from nbtriton.errors import EngineStoppedError, InternalError, TritonError
 from nbtriton.tensors import Array
 
 if TYPE_CHECKING:
@@ -36,9 +37,17 @@ class ModelServer:
     """The part of a `Server` that model code gets (`nbtriton.backends.base.ServerHandle`)."""
 
     def __init__(self, server: Server) -> None:
-        self._server = server
+        # Not to keep it alive: the threads of its models hold this, and would hold it for ever.
+        self._held = weakref.ref(server)
         # Which models the code of a model has called, in the order of the first calls.
         self.calls: dict[str, dict[str, None]] = {}
+
+    @property
+    def _server(self) -> Server:
+        server = self._held()
+        if server is None:
+            raise EngineStoppedError("the server of this model was dropped")
+        return server
 
     def note_call(self, caller: str, callee: str) -> None:
         """Note that the code of a model calls another one."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from _thread import get_ident
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from time import monotonic_ns
+
+from nbtriton.engine.waits import waits
 
 __all__ = ["SchedulerThread"]
 
@@ -51,10 +54,17 @@ class SchedulerThread:
             self._stopping = True
             self._condition.notify()
             thread = self._thread
-        if thread is not None:
+        if thread is not None and thread is not threading.current_thread():
             thread.join()
 
     def _run(self) -> None:
+        waits.helpers.add(get_ident())
+        try:
+            self._wake_in_time()
+        finally:
+            waits.helpers.discard(get_ident())
+
+    def _wake_in_time(self) -> None:
         while True:
             with self._condition:
                 while not self._stopping:

@@ -146,6 +146,9 @@ class EnsembleRuntime(Runtime):
     def abandon(self, reason: str) -> None:
         """Nothing waits here; the steps' own queues answer."""
 
+    def give_up(self, reason: str) -> None:
+        """Nothing runs here; the steps' own versions answer."""
+
     def wait_retired(self, timeout_s: float | None) -> bool:
         """Wait until no request is in flight; False if time ran out."""
         return wait_in_slices(self._retired.wait, timeout_s)

@@ -287,14 +287,15 @@ class Instance:
                 if owed is not None:
                     owed.rest = partial(self._answer_rest, left, responses)
                 self._answer(left, responses)
-            # None: a decoupled model, which sends on its own, perhaps for long.
+            else:  # a decoupled model, which sends on its own, perhaps for long
+                for request in requests:
+                    self._sent_or_late(request)
         finally:
             if owed is not outer:
                 owe(outer)
             if isinstance(by, Instance):
                 again = self._free(requests)
-            if not self.decoupled:
-                owner.over(count - again)
+            owner.over(count - again)
             if owed is not None:
                 owed.pay()
 
@@ -310,7 +311,9 @@ class Instance:
         owner = self._owner
         if len(requests) == 1:
             only = responses[0]
-            if only is not None and requests[0].claim():
+            if only is None:
+                self._sent_or_late(requests[0])
+            elif requests[0].claim():
                 owner.deliver(requests[0], only, final=True)
             return
         requests.reverse()
@@ -329,9 +332,15 @@ class Instance:
             response = responses[at]
             if made is not None:
                 made[at] = None
-            # None: sent already, to be sent later from another thread, or to be run again.
-            if response is not None and request.claim():
+            if response is None:
+                self._sent_or_late(request)
+            elif request.claim():
                 owner.deliver(request, response, final=True)
+
+    def _sent_or_late(self, request: InferenceRequest) -> None:
+        """No response: sent already, to be sent later from another thread, or to be run again."""
+        if not request.is_answered() and not request.again:
+            self._owner.keep(request)
 
     def _live(self) -> None:
         self._home = get_ident()

@@ -130,6 +130,9 @@ class ModelRuntime(Runtime):
         self._over = 0
         self._ended: list[int] = []
         self._ender: threading.Thread | None = None
+        self._ends_here = False  # whoever waits for the end does what the thread could not
+        # Requests that the model answers when its execution is over, from a thread of its own.
+        self._late: set[InferenceRequest] = set()
         self._retiring = False
         self._shut = False
         self._door = threading.Lock()
@@ -276,8 +279,11 @@ class ModelRuntime(Runtime):
 
     def wait_retired(self, timeout_s: float | None) -> bool:
         """Wait until the instances are finalized; False if time ran out."""
+        if self._ends_here:
+            self._ends_here = False
+            self._end()
         done = wait_in_slices(self._retired.wait, timeout_s)
-        if done and self._ender is not None:
+        if done and self._ender is not None and self._ender.ident is not None:
             self._ender.join()  # it has nothing to do any more: no thread is left behind
         return done
 
@@ -302,6 +308,14 @@ class ModelRuntime(Runtime):
     def abandon(self, reason: str) -> None:
         """Answer everything that waits with UNAVAILABLE."""
         self._post(facts.ABANDON, reason)
+
+    def give_up(self, reason: str) -> None:
+        """Answer everything that still runs."""
+        running = list(self._late)
+        for instance in list(self._everyone().values()):
+            running += instance.running
+        for request in running:
+            request.fail(EngineStoppedError(reason))
 
     def _end(self) -> None:
         everyone = [*self._everyone().values(), *self._gone]
@@ -391,6 +405,20 @@ class ModelRuntime(Runtime):
     def _rank(self, instance: int) -> int:
         assert self._limiter is not None
         return self._limiter.rank(self._instances[instance])
+
+    def keep(self, request: InferenceRequest) -> None:
+        """The execution is over; the model answers this request later, from a thread of its own."""
+        self._ended.append(-1)
+        self._late.add(request)
+        if request.is_answered():  # meanwhile
+            self._late_answer(request)
+
+    def _late_answer(self, request: InferenceRequest) -> None:
+        try:
+            self._late.remove(request)
+        except KeyError:  # not kept, or told twice
+            return
+        self.over(1)
 
     def over(self, count: int) -> None:
         """Nothing more comes of so many requests."""
@@ -525,10 +553,14 @@ class ModelRuntime(Runtime):
         self._add_up()
         if self._retiring and self._taken == self._over and self._ender is None:
             # Not here: the last batch may have run on the very thread that is to be joined.
-            self._ender = threading.Thread(
+            ender = threading.Thread(
                 target=self._end, name=f"nbtriton-end-{self.name}", daemon=True
             )
-            self._ender.start()
+            try:
+                ender.start()
+            except RuntimeError:  # no more threads for this process, or Python is shutting down
+                self._ends_here = True
+            self._ender = ender
 
     # -- decisions -------------------------------------------------------------------------------
 
@@ -578,14 +610,13 @@ class ModelRuntime(Runtime):
                     1, now_ns() - request.start_ns, _FAILURES.get(drop.reason, "OTHER")
                 )
         request.fail(error)
-        if not self.interface.decoupled:
-            self.over(1)
+        self.over(1)
 
     # -- responses -------------------------------------------------------------------------------
 
     def deliver(self, request: InferenceRequest, response: Response | None, *, final: bool) -> None:
         """Pass on a response, in the order of the requests if the model preserves it."""
-        if self._plain and not request.cache_key:
+        if self._plain and not request.cache_key and not self._late:
             request.deliver(response, final=final)
             return
         if self.sequences is not None:
@@ -594,9 +625,8 @@ class ModelRuntime(Runtime):
             super().deliver(request, response, final=final)
         else:
             self._order.respond(request, response, final=final)
-        # A decoupled request lives until its final response, however long after execute.
-        if final and self.interface.decoupled:
-            self.over(1)
+        if final and self._late:
+            self._late_answer(request)
 
     def _send(self, request: InferenceRequest, response: Response | None, final: bool) -> None:
         super().deliver(request, response, final=final)

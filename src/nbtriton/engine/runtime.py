@@ -190,6 +190,10 @@ class Runtime(ABC):
         """Answer everything that waits with UNAVAILABLE: the server is stopping."""
 
     @abstractmethod
+    def give_up(self, reason: str) -> None:
+        """Answer everything that still runs with UNAVAILABLE; models may go on, unheard."""
+
+    @abstractmethod
     def wait_retired(self, timeout_s: float | None) -> bool:
         """Wait until nothing of this version is left; False if time ran out."""
 

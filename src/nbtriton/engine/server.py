@@ -186,14 +186,16 @@ class Server(Versions):
             user_config.CopyFrom(wanted)
             number = version or (max(entry.slots) if entry is not None else 1)
             serving = entry.slots.get(number) if entry is not None else None
-            runtime = serving.runtime if serving is not None else None
-            update = None
-            if runtime is not None and self._goes_on(
-                runtime, wanted, model, current, example, batching
-            ):
-                update = self.prepare_update(name, number, wanted)
-            else:
-                runtime = self._build(wanted, model, number, example, current, batching)
+        # Not under the lock: the model's own code may load others, or close the server.
+        runtime = serving.runtime if serving is not None else None
+        update = None
+        if runtime is not None and self._goes_on(
+            runtime, wanted, model, current, example, batching
+        ):
+            update = self.prepare_update(name, number, wanted)
+        else:
+            runtime = self._build(wanted, model, number, example, current, batching)
+        with self._changing:
             with shield:  # all of it or nothing
                 self._put(name, user_config, runtime, update)
             ignored = self._registry.entries[name].ignored

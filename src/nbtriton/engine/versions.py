@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,9 +16,10 @@ from nbtriton.backends.base import ServerHandle
 from nbtriton.config import ModelConfig, ignored_fields, validate_ensemble
 from nbtriton.engine.cache import ResponseCache
 from nbtriton.engine.clock import SchedulerThread
+from nbtriton.engine.closing import close_at_exit, drop, end, runtimes_of
 from nbtriton.engine.devices import visible_gpus
 from nbtriton.engine.ensemble import EnsembleRuntime
-from nbtriton.engine.forks import elsewhere, tell_children
+from nbtriton.engine.forks import elsewhere, keep_for_good, tell_children
 from nbtriton.engine.inspection import Inspection
 from nbtriton.engine.limiter import Limiter
 from nbtriton.engine.loading import build_ensemble, build_model, is_light, update_model
@@ -63,10 +65,12 @@ class Versions(Inspection, ABC):
         self._clock = SchedulerThread()
         self._leaving: list[Runtime] = []
         self._closed = False
-        # In a child process: what the parent had, kept as it is. To let go of it could run code of
-        # the models, which the parent still uses.
+        # In a child process: what the parent had.
         self._parents: object = None
         tell_children(self)
+        self._dropped = weakref.finalize(self, drop, self._registry, self._leaving, self._clock)
+        self._dropped.atexit = False
+        close_at_exit(self)
 
     @property
     @abstractmethod
@@ -122,16 +126,19 @@ class Versions(Inspection, ABC):
             if limits != (self._options.rate_limit, self._options.rate_limit_resources):
                 self.limiter = options.make_limiter()
             self._options = options
-            made: dict[str, list[Runtime]] = {}
-            try:
-                for name, model in self._models_of(ModelRuntime):
-                    made.setdefault(name, []).append(self._anew(model))
-            except BaseException:
+        # Not under the lock: the models' own code may load others, or close the server.
+        made: dict[str, list[Runtime]] = {}
+        try:
+            for name, model in self._models_of(ModelRuntime):
+                made.setdefault(name, []).append(self._anew(model))
+        except BaseException:
+            with self._changing:
                 self._options, self.cache, self.limiter = before
-                for runtimes in made.values():
-                    for runtime in runtimes:
-                        runtime.retire()
-                raise
+            for runtimes in made.values():
+                for runtime in runtimes:
+                    runtime.retire()
+            raise
+        with self._changing:
             for name, runtimes in made.items():
                 self.install(name, self._registry.entries[name].user_config, runtimes)
             ensembles: dict[str, list[Runtime]] = {}
@@ -143,7 +150,7 @@ class Versions(Inspection, ABC):
                     )
             for name, runtimes in ensembles.items():
                 self.install(name, self._registry.entries[name].user_config, runtimes)
-            return (*made, *ensembles)
+        return (*made, *ensembles)
 
     def _models_of(self, kind: type[_R]) -> list[tuple[str, _R]]:
         return [
@@ -294,8 +301,20 @@ class Versions(Inspection, ABC):
         update: InstanceUpdate | None = None,
     ) -> None:
         """Let a version serve, or go on with other instances, as its version policy allows."""
-        old = self._registry.entries.get(name)
-        slots = dict(old.slots) if old is not None else {}
+        slots: dict[int, Slot] = {}
+        try:
+            self._check_open()
+            old = self._registry.entries.get(name)
+            if old is not None:
+                slots.update(old.slots)
+            if update is not None:
+                _updated(slots, update)
+        except TritonError:  # somebody was faster, perhaps the model itself
+            if update is None:
+                runtime.retire()
+            else:
+                update.runtime.discard_update(update)
+            raise
         replaced = slots.get(runtime.version)
         slots[runtime.version] = Slot(runtime)
         kept = versions_to_keep(runtime.config if update is None else update.config, slots)
@@ -341,7 +360,7 @@ class Versions(Inspection, ABC):
         )
 
     def _retire(self, runtime: Runtime) -> None:
-        self._leaving = [old for old in self._leaving if not old.wait_retired(0)]
+        self._leaving[:] = [old for old in self._leaving if not old.wait_retired(0)]
         self._leaving.append(runtime)
         runtime.leave()
 
@@ -413,31 +432,23 @@ class Versions(Inspection, ABC):
         ----------
         timeout_s : float
             Seconds to wait for requests that are executing. Those that still wait in a queue are
-            answered with `EngineStoppedError` at once.
+            answered with `EngineStoppedError` at once, and those that still run when the time is
+            up, likewise. A model or a callback that closes the server waits for nothing.
         """
         if self._parents is not None:
             return
         with self._changing, shield:
             self._closed = True
-            runtimes = [
-                slot.runtime
-                for entry in self._registry.entries.values()
-                for slot in entry.slots.values()
-            ]
+            self._dropped.detach()
+            runtimes = [*runtimes_of(self._registry), *self._leaving]
             self._registry.entries.clear()
-            runtimes += self._leaving
-            self._leaving = []
-            for runtime in runtimes:
-                runtime.retire()
-                runtime.abandon("Server is stopping")
-        deadline = monotonic() + timeout_s
-        for runtime in runtimes:
-            runtime.wait_retired(max(0.0, deadline - monotonic()))
-        self._clock.stop()
+            self._leaving.clear()
+        end(runtimes, self._clock, timeout_s)
 
     def in_child(self) -> None:
         """Say to everybody who asks that the server is in the parent process."""
-        self._parents = self._registry, self._changing
+        self._parents = keep_for_good(self._registry, self._changing)
+        self._dropped.detach()
         self._registry = cast("Registry", _Elsewhere())
         self._changing = threading.RLock()  # another thread may have held it
         self._closed = True

@@ -39,6 +39,8 @@ class _Waits:
     waiting : set of Instance
         All of them: looked at after every decision of every model. One set for good, which the
         compiled core looks at without asking for it by name.
+    helpers : set of int
+        The ids of the engine's other threads that a callback may run on.
     threads : dict of int to Instance
         The threads of instances by their ids. What waits on one holds its instance up, be it the
         model's code or a callback that is told an answer.
@@ -46,6 +48,7 @@ class _Waits:
 
     def __init__(self) -> None:
         self.waiting: set[Instance] = set()
+        self.helpers: set[int] = set()
         self.threads: dict[int, Instance] = {}
         self.clear()
 
@@ -57,6 +60,7 @@ class _Waits:
         self._awaited: dict[Instance, dict[InferenceRequest, Callable[[], bool]]] = {}
         self._changes = 0
         self.waiting.clear()
+        self.helpers.clear()
         self.threads.clear()
 
     def begin_await(

@@ -110,8 +110,12 @@ class Endpoints:
                         name=f"nbtriton-close-{protocol}",
                         daemon=True,
                     )
-                    self._leaving.append(thread)
-                    thread.start()
+                    try:
+                        thread.start()
+                    except RuntimeError:  # the interpreter exits: one after the other
+                        endpoint.close(drain_s=drain_s)
+                    else:
+                        self._leaving.append(thread)
             while self._leaving:
                 self._leaving[-1].join()
                 self._leaving.pop()

@@ -1,0 +1,121 @@
+"""How a server ends: closed, dropped by whoever held it, or open until the interpreter exits."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+import warnings
+from _thread import get_ident, start_new_thread
+from collections.abc import Iterable, Sequence
+from time import monotonic
+from typing import Protocol
+from weakref import WeakSet
+
+from nbtriton.engine.clock import SchedulerThread
+from nbtriton.engine.registry import Registry
+from nbtriton.engine.runtime import Runtime
+from nbtriton.engine.waits import waits
+
+__all__ = ["close_at_exit", "drop", "end", "runtimes_of"]
+
+_STOPPING = "Server is stopping"
+# For instances whose last requests have just been given up, to finalize.
+_GRACE_S = 0.25
+# An exit must not hang on a model that does.
+_AT_EXIT_S = 1.0
+
+
+class _Closable(Protocol):
+    def close(self, *, timeout_s: float = ...) -> None: ...
+
+
+_open: WeakSet[_Closable] = WeakSet()
+
+
+def close_at_exit(server: _Closable) -> None:
+    """Close a server when the interpreter exits, if somebody still holds it then."""
+    _open.add(server)
+
+
+def runtimes_of(registry: Registry) -> list[Runtime]:
+    """Return every version of every model."""
+    return [slot.runtime for entry in registry.entries.values() for slot in entry.slots.values()]
+
+
+def end(runtimes: Sequence[Runtime], clock: SchedulerThread, timeout_s: float) -> None:
+    """Finish what runs, answer what waits, and what still runs when the time is up.
+
+    Called by a model or a callback it does not wait: what calls is what would be waited for.
+    """
+    for runtime in runtimes:
+        runtime.retire()
+        runtime.abandon(_STOPPING)
+    if waits.blocked_here() or get_ident() in waits.helpers:
+        with contextlib.suppress(RuntimeError):  # no more threads: the rest ends by itself
+            threading.Thread(
+                target=_finish,
+                args=(runtimes, clock, timeout_s),
+                name="nbtriton-close",
+                daemon=True,
+            ).start()
+        return
+    _finish(runtimes, clock, timeout_s)
+
+
+def _finish(runtimes: Sequence[Runtime], clock: SchedulerThread, timeout_s: float) -> None:
+    if left := _still_there(runtimes, timeout_s):
+        for runtime in left:
+            runtime.give_up(_STOPPING)
+        _still_there(left, _GRACE_S)
+    clock.stop()
+
+
+def _still_there(runtimes: Iterable[Runtime], timeout_s: float) -> list[Runtime]:
+    """Wait until the versions are retired, and return those that are not."""
+    deadline = monotonic() + timeout_s
+    return [
+        runtime
+        for runtime in runtimes
+        if not runtime.wait_retired(max(0.0, deadline - monotonic()))
+    ]
+
+
+def drop(registry: Registry, leaving: Sequence[Runtime], clock: SchedulerThread) -> None:
+    """End what is left of a server that nobody holds any more, behind its last requests.
+
+    A finalizer: it may run anywhere, also where a lock of the models' or of `threading`'s is held.
+    So it waits for nothing and leaves the work to another thread.
+    """
+    names = sorted(registry.entries)
+    runtimes = [*runtimes_of(registry), *leaving]
+    with contextlib.suppress(RuntimeError):  # no more threads
+        start_new_thread(_start_winding_up, (runtimes, clock))
+    if names:
+        warnings.warn(
+            f"an nbtriton.Server was dropped without close(); its models leave: {', '.join(names)}",
+            ResourceWarning,
+            stacklevel=2,
+        )
+
+
+def _start_winding_up(runtimes: Sequence[Runtime], clock: SchedulerThread) -> None:
+    # A thread that `threading` did not start would be listed by it for good.
+    threading.Thread(
+        target=_wind_up, args=(runtimes, clock), name="nbtriton-close", daemon=True
+    ).start()
+
+
+def _wind_up(runtimes: Sequence[Runtime], clock: SchedulerThread) -> None:
+    for runtime in runtimes:
+        runtime.leave()
+    for runtime in runtimes:
+        runtime.wait_retired(None)
+    clock.stop()
+
+
+@atexit.register
+def _close_all() -> None:
+    # No thread can be started any more: none is needed to close.
+    for server in list(_open):
+        server.close(timeout_s=_AT_EXIT_S)

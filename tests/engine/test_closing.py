@@ -1,0 +1,315 @@
+"""How a server ends: from anywhere, with everything answered, and with nothing kept."""
+
+# ruff: noqa: N803 - a model function names its tensors
+from __future__ import annotations
+
+import gc
+import queue
+import subprocess
+import sys
+import threading
+import warnings
+import weakref
+
+import numpy as np
+import pytest
+
+from nbtriton.engine import Server
+from nbtriton.errors import EngineStoppedError, LoadError
+from tests.engine.support import WAIT_S, Gate, echo, gated, ones, row, waited
+from tests.until import until
+
+STREAM = echo("model_transaction_policy { decoupled: true }")
+
+
+def in_initialize(action):
+    """A model that does something while it is loaded, and then adds 1."""
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            action()
+
+        def execute(self, requests):
+            return [
+                pb_utils.InferenceResponse(
+                    [
+                        pb_utils.Tensor(
+                            "OUT", pb_utils.get_input_tensor_by_name(r, "IN").as_numpy() + 1
+                        )
+                    ]
+                )
+                for r in requests
+            ]
+
+    return TritonPythonModel
+
+
+def keeping(senders: queue.SimpleQueue):
+    """A model that keeps its response senders."""
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            for request in requests:
+                senders.put(request.get_response_sender())
+
+    return TritonPythonModel
+
+
+# -- in a model's initialize -------------------------------------------------------------------------
+
+
+def test_a_model_may_load_another_while_it_is_loaded(server: Server):
+    def load() -> None:
+        server.load(echo(), lambda IN: {"OUT": IN + 5}, name="inner")
+
+    server.load(echo(), in_initialize(load), name="outer")
+    assert server.infer("inner", {"IN": row(1)})["OUT"][0, 0] == 6
+    assert server.infer("outer", {"IN": row(1)})["OUT"][0, 0] == 2
+
+
+def test_a_model_may_unload_another_while_it_is_loaded(server: Server):
+    server.load(echo(), lambda IN: {"OUT": IN}, name="other")
+    server.load(echo(), in_initialize(lambda: server.unload("other", timeout_s=None)), name="m")
+    assert server.model_names() == ("m",)
+
+
+def test_a_model_that_loads_itself_ends_with_the_outer_one(server: Server):
+    calls = []
+
+    def load() -> None:
+        if not calls:
+            calls.append(1)
+            server.load(echo(), lambda IN: {"OUT": IN + 5}, name="m")
+
+    server.load(echo(), in_initialize(load), name="m")
+    assert server.infer("m", {"IN": row(1)})["OUT"][0, 0] == 2
+
+
+def test_a_server_may_be_closed_while_a_model_is_loaded(server: Server):
+    server.load(echo(), lambda IN: {"OUT": IN}, name="other")
+    with pytest.raises(EngineStoppedError, match="the server is closed"):
+        server.load(echo(), in_initialize(server.close), name="m")
+    assert server.model_names() == ()
+
+
+def test_an_update_that_came_too_late_is_discarded(server: Server):
+    """The model was unloaded while its new instance was made."""
+    calls = []
+
+    def unload() -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            server.unload("m")
+
+    model = in_initialize(unload)
+    server.load(echo(), model, name="m")
+    with pytest.raises(LoadError, match="Newer operation has been applied"):
+        server.load(echo("instance_group { count: 2 kind: KIND_CPU }"), model, name="m")
+    assert server.model_names() == ()
+
+
+# -- every accepted request is answered --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [STREAM, echo()], ids=["decoupled", "ordinary"])
+def test_requests_whose_senders_are_kept_are_answered_by_close(server: Server, config: str):
+    senders: queue.SimpleQueue = queue.SimpleQueue()
+    responses: list = []
+    server.load(config, keeping(senders), name="m")
+    options = (
+        {"on_response": lambda response, final: responses.append((response.error, final))}
+        if config is STREAM
+        else {}
+    )
+    futures = [server.submit("m", {"IN": ones()}, **options) for _ in range(3)]
+    kept = [senders.get(timeout=WAIT_S) for _ in futures]
+    assert not server.unload("m"), "a model is there until its last answer"
+    server.close(timeout_s=0.05)
+    assert len(kept) == len(futures)
+    for future in futures:
+        error = future.exception(0)
+        assert isinstance(error, EngineStoppedError)
+        assert "Server is stopping" in error.message
+    if config is STREAM:
+        assert [(str(error), final) for error, final in responses] == [
+            ("Server is stopping", True)
+        ] * 3
+
+
+def test_a_late_answer_ends_an_unload(server: Server):
+    senders: queue.SimpleQueue = queue.SimpleQueue()
+    import triton_python_backend_utils as pb_utils
+
+    server.load(echo(), keeping(senders), name="m")
+    future = server.submit("m", {"IN": ones()})
+    kept = senders.get(timeout=WAIT_S)
+    assert not server.unload("m")
+    response = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", ones())])
+    kept.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    assert future.result(WAIT_S)["OUT"].shape == (1, 4)
+    assert until(lambda: not server.leaving()), "nothing of the model is left"
+
+
+def test_a_request_that_runs_too_long_is_answered_by_close(gate: Gate, server: Server):
+    server.load(echo(), gated(gate), name="m")
+    future = server.submit("m", {"IN": ones()})
+    gate.wait_entered()
+    server.close(timeout_s=0.01)
+    assert isinstance(future.exception(0), EngineStoppedError)
+
+
+# -- closed from the inside --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["model", "callback", "infer", "ensemble"])
+def test_who_closes_from_the_inside_does_not_wait_for_itself(where: str):
+    """The time limit is longer than the test's: whoever waited would fail it."""
+    server = Server(gpus=())
+    closed = threading.Event()
+    before = set(threading.enumerate())
+
+    def close(*_) -> None:
+        server.close(timeout_s=10 * WAIT_S)
+        closed.set()
+
+    def model(IN):
+        if where != "callback":
+            close()
+        return {"OUT": IN}
+
+    server.load(echo(), model, name="m")
+    server.load(echo(), lambda IN: {"OUT": IN}, name="other")
+    if where == "infer":
+        server.infer("m", {"IN": ones()})
+    else:
+        future = server.submit("m", {"IN": ones()})
+        if where == "callback":
+            future.add_done_callback(close)
+        future.result(WAIT_S)
+    waited(closed)
+
+    def left() -> list[str]:
+        found = [thread.name for thread in set(threading.enumerate()) - before]
+        return [name for name in found if "abandoned" not in name]  # one for the process
+
+    assert until(lambda: not left()), "all threads end by themselves"
+
+
+def test_an_unload_without_a_thread_to_be_had(server: Server, monkeypatch: pytest.MonkeyPatch):
+    ended = threading.Event()
+
+    class Model:
+        def execute(self, requests):
+            return []
+
+        def finalize(self):
+            ended.set()
+
+    server.load(echo(), Model, name="m")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert server.unload("m", timeout_s=WAIT_S)
+    assert ended.is_set()
+
+
+# -- dropped -----------------------------------------------------------------------------------------
+
+
+def test_a_server_that_nobody_holds_closes_itself():
+    """A cell that binds the same name again and again."""
+    before = threading.active_count()
+    weights = []
+
+    def load() -> Server:
+        server = Server(gpus=())
+        kept = np.ones(2_500_000, np.float64)  # 20 MB
+        weights.append(weakref.ref(kept))
+
+        class Model:
+            def __init__(self):
+                self.kept = kept
+
+            def execute(self, requests):
+                return []
+
+        server.load(echo(), Model, name="m")
+        return server
+
+    server = load()
+    for _ in range(8):
+        with pytest.warns(ResourceWarning, match=r"dropped without close\(\); its models leave: m"):
+            server = load()
+    server.close()
+    gc.collect()
+    assert until(lambda: not any(ref() is not None for ref in weights)), "all weights are freed"
+    assert until(lambda: threading.active_count() <= before), "all threads end"
+
+
+def test_what_a_dropped_server_has_accepted_is_answered(gate: Gate):
+    server = Server(gpus=())
+    server.load(echo(), gated(gate), name="m")
+    futures = [server.submit("m", {"IN": ones()}) for _ in range(3)]
+    gate.wait_entered()
+    with pytest.warns(ResourceWarning):
+        del server
+    gate.open()
+    for future in futures:
+        assert future.result(WAIT_S)["OUT"].shape == (1, 4)
+
+
+def test_a_closed_or_empty_server_warns_of_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        empty, closed = Server(gpus=()), Server(gpus=())
+        closed.load(echo(), lambda IN: {"OUT": IN}, name="m")
+        closed.close()
+        del empty, closed
+        gc.collect()
+
+
+# -- the interpreter's exit --------------------------------------------------------------------------
+
+PROGRAM = """
+import atexit, threading
+import nbtriton as nt
+
+class Model:
+    def execute(self, requests):
+        return []
+    def finalize(self):
+        print("finalized", self.name)
+    def initialize(self, args):
+        self.name = args["model_name"]
+
+CONFIG = '''max_batch_size: 8
+input { name: "IN" data_type: TYPE_FP32 dims: 4 }
+output { name: "OUT" data_type: TYPE_FP32 dims: 4 }
+dynamic_batching { max_queue_delay_microseconds: 1000 }'''
+
+shared, own = nt.server(), nt.Server()
+shared.load(CONFIG, Model, name="shared")
+own.load(CONFIG, Model, name="own")
+shared.submit("shared", {"IN": [[1.0] * 4]}).exception(20)
+shared.serve(http_port=0, grpc_port=None, metrics_port=0)
+
+def refuse(*_, **__):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+@atexit.register
+def forbid():  # as Python does from 3.12 on
+    threading.Thread.start = refuse
+    print("exit")
+"""
+
+
+def test_models_are_finalized_when_the_interpreter_exits():
+    ran = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "ignore", "-c", PROGRAM],
+        capture_output=True, text=True, timeout=2 * WAIT_S, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert sorted(ran.stdout.split("\n")) == ["", "exit", "finalized own", "finalized shared"]
