@@ -97,15 +97,9 @@ def values_of(datatype: str, raw: bytes) -> list[Any]:
 def words(message: str) -> str:
     """Drop from a message what differs by nature.
 
-    Folders of file names; the order of names where tritonserver walks a hash table.
+    Folders of file names.
     """
-    message = re.sub(r"[^\s'\"(]*/([\w.]+\.py)", r"\1", message)
-    message = re.sub(r"input '\w+' batch size does not", "input '...' batch size does not", message)
-    return re.sub(
-        r"Got input\(s\) \[([^\]]*)\]",
-        lambda match: f"Got input(s) [{','.join(sorted(match.group(1).split(',')))}]",
-        message,
-    )
+    return re.sub(r"[^\s'\"(]*/([\w.]+\.py)", r"\1", message)
 
 
 # --- HTTP --------------------------------------------------------------------------------------

@@ -37,6 +37,11 @@ input [
 ]
 output { name: "OUT" data_type: TYPE_FP32 dims: 4 }
 """
+VARIABLE = """
+backend: "python" max_batch_size: 4
+input { name: "A" data_type: TYPE_FP32 dims: -1 }
+output { name: "OUT" data_type: TYPE_FP32 dims: 4 }
+"""
 TEXT = """
 backend: "python" max_batch_size: 4
 input { name: "A" data_type: TYPE_STRING dims: 2 }
@@ -116,6 +121,18 @@ REFUSED = {
         {},
         WHO + "input 'A' batch size does not match other inputs for 'm'",
     ),
+    "A8-first": (
+        TWO,
+        {"A": row(1, 1, width=5), "B": np.ones((3, 9), np.int64)},
+        {},
+        WHO + "input 'A' batch size does not match other inputs for 'm'",
+    ),
+    "A8-after-0": (
+        TWO,
+        {"A": ones(3), "B": np.ones((0, 3), np.int32)},
+        {},
+        WHO + "input byte size mismatch for input 'B' for model 'm'. Expected 36, got 0",
+    ),
     "A8-scalar": (
         TWO,
         {"A": np.float32(1), "B": B},
@@ -146,6 +163,14 @@ REFUSED = {
         {},
         WHO + "unexpected shape for input 'A' for model 'm'. Expected [-1,4], got [1,5]. " + NOTE,
     ),
+    "A11-of-two": (
+        TWO,
+        {"A": row(1, width=5), "B": np.ones((1, 3, 1), np.int32)},
+        {},
+        WHO
+        + "unexpected shape for input 'B' for model 'm'. Expected [-1,-1], got [1,3,1]. "
+        + NOTE,
+    ),
     "A11-plain": (
         PLAIN,
         {"A": np.ones((3, 2), np.float32)},
@@ -162,7 +187,26 @@ REFUSED = {
         TWO,
         {"A": np.ones((0, 4), np.float32), "B": np.ones((0, 3), np.int32)},
         {},
-        WHO + "input byte size mismatch for input 'A' for model 'm'. Expected 16, got 0",
+        WHO + "input byte size mismatch for input 'B' for model 'm'. Expected 12, got 0",
+    ),
+    "A14-variable": (
+        VARIABLE,
+        {"A": np.ones((0, 3), np.float32)},
+        {},
+        WHO + "input byte size mismatch for input 'A' for model 'm'. Expected 12, got 0",
+    ),
+    "A14-bytes": (
+        TEXT,
+        {"A": np.zeros((0, 2), object)},
+        {},
+        WHO + "expected 2 string elements for inference input 'A' for model 'm', got 0",
+    ),
+    # Such a request is never answered by Triton: a deliberate difference.
+    "A14-nothing": (
+        VARIABLE,
+        {"A": np.ones((0, 0), np.float32)},
+        {},
+        WHO + "inference request batch-size must be >= 1 for 'm'",
     ),
 }
 
@@ -181,6 +225,19 @@ def test_request_is_refused(server: Server, rule: str):
     assert not any(value for key, value in counts.items() if key != "batches")
     assert counts["batches"] == {}
     assert server.snapshot().models[0].executing == 0
+
+
+def test_G6_with_a_batch_dimension_a_request_needs_an_input(server: Server):
+    """Seen on the server: it waits in the queue, fails before the model sees it, and counts so."""
+    server.load(OPTIONAL.replace("dims: 4 }", "dims: 4 optional: true }", 1), Sink, name="m")
+    with pytest.raises(InvalidArgumentError) as caught:
+        server.infer("m", {}, request_id="bare")
+    assert caught.value.message == (
+        "[request id: bare] out of bounds index 0: request has 0 inputs"
+    )
+    server.infer("m", {"B": ones()})
+    counts = fields(server.statistics(), "m")
+    assert (counts["fail"], counts["success"], counts["batches"]) == (1, 1, {1: 1})
 
 
 def test_A1_unknown_model(server: Server):

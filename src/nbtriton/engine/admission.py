@@ -6,9 +6,9 @@ Failures here are raised to the caller at once; they never count in the model's 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any, Final, SupportsIndex
+from typing import TYPE_CHECKING, Any, Final, NoReturn, SupportsIndex
 
 import numpy as np
 
@@ -115,6 +115,8 @@ class Interface:
         }
         self._required = [rule.name for rule in self._rules.values() if not rule.optional]
         self._any_optional = len(self._required) < len(self._rules)
+        # With a batch dimension every backend takes the size of its batch from some input.
+        self.may_lack_inputs = self.max_batch_size > 0 and not self._required
         self._any_compared = any(rule.compared for rule in self._rules.values())
         self._all_outputs = frozenset(self.outputs)
         batcher = config.dynamic_batching
@@ -165,46 +167,42 @@ class Interface:
         usual = len(arrays) == len(rules)
         for name in arrays:
             usual = usual and name in rules
-        if not usual:
-            self._check_names(arrays, request_id)
+        if not usual and not self._known(arrays):
+            self._refuse(inputs, request_id)
         kind = "numpy"
         batching = self.max_batch_size > 0
         batch_size = 0
         first = True
         key: list[Hashable] = []
-        try:
-            for name, given in arrays.items():
-                rule = rules[name]
-                value: Array = given
-                if type(given) is not _ndarray or given.dtype != rule.dtype:
-                    value = self._look_closer(rule, given, request_id)
-                    if kind == "numpy":
-                        kind = kind_of(value)
-                shape: tuple[int, ...] = value.shape
-                if batching and (not shape or (not first and shape[0] != batch_size)):
-                    self._refuse_batch(name, shape, batch_size, request_id)
-                first = False
-                item = rule.known.get(shape)
+        for name, given in arrays.items():
+            rule = rules[name]
+            value: Array = given
+            if type(given) is not _ndarray or given.dtype != rule.dtype:
+                value = as_array(given, rule.datatype, name=name)
+                if datatype_of(value) != rule.datatype:
+                    self._refuse(inputs, request_id)
+                if kind == "numpy":
+                    kind = kind_of(value)
+            shape: tuple[int, ...] = value.shape
+            if batching and (not shape or (not first and shape[0] != batch_size)):
+                self._refuse(inputs, request_id)
+            first = False
+            item = rule.known.get(shape)
+            if item is None:
+                item = self._learn(rule, shape)
                 if item is None:
-                    item = self._learn(rule, shape, request_id)
-                if batching:
-                    batch_size = shape[0]
-                if not rule.plain:
-                    if rule.compared:
-                        key.append((name, item))
-                    if rule.reshape is not None:
-                        value = value.reshape(
-                            (*shape[: len(shape) - len(item)], *rule.reshaped(item))
-                        )
-                if value is not given:
-                    arrays[name] = value
+                    self._refuse(inputs, request_id)
             if batching:
-                if batch_size > self.max_batch_size:
-                    self._refuse_size(batch_size, request_id)
-                if not batch_size and arrays:
-                    self._refuse_empty(arrays, request_id)
-        except InvalidArgumentError as error:
-            raise self._first_fault(inputs, request_id) or error from None
+                batch_size = shape[0]
+            if not rule.plain:
+                if rule.compared:
+                    key.append((name, item))
+                if rule.reshape is not None:
+                    value = value.reshape((*shape[: len(shape) - len(item)], *rule.reshaped(item)))
+            if value is not given:
+                arrays[name] = value
+        if batching and not 0 < batch_size <= self.max_batch_size and arrays:
+            self._refuse(inputs, request_id)
         if self._any_optional:  # G5
             key.append(frozenset(arrays))
         return InferenceRequest(
@@ -246,86 +244,106 @@ class Interface:
     def _priority(self, priority: int) -> int:
         return priority if 0 < priority <= self._priority_levels else self._default_priority  # A16
 
-    def _first_fault(
-        self, inputs: Mapping[str, Any], request_id: str
-    ) -> InvalidArgumentError | None:
-        """Return what Triton says of inputs with the right names: batch sizes first, in its own order."""
-        ordered = [self._rules[name] for name in hash_order(inputs)]
-        batching = self.max_batch_size > 0
-        try:
-            if batching:
-                size = 0
-                for rule in ordered:
-                    shape = np.shape(inputs[rule.name])
-                    if not shape or (size and shape[0] != size):
-                        self._refuse_batch(rule.name, shape, size, request_id)
-                    size = size or shape[0]
-                if size > self.max_batch_size:
-                    self._refuse_size(size, request_id)
-            for rule in ordered:
-                shape = tuple(self._look_closer(rule, inputs[rule.name], request_id).shape)
-                if not rule.matches(shape[1:] if batching else shape):
-                    self._refuse_shape(rule, shape, request_id)
-        except InvalidArgumentError as error:
-            return error
-        except (TypeError, ValueError):  # Python values that make no array: Triton has none
-            return None
-        return None
+    def _known(self, inputs: Mapping[str, Any]) -> bool:
+        """True if inputs that are not exactly those of the model will do."""
+        rules = self._rules
+        return all(name in rules for name in inputs) and all(
+            name in inputs for name in self._required
+        )
 
-    def _check_names(self, inputs: Mapping[str, Any], request_id: str) -> None:
-        """See whether inputs that are not exactly those of the model will do."""
-        if not len(self._required) <= len(inputs) <= len(self._rules) or any(
-            name not in inputs for name in self._required
-        ):
-            self._refuse_count(inputs, _prefix(request_id))
-        for name in hash_order(inputs):
-            if name not in self._rules:
-                raise InvalidArgumentError(
-                    f"unexpected inference input '{name}' for model '{self.name}'",
-                    hint=nearest(name, self._rules),
-                )
-
-    def _learn(self, rule: _InputRule, shape: tuple[int, ...], request_id: str) -> tuple[int, ...]:
-        """Check a shape that is new, and return that of one item."""
+    def _learn(self, rule: _InputRule, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Check a shape that is new, and return that of one item; None if it does not fit."""
         item = tuple(shape[1:] if self.max_batch_size > 0 else shape)
         if not rule.matches(item):
-            self._refuse_shape(rule, shape, request_id)
+            return None
         if len(rule.known) >= _KNOWN_SHAPES:
             rule.known.clear()
         rule.known[tuple(shape)] = item
         return item
 
-    def _refuse_batch(
-        self, name: str, shape: tuple[int, ...], batch_size: int, request_id: str
-    ) -> None:
+    # -- what was wrong --------------------------------------------------------------------------
+
+    def _refuse(self, inputs: Mapping[str, Any], request_id: str) -> NoReturn:
+        """Say what is wrong: the first that Triton would find, in the order of its checks."""
+        prefix = _prefix(request_id)
+        names = hash_order(inputs)
+        fits = len(self._required) <= len(names) <= len(self._rules)
+        if not fits:
+            self._refuse_count(names, prefix)
+        batch_size = 0
+        arrays: dict[str, Array] = {}
+        for name in names:
+            rule = self._rules.get(name)
+            if rule is None:
+                raise InvalidArgumentError(
+                    f"unexpected inference input '{name}' for model '{self.name}'",
+                    hint=nearest(name, self._rules),
+                )
+            arrays[name] = array = as_array(inputs[name], rule.datatype, name=name)
+            if self.max_batch_size > 0:
+                batch_size = self._batch_of(name, tuple(array.shape), batch_size, prefix)
+        if any(name not in arrays for name in self._required):
+            self._refuse_missing(names, prefix)
+        if batch_size > self.max_batch_size:
+            raise InvalidArgumentError(
+                f"{prefix}inference request batch-size must be <= {self.max_batch_size} "
+                f"for '{self.name}'",
+                hint=f"found {batch_size}; a request is never split",
+            )
+        for name, array in arrays.items():
+            self._check(self._rules[name], array, batch_size, prefix)
+        raise InvalidArgumentError(
+            f"{prefix}inference request batch-size must be >= 1 for '{self.name}'",
+            hint="the batch dimension is 0",
+        )
+
+    def _batch_of(self, name: str, shape: tuple[int, ...], before: int, prefix: str) -> int:
+        """Return the batch size as Triton finds it, which takes a 0 for none so far."""
         if not shape:
             raise InvalidArgumentError(
-                f"{_prefix(request_id)}input '{name}' has no shape but model requires batch "
-                f"dimension for '{self.name}'"
+                f"{prefix}input '{name}' has no shape but model requires batch dimension for "
+                f"'{self.name}'"
             )
-        raise InvalidArgumentError(
-            f"{_prefix(request_id)}input '{name}' batch size does not match other inputs "
-            f"for '{self.name}'",
-            hint=f"found {shape[0]} and {batch_size}",
-        )
+        if before not in (0, shape[0]):
+            raise InvalidArgumentError(
+                f"{prefix}input '{name}' batch size does not match other inputs for '{self.name}'",
+                hint=f"found {shape[0]} and {before}",
+            )
+        return shape[0]
 
-    def _refuse_size(self, batch_size: int, request_id: str) -> None:
-        raise InvalidArgumentError(
-            f"{_prefix(request_id)}inference request batch-size must be <= {self.max_batch_size} "
-            f"for '{self.name}'",
-            hint=f"found {batch_size}; a request is never split",
-        )
-
-    def _look_closer(self, rule: _InputRule, value: Any, request_id: str) -> Array:
-        array = as_array(value, rule.datatype, name=rule.name)
+    def _check(self, rule: _InputRule, array: Array, batch_size: int, prefix: str) -> None:
         found = datatype_of(array)
         if found != rule.datatype:
             raise InvalidArgumentError(
-                f"{_prefix(request_id)}inference input '{rule.name}' data-type is '{found}', "
+                f"{prefix}inference input '{rule.name}' data-type is '{found}', "
                 f"but model '{self.name}' expects '{rule.datatype}'",
                 hint=f"convert it, for example with .astype('{_numpy_name(rule.datatype)}')",
             )
-        return array
+        batching = self.max_batch_size > 0
+        shape = tuple(array.shape)
+        item = shape[1:] if batching else shape
+        if not rule.matches(item):
+            raise InvalidArgumentError(
+                f"{prefix}unexpected shape for input '{rule.name}' for model '{self.name}'. Expected "
+                f"{format_shape((-1, *rule.dims) if batching else rule.dims)}, got "
+                f"{format_shape(shape)}. {_SHAPE_NOTE if batching else ''}"
+            )
+        # A batch of 0 counts as one item there: Triton misses its content (A14).
+        expected = math.prod(item) * (batch_size or 1)
+        if math.prod(shape) == expected:
+            return
+        if rule.datatype == "BYTES":
+            text = f"expected {expected} string elements for inference input '{rule.name}'"
+            raise InvalidArgumentError(
+                f"{prefix}{text} for model '{self.name}', got {math.prod(shape)}",
+                hint="the batch dimension is 0",
+            )
+        size = 2 if rule.datatype == "BF16" else numpy_dtype(rule.datatype).itemsize
+        raise InvalidArgumentError(
+            f"{prefix}input byte size mismatch for input '{rule.name}' for model '{self.name}'. "
+            f"Expected {expected * size}, got {nbytes_of(array)}",
+            hint="the batch dimension is 0",
+        )
 
     def _refuse_output(self, outputs: Collection[str]) -> None:
         unknown = next(name for name in outputs if name not in self._all_outputs)
@@ -334,61 +352,32 @@ class Interface:
             hint=nearest(unknown, self._all_outputs),
         )
 
-    def _refuse_count(self, inputs: Mapping[str, Any], prefix: str) -> None:
-        missing = [name for name in self._required if name not in inputs]
-        count = len(inputs)
-        names = hash_order(inputs)
-        unknown = [name for name in names if name not in self._rules]
-        hint = nearest(unknown[0], self._rules) if unknown else ""
-        fits = len(self._required) <= count <= len(self._rules)
-        if unknown and fits:
-            # With the right count Triton complains of the name (A7).
-            raise InvalidArgumentError(
-                f"unexpected inference input '{unknown[0]}' for model '{self.name}'", hint=hint
-            )
-        given = "[" + ",".join(f"'{name}'" for name in names) + "]"
-        lacking = "[" + ",".join(f"'{name}'" for name in missing) + "]" if missing else "]"  # A5
-        tail = (
-            f"Got input(s) {given}, but missing required input(s) {lacking}. "
-            "Please provide all required input(s)."
-        )
-        if fits:  # optional ones in the place of required ones: Triton does not see it
-            raise InvalidArgumentError(
-                f"{prefix}expected all required inputs for model '{self.name}'. {tail}"
-            )
+    def _refuse_count(self, names: Sequence[str], prefix: str) -> NoReturn:
         expected = (
             f"number of inputs between {len(self._required)} and {len(self._rules)}"
             if self._any_optional
             else f"{len(self._rules)} inputs"
         )
+        unknown = next((name for name in names if name not in self._rules), "")
         raise InvalidArgumentError(
-            f"{prefix}expected {expected} but got {count} inputs for model '{self.name}'. {tail}",
-            hint=hint,
+            f"{prefix}expected {expected} but got {len(names)} inputs for model '{self.name}'. "
+            f"{self._given(names)}",
+            hint=nearest(unknown, self._rules) if unknown else "",
         )
 
-    def _refuse_shape(self, rule: _InputRule, shape: tuple[int, ...], request_id: str) -> None:
-        dims = (-1, *rule.dims) if self.max_batch_size > 0 else rule.dims
-        note = _SHAPE_NOTE if self.max_batch_size > 0 else ""
+    def _refuse_missing(self, names: Sequence[str], prefix: str) -> NoReturn:
+        """Optional inputs are in the place of required ones: Triton does not see it."""
         raise InvalidArgumentError(
-            f"{_prefix(request_id)}unexpected shape for input '{rule.name}' for model '{self.name}'. "
-            f"Expected {format_shape(dims)}, got {format_shape(shape)}. {note}"
+            f"{prefix}expected all required inputs for model '{self.name}'. {self._given(names)}"
         )
 
-    def _refuse_empty(self, arrays: Mapping[str, Array], request_id: str) -> None:
-        prefix = _prefix(request_id)
-        for name, array in arrays.items():
-            rule = self._rules[name]
-            if rule.dtype is not None and rule.fixed:
-                expected = int(np.prod(rule.dims)) * rule.dtype.itemsize
-                if expected != nbytes_of(array):  # A14: Triton expects the bytes of one item
-                    raise InvalidArgumentError(
-                        f"{prefix}input byte size mismatch for input '{name}' for model "
-                        f"'{self.name}'. Expected {expected}, got {nbytes_of(array)}",
-                        hint="the batch dimension is 0",
-                    )
-        raise InvalidArgumentError(
-            f"{prefix}inference request batch-size must be >= 1 for '{self.name}'",
-            hint="the batch dimension is 0",
+    def _given(self, names: Sequence[str]) -> str:
+        missing = [name for name in self._required if name not in names]
+        given = "[" + ",".join(f"'{name}'" for name in names) + "]"
+        lacking = "[" + ",".join(f"'{name}'" for name in missing) + "]" if missing else "]"  # A5
+        return (
+            f"Got input(s) {given}, but missing required input(s) {lacking}. "
+            "Please provide all required input(s)."
         )
 
 

@@ -33,6 +33,8 @@ class Execution:
         The longest wait among the requests.
     failed : bool
         It answered none of its requests well.
+    reached : bool
+        The model saw it: what it did counts as an execution.
     inferences, queue_ns, total_ns : int
         Sums over the requests: their batch sizes, how long they waited, and how long each took
         until the end.
@@ -40,7 +42,7 @@ class Execution:
 
     __slots__ = (
         "batch_size", "end_ns", "failed", "infer_end_ns", "infer_start_ns", "inferences", "instance",
-        "longest_ns", "queue_ns", "reason", "requests", "start_ns", "total_ns",
+        "longest_ns", "queue_ns", "reached", "reason", "requests", "start_ns", "total_ns",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +54,7 @@ class Execution:
         self.reason = reason
         self.longest_ns = 0
         self.failed = False
+        self.reached = True
         self.inferences = 0
         self.queue_ns = 0
         self.total_ns = 0

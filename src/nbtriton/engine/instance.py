@@ -21,7 +21,7 @@ from nbtriton.engine.shield import shield, wait_in_slices
 from nbtriton.engine.snapshot import InstanceSnapshot
 from nbtriton.engine.waits import waits
 from nbtriton.engine.warmup import warm_up
-from nbtriton.errors import InternalError, TritonError
+from nbtriton.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.scheduling import Run
 
 if TYPE_CHECKING:
@@ -137,6 +137,8 @@ class Instance:
         owner = self._owner
         try:
             if owner.sequences is None:
+                if owner.interface.may_lack_inputs:
+                    _refuse_without_inputs(requests, execution)
                 responses = self._call(requests, execution)
             else:
                 responses = owner.sequences.responses(
@@ -215,7 +217,8 @@ class Instance:
         execution.inferences = inferences
         execution.queue_ns = queued
         execution.total_ns = total
-        books.executed(execution)
+        if execution.reached:
+            books.executed(execution)
         if error is not None:
             books.failure(count, total, "BACKEND")
         elif books.summaries is not None:
@@ -384,3 +387,14 @@ class Instance:
 def _fail(requests: Sequence[InferenceRequest], error: TritonError) -> None:
     for request in requests:
         request.fail(error)
+
+
+def _refuse_without_inputs(requests: Sequence[InferenceRequest], execution: Execution) -> None:
+    """Fail a batch if one of its requests leaves out all of its inputs, which are optional."""
+    for request in requests:
+        if not request.inputs:
+            execution.reached = False
+            raise InvalidArgumentError(
+                f"{request.log_prefix}out of bounds index 0: request has 0 inputs",
+                hint="with a batch dimension a request needs an input that tells its batch size",
+            )
