@@ -120,7 +120,7 @@ def test_flags_that_change_what_clients_see_or_may(repository: Path) -> None:
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(f"{url}/systemsharedmemory/unregister", b"")
         assert refused.value.code == 501
-        assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ command\.py:\d+\] ", lines[0])
+        assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ building\.py:\d+\] ", lines[0])
 
 
 def test_a_model_that_fails_ends_it_unless_told_otherwise(repository: Path) -> None:
@@ -132,7 +132,8 @@ def test_a_model_that_fails_ends_it_unless_told_otherwise(repository: Path) -> N
     assert done.returncode == 1
     assert "failed to load all models" in done.stderr
     assert "| double | 1       | UNAVAILABLE: Internal: ValueError: broken" in done.stderr
-    assert "failed to load 'double': load failed for model 'double': version 1" in done.stderr
+    assert "failed to load 'double' version 1: Internal: ValueError: broken" in done.stderr
+    assert "error: creating server: Internal - failed to load all models" in done.stderr
     (repository / "double" / "1" / "model.py").write_text(MODEL)
     done = subprocess.run(
         [sys.executable, "-m", "nbtriton", "serve", "--model-repository", str(repository), *PORTS,
@@ -140,7 +141,7 @@ def test_a_model_that_fails_ends_it_unless_told_otherwise(repository: Path) -> N
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "failed to load 'nope', failed to poll from model repository" in done.stderr
+    assert "failed to poll model 'nope': model not found in any model repository." in done.stderr
     (repository / "double" / "1" / "model.py").write_text("raise ValueError('broken')")
     with serving("--model-repository", str(repository), "--exit-on-error=false", *PORTS) as (
         _, ports, _lines,
@@ -149,6 +150,62 @@ def test_a_model_that_fails_ends_it_unless_told_otherwise(repository: Path) -> N
         urllib.request.urlopen(f"{url}/models/other/ready").close()
         with pytest.raises(urllib.error.HTTPError):
             urllib.request.urlopen(f"{url}/health/ready")
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_without_its_repository_it_stays_and_refuses(tmp_path: Path, strict: str) -> None:
+    flags = (f"--model-repository={tmp_path / 'nowhere'}", *PORTS)
+    done = subprocess.run(
+        [sys.executable, "-m", "nbtriton", "serve", *flags],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"error: creating server: Internal - failed to stat file {tmp_path}" in done.stderr
+    with serving(*flags, "--exit-on-error=false", f"--strict-readiness={strict}") as (
+        _, ports, lines,
+    ):  # fmt: skip
+        assert any("Internal: failed to stat file" in line for line in lines)
+        # What tritonserver 2.51 answers: only what has nothing to do with models.
+        for path, status in (
+            ("/health/live", 400),
+            ("/health/ready", 400),
+            ("/models/m/ready", 503),
+            ("/models/m/config", 503),
+            ("/models/m/stats", 503),
+            ("/models/stats", 503),
+            ("", 200),
+            ("/systemsharedmemory/status", 200),
+            ("/logging", 200),
+        ):
+            connection = http.client.HTTPConnection("127.0.0.1", ports["HTTPService"], timeout=30)
+            connection.request("GET", f"/v2{path}")
+            reply = connection.getresponse()
+            assert reply.status == status, path
+            if status == 503:
+                assert json.load(reply) == {"error": "Server not ready"}, path
+        for path in ("index", "models/m/load", "models/m/unload"):
+            with pytest.raises(urllib.error.HTTPError, match="503"):
+                urllib.request.urlopen(
+                    f"http://127.0.0.1:{ports['HTTPService']}/v2/repository/{path}", b"{}"
+                )
+
+
+def test_a_named_model_that_fails_ends_it_with_its_own_words(repository: Path) -> None:
+    (repository / "double" / "1" / "model.py").write_text("raise ValueError('broken')")
+    for given, text in (
+        (
+            "double",
+            "Invalid argument - load failed for model 'double': version 1 is at UNAVAILABLE",
+        ),
+        ("*", "Internal - failed to load all models"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "nbtriton", "serve", "--model-repository", str(repository),
+             "--model-control-mode=EXPLICIT", f"--load-model={given}", *PORTS],
+            capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert f"error: creating server: {text}" in done.stderr
 
 
 def test_it_says_when_others_may_come_in(repository: Path) -> None:
@@ -211,7 +268,7 @@ def test_perf_and_export(
     assert (tmp_path / "written" / "double" / "config.pbtxt").exists()
     assert not (tmp_path / "written" / "other").exists()
     assert main(["perf", "nope", "--model-repository", str(repository)]) == 2
-    assert "'nope' is not found" in capsys.readouterr().err
+    assert "model 'nope': model not found in any model repository" in capsys.readouterr().err
 
 
 def test_traces_and_summaries_from_the_flags(repository: Path, tmp_path: Path) -> None:

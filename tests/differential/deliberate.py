@@ -78,9 +78,6 @@ NAMES = {
     "update-does-not-wait": (
         "tests/engine/test_updates.py::test_L16_requests_under_way_are_answered_where_they_are"
     ),
-    "index-without-versions": (
-        "tests/differential/test_updates.py::test_a_model_without_versions_stays_in_the_index"
-    ),
     # Sequences
     "padding-zeros": "tests/engine/test_sequences.py::test_DI2_DI3_DI4_rows_keep_their_slots_and_padding_is_zeros",
     "state-zeros": "tests/engine/test_sequences.py::test_I2_start_begins_with_a_fresh_state",

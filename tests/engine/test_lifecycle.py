@@ -19,6 +19,7 @@ from nbtriton.errors import (
     InvalidArgumentError,
     LoadError,
     NotFoundError,
+    UnavailableError,
 )
 from tests.engine.support import (
     WAIT_S,
@@ -242,7 +243,7 @@ def test_L2_the_default_policy_keeps_the_latest(server: Server):
     server.load(echo(), counted(log), name="m", version=1)
     server.load(echo(), counted(log), name="m", version=2)
     assert versions(server) == [2]
-    with pytest.raises(NotFoundError):
+    with pytest.raises(UnavailableError, match="'m' version 1 is not at ready state"):
         server.infer("m", {"IN": ones()}, version=1)
 
 
@@ -290,7 +291,7 @@ def test_L18_unload_refuses_at_once_and_finishes_what_it_has(server: Server, gat
     futures = [server.submit("m", {"IN": row(n)}) for n in range(20)]
     gate.wait_entered()
     assert server.unload("m") is False  # not yet gone
-    with pytest.raises(NotFoundError, match="'m' is not found"):
+    with pytest.raises(NotFoundError, match="'m' has no available versions"):
         server.submit("m", {"IN": ones()})
     assert not server.is_ready("m")
     gate.open()

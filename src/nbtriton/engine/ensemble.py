@@ -132,6 +132,7 @@ class EnsembleRuntime(Runtime):
         if last:
             crew.disband()
         if done:
+            self.tell_unloaded()
             self._retired.set()
 
     def retire(self) -> None:
@@ -141,6 +142,7 @@ class EnsembleRuntime(Runtime):
             done = not self._flights
         self.members_changed()
         if done:
+            self.tell_unloaded()
             self._retired.set()
 
     def abandon(self, reason: str) -> None:

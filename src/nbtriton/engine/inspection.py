@@ -12,7 +12,7 @@ from nbtriton.engine.model import ModelRuntime
 from nbtriton.engine.registry import Registry
 from nbtriton.engine.snapshot import BatchRecord, ModelSnapshot, ServerSnapshot
 from nbtriton.engine.summaries import LatencySummaries
-from nbtriton.errors import TritonError
+from nbtriton.errors import TritonError, UnavailableError
 
 __all__ = ["Inspection"]
 
@@ -22,6 +22,25 @@ class Inspection:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+
+    def check_answering(self) -> None:
+        """Check that questions about models are answered.
+
+        Raises
+        ------
+        UnavailableError
+            ``Server not ready``.
+        """
+        if self._registry.refusal:
+            raise UnavailableError(self._registry.refusal)
+
+    def was_begun(self, name: str) -> bool:
+        """Return True if a model is loaded, was, or was to be: Triton's lifecycle knows it."""
+        return name in self._registry.entries or name in self._registry.absent
+
+    def has_no_version(self, name: str) -> bool:
+        """Return True if the version policy of a model left none, from its first load on."""
+        return name not in self._registry.entries and self._registry.absent.get(name) == {}
 
     def is_ready(self, name: str, version: int = -1) -> bool:
         """Return True if a request to this version would be taken."""
@@ -113,7 +132,7 @@ class Inspection:
                 slot.runtime.statistics.to_dict(model, number)
                 for model, entry in sorted(self._registry.entries.items())
                 for number, slot in sorted(entry.slots.items())
-                if name in ("", model) and version in (-1, number)
+                if name in ("", model) and version in (-1, number) and slot.state == "READY"
             ]
         }
 

@@ -328,6 +328,7 @@ class ModelRuntime(Runtime):
         if self._strategy is not None:
             self._strategy.close()
         self.backend.close()
+        self.tell_unloaded()
         self._retired.set()
 
     # -- facts -----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex
 
 from nbtriton.config import ModelConfig, is_ensemble
 from nbtriton.engine.runtime import Runtime
-from nbtriton.errors import NotFoundError, UnavailableError, nearest
+from nbtriton.errors import NotFoundError, TritonError, UnavailableError, nearest
 
 __all__ = ["Entry", "Registry", "Slot", "versions_to_keep"]
 
@@ -46,10 +46,27 @@ class Entry:
 
 
 class Registry:
-    """All models by name."""
+    """All models by name.
+
+    Attributes
+    ----------
+    entries : dict of str to Entry
+        What is loaded.
+    absent : dict of str to dict of int to str
+        The versions that were loaded once, or were to be, and why they do not serve; a name without
+        versions is one whose version policy left none. Those that serve now may be among them.
+    refusal : str
+        Why no question about a model is answered; empty if they are.
+    """
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
+        self.absent: dict[str, dict[int, str]] = {}
+        self.refusal = ""
+
+    def miss(self, name: str, versions: Mapping[int, str]) -> None:
+        """Note versions that do not serve, and why."""
+        self.absent.setdefault(name, {}).update(versions)
 
     def resolve(self, name: str, version: SupportsIndex = -1) -> Runtime:
         """Return what serves this version now; -1 is the highest that is ready (A1, A2).
@@ -63,30 +80,43 @@ class Registry:
         """
         number = index(version)
         entry = self.entries.get(name)
-        if entry is None:
-            raise NotFoundError(
+        if entry is not None:
+            if number == -1:
+                if entry.latest is not None:
+                    return entry.latest
+            else:
+                slot = entry.slots.get(number)
+                if slot is not None and slot.state == "READY":
+                    return slot.runtime
+        raise self._missing(name, number)
+
+    def _missing(self, name: str, number: int) -> TritonError:
+        """Return the error of a version that does not serve now."""
+        if self.refusal:
+            return UnavailableError(self.refusal)
+        entry = self.entries.get(name)
+        reasons = dict(self.absent.get(name, {}))
+        if entry is None and name not in self.absent:
+            return NotFoundError(
                 f"Request for unknown model: '{name}' is not found",
                 hint=nearest(name, self.entries) or "no model is loaded",
             )
+        if entry is not None:
+            reasons |= {version: slot.reason for version, slot in entry.slots.items()}
         if number == -1:
-            if entry.latest is None:
-                reasons = "; ".join(slot.reason for slot in entry.slots.values() if slot.reason)
-                raise NotFoundError(
-                    f"Request for unknown model: '{name}' has no available versions", hint=reasons
-                )
-            return entry.latest
-        slot = entry.slots.get(number)
-        if slot is None:
-            raise NotFoundError(
+            return NotFoundError(
+                f"Request for unknown model: '{name}' has no available versions",
+                hint="; ".join(dict.fromkeys(filter(None, reasons.values()))),
+            )
+        if number not in reasons:
+            return NotFoundError(
                 f"Request for unknown model: '{name}' version {number} is not found",
-                hint="versions: " + ", ".join(str(n) for n in sorted(entry.slots)),
+                hint="versions: " + ", ".join(str(version) for version in sorted(reasons)),
             )
-        if slot.state != "READY":
-            raise UnavailableError(
-                f"Request for unknown model: '{name}' version {number} is not at ready state",
-                hint=slot.reason,
-            )
-        return slot.runtime
+        return UnavailableError(
+            f"Request for unknown model: '{name}' version {number} is not at ready state",
+            hint=reasons[number],
+        )
 
     def configs(self) -> dict[str, ModelConfig]:
         """Return the configuration of the latest ready version of every model."""

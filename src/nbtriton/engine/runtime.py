@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from _thread import get_ident
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from nbtriton.engine.instance import Instance
 
 __all__ = ["Runtime"]
+
+_log = logging.getLogger("nbtriton.engine")
 
 # Final, as the compiled core looks any other name of a module that stays Python up at each use.
 _thread_id: Final = get_ident
@@ -188,6 +191,10 @@ class Runtime(ABC):
     @abstractmethod
     def abandon(self, reason: str) -> None:
         """Answer everything that waits with UNAVAILABLE: the server is stopping."""
+
+    def tell_unloaded(self) -> None:
+        """Log that nothing of this version is left."""
+        _log.info("successfully unloaded '%s' version %d", self.name, self.version)
 
     @abstractmethod
     def give_up(self, reason: str) -> None:

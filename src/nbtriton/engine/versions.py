@@ -32,7 +32,10 @@ from nbtriton.engine.summaries import LatencySummaries
 from nbtriton.engine.update import InstanceUpdate
 from nbtriton.errors import ConfigError, EngineStoppedError, LoadError, TritonError
 
-__all__ = ["Versions"]
+__all__ = ["UNLOADED", "Versions"]
+
+# Why a version that left does not serve: the repository index says so too.
+UNLOADED = "unloaded"
 
 _R = TypeVar("_R", bound=Runtime)
 
@@ -200,19 +203,24 @@ class Versions(Inspection, ABC):
                 self._registry.resolve,
             )
         else:
-            runtime = build_model(
-                config,
-                source,
-                version,
-                example=example,
-                gpus=self._usable_gpus(),
-                server=self.models_view,
-                clock=self._clock,
-                limiter=self.limiter,
-                batching=batching,
-                auto_complete=auto_complete,
-                settings=self._settings,
-            )
+            self._registry.miss(config.name, {version: ""})
+            try:
+                runtime = build_model(
+                    config,
+                    source,
+                    version,
+                    example=example,
+                    gpus=self._usable_gpus(),
+                    server=self.models_view,
+                    clock=self._clock,
+                    limiter=self.limiter,
+                    batching=batching,
+                    auto_complete=auto_complete,
+                    settings=self._settings,
+                )
+            except TritonError as error:
+                self._registry.miss(config.name, {version: error.message.strip()})
+                raise
         if runtime.config.response_cache.enable:
             runtime.cache = self.cache
         if self.keeps_summaries:
@@ -359,7 +367,16 @@ class Versions(Inspection, ABC):
             limiter=self.limiter is not None,
         )
 
+    def found_none(self, name: str) -> None:
+        """Note that the version policy of a model left none to be built."""
+        self._registry.miss(name, {})
+
+    def refuse(self, reason: str) -> None:
+        """Answer no question about a model from now on, as a server that could not be set up."""
+        self._registry.refusal = reason
+
     def _retire(self, runtime: Runtime) -> None:
+        self._registry.miss(runtime.name, {runtime.version: UNLOADED})
         self._leaving[:] = [old for old in self._leaving if not old.wait_retired(0)]
         self._leaving.append(runtime)
         runtime.leave()

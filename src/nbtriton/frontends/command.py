@@ -11,11 +11,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends import SETTINGS_OF_ALL, find_backend
-from nbtriton.errors import InvalidArgumentError, TritonError
+from nbtriton.engine.loading import CODE_TEXTS
+from nbtriton.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.frontends.flag_settings import (
     backend_config,
     cache_bytes,
@@ -26,6 +28,7 @@ from nbtriton.frontends.flag_settings import (
 )
 from nbtriton.frontends.flags import FLAGS, HELP, parse_flags, usage
 from nbtriton.frontends.logs import LogSettings
+from nbtriton.frontends.service import FailedControl
 
 if TYPE_CHECKING:
     from nbtriton.process import Server
@@ -59,7 +62,8 @@ def serve_command(make_server: Callable[..., Server], argv: Sequence[str]) -> in
     if arguments.help:
         sys.stdout.write(f"{usage()}\n")
         return 1  # as tritonserver's
-    directories = [*arguments.model_repository, *arguments.model_store]
+    # Triton has a set of them.
+    directories = sorted({*arguments.model_repository, *arguments.model_store})
     if not directories:
         raise InvalidArgumentError("--model-repository must be specified", hint=HELP)
     if arguments.load_model and arguments.model_control_mode != "explicit":
@@ -96,37 +100,43 @@ def _run(
         backend_config=settings,
     )
     try:
-        control = server.load_repository(
-            directories,
-            control_mode=arguments.model_control_mode,
-            load_models=arguments.load_model,
-            poll_s=arguments.repository_poll_secs,
-            auto_complete=not (
-                arguments.disable_auto_complete_config or arguments.strict_model_config
-            ),
-            config_name=arguments.model_config_name,
-            strict_readiness=arguments.strict_readiness,
-        )
-        _log.info("\n%s", model_table(control.index()))
-        for name, error in control.errors.items():
-            hint = f" ({error.hint})" * bool(error.hint)
-            _log.error("failed to load '%s': %s%s", name, error.message.strip(), hint)
-        missing = [
-            name
-            for name in arguments.load_model
-            if name not in ("*", *control.errors) and not server.is_ready(name)
-        ]
-        for name in missing:
-            _log.error("failed to load '%s', failed to poll from model repository", name)
-        if arguments.exit_on_error and (control.errors or missing):
-            _log.error("error: creating server: Internal - failed to load all models")
-            return 1
+        error = _set_up(server, arguments, directories)
+        if error is not None:
+            what = f"{CODE_TEXTS[error.status]}{' - ' if arguments.exit_on_error else ': '}{error.message}"
+            if arguments.exit_on_error:
+                _log.error("error: creating server: %s", what)
+                return 1
+            _log.error("%s", what)
+        if server.model_control is None:
+            options["control"] = FailedControl(server)
         if not ended.is_set():
             _serve(server, arguments, options, ended)
         return 0
     finally:
         server.close(timeout_s=max(0, arguments.exit_timeout_secs))
         _log.info("server stopped")
+
+
+def _set_up(
+    server: Server, arguments: SimpleNamespace, directories: Sequence[str]
+) -> TritonError | None:
+    """Load the models; return what a server that tolerates nothing would end with."""
+    for directory in directories:
+        if not Path(directory).exists():
+            return InternalError(f"failed to stat file {directory}")
+        if not Path(directory).is_dir():
+            return InvalidArgumentError("repository path is not a valid directory")
+    control = server.load_repository(
+        directories,
+        control_mode=arguments.model_control_mode,
+        load_models=arguments.load_model,
+        poll_s=arguments.repository_poll_secs,
+        auto_complete=not (arguments.disable_auto_complete_config or arguments.strict_model_config),
+        config_name=arguments.model_config_name,
+        strict_readiness=arguments.strict_readiness,
+    )
+    _log.info("\n%s", model_table(control.index()))
+    return control.startup_error
 
 
 def _serve(
@@ -229,7 +239,7 @@ def model_table(index: Sequence[dict[str, str]]) -> str:
             rows.append(
                 (
                     entry["name"],
-                    entry["version"],
+                    entry.get("version", ""),
                     entry["state"] + (f": {reason}" if reason else ""),
                 )
             )

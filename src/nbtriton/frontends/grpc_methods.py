@@ -11,9 +11,6 @@ from google.protobuf.message import DecodeError
 from nbtriton.errors import (
     InternalError,
     InvalidArgumentError,
-    NotFoundError,
-    TritonError,
-    UnavailableError,
     UnsupportedError,
 )
 from nbtriton.frontends.grpc_codec import read_version
@@ -125,17 +122,14 @@ class _Methods:
         return health_response(self._service.is_ready())
 
     def server_live(self, _: Any) -> Any:
-        return messages.ServerLiveResponse(live=True)
+        return messages.ServerLiveResponse(live=self._service.is_live())
 
     def server_ready(self, _: Any) -> Any:
         return messages.ServerReadyResponse(ready=self._service.is_ready())
 
     def model_ready(self, request: Any) -> Any:
-        version = read_version(request.version)
-        try:
-            ready = self._server.is_model_ready(request.name, version)
-        except TritonError:
-            ready = False
+        self._server.check_answering()
+        ready = self._server.is_model_ready(request.name, read_version(request.version))
         return messages.ModelReadyResponse(ready=ready)
 
     def server_metadata(self, _: Any) -> Any:
@@ -155,16 +149,7 @@ class _Methods:
         return response
 
     def statistics(self, request: Any) -> Any:
-        version = read_version(request.version)
-        try:
-            found = self._server.statistics(request.name, version)
-        except (NotFoundError, UnavailableError):
-            known = any(model.name == request.name for model in self._server.models())
-            raise InvalidArgumentError(
-                f"requested model version is not available for model '{request.name}'"
-                if known
-                else f"requested model '{request.name}' is not available"
-            ) from None
+        found = self._service.statistics(request.name, read_version(request.version))
         return json_format.ParseDict(
             found, messages.ModelStatisticsResponse(), ignore_unknown_fields=True
         )

@@ -12,7 +12,6 @@ from nbtriton.config import to_reported_dict
 from nbtriton.errors import (
     InternalError,
     InvalidArgumentError,
-    NotFoundError,
     TritonError,
     UnavailableError,
     UnsupportedError,
@@ -136,7 +135,7 @@ class Handlers:
     # -- server and models -----------------------------------------------------------------------
 
     def _server_live(self, _: Exchange) -> Reply:
-        return Reply()
+        return Reply(200 if self._service.is_live() else 400)
 
     def _server_ready(self, _: Exchange) -> Reply:
         return Reply(200 if self._service.is_ready() else 400)
@@ -145,6 +144,7 @@ class Handlers:
         return _json(self._service.metadata())
 
     def _model_ready(self, _: Exchange, name: str, version: str) -> Reply:
+        self._service.server.check_answering()
         if not self._service.server.is_model_ready(name, read_version(version)):
             return Reply(400, TEXT, (error_body("Model version not ready"),))
         return Reply()
@@ -159,16 +159,7 @@ class Handlers:
         return _json(to_reported_dict(self._service.server.config(name, read_version(version))))
 
     def _statistics(self, _: Exchange, name: str = "", version: str = "") -> Reply:
-        number = read_version(version)
-        try:
-            return _json(self._service.server.statistics(name, number))
-        except (NotFoundError, UnavailableError):
-            known = any(model.name == name for model in self._service.server.models())
-        raise InvalidArgumentError(
-            f"requested model version is not available for model '{name}'"
-            if known
-            else f"requested model '{name}' is not available"
-        )
+        return _json(self._service.statistics(name, read_version(version)))
 
     # -- repository ------------------------------------------------------------------------------
 

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbtriton.config import is_ensemble
-from nbtriton.errors import TritonError, UnavailableError, UnsupportedError
+from nbtriton.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    TritonError,
+    UnavailableError,
+    UnsupportedError,
+)
 from nbtriton.frontends.logs import LogSettings
 from nbtriton.frontends.shared_memory import SharedMemory
 from nbtriton.frontends.tracing import Tracing
@@ -18,7 +24,7 @@ if TYPE_CHECKING:
     from nbtriton.engine import Server
     from nbtriton.frontends.forwarding import Forwards
 
-__all__ = ["EXTENSIONS", "Control", "Endpoint", "Limits", "NoControl", "Service"]
+__all__ = ["EXTENSIONS", "Control", "Endpoint", "FailedControl", "Limits", "NoControl", "Service"]
 
 # The server whose protocol this is; clients compare its number with what they know.
 PROTOCOL_VERSION = "2.51.0"
@@ -52,6 +58,10 @@ class Control(Protocol):
 
     def unload(self, name: str, parameters: dict[str, Any]) -> None:
         """Unload a model; ``unload_dependents`` is a bool."""
+        ...
+
+    def is_server_ready(self) -> bool:
+        """Return True if no model failed or is still loading; unloaded ones do not count."""
         ...
 
 
@@ -92,6 +102,36 @@ class NoControl:
 
     def unload(self, name: str, parameters: dict[str, Any]) -> None:
         self.load(name, parameters)
+
+    def is_server_ready(self) -> bool:
+        return all(model.state == "READY" for model in self._server.models())
+
+
+class FailedControl:
+    """Of a server that could not be set up and stays nevertheless: ``--exit-on-error=false``.
+
+    Parameters
+    ----------
+    server : Server
+        Made to refuse every question about a model.
+    """
+
+    _REASON = "Server not ready"
+
+    def __init__(self, server: Server) -> None:
+        server.refuse(self._REASON)
+
+    def index(self, ready: bool) -> list[dict[str, Any]]:  # noqa: ARG002
+        raise UnavailableError(self._REASON)
+
+    def load(self, name: str, parameters: dict[str, Any]) -> None:  # noqa: ARG002
+        raise UnavailableError(self._REASON)
+
+    def unload(self, name: str, parameters: dict[str, Any]) -> None:
+        self.load(name, parameters)
+
+    def is_server_ready(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +228,35 @@ class Service:
             "extensions": list(EXTENSIONS),
         }
 
+    def is_live(self) -> bool:
+        """Return True unless the server could not be set up."""
+        return not isinstance(self.control, FailedControl)
+
     def is_ready(self) -> bool:
-        """Return True if no model failed or is still loading; unloaded ones do not count."""
+        """Return True if the server is live, and with strict readiness its models are ready."""
         if not self.strict_readiness:
-            return True
-        return all(
-            entry.get("state", "READY") == "READY" or entry.get("reason") == "unloaded"
-            for entry in self.control.index(ready=False)
+            return self.is_live()
+        return self.control.is_server_ready()
+
+    def statistics(self, name: str, version: int) -> dict[str, Any]:
+        """Return Triton's statistics of a model, or of all for an empty name.
+
+        Raises
+        ------
+        InvalidArgumentError
+            There is nothing ready that they could be of.
+        UnavailableError
+            The server could not be set up.
+        """
+        self.server.check_answering()
+        try:
+            return self.server.statistics(name, version)
+        except (NotFoundError, UnavailableError):
+            known = self.server.is_ready(name)
+        raise InvalidArgumentError(
+            f"requested model version is not available for model '{name}'"
+            if known
+            else f"requested model '{name}' is not available"
         )
 
     def labels(self, name: str, version: int, output: str) -> tuple[str, ...]:

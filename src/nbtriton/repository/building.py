@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,10 +13,12 @@ from nbtriton.engine import Server
 from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.update import InstanceUpdate
 from nbtriton.errors import ConfigError, LoadError, TritonError
-from nbtriton.repository.known import UNLOADED, Known, load_error, load_reason
+from nbtriton.repository.known import LOADS, UNLOADED, Known, load_error, load_reason
 from nbtriton.repository.polling import Polled
 
 __all__ = ["build_versions", "check", "in_parallel"]
+
+_log = logging.getLogger(LOADS)
 
 # As many as Triton's --model-load-thread-count by default.
 _LOADERS = 4
@@ -31,6 +34,7 @@ def check(server: Server, models: Mapping[str, Known], found: Polled) -> None:
     """
     name = found.name
     if not found.versions:
+        server.found_none(name)
         raise load_error(
             name,
             ConfigError(
@@ -87,6 +91,8 @@ def build_versions(
     fresh = [version for version in found.versions if version not in serving]
     before = known.states
     known.states = before | dict.fromkeys(fresh, ("LOADING", ""))
+    for version in found.versions:
+        _log.info("loading: %s:%d", name, version)
     runtimes: list[Runtime] = []
     updates: list[InstanceUpdate] = []
     failed: dict[int, TritonError] = {}
@@ -106,6 +112,8 @@ def build_versions(
                 )
             except TritonError as error:
                 failed[version] = error
+                reason = load_reason(name, version, error) + f" ({error.hint})" * bool(error.hint)
+                _log.error("failed to load '%s' version %d: %s", name, version, reason)
     except BaseException:
         known.states = before
         _give_back(runtimes, updates)

@@ -24,16 +24,20 @@ from nbtriton.errors import (
     EngineStoppedError,
     InternalError,
     InvalidArgumentError,
+    LoadError,
+    NotFoundError,
     TritonError,
     UnavailableError,
     nearest,
 )
 from nbtriton.repository.building import build_versions, check, in_parallel
 from nbtriton.repository.known import (
+    LOADS,
     UNLOADED,
     Known,
     by_dependency,
     load_error,
+    with_hint,
 )
 from nbtriton.repository.polling import DUPLICATE, Override, Polled, directories_of, poll_model
 
@@ -44,6 +48,7 @@ MODES = ("none", "explicit", "poll")
 _NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 _WILDCARD = "Wildcard model name '*' must be the ONLY startup model if specified at all."
 _log = logging.getLogger("nbtriton.repository")
+_loads = logging.getLogger(LOADS)
 
 
 class ModelControl:
@@ -78,8 +83,13 @@ class ModelControl:
         A repository is not there.
     InvalidArgumentError
         An unknown mode; ``"*"`` beside other names.
-    InternalError
-        With `exit_on_error`, ``failed to load all models``.
+    InternalError, InvalidArgumentError
+        With `exit_on_error`, what tritonserver says before it ends.
+
+    Attributes
+    ----------
+    startup_error : TritonError or None
+        Why a server that tolerates nothing would not have started.
     """
 
     def __init__(
@@ -106,6 +116,7 @@ class ModelControl:
         self.server = server
         self.directories = tuple(Path(directory).absolute() for directory in directories)
         self.mode = mode
+        self._named = bool(load_models) and tuple(load_models) != ("*",)
         self.strict_readiness = strict_readiness
         self._auto_complete = auto_complete
         self._config_name = config_name
@@ -115,10 +126,11 @@ class ModelControl:
         self._ended = threading.Event()
         self._poller: threading.Thread | None = None
         names = self._start_up(load_models)
-        self._load(names, explicit=True)
-        if exit_on_error and self.errors:
-            first = next(iter(self.errors.values()))
-            raise InternalError("failed to load all models", hint=first.hint or first.message)
+        for name, error in self._load(names, explicit=True).items():
+            self._of(name).error = error
+        self.startup_error = self._failed(names)
+        if exit_on_error and self.startup_error is not None:
+            raise self.startup_error
         if mode == "poll" and poll_s > 0:
             self._poller = threading.Thread(
                 target=_poll_until_ended,
@@ -216,7 +228,7 @@ class ModelControl:
         -------
         list of dict
             ``name``, and for what was ever loaded ``version``, ``state`` and a ``reason``. A model
-            whose version policy leaves no version is listed by name.
+            whose version policy leaves no version is not there, as in Triton.
         """
         serving = self._serving()
         leaving = self.server.leaving()
@@ -225,14 +237,14 @@ class ModelControl:
         entries = []
         for name in sorted({*places, *foreign}):
             if len(places.get(name, ())) > 1:
-                states: dict[int, tuple[str, str]] = {-1: ("UNAVAILABLE", DUPLICATE)}
-            else:
-                states = self._states(name, serving, leaving)
+                entries.append({"name": name, "state": "UNAVAILABLE", "reason": DUPLICATE})
+                continue
+            states = self._states(name, serving, leaving)
             for version, (state, reason) in sorted(states.items()):
                 if not ready or state == "READY":
                     entry = {"name": name, "version": str(version), "state": state}
                     entries.append(entry | ({"reason": reason} if reason else {}))
-            if not states and not ready:
+            if not ready and not self.server.was_begun(name):
                 entries.append({"name": name})
         return entries
 
@@ -240,13 +252,14 @@ class ModelControl:
         """Return True if every version is ready, or unloaded on purpose (L7)."""
         if not self.strict_readiness:
             return True
-        serving = self._serving()
-        names = {*serving, *self._known}
-        return all(
-            state == "READY" or reason == UNLOADED
-            for name in names
-            for state, reason in self._states(name, serving, set()).values()
-        )
+        serving, leaving = self._serving(), self.server.leaving()
+        for name in {*serving, *self._known}:
+            states = self._states(name, serving, leaving)
+            if not states and self.server.has_no_version(name):
+                return False
+            if not all(state == "READY" or why == UNLOADED for state, why in states.values()):
+                return False
+        return True
 
     @property
     def errors(self) -> dict[str, TritonError]:
@@ -271,11 +284,11 @@ class ModelControl:
         gone = [
             name
             for name, known in list(self._known.items())
-            if known.loaded is not None and name not in present
+            # Of two there is none that could be meant.
+            if known.loaded is not None and len(present.get(name, ())) != 1
         ]
         for name in gone:
             self._unload(name)
-            self._known.pop(name, None)
         self._load(list(present), explicit=True)
 
     # -- loading ---------------------------------------------------------------------------------
@@ -284,7 +297,16 @@ class ModelControl:
         present = directories_of(self.directories)
         if self.mode != "explicit" or tuple(load_models) == ("*",):
             return list(present)
-        return list(load_models)
+        return sorted(set(load_models))
+
+    def _failed(self, names: Sequence[str]) -> TritonError | None:
+        """Return why a server that tolerates nothing would not start."""
+        errors = self.errors
+        loads = [errors[name] for name in names if isinstance(errors.get(name), LoadError)]
+        hint = next((error.hint or error.message for error in errors.values()), "")
+        if self.mode == "explicit" and loads and self._named:
+            return InvalidArgumentError("".join(error.message for error in loads), hint=hint)
+        return InternalError("failed to load all models", hint=hint) if errors else None
 
     def _check_explicit(self) -> None:
         if self.mode != "explicit":
@@ -317,6 +339,7 @@ class ModelControl:
         ordered, circles = by_dependency(ensembles)
         for name, circle in circles.items():
             errors[name] = self._of(name).error = load_error(name, circle)
+            _loads.error("failed to load '%s': %s", name, with_hint(errors[name]))
         for name in ordered:
             # A changed composing model is a reason to make the ensemble anew (L11).
             load(ensembles[name], force=not changed.isdisjoint(ensembles[name].members))
@@ -363,9 +386,13 @@ class ModelControl:
             known = self._of(name)
         if known is not None:
             known.error = told
-            if known.polled_error != text:
-                known.polled_error = text
-                _log.info("Poll failed for model directory '%s': %s", name, text)
+        if known is None or known.polled_error != text:
+            if isinstance(error, NotFoundError):
+                _loads.error("%s", text)
+            else:
+                _loads.error("Poll failed for model directory '%s': %s", name, text)
+        if known is not None:
+            known.polled_error = text
         return told
 
     def _load_one(
@@ -392,11 +419,14 @@ class ModelControl:
             except EngineStoppedError:
                 raise
             except TritonError as error:
+                if is_ensemble(found.config) or not found.versions:  # else each version was told
+                    _loads.error("failed to load '%s': %s", found.name, with_hint(error))
                 known.error = errors[found.name] = error
                 known.waiting = found if is_ensemble(found.config) else None
                 return
             before, known.loaded, known.error = known.loaded, found, None
             known.waiting = None
+            _loads.info("successfully loaded '%s'", found.name)
             for path, reason in self.server.ignored(found.name).items():
                 _log.warning("model '%s': %s has no effect here: %s", found.name, path, reason)
             kept = set(found.versions)

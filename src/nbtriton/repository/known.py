@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 from nbtriton.engine.loading import CODE_TEXTS
+from nbtriton.engine.versions import UNLOADED
 from nbtriton.errors import ConfigError, LoadError, TritonError
 from nbtriton.repository.polling import Polled
 
-__all__ = ["UNLOADED", "Known", "by_dependency", "load_error", "load_reason"]
+__all__ = ["LOADS", "UNLOADED", "Known", "by_dependency", "load_error", "load_reason", "with_hint"]
 
-UNLOADED = "unloaded"
+# The logger of what is loaded and what fails. Whoever loads is told of it in another way, so nothing is
+# printed where nobody listens.
+LOADS = "nbtriton.repository.loads"
+logging.getLogger(LOADS).addHandler(logging.NullHandler())
 
 
 @dataclass(slots=True)
@@ -43,6 +48,11 @@ def load_reason(name: str, version: int, error: TritonError) -> str:
 def load_error(name: str, error: TritonError) -> LoadError:
     """Return the error of a model that failed before it had a version."""
     return LoadError(f"load failed for model '{name}': {error.message}\n", hint=error.hint)
+
+
+def with_hint(error: TritonError) -> str:
+    """Return an error for the log: its text, and what to do in brackets."""
+    return error.message.strip() + f" ({error.hint})" * bool(error.hint)
 
 
 def by_dependency(

@@ -1,0 +1,280 @@
+"""What clients are told of models that are not there any more, or never came: the same by both servers.
+
+Each case is a script of loads, unloads and questions, played to both; the index and the answers to every
+kind of question must be the same, word for word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbtriton.repository.reference import ReferenceServer, launch
+from tests.until import until
+
+pytestmark = [pytest.mark.reference, pytest.mark.slow]
+
+WAIT_S = 60.0
+CODE = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse(
+                [pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(r, "IN").as_numpy())]
+            )
+            for r in requests
+        ]
+"""
+BROKEN = """
+class TritonPythonModel:
+    def initialize(self, args):
+        raise ValueError("no way")
+
+    def execute(self, requests):
+        return []
+"""
+TENSORS = """
+max_batch_size: 4
+input { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] }
+"""
+PLAIN = 'backend: "python"' + TENSORS
+
+
+def ensemble(*members: str) -> str:
+    steps, tensor = "", "IN"
+    for number, name in enumerate(members):
+        out = "OUT" if number == len(members) - 1 else f"t{number}"
+        steps += (
+            f'step {{ model_name: "{name}" model_version: -1 input_map {{ key: "IN" value: "{tensor}" '
+            f'}} output_map {{ key: "OUT" value: "{out}" }} }}\n'
+        )
+        tensor = out
+    return f'platform: "ensemble"{TENSORS}ensemble_scheduling {{ {steps} }}'
+
+
+def versions(*numbers: int) -> str:
+    return f"version_policy {{ specific {{ versions: {list(numbers)} }} }}"
+
+
+def write(
+    root: Path, name: str, config: str = PLAIN, numbers: tuple[int, ...] = (1,), code: str = CODE
+) -> None:
+    for number in numbers:
+        (root / name / str(number)).mkdir(parents=True, exist_ok=True)
+        if "ensemble" not in config:
+            (root / name / str(number) / "model.py").write_text(code)
+    (root / name).mkdir(parents=True, exist_ok=True)
+    (root / name / "config.pbtxt").write_text(config)
+
+
+class Side:
+    """One of the two servers, over repositories of its own."""
+
+    def __init__(self, port: int, folder: Path) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.folder = folder
+        self.one, self.two = folder / "one", folder / "two"
+
+    def ask(self, path: str, body: bytes | None = None) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(self.url + path, body, timeout=WAIT_S) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            text = error.read().decode().replace(str(self.folder), "")
+            return error.code, re.sub(r"\\n\\nAt:\\n.*?initialize\\n", "", text)
+
+    def load(self, name: str) -> tuple[int, str]:
+        return self.ask(f"/v2/repository/models/{name}/load", b"{}")
+
+    def unload(self, name: str, **parameters: Any) -> tuple[int, str]:
+        body = json.dumps({"parameters": parameters}).encode()
+        return self.ask(f"/v2/repository/models/{name}/unload", body)
+
+    def index(self) -> list[Any]:
+        """Return the index once nothing is on its way."""
+
+        def now() -> list[dict[str, Any]]:
+            return json.loads(self.ask("/v2/repository/index", b"{}")[1])
+
+        until(lambda: not any(e.get("state") in ("UNLOADING", "LOADING") for e in now()), WAIT_S)
+        return sorted(
+            [e["name"], e.get("version"), e.get("state"), e.get("reason", "").partition("\n")[0]]
+            for e in now()
+        )
+
+    def all_of(self, name: str, *numbers: int) -> list[Any]:
+        """Return the answers to every kind of question about a model and its versions."""
+        tensor = {"name": "IN", "shape": [1, 1], "datatype": "FP32", "data": [1]}
+        infer = json.dumps({"inputs": [tensor]}).encode()
+        seen: list[Any] = []
+        for path in (f"/v2/models/{name}", *(f"/v2/models/{name}/versions/{n}" for n in numbers)):
+            for what, body in (
+                ("/ready", None), ("/infer", infer), ("", None), ("/config", None), ("/stats", None)
+            ):  # fmt: skip
+                status, text = self.ask(path + what, body)
+                seen.append((path + what, status, text if status != 200 else ""))
+        return seen
+
+    def known(self, *names: str) -> list[Any]:
+        """Return what is told of these models once the server is ready: nothing leaves any more."""
+        assert until(lambda: self.ask("/v2/health/ready")[0] == 200, WAIT_S), self.index()
+        return [self.index(), *(self.all_of(name, 1, 2, 3) for name in names)]
+
+    def known_unready(self, *names: str) -> list[Any]:
+        """Return what is told of these models by a server that is not ready, and stays so."""
+        found = [self.index(), *(self.all_of(name, 1, 2, 3) for name in names)]
+        return [*found, self.ask("/v2/health/ready")[0]]
+
+
+Start = Callable[..., contextlib.AbstractContextManager[tuple[Side, Side]]]
+
+
+@pytest.fixture
+def start(reference, tmp_path: Path) -> Start:
+    @contextlib.contextmanager
+    def started(prepare: Callable[[Path], None], *flags: str) -> Iterator[tuple[Side, Side]]:
+        command = [sys.executable, "-m", "nbtriton", "serve"]
+        with contextlib.ExitStack() as stack:
+            sides = []
+            for name in ("real", "ours"):
+                folder = tmp_path / name
+                for root in ("one", "two"):
+                    (folder / root).mkdir(parents=True)
+                prepare(folder)
+                more = (f"--model-repository={folder / 'two'}", *flags)
+                server: ReferenceServer = stack.enter_context(
+                    reference.server(folder / "one", *more)
+                    if name == "real"
+                    else launch([*command, *more], folder / "one", os.environ)
+                )
+                sides.append(Side(server.http_port, folder))
+            yield sides[0], sides[1]
+
+    return started
+
+
+def both(sides: tuple[Side, Side], script: Callable[[Side], list[Any]]) -> list[Any]:
+    theirs, mine = (script(side) for side in sides)
+    for number, (one, other) in enumerate(zip(_flat(mine), _flat(theirs), strict=True)):
+        assert one == other, f"answer {number}"
+    return mine
+
+
+def _flat(seen: Any) -> Iterator[Any]:
+    if isinstance(seen, list):
+        for each in seen:
+            yield from _flat(each)
+    else:
+        yield seen
+
+
+def test_what_failed_was_unloaded_or_lost_a_version(start: Start) -> None:
+    def prepare(folder: Path) -> None:
+        root = folder / "one"
+        write(root, "good", numbers=(1, 2, 3))
+        write(root, "bad", code=BROKEN)
+        write(root, "unreadable", "nonsense {")
+        write(root, "half", PLAIN + "version_policy { all { } }", (1, 2))
+        (root / "half" / "2" / "model.py").write_text(BROKEN)
+        write(root, "none", PLAIN + versions(7))
+        write(root, "empty", numbers=())
+
+    def script(side: Side) -> list[Any]:
+        seen: list[Any] = [side.known("good", "nobody")]
+        for name in ("good", "unreadable", "nobody"):
+            seen += [side.load(name), side.known(name)]
+        seen += [side.unload("good"), side.known("good")]
+        for numbers in ((1, 2), (7,), (3,)):
+            write(side.one, "good", PLAIN + versions(*numbers), (1, 2, 3))
+            seen += [side.load("good"), side.known("good")]
+        for name in ("bad", "half", "none", "empty"):
+            seen += [side.load(name), side.known_unready(name)]
+        seen += [side.unload("bad"), side.unload("none"), side.known_unready("bad", "none")]
+        return seen
+
+    with start(prepare, "--model-control-mode=explicit") as sides:
+        seen = str(both(sides, script))
+    for text in ("has no available versions", "version 1 is not at ready state", "is not found"):
+        assert text in seen
+
+
+def test_ensembles_and_their_members(start: Start) -> None:
+    def prepare(folder: Path) -> None:
+        write(folder / "one", "a")
+        write(folder / "one", "b", PLAIN + "version_policy { all { } }", (1, 2))
+        write(folder / "one", "e", ensemble("a", "b"))
+        write(folder / "one", "of_nobody", ensemble("nobody"))
+
+    def script(side: Side) -> list[Any]:
+        seen: list[Any] = []
+        for name in ("of_nobody", "e"):
+            seen += [side.load(name), side.known(name)]
+        seen += [side.unload("b"), side.known("e", "b"), side.load("b"), side.known("e", "b")]
+        seen += [side.unload("e", unload_dependents=True), side.known("e", "a", "b")]
+        return seen
+
+    with start(prepare, "--model-control-mode=explicit") as sides:
+        both(sides, script)
+
+
+def test_a_model_in_two_repositories_controlled(start: Start) -> None:
+    def prepare(folder: Path) -> None:
+        for root in ("one", "two"):
+            write(folder / root, "m")
+        write(folder / "one", "other")
+
+    def script(side: Side) -> list[Any]:
+        seen: list[Any] = [side.known("m"), side.load("m"), side.known("m")]
+        shutil.rmtree(side.two / "m")
+        seen += [side.load("m"), side.known("m")]
+        write(side.two, "m")
+        seen += [side.load("m"), side.known("m")]
+        seen += [side.unload("m"), side.known("m")]
+        shutil.rmtree(side.one / "m")
+        return [*seen, side.load("m"), side.known("m")]
+
+    with start(prepare, "--model-control-mode=explicit", "--load-model=other") as sides:
+        seen = both(sides, script)
+    assert "model appears in two or more repositories" in str(seen[2])
+
+
+def test_a_model_in_two_repositories_polled(start: Start) -> None:
+    def prepare(folder: Path) -> None:
+        for root in ("one", "two"):
+            write(folder / root, "m")
+        write(folder / "one", "other")
+
+    def script(side: Side) -> list[Any]:
+        def ready(name: str) -> bool:
+            return side.ask(f"/v2/models/{name}/ready")[0] == 200
+
+        seen: list[Any] = [side.known("m", "other")]
+        shutil.rmtree(side.two / "m")
+        assert until(lambda: ready("m"), WAIT_S)
+        seen.append(side.known("m"))
+        write(side.two, "m")
+        assert until(lambda: not ready("m"), WAIT_S)
+        seen.append(side.known("m"))
+        shutil.rmtree(side.one / "m")
+        assert until(lambda: ready("m"), WAIT_S)
+        shutil.rmtree(side.one / "other")
+        assert until(lambda: not ready("other"), WAIT_S)
+        return [*seen, side.known("m", "other")]
+
+    flags = ("--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=false")
+    with start(prepare, *flags) as sides:
+        both(sides, script)
