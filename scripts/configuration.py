@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from nbtriton.config import field_effects
 from nbtriton.frontends.flags import GROUPS, Flag
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
@@ -67,7 +68,22 @@ def _becomes(flag: Flag) -> str:
     return "checked only" if flag.kind.checks else "told as ignored"
 
 
-SECTIONS: Sequence[Callable[[], list[str]]] = (server_flags,)
+def model_configuration() -> list[str]:
+    """Return the table of the fields of ModelConfig."""
+    return [
+        "## Model configuration",
+        "",
+        "Every field of `config.pbtxt`. What has no effect is told when a model is loaded: under the",
+        "cell, as a `ConfigWarning` in Python, in `nbtriton validate`, in the log, and in the column",
+        "`ignored` of `%triton_status`.",
+        "",
+        "| field | becomes | |",
+        "|---|---|---|",
+        *(f"| `{field.path}` | {field.effect} | {field.note} |" for field in field_effects()),
+    ]
+
+
+SECTIONS: Sequence[Callable[[], list[str]]] = (server_flags, model_configuration)
 
 
 def page() -> str:

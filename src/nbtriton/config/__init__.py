@@ -18,7 +18,7 @@ from nbtriton.config.convert import (
 )
 from nbtriton.config.dataflow import parse_dataflow
 from nbtriton.config.fragment import amend, is_whole
-from nbtriton.config.ignored import ignored_fields
+from nbtriton.config.ignored import FieldEffect, field_effects, ignored_fields
 from nbtriton.config.normalize import (
     InstancePlan,
     equal_but_for_instances,
@@ -47,6 +47,7 @@ __all__ = [
     "READ_ONLY_INPUTS",
     "STRATEGY_PATH",
     "AutoCompleteConfig",
+    "FieldEffect",
     "InstancePlan",
     "ModelConfig",
     "TensorSpec",
@@ -57,6 +58,7 @@ __all__ = [
     "control_types",
     "enum_name",
     "equal_but_for_instances",
+    "field_effects",
     "format_pbtxt",
     "from_dict",
     "ignored_fields",

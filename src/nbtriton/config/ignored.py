@@ -8,9 +8,9 @@ fields that have none beside the others that are set, in Triton as here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from nbtriton.config._proto import ModelConfig, is_map, is_repeated
+from nbtriton.config._proto import Descriptor, ModelConfig, is_map, is_repeated
 from nbtriton.config.validate_io import STRATEGY_PATH
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nbtriton.config._messages import ModelQueuePolicy
 
-__all__ = ["ignored_fields"]
+__all__ = ["EFFECTS", "FieldEffect", "field_effects", "ignored_fields"]
 
 _FRAMEWORK = "it configures a graph compiler that the backends here do not use"
 _COPIES = "it tunes copies of Triton's C++ backends; here a batch is gathered by its framework"
@@ -34,9 +34,7 @@ _NEVER: Final = {
     ),
     "model_metrics": "the metrics endpoint has no histograms whose buckets could be chosen",
     "model_operations": "it loads operator libraries of TensorFlow or ONNX Runtime, and this backend is neither",
-    "instance_group.host_policy": (
-        "no policy of that name can be defined: this server has no option host-policy"
-    ),
+    "instance_group.host_policy": "no instance is bound to cores or to the memory near them",
     "instance_group.secondary_devices": "no backend here uses a second device, such as a DLA core",
     "instance_group.profile": "only TensorRT has optimization profiles",
     "optimization.graph": _FRAMEWORK,
@@ -82,6 +80,13 @@ _PARAMETERS: Final = {
     ),
     "EXECUTION_ENV_PATH": "the model runs in this interpreter, with its packages",
 }
+_PINNED: Final = "the frameworks here allocate host memory as they do"
+# Refused where it is set, as Triton does: only its TensorRT backend has it.
+_CHECKED: Final = ("input.is_shape_tensor", "input.is_non_linear_format_io",
+                   "output.is_shape_tensor", "output.is_non_linear_format_io",
+                   "instance_group.profile")  # fmt: skip
+# Since 2.51.
+_NEWER: Final = ("model_metrics", "ensemble_scheduling.max_inflight_requests")
 
 
 def ignored_fields(
@@ -134,6 +139,58 @@ def ignored_fields(
     return found
 
 
+class FieldEffect(NamedTuple):
+    """A field of ModelConfig, and what becomes of it: `effect` is one of `EFFECTS`."""
+
+    path: str
+    effect: str
+    note: str
+
+
+EFFECTS: Final = ("has effect", "checked only", "told as ignored")
+
+
+def field_effects() -> list[FieldEffect]:
+    """Return what becomes of every field of ModelConfig, in the order of the message."""
+    found = list(_effects(ModelConfig.DESCRIPTOR, (), None))
+    after = next(i for i, one in enumerate(found) if one.path.startswith("parameters"))
+    for key, reason in sorted(_PARAMETERS.items()):
+        found.insert(after + 1, FieldEffect(f"parameters[{key}]", "checked only", reason))
+    return found
+
+
+def _effects(
+    message: Descriptor, above: tuple[str, ...], outer: FieldEffect | None
+) -> Iterator[FieldEffect]:
+    """Yield every field that holds a value; one says what the message around it says."""
+    for field in message.fields:
+        at = (*above, field.name)
+        own = _effect(".".join(at))
+        told = outer._replace(path=own.path) if outer is not None and not own.note else own
+        inner = field.message_type
+        if inner is not None and is_map(field):
+            inner = inner.fields_by_name["value"].message_type
+        if inner is not None and inner.fields:
+            yield from _effects(inner, at, told)
+        else:
+            yield told
+
+
+def _effect(path: str) -> FieldEffect:
+    has, checked, ignored = EFFECTS
+    if path in _CHECKED:
+        return FieldEffect(path, checked, "only TensorRT has it: refused where it is set")
+    if path in _ONNXRUNTIME:
+        return FieldEffect(path, has, f"of onnxruntime; else ignored: {_NEVER[path]}")
+    newer = ("not in 2.51",) if path in _NEWER else ()
+    if path in _NEVER or path.endswith("put_pinned_memory"):
+        return FieldEffect(path, ignored, "; ".join((_NEVER.get(path, _PINNED), *newer)))
+    for table in (_PYTHON, _WITHOUT_AGENTS, _WITHOUT_CACHE, _WITHOUT_LIMITER):
+        if path in table:
+            return FieldEffect(path, has, f"else ignored: {table[path]}")
+    return FieldEffect(path, has, "; ".join(newer))
+
+
 def _never(message: Message, table: dict[str, str], at: str = "") -> Iterator[tuple[str, str]]:
     """Walk the set fields; ``at`` is the path of the message, with indices."""
     for field, value in message.ListFields():
@@ -171,7 +228,7 @@ def _pinned(config: ModelConfig) -> Iterator[tuple[str, str]]:
     for name in ("input_pinned_memory", "output_pinned_memory"):
         # True is the default that normalisation writes.
         if optimization.HasField(name) and not getattr(optimization, name).enable:
-            yield f"optimization.{name}", "the frameworks here allocate host memory as they do"
+            yield f"optimization.{name}", _PINNED
 
 
 def _priorities(config: ModelConfig) -> Iterator[tuple[str, str]]:
