@@ -53,11 +53,11 @@ class Notebook:
         """The MIME bundle that a value becomes as the last line of a cell."""
         return self.shell.display_formatter.format(value)[0]
 
-    def complete(self, line: str, cell: str = "") -> list[str]:
+    def complete(self, text: str, rest: str = "") -> list[str]:
         from IPython.core.completer import provisionalcompleter
 
         with provisionalcompleter():
-            return [c.text for c in self.shell.Completer.completions(line + cell, len(line))]
+            return [c.text for c in self.shell.Completer.completions(text + rest, len(text))]
 
 
 @pytest.fixture

@@ -70,6 +70,7 @@ def _traces(shell) -> tuple:
         {kind.__name__ for kind in formatter.type_printers},
         {key for key in hooks.strs if "triton" in key} if hooks else set(),
         {key.pattern for key in hooks.regexs if "triton" in key.pattern} if hooks else set(),
+        len(shell.Completer.custom_matchers),
     )
 
 
@@ -154,3 +155,13 @@ def test_model_and_tensor_names_are_completed(doubled):
     assert "double" in doubled.complete("%%triton_config d", "\nmax_batch_size: 1")
     assert doubled.complete("%triton_infer double I")[0] == "IN="
     assert doubled.complete("%triton_infer nowhere I") != ["IN="]
+
+
+def test_the_lines_of_an_ensemble_are_completed(notebook):
+    notebook.ok(f"%%triton_model stage\n{DOUBLE}")
+    head = "%%triton_ensemble twice\n"
+    assert notebook.complete(f"{head}half = sta") == ["stage"]
+    assert notebook.complete(f"{head}half = stage(I") == ["IN="]
+    assert notebook.complete(f"{head}half = stage(IN=IN)\nOUT = st") == ["stage"]
+    assert "stage" not in notebook.complete("half = sta")
+    assert "stage" not in notebook.complete("%%triton_model twice\nhalf = sta")

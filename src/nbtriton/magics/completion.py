@@ -1,10 +1,20 @@
-"""Completion on a magic's line: its options, then the names of models and tensors."""
+"""Completion on a magic's line: its options, then the names of models and tensors.
+
+And in the cell of an ensemble: the models that a step may be, and their inputs.
+"""
 
 from __future__ import annotations
 
 import re
 from math import inf
 from typing import TYPE_CHECKING, Any
+
+from IPython.core.completer import (
+    CompletionContext,
+    SimpleCompletion,
+    SimpleMatcherResult,
+    context_matcher,
+)
 
 from nbtriton.errors import TritonError
 from nbtriton.process import server
@@ -26,6 +36,7 @@ def register(shell: InteractiveShell, methods: Mapping[str, Any]) -> None:
         for key in (f"%{name}", f"%%{name}"):
             shell.set_hook(_EVENT, _completer(name, method), str_key=key)
         shell.set_hook(_EVENT, _completer(name, method), re_key=_assigned(name))
+    shell.Completer.custom_matchers.append(_match_steps)
 
 
 def unregister(shell: InteractiveShell, names: Iterable[str]) -> None:
@@ -35,6 +46,8 @@ def unregister(shell: InteractiveShell, names: Iterable[str]) -> None:
         for key in (f"%{name}", f"%%{name}"):
             hooks.strs.pop(key, None)
         hooks.regexs.pop(re.compile(_assigned(name)), None)
+    if _match_steps in shell.Completer.custom_matchers:
+        shell.Completer.custom_matchers.remove(_match_steps)
 
 
 def _assigned(name: str) -> str:
@@ -67,6 +80,19 @@ def _completer(name: str, method: Any) -> Any:
     return complete
 
 
+@context_matcher()
+def _match_steps(context: CompletionContext) -> SimpleMatcherResult:
+    """Complete a line of a ``%%triton_ensemble`` cell: ``OUT = model(INPUT=…)``."""
+    first = context.full_text.partition("\n")[0]
+    if context.cursor_line == 0 or not first.lstrip().startswith("%%triton_ensemble"):
+        return {"completions": []}
+    written = context.line_with_cursor[: context.cursor_position]
+    call = re.search(r"([\w.:-]+)\([^()]*$", written)
+    names = _models() if call is None else _inputs_of(call[1])
+    found = [name for name in names if name.startswith(context.token)]
+    return {"completions": [SimpleCompletion(name) for name in found], "suppress": bool(found)}
+
+
 def _models() -> tuple[str, ...]:
     return server().model_names()
 
@@ -75,10 +101,11 @@ def _tensors(magic: str, words: list[str]) -> list[str]:
     """Return ``IN=`` for the inputs of a model that the line names already."""
     if magic != "triton_infer":
         return []
-    for word in words:
-        if word in _models():
-            try:
-                return [f"{tensor.name}=" for tensor in server().config(word).input]
-            except TritonError:
-                return []
-    return []
+    return next((_inputs_of(word) for word in words if word in _models()), [])
+
+
+def _inputs_of(model: str) -> list[str]:
+    try:
+        return [f"{tensor.name}=" for tensor in server().config(model).input]
+    except TritonError:
+        return []
