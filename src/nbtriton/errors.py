@@ -21,10 +21,14 @@ Messages follow Triton's wording wherever Triton has one; ``hint`` adds what wou
 
 from __future__ import annotations
 
+import ast
 import difflib
+import linecache
 import re
 import sys
 from collections.abc import Iterable
+from traceback import walk_tb
+from types import TracebackType
 from typing import ClassVar
 
 __all__ = [
@@ -81,7 +85,10 @@ class TritonError(Exception):
         return str(self.args[0])
 
     def _render_traceback_(self) -> list[str]:
-        """Show one sentence instead of our frames (IPython's own protocol)."""
+        """Show the user's own frames and one sentence, not our frames (IPython's own protocol)."""
+        return [*_own_frames(self.__traceback__), *self._sentence()]
+
+    def _sentence(self) -> list[str]:
         lines = [f"{type(self).__name__} [{self.status}]: {self.message}"]
         if self.hint:
             lines.append(f"  hint: {self.hint}")
@@ -132,7 +139,8 @@ class LoadError(InvalidArgumentError):
         self.user_traceback = user_traceback
 
     def _render_traceback_(self) -> list[str]:
-        return _with_traceback(self.user_traceback, super()._render_traceback_())
+        frames = _own_frames(self.__traceback__)
+        return [*frames, *_with_traceback(self.user_traceback, self._sentence())]
 
 
 class NotFoundError(TritonError):
@@ -193,7 +201,39 @@ class ModelError(InternalError):
         self.user_traceback = user_traceback
 
     def _render_traceback_(self) -> list[str]:
-        return _with_traceback(self.user_traceback, super()._render_traceback_())
+        frames = _own_frames(self.__traceback__)
+        return [*frames, *_with_traceback(self.user_traceback, self._sentence())]
+
+
+# Frames of files in these folders are nobody's own code.
+_FOREIGN = (__file__.removesuffix("errors.py"), linecache.__file__.removesuffix("linecache.py"))
+
+
+def _own_frames(trace: TracebackType | None) -> list[str]:
+    """Return place and source of the frames that are the user's: of cells and files of theirs."""
+    lines: list[str] = []
+    for frame, number in walk_tb(trace):
+        file = frame.f_code.co_filename
+        if file.startswith(_FOREIGN) or "site-packages" in file:
+            continue
+        source = _as_typed(linecache.getline(file, number).strip(), linecache.getlines(file))
+        if not source:
+            continue
+        name = frame.f_code.co_name
+        place = _FRAME.sub(_cell_place, f'File "{file}", line {number}')
+        lines += [place if name == "<module>" else f"{place}, in {name}", f"    {source}"]
+    return lines
+
+
+def _as_typed(source: str, cell: list[str]) -> str:
+    """Return a line as the user typed it; none for a magic that is all there is of its cell."""
+    if "get_ipython().run_" not in source:
+        return source
+    magic = re.search(r"run_line_magic\((.*)\)$", source)
+    if magic is None or sum(bool(line.strip()) for line in cell) == 1:
+        return ""
+    name, text = ast.literal_eval(f"({magic[1]})")
+    return f"%{name} {text}"
 
 
 def _with_traceback(user_traceback: str, lines: list[str]) -> list[str]:

@@ -75,6 +75,35 @@ def test_options_are_expanded_and_expressions_are_python(doubled):
     assert answer["OUT"].shape == (1, 4)
 
 
+def test_the_users_own_lines_stand_above_an_error(doubled):
+    doubled.ok("def ask(x):\n    return nt.server().infer('double', {'IN': x})")
+    asked = doubled.shell.execution_count - 1
+    ran = doubled("x = np.ones((1, 4), np.float32)\nask(x)\nask(x.astype('f8'))\nask(x)")
+    lines = ran.out.splitlines()
+    assert lines[:4] == [
+        f"Cell In[{asked + 1}], line 3",
+        "    ask(x.astype('f8'))",
+        f"Cell In[{asked}], line 2, in ask",
+        "    return nt.server().infer('double', {'IN': x})",
+    ]
+    assert lines[4].startswith("InvalidArgumentError [INVALID_ARG]: ")
+    # Of several magics in a cell the one that failed; a magic alone needs no line.
+    ran = doubled("for x in [1, 2]:\n    %triton_infer double IN=np.ones((1, 4))")
+    assert ran.out.splitlines()[1] == "    %triton_infer double IN=np.ones((1, 4))"
+    assert doubled("%triton_infer double IN=np.ones((1, 4))").out.startswith("InvalidArgumentError")
+
+
+def test_a_model_that_raised_shows_the_line_of_its_cell(notebook):
+    notebook.ok(
+        '%%triton_model bad\ndef bad(IN: "FP32[1]") -> {"OUT": "FP32[1]"}:\n    return nowhere\n'
+    )
+    cell = notebook.shell.execution_count - 1
+    for line in ("%triton_infer bad IN=[1]", "nt.server().infer('bad', {'IN': [1]})"):
+        ran = notebook(line)
+        assert f"Cell In[{cell}], line 3, in bad\n    return nowhere\n" in ran.out
+        assert "nbtriton/" not in ran.out
+
+
 def test_an_expression_that_raises_is_shown_without_our_frames(doubled):
     ran = doubled("%triton_infer double IN=nowhere + 1")
     assert isinstance(ran.error, NameError)
