@@ -205,8 +205,8 @@ class ModelError(InternalError):
         return [*frames, *_with_traceback(self.user_traceback, self._sentence())]
 
 
-# Frames of files in these folders are nobody's own code.
-_FOREIGN = (__file__.removesuffix("errors.py"), linecache.__file__.removesuffix("linecache.py"))
+# Frames of Python's own modules are nobody's own code.
+_STANDARD = linecache.__file__.removesuffix("linecache.py")
 
 
 def _own_frames(trace: TracebackType | None) -> list[str]:
@@ -214,7 +214,8 @@ def _own_frames(trace: TracebackType | None) -> list[str]:
     lines: list[str] = []
     for frame, number in walk_tb(trace):
         file = frame.f_code.co_filename
-        if file.startswith(_FOREIGN) or "site-packages" in file:
+        ours = frame.f_globals.get("__name__", "").partition(".")[0] == "nbtriton"
+        if ours or file.startswith(_STANDARD) or "site-packages" in file:
             continue
         source = _as_typed(linecache.getline(file, number).strip(), linecache.getlines(file))
         if not source:
