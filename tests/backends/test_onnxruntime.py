@@ -703,3 +703,18 @@ def test_controls_and_implicit_state(server):
     assert refused(proto, text.replace('output_name: "NEW"', 'output_name: "NOW"')) == (
         "Invalid argument: unexpected inference output 'NOW', allowed outputs are: NEW, OUTPUT"
     )
+
+
+def test_outputs_are_neither_the_input_nor_a_weight_nor_each_other(server):
+    weight = helper.make_tensor("W", 1, [1, 4], [1.0] * 4)
+    names = ("A", "B", "C")
+    nodes = [("Identity", "IN", "A"), ("Identity", "IN", "B"), ("Identity", "W", "C")]
+    outputs = [tensor(name, (1, 4)) for name in names]
+    server.load("", model(nodes, [tensor("IN", (1, 4))], outputs, [weight]), name="m")
+    mine = np.ones((1, 4), np.float32)
+    for _ in range(2):
+        found = server.infer("m", {"IN": mine})
+        for name in names:
+            assert found[name].tolist() == [[1] * 4]
+            found[name][:] = 7
+    assert mine.tolist() == [[1] * 4]

@@ -91,12 +91,17 @@ def function_in_place(IN):
     return IN
 
 
+def torch_function_in_place(IN: torch.Tensor):
+    return IN.sub_(100)
+
+
 WRITERS = {
     "as_numpy": model(numpy_in_place),
     "to_dlpack": model(capsule_in_place),
     "from_dlpack": model(protocol_in_place),
     "both": model(numpy_and_torch_in_place),
     "function": function_in_place,
+    "torch function": torch_function_in_place,
     "add_": module(lambda IN: IN.add_(-100)),
     # ReLU(inplace=True) of another threshold.
     "inplace=True": torch.nn.Sequential(torch.nn.Threshold(5, -99, inplace=True)),
@@ -360,11 +365,19 @@ class Counting:
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
+def counting(IN):
+    buffer = np.zeros((1, 4), np.float32)
+    for _ in range(3):
+        buffer += 1
+        yield buffer
+
+
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 
 
-def test_responses_of_a_decoupled_model_are_each_their_own(server: Server):
-    load(server, "m", Counting, DECOUPLED)
+@pytest.mark.parametrize("source", [Counting, counting])
+def test_responses_of_a_decoupled_model_are_each_their_own(server: Server, source: Any):
+    load(server, "m", source, DECOUPLED)
     found = [values(response["OUT"]) for response in server.stream("m", {"IN": ones()})]
     assert found == [[[n] * 4] for n in (1, 2, 3)]
 
@@ -613,3 +626,24 @@ def test_an_example_batch_stays_what_it_is(server: Server):
     mine = torch.ones(1, 4)
     server.load({"name": "m", "max_batch_size": 8}, module(lambda IN: IN.add_(-100)), example=mine)
     assert mine.tolist() == [[1] * 4]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("writer", ["to_dlpack", "from_dlpack", "torch function", "add_"])
+def test_on_a_gpu_nobody_sees_a_write_either(writer: str):
+    place = "instance_group { kind: KIND_GPU }"
+    force = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }'
+    backend = "pytorch" if isinstance(WRITERS[writer], torch.nn.Module) else "python"
+    extra = place + (force if backend == "python" else "")
+    with Server() as server:
+        server.load(echo(extra, backend=backend), WRITERS[writer], name="writer")
+        server.load(echo(place, backend="pytorch"), READERS["module"], name="reader")
+        steps = (("writer", {"IN": "IN"}, {"OUT": "A"}), ("reader", {"IN": "IN"}, {"OUT": "B"}))
+        outputs = {"A": "FP32[4]", "B": "FP32[4]"}
+        text = ensemble_text(*steps, inputs={"IN": "FP32[4]"}, outputs=outputs)
+        server.load(text, name="fan")
+        mine = torch.ones(1, 4, device="cuda")
+        for ask in (server.infer, lambda *call: server.submit(*call).result()):
+            found = ask("fan", {"IN": mine})
+            assert [found[name].tolist() for name in "AB"] == [[[-99] * 4], [[1] * 4]]
+            assert mine.tolist() == [[1] * 4]

@@ -38,9 +38,12 @@ def address(x: Any) -> int:
 
 
 def where(IN):
-    assert isinstance(IN, torch.Tensor) or not IN.flags.writeable
-    out = np.full((1, 4), address(IN), np.int64)
-    return {"OUT": torch.from_numpy(out) if isinstance(IN, torch.Tensor) else out}
+    assert not IN.flags.writeable
+    return {"OUT": np.full((1, 4), address(IN), np.int64)}
+
+
+def where_in_torch(IN: torch.Tensor):
+    return {"OUT": torch.full((1, 4), address(IN), dtype=torch.int64)}
 
 
 class WhereModule(torch.nn.Module):
@@ -48,7 +51,12 @@ class WhereModule(torch.nn.Module):
         return torch.full((1, 4), IN.data_ptr(), dtype=torch.int64)
 
 
-READERS = {"model": Where, "function": where, "module": WhereModule}
+READERS = {
+    "model": Where,
+    "function": where,
+    "torch function": where_in_torch,
+    "module": WhereModule,
+}
 CALLERS = {"numpy": ones, "torch": lambda: torch.ones(1, 4)}
 
 
@@ -124,6 +132,10 @@ def subtracting(IN):
     return IN
 
 
+def subtracting_in_torch(IN: torch.Tensor):
+    return IN.sub_(1)
+
+
 class Adding(torch.nn.Module):
     def forward(self, IN):
         return IN.add_(1)
@@ -134,7 +146,7 @@ class Adding(torch.nn.Module):
     ("source", "caller"),
     [
         *[(source, c) for source in (Subtracting, Partitioning, Buffering) for c in CALLERS],
-        *[(source, c) for source in (subtracting, Adding) for c in CALLERS],
+        *[(source, c) for source in (subtracting, subtracting_in_torch, Adding) for c in CALLERS],
         (torch.nn.Sequential(torch.nn.Threshold(5, 0, inplace=True)), "numpy"),
     ],
 )
@@ -152,8 +164,7 @@ def test_the_error_of_a_write_names_the_parameter(
         assert isinstance(error, ModelError)
         assert "has the parameter READ_ONLY_INPUTS" in str(error)
         assert "remove the parameter, or copy the input before writing to it" in str(error)
-    in_torch = of_torch or (source is subtracting and caller == "torch")
-    if not in_torch:
+    if not of_torch and source is not subtracting_in_torch:
         assert all(each.tolist() == [[1] * 4] for each in mine)
 
 

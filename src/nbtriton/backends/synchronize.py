@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from nbtriton.tensors import Array, is_on_device, to_numpy
+from nbtriton.tensors import Array, copy_of, is_on_device, to_numpy
 
-__all__ = ["to_host", "wait_for_outputs"]
+__all__ = ["copies_of", "to_host", "wait_for_outputs"]
+
+
+def copies_of(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return copies that are complete: whoever gets them may use any stream, or the host."""
+    copies = {name: copy_of(array) for name, array in arrays.items()}
+    wait_for_outputs(copies.values())
+    return copies
 
 
 def wait_for_outputs(arrays: Iterable[Array]) -> None:

@@ -15,10 +15,10 @@ from time import monotonic_ns
 
 import numpy as np
 
+from nbtriton.backends.synchronize import copies_of
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.tensors import (
     Array,
-    copy_of,
     datatype_of,
     nbytes_of,
     serialize_bytes,
@@ -93,12 +93,12 @@ class ResponseCache:
                 self._entries.move_to_end(key)
                 self._hits += 1
             self._lookup_ns += monotonic_ns() - start_ns
-        return None if found is None else _copies(found[0])
+        return None if found is None else copies_of(found[0])
 
     def insert(self, key: bytes, outputs: Mapping[str, Array]) -> bool:
         """Keep outputs, letting the least recent ones go; False if they are kept or too large."""
         start_ns = monotonic_ns()
-        kept = _copies(outputs)
+        kept = copies_of(outputs)
         size = sum(nbytes_of(array) for array in kept.values())
         with self._lock:
             if key in self._entries or size > self._size:
@@ -119,7 +119,3 @@ class ResponseCache:
                 self._hits, self._misses, self._evictions, len(self._entries), self._used,
                 self._size, self._lookup_ns, self._insertion_ns,
             )  # fmt: skip
-
-
-def _copies(outputs: Mapping[str, Array]) -> dict[str, Array]:
-    return {name: copy_of(array) for name, array in outputs.items()}

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nbtriton.backends.base import Response
+from nbtriton.backends.synchronize import copies_of
 from nbtriton.engine.answering import owed_here
 from nbtriton.engine.crew import Crew
 from nbtriton.engine.execution import StepTimes
@@ -25,7 +26,7 @@ from nbtriton.errors import (
     TritonError,
 )
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, EnsembleRun, Start
-from nbtriton.tensors import Array, copy_of
+from nbtriton.tensors import Array
 
 if TYPE_CHECKING:
     from nbtriton.engine.ensemble import EnsembleRuntime
@@ -318,6 +319,7 @@ class Flight:
         marks = self._marks.get(iteration) if self._marks is not None else None
         correlation_id, flags = request.correlation_id, request.flags
         outputs: dict[str, Array] = {}
+        read_too: dict[str, Array] = {}  # by steps, perhaps later
         for name, dims, shared in self.crew.harvest:
             value = wave.get(name)
             if value is None or name not in request.requested_outputs:
@@ -325,11 +327,15 @@ class Flight:
             if dims is not None:
                 batching = self.ensemble.interface.max_batch_size > 0
                 value = _adapt(value, dims, to_batching=batching)
-            outputs[name] = copy_of(value) if shared else value
+            outputs[name] = value
+            if shared:
+                read_too[name] = value
             if marks is not None:
                 correlation_id, flags = marks.get(name, (correlation_id, flags))
         if not outputs:  # E11: then Triton has nothing to take the parameters from
             return Response({})
+        if read_too:
+            outputs |= copies_of(read_too)
         parameters = {
             "sequence_id": correlation_id,
             "sequence_start": bool(flags & SEQUENCE_START),

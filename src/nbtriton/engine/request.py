@@ -9,13 +9,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nbtriton.backends.base import Response
+from nbtriton.backends.synchronize import copies_of
 from nbtriton.engine.future import InferenceFuture
 from nbtriton.engine.now import now_ns
 from nbtriton.engine.result import InferenceResult
 from nbtriton.engine.shield import shield
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.scheduling import Ticket
-from nbtriton.tensors import Array, copy_of
+from nbtriton.tensors import Array
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -175,7 +176,7 @@ class InferenceRequest(Ticket):
 
     def copy_inputs(self) -> None:
         """Copy the inputs: whoever sent them may go on with their memory while the request waits."""
-        self.inputs = {name: copy_of(array) for name, array in self.inputs.items()}
+        self.inputs = copies_of(self.inputs)
         self.owned_inputs = frozenset(self.inputs)
 
     def is_cancelled(self) -> bool:

@@ -16,13 +16,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from nbtriton.backends.base import Response
+from nbtriton.backends.synchronize import copies_of
 from nbtriton.config import ModelConfig
 from nbtriton.engine.request import InferenceRequest
 from nbtriton.errors import InternalError, InvalidArgumentError
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, Run
 from nbtriton.tensors import (
     Array,
-    copy_of,
     deserialize_bytes,
     kind_of,
     numpy_dtype,
@@ -160,9 +160,9 @@ class SequenceTensors:
         if not written:
             return response
         if not over:
-            state.values = state.values | {
-                self._state_outputs[name]: copy_of(response.outputs[name]) for name in written
-            }
+            # Copies: of a batch, a share would keep the whole alive.
+            made = {self._state_outputs[name]: response.outputs[name] for name in written}
+            state.values = state.values | copies_of(made)
         outputs = {
             name: value for name, value in response.outputs.items() if name not in state.hidden
         }
