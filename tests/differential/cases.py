@@ -34,6 +34,7 @@ SILENT = python("silent", actors.SILENT, ("IN FP32 [1]",), ("OUT FP32 [1]",))
 ANSWERS_TWICE = python("answers_twice", sources.TWICE, ("IN FP32 [1]",), ("OUT FP32 [1]",))
 SAYS = "Failed to process the request(s) for model 'answers_twice_0', message: "
 SECOND = "Unable to send response. Non-decoupled model cannot send more than one response."
+SENT_ON = python("sent_on", sources.SENT_ON, ("SAME FP32 [4]",), ("SAME FP32 [4]",))
 EMPTY_BATCH = python("empty_batch", sources.IDENTITY, ("IN FP32 [-1]",), ("OUT_IN FP32 [-1]",))
 NEEDED = python(
     "needed", sources.IDENTITY,
@@ -91,6 +92,11 @@ ONCE_MORE = {
 }  # fmt: skip
 
 CASES = [
+    Scenario(
+        "an input is written to and sent on", (SENT_ON,), (Send({"SAME": FLAT}),),
+        deliberate="one-memory",
+        instead={0: Answer({"SAME": ("FP32", [1, 4], [1.0, 2.0, 3.0, 4.0])})},
+    ),
     Scenario(
         "A6 a required input is missing", (NEEDED,), (Send({"A": f32(1, 1), "C": f32(1, 1)}),),
         deliberate="required-inputs", instead={0: Answer(status="INVALID_ARG", message=LACKS)},

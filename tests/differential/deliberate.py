@@ -19,6 +19,7 @@ NAMES = {
     # Requests
     "required-inputs": CASE,
     "empty-batches": CASE,
+    "one-memory": CASE,
     "exact-numbers": "tests/frontends/test_codec.py::test_numbers_in_json_are_the_nearest_ones",
     "bool-bytes": "tests/frontends/test_cases.py::test_answer",
     "repeated-outputs": "tests/backends/test_execute.py::test_the_first_output_of_a_name_counts",

@@ -164,6 +164,14 @@ ARGUMENTS = python(
     'parameters { key: "k" value { string_value: "v" } }', mbs=0,
 )  # fmt: skip
 API = python("api", sources.API, ("IN FP32 [1]",), ("TOLD STRING [1]",), mbs=0)
+TRANSPOSED = python("transposed", sources.TRANSPOSED, ("IN FP32 [2,2]",), ("OUT FP32 [2,2]",))
+IN_PLACE = python(
+    "in_place", sources.IN_PLACE, ("IN FP32 [2,2]",), ("OUT FP32 [2,2]", "FLAGS BOOL [4]")
+)
+MEMORY = ensemble(
+    "memory", ("X FP32 [2,2]",), ("T FP32 [2,2]", "A FP32 [2,2]", "FLAGS BOOL [4]", "B FP32 [2,2]"),
+    "transposed: IN=X -> OUT=T", "in_place: IN=T -> OUT=A,FLAGS=FLAGS", "in_place: IN=T -> OUT=B",
+)  # fmt: skip
 SENDER = python("sender", sources.SENDER, ("IN FP32 [1]",), ("OUT FP32 [1]",))
 AUTO = Model("auto", 'backend: "python"', sources.AUTO_COMPLETE)
 HALF_AUTO = Model(
@@ -465,6 +473,8 @@ ENSEMBLES = [
     Scenario("ensemble, several", (*STEPS, CHAIN), (Send(X2), Send(X2), Send(X2)), one_by_one=True),
     Scenario("ensemble with a request id", (*STEPS, CHAIN), (Send(X2, request_id="e"),)),
     Scenario("E7 sequence parameters", (*STEPS, CHAIN), (Send(X2, correlation_id=5, sequence_start=True),)),
+    Scenario("a tensor for several, written in place", (TRANSPOSED, IN_PLACE, MEMORY),
+             (Send({"X": f32(1, 2, 2)}),) * 3, one_by_one=True),
     Scenario("ensemble fork", (*STEPS, FORK), (Send(X2),)),
     Scenario("E4 pruning", (*STEPS, FORK), (Send(X2, outputs=("Z",)),)),
     Scenario("E5 inheritance", (TELLING, INHERITING), (

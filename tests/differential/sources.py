@@ -395,3 +395,62 @@ class TritonPythonModel:
             for r in requests
         ]
 """
+
+# Sends a buffer that it keeps, as a transposed view.
+TRANSPOSED = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.buffer = np.zeros((1, 2, 2), np.float32)
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            x = request.inputs()[0].as_numpy()
+            self.buffer += x
+            x += 1000
+            out = pb_utils.Tensor("OUT", self.buffer.transpose(0, 2, 1))
+            responses.append(pb_utils.InferenceResponse([out]))
+        return responses
+"""
+
+# Uses what may be done with memory in one piece, and writes to it.
+IN_PLACE = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            tensor = request.inputs()[0]
+            x = tensor.as_numpy()
+            again = pb_utils.Tensor.from_dlpack("D", tensor.to_dlpack()).as_numpy()
+            flags = [x.flags.c_contiguous, x.flags.aligned, x.flags.writeable, (again == x).all()]
+            told = pb_utils.Tensor("FLAGS", np.array([flags]))
+            bits = x.view(np.uint8).view(np.float32)
+            bits *= 10
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", x), told]))
+            x -= 1
+        return responses
+"""
+
+# Writes to the array of an input, and sends the input.
+SENT_ON = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            tensor = pb_utils.get_input_tensor_by_name(request, "SAME")
+            x = tensor.as_numpy()
+            x += 1
+            responses.append(pb_utils.InferenceResponse([tensor]))
+        return responses
+"""
