@@ -48,6 +48,13 @@ def test_other_options_load_the_models_anew_and_the_server_stays(notebook):
     assert server().infer("twice", {"IN": np.ones((1, 4), np.float32)})["OUT"][0, 0] == 4
 
 
+def test_instances_that_came_later_come_again(doubled):
+    doubled.ok("%%triton_config double\ninstance_group { count: 3 }\n")
+    doubled.ok("%triton_server --cache-bytes 1000")
+    (model,) = server().models()
+    assert len(model.instances) == 3
+
+
 def test_the_same_options_again_change_nothing(doubled):
     line = "%triton_server --cache-bytes 1000000 --backend-config python,key=value --gpus none"
     assert "double" in doubled.ok(line).out

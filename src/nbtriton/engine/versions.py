@@ -164,8 +164,10 @@ class Versions(Inspection, ABC):
         ]
 
     def _anew(self, runtime: ModelRuntime) -> Runtime:
+        # One that was updated has other instances than it was made with (L16).
+        latest = self._registry.entries[runtime.name].user_config
         return self.build(
-            runtime.given,
+            latest if is_light(runtime, latest) else runtime.given,
             runtime.source,
             runtime.version,
             example=runtime.example,

@@ -341,8 +341,14 @@ def _notes(
             f"with the desired request rate. {measured.delayed_fraction:.1%} of the requests "
             "were delayed."
         )
-    # Steps of an ensemble that run side by side add up to more than the client waits.
-    if server and not steps and server.accounted_us > measured.latency.avg_us:
+    # Steps of an ensemble that run side by side add up to more than the client waits, and a stream
+    # ends after its last response.
+    if (
+        server
+        and not steps
+        and not measured.stream
+        and server.accounted_us > measured.latency.avg_us
+    ):
         notes.append(
             "Server average accounted time was larger than client average wait time due to small "
             "sample size. Increase the measurement interval with `--measurement-interval`."
