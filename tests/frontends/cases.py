@@ -238,7 +238,7 @@ _INFER = [
     raw("Content-Encoding br", 501, "/v2/models/one/infer", ONE_JSON, "Unsupported compression type", headers={"Content-Encoding": "br"}),
     raw("Content-Encoding list", 501, "/v2/models/one/infer", ONE_JSON, "Unsupported compression type", headers={"Content-Encoding": "gzip, deflate"}),
     raw("Content-Encoding empty", 501, "/v2/models/one/infer", ONE_JSON, "Unsupported compression type", headers={"Content-Encoding": ""}),
-    raw("gzip that is none", 400, "/v2/models/two/infer", b"no gzip", ID + "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in 'two' model configuration", headers={"Content-Encoding": "gzip"}),
+    raw("gzip that is none", 400, "/v2/models/two/infer", b"no gzip", "the compressed request cannot be read: Error -3 while decompressing data: incorrect header check", headers={"Content-Encoding": "gzip"}, ours_only=True),
     *(
         infer(f"classification {value!r}", 500, "labelled", tensor(shape=[1, 3], data=[1, 2, 3]), outputs=[{"name": "OUT", "parameters": {"classification": value}}], error="Unable to set 'classification': " + UNSIGNED)
         for value in ("2", -1, 1.5)

@@ -19,7 +19,7 @@ from nbtriton.engine import Interface, Server
 from nbtriton.errors import InternalError, InvalidArgumentError, NotFoundError
 from nbtriton.frontends import Endpoints, serve
 from nbtriton.frontends.cuda_memory import HANDLE_BYTES, open_cuda_memory
-from nbtriton.frontends.shared_memory import SharedMemory
+from nbtriton.frontends.shared_memory import Lease, SharedMemory
 from nbtriton.frontends.wire import WireInput, arrays_of, write_shared
 
 REFUSED = "failed to register shared memory region: invalid args"
@@ -99,15 +99,16 @@ def test_bfloat16_and_text():
 
 def test_outputs_are_written_whatever_made_them():
     region = torch.zeros(16, dtype=torch.uint8)
+    lease = Lease(16, region, 0, SharedMemory(), None)
     for array in (np.array([1, 2], np.float32), torch.tensor([1.0, 2.0])):
         region.zero_()
-        write_shared(region, array, "OUT")
+        write_shared(lease, array, "OUT")
         assert region[:8].view(torch.float32).tolist() == [1.0, 2.0]
         assert not region[8:].any()
-    write_shared(region, np.array([b"abc"], object), "OUT")
+    write_shared(lease, np.array([b"abc"], object), "OUT")
     assert bytes(region[:7].numpy()) == b"\x03\0\0\0abc"
     with pytest.raises(InternalError, match=r"\(16 bytes\) should be at least 20 bytes"):
-        write_shared(region, np.zeros(5, np.float32), "OUT")
+        write_shared(lease, np.zeros(5, np.float32), "OUT")
 
 
 # -- on a GPU ----------------------------------------------------------------------------------------

@@ -14,9 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nbtriton.engine import Server
 from nbtriton.errors import AlreadyExistsError, InternalError, InvalidArgumentError, NotFoundError
-from nbtriton.frontends.shared_memory import SharedMemory
+from nbtriton.frontends import serve
+from nbtriton.frontends.shared_memory import LongReadError, SharedMemory, ShortReads
+from tests.engine.support import Gate
 from tests.frontends.cases import Case, ask
+from tests.frontends.raw import Client, post
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no POSIX shared memory here")
@@ -152,7 +156,7 @@ def test_P43_offsets_count_once_and_keys_may_be_shared(memory: SharedMemory, shm
     memory.register_system("second", shm.key, PAGE, 100)
     for name in ("first", "second"):
         lease = memory.lease(name, 8, 5)
-        assert bytes(lease.view) == b"hello"
+        assert bytes(lease.data()) == b"hello"
         lease.release()
 
 
@@ -180,7 +184,7 @@ def test_P45_a_part_may_be_empty_but_at_the_beginning(memory: SharedMemory, shm:
     memory.register_system("r", shm.key, 0, 100)
     for offset in (1, 99):
         lease = memory.lease("r", offset, 0)
-        assert len(lease.view) == 0
+        assert len(lease.data()) == 0
         lease.release()
     memory.unregister_system("r")
 
@@ -193,14 +197,63 @@ def test_an_object_that_shrinks_is_not_touched(memory: SharedMemory, shm: Object
         memory.lease("r", PAGE, 8)
 
 
-def test_a_view_that_was_kept_survives_the_region(memory: SharedMemory, shm: Object) -> None:
+def test_what_was_read_is_the_readers_own(memory: SharedMemory, shm: Object) -> None:
     shm.put(0, b"kept")
     memory.register_system("r", shm.key, 0, 100)
     lease = memory.lease("r", 0, 4)
-    array = np.frombuffer(lease.view, np.uint8)
+    array = np.frombuffer(lease.data(), np.uint8)
+    shm.put(0, b"new!")
     lease.release()
     memory.unregister_system("r")
     assert array.tobytes() == b"kept"
+    assert array.flags.writeable
+
+
+@pytest.mark.parametrize("left", [0, 10, 2 * PAGE + 5])
+def test_an_object_that_shrinks_in_use_is_an_error(
+    memory: SharedMemory, shm: Object, left: int
+) -> None:
+    memory.register_system("r", shm.key, PAGE, 2 * PAGE)
+    lease = memory.lease("r", 8, PAGE)
+    os.truncate(shm.path, left)
+    for use in (lease.data, lambda: lease.write(bytes(PAGE))):
+        with pytest.raises(InvalidArgumentError) as caught:
+            use()
+        assert caught.value.message == "Invalid offset + byte size for shared memory region: 'r'"
+    assert shm.path.stat().st_size == left
+    lease.release()
+    memory.unregister_system("r")
+
+
+def opened_files() -> set[Path]:
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            found.add(link.readlink())
+    return found
+
+
+def test_what_is_in_use_is_open_until_it_is_given_back(shm: Object) -> None:
+    memory = SharedMemory()
+    shm.put(PAGE, b"there")
+    memory.register_system("r", shm.key, PAGE, 5)
+    leases = [memory.lease("r", 0, 5) for _ in range(2)]
+    memory.close()
+    leases[0].release()
+    assert bytes(leases[1].data()) == b"there"
+    leases[1].write(b"again")
+    assert shm.path in opened_files()
+    assert shm.get(PAGE, 5) == b"again"
+    leases[1].release()
+    assert shm.path not in opened_files()
+
+
+def test_much_is_not_read_where_others_wait(memory: SharedMemory, shm: Object) -> None:
+    memory.register_system("r", shm.key, 0, 100)
+    short = ShortReads(memory, 8)
+    assert len(short.lease("r", 0, 8).data()) == 8
+    with pytest.raises(LongReadError):
+        short.lease("r", 0, 9).data()
 
 
 # -- over HTTP ---------------------------------------------------------------------------------------
@@ -277,3 +330,65 @@ def test_duplicate_names_over_http(port: int, region: Object) -> None:
     with contextlib.suppress(OSError):
         region.path.unlink()  # the mapping stays
     assert infer(port, 16, 16).status == 200
+
+
+CONFIG = """
+input { name: "IN" data_type: TYPE_UINT8 dims: -1 }
+output { name: "OUT" data_type: TYPE_UINT8 dims: -1 }
+"""
+
+
+@pytest.fixture(scope="module")
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture(scope="module")
+def patient(gate: Gate) -> Iterator[int]:
+    def standing(IN: np.ndarray) -> np.ndarray:  # noqa: N803
+        gate.stand([])
+        return np.add(IN, 1, out=IN)
+
+    with Server(gpus=()) as server:
+        server.load(CONFIG, standing, name="m")
+        with serve(server, http_port=0, metrics_port=None) as endpoints:
+            assert endpoints.http_port is not None
+            yield endpoints.http_port
+
+
+@pytest.mark.parametrize("size", [16, 3_000_000])
+@pytest.mark.parametrize("attack", ["none", "truncate", "unlink", "write"])
+def test_what_a_client_does_to_its_memory_is_its_own_loss(
+    patient: int, gate: Gate, shm: Object, attack: str, size: int
+) -> None:
+    shm.path.write_bytes(bytes(2 * size))
+    body = json.dumps({"key": shm.key, "byte_size": 2 * size}).encode()
+    ask(patient, Case("", 200, "/v2/systemsharedmemory/region/r/register", body))
+    inside = {"shared_memory_region": "r", "shared_memory_byte_size": size}
+    document = {
+        "inputs": [{"name": "IN", "shape": [size], "datatype": "UINT8", "parameters": inside}],
+        "outputs": [{"name": "OUT", "parameters": {**inside, "shared_memory_offset": size}}],
+    }
+    with Client(patient) as client:
+        client.send(post("/v2/models/m/infer", document))
+        gate.wait_entered()
+        if attack == "truncate":
+            os.truncate(shm.path, 0)
+        elif attack == "unlink":
+            shm.path.unlink()
+        elif attack == "write":
+            shm.put(0, b"\xff" * size)
+        gate.let()
+        received = client.receive()
+    if attack == "truncate":
+        assert received.status == 400
+        assert received.error == "Invalid offset + byte size for shared memory region: 'r'"
+        assert shm.path.stat().st_size == 0
+    else:
+        assert received.status == 200
+    if attack in ("none", "write"):
+        assert shm.get(size, size) == b"\1" * size
+    if attack == "none":  # the model's inputs are its own
+        assert shm.get(0, size) == bytes(size)
+    seen = ask(patient, Case("", 200, "/v2/systemsharedmemory/region/r/unregister"))
+    assert seen.status == 200

@@ -44,7 +44,7 @@ class Submission(NamedTuple):
 
     ``options`` are those of `Server.submit` by position: outputs, request_id, priority, timeout_us,
     correlation_id, flags (1 for a sequence's start, 2 for its end), parameters. They can be made
-    once for calls that look alike.
+    once for calls that look alike. ``gives`` says that nobody else refers to the memory of the inputs.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Submission(NamedTuple):
     options: tuple[Any, ...]
     on_response: ResponseCallback
     trace: Trace | None = None
+    gives: bool = False
 
 
 _next_number: Final = itertools.count(1).__next__

@@ -419,6 +419,8 @@ class Server(Versions):
                 if call.trace is not None:
                     call.trace.follow(request)
                 request.on_response = call.on_response
+                if call.gives:
+                    request.owned_inputs = frozenset(call.inputs)
                 found.append(request)
                 places.setdefault(runtime, []).append(place)
             for runtime, where in places.items():

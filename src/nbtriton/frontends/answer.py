@@ -81,7 +81,7 @@ def encode_infer(
             members.append(b'%s,"data":%s}' % (_output(name, datatype, shape), data))
         else:
             assert wanted.lease is not None
-            write_shared(wanted.lease.view, array, name)
+            write_shared(wanted.lease, array, name)
             members.append(_output(name, datatype, shape) + b"}")
     request_id = call.request_id
     text = b'%s%s%s,"outputs":[%s]}' % (

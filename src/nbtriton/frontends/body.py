@@ -62,5 +62,5 @@ class LongBody:
         return self._filled == len(self._whole)
 
     def data(self) -> memoryview:
-        """Return padding and body; nobody can write to them any more."""
-        return self._whole.toreadonly()
+        """Return padding and body, which are the request's own: a model may write to its tensors."""
+        return self._whole

@@ -30,7 +30,7 @@ from nbtriton.tensors import DATATYPES, numpy_dtype
 if TYPE_CHECKING:
     from nbtriton.engine import Interface
     from nbtriton.frontends.plan import Plans
-    from nbtriton.frontends.shared_memory import Lease, SharedMemory
+    from nbtriton.frontends.shared_memory import Lease, SharedMemory, ShortReads
     from nbtriton.tensors import Array
 
 __all__ = ["Call", "OutputRequest", "decode_infer", "read_json_data", "read_parameter"]
@@ -119,7 +119,7 @@ def decode_infer(
     data: bytes | memoryview,
     header_length: int,
     interface: Interface,
-    shared_memory: SharedMemory,
+    shared_memory: SharedMemory | ShortReads,
     plans: Plans | None = None,
     start: int = 0,
 ) -> Call:
@@ -247,7 +247,11 @@ def read_parameter(name: str, value: Any) -> bool | int | float | str:
 
 
 def _read_inputs(
-    document: Any, blobs: memoryview, model: str, shared_memory: SharedMemory, call: Call
+    document: Any,
+    blobs: memoryview,
+    model: str,
+    shared_memory: SharedMemory | ShortReads,
+    call: Call,
 ) -> list[WireInput]:
     inputs: list[WireInput] = []
     seen: set[str] = set()
@@ -279,7 +283,7 @@ def _read_inputs(
         elif "shared_memory_region" in parameters:
             lease = _lease(parameters, shared_memory)
             call.leases.append(lease)
-            data = lease.view
+            data = lease.data()
         else:
             data = _json_tensor(item["data"], name, datatype, shape, model, call.request_id)
         inputs.append(WireInput(name, datatype, shape, data))
@@ -305,7 +309,7 @@ def _check_one_source(item: Any, parameters: Mapping[str, Any]) -> None:
         raise InvalidArgumentError(_FIELDS + says)
 
 
-def _lease(parameters: Mapping[str, Any], shared_memory: SharedMemory) -> Lease:
+def _lease(parameters: Mapping[str, Any], shared_memory: SharedMemory | ShortReads) -> Lease:
     region = as_string(
         parameters["shared_memory_region"], "Unable to parse 'shared_memory_region': "
     )
@@ -417,7 +421,7 @@ def _refuse_elements(flat: list[Any], wanted: frozenset[type], complaint: str, c
 # -- outputs -----------------------------------------------------------------------------------------
 
 
-def _read_outputs(document: Any, shared_memory: SharedMemory, call: Call) -> None:
+def _read_outputs(document: Any, shared_memory: SharedMemory | ShortReads, call: Call) -> None:
     outputs: dict[str, OutputRequest] = {}
     for item in member_as_array(document, "outputs", "Unable to parse 'outputs': "):
         parameters = _parameters_of(item)

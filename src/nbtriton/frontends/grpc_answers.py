@@ -78,7 +78,7 @@ def encode_response(
                 continue
         parts.append(_output_field(name, datatype_of(array), shape_of(array)))
         if wanted.lease is not None:
-            write_shared(wanted.lease.view, array, name)
+            write_shared(wanted.lease, array, name)
             raw.append(b"\x32\x00")
             continue
         blob = wire_bytes(array)

@@ -105,8 +105,8 @@ class Call:
         Whether the last thing has been sent, or nothing can be any more.
     half_closed : bool
         Whether the client has sent all that it will.
-    held, unpacks : bool
-        Whether messages are left unread for now, and whether that is because one is being unpacked.
+    held, works : bool
+        Whether messages are left unread for now, and whether that is because of `work`.
     window : int
         Bytes that the client takes of this call.
     unread : int
@@ -121,7 +121,7 @@ class Call:
 
     __slots__ = (
         "_flag", "_lacking", "_pieces", "_raw", "connection", "deadline", "ending", "half_closed", "has_begun", "held", "is_gone",
-        "metadata", "number", "on_gone", "opening", "over", "queue", "queued", "since_ns", "unpacks", "unread", "window",
+        "metadata", "number", "on_gone", "opening", "over", "queue", "queued", "since_ns", "unread", "window", "works",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, number: int, opening: Opening) -> None:
@@ -132,7 +132,7 @@ class Call:
         self.on_gone: Callable[[], object] | None = None
         self.deadline: asyncio.TimerHandle | None = None
         self.since_ns = monotonic_ns() if connection.port.tracing.on else 0
-        self.is_gone = self.over = self.half_closed = self.held = self.has_begun = self.unpacks = (
+        self.is_gone = self.over = self.half_closed = self.held = self.has_begun = self.works = (
             False
         )
         self.window = connection.first_window
@@ -193,36 +193,41 @@ class Call:
         try:
             message = unpacked(message, self.opening.encoding, min(_SHORT, most))
         except StatusError as fault:
-            if fault.code == RESOURCE_EXHAUSTED and most > _SHORT:
-                # Others are not to wait for it; what follows does.
-                self.held = self.unpacks = True
-                self.connection.port.thread.work(partial(self._unpack, message, most))
+            if fault.code == RESOURCE_EXHAUSTED and most > _SHORT:  # others are not to wait for it
+                self.work(partial(self._unpack, message, most))
             else:
                 self.connection.refuse(self, fault.code, fault.text)
         else:
             self.take(message)
 
-    def _unpack(self, message: bytes, most: int) -> None:
-        """Unpack what is long, on a worker."""
-        found: bytes | StatusError
+    def work(self, task: Callable[[], Callable[[], object]]) -> None:
+        """Do something long on a worker; nothing more is read of the call before it is done.
+
+        What the task returns is called on the loop then, whatever has become of the call.
+        """
+        self.held = self.works = True
+        thread = self.connection.port.thread
+        thread.work(lambda: thread.post(self._worked, task()))
+
+    def _worked(self, then: Callable[[], object]) -> None:
+        self.held = self.works = False
+        then()
+        self._go_on()
+
+    def _unpack(self, message: bytes, most: int) -> Callable[[], object]:
         try:
             found = unpacked(message, self.opening.encoding, most)
         except StatusError as fault:
-            found = fault
+            return partial(self.connection.refuse, self, fault.code, fault.text)
         except Exception as error:
             _log.exception("a message could not be unpacked")
-            found = StatusError(INTERNAL, f"{type(error).__name__}: {error}")
-        self.connection.port.thread.post(self._unpacked, found)
+            text = f"{type(error).__name__}: {error}"
+            return partial(self.connection.refuse, self, INTERNAL, text)
+        return partial(self._take, found)
 
-    def _unpacked(self, found: bytes | StatusError) -> None:
-        if self.over:
-            return
-        self.held = self.unpacks = False
-        if isinstance(found, StatusError):
-            self.connection.refuse(self, found.code, found.text)
-        else:
-            self.take(found)
-            self._go_on()
+    def _take(self, message: bytes) -> None:
+        if not self.over:
+            self.take(message)
 
     def _go_on(self) -> None:
         """Read what came while this was held."""
@@ -345,7 +350,7 @@ class StreamRpc(Call):
 
     def _done(self) -> None:
         self._in_flight -= 1
-        if self.held and not self.unpacks:
+        if self.held and not self.works:
             self.held = False
             self._go_on()
 

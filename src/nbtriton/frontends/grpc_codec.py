@@ -20,7 +20,7 @@ from nbtriton.tensors import DATATYPES, format_shape, numpy_dtype
 
 if TYPE_CHECKING:
     from nbtriton.engine import Interface
-    from nbtriton.frontends.shared_memory import Lease, SharedMemory
+    from nbtriton.frontends.shared_memory import Lease, SharedMemory, ShortReads
 
 __all__ = ["InferCall", "parse_infer", "read_request", "read_version"]
 
@@ -96,7 +96,9 @@ def parse_infer(data: bytes) -> Any:
 # -- requests ----------------------------------------------------------------------------------------
 
 
-def read_request(request: Any, interface: Interface, shared_memory: SharedMemory) -> InferCall:
+def read_request(
+    request: Any, interface: Interface, shared_memory: SharedMemory | ShortReads
+) -> InferCall:
     """Read a request whose model is known.
 
     Parameters
@@ -203,7 +205,7 @@ def _check_names(request: Any, call: InferCall) -> None:
 
 
 def _read_inputs(
-    request: Any, interface: Interface, shared_memory: SharedMemory, call: InferCall
+    request: Any, interface: Interface, shared_memory: SharedMemory | ShortReads, call: InferCall
 ) -> list[WireInput]:
     inputs: list[WireInput] = []
     raw = request.raw_input_contents
@@ -221,7 +223,7 @@ def _read_inputs(
         lease = _lease(tensor.parameters, name, shared_memory, call)
         data: bytes | memoryview | np.ndarray[Any, Any] | list[bytes]
         if lease is not None:
-            data = lease.view
+            data = lease.data()
         elif tensor.HasField("contents"):
             if raw:
                 raise InvalidArgumentError(
@@ -301,7 +303,7 @@ def _refuse_negative(inputs: Sequence[WireInput], interface: Interface, call: In
 
 
 def _lease(
-    parameters: Any, name: str, shared_memory: SharedMemory, call: InferCall
+    parameters: Any, name: str, shared_memory: SharedMemory | ShortReads, call: InferCall
 ) -> Lease | None:
     """Return the shared memory that a tensor's parameters name, if they do."""
     found = _region(parameters, name) if parameters else None
@@ -349,7 +351,7 @@ def _region(parameters: Any, name: str) -> tuple[str, int, int] | None:
     return region, offset, size
 
 
-def _read_outputs(request: Any, shared_memory: SharedMemory, call: InferCall) -> None:
+def _read_outputs(request: Any, shared_memory: SharedMemory | ShortReads, call: InferCall) -> None:
     outputs: dict[str, OutputRequest] = {}
     for tensor in request.outputs:
         wanted = OutputRequest("binary")

@@ -6,6 +6,7 @@ import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +20,18 @@ from nbtriton.frontends.grpc_answers import (
 from nbtriton.frontends.grpc_codec import InferCall, parse_infer, read_request, read_version
 from nbtriton.frontends.grpc_plans import GrpcPlans
 from nbtriton.frontends.pending import Pending
+from nbtriton.frontends.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nbtriton.backends.base import Response
     from nbtriton.engine import InferenceRequest, Interface
     from nbtriton.frontends.grpc_calls import Rpc, StreamRpc
     from nbtriton.frontends.service import Service
+    from nbtriton.frontends.shared_memory import SharedMemory
+
+    _Read = tuple[Interface, int, InferCall]
 
 __all__ = ["GrpcInference", "InferStream"]
 
@@ -48,17 +53,27 @@ class GrpcInference:
     def __init__(self, service: Service) -> None:
         self.service = service
         self._plans = GrpcPlans()
+        self._short = ShortReads(service.shared_memory, READ_AT_ONCE)
         self._ready: list[_Waiting] = []
 
     def infer(self, data: bytes, rpc: Rpc) -> None:
         """Take one unary call; `submit` has it answered."""
-        read_ns = self.now_ns()
+        times = (rpc.since_ns, self.now_ns())
         try:
-            interface, version, call = self.read(data, rpc.metadata, unary=True)
+            found = self.read(data, rpc.metadata, unary=True)
         except TritonError as error:
             rpc.fail(error)
-            return
-        self.put(_Unary(self, interface, version, call, rpc), (rpc.since_ns, read_ns))
+        except LongReadError:
+            then = partial(self._put_unary, rpc, times)
+            rpc.work(partial(self.read_long, data, rpc.metadata, then, unary=True))
+        else:
+            self._put_unary(rpc, times, found)
+
+    def _put_unary(self, rpc: Rpc, times: tuple[int, int], found: _Read | TritonError) -> None:
+        if isinstance(found, TritonError):
+            rpc.fail(found)
+        else:
+            self.put(_Unary(self, *found, rpc), times)
 
     def now_ns(self) -> int:
         """Return what time it is if traces are taken, else 0."""
@@ -66,29 +81,64 @@ class GrpcInference:
 
     def read(
         self, data: bytes, metadata: Sequence[tuple[str, Any]], *, unary: bool = False
-    ) -> tuple[Interface, int, InferCall]:
-        """Read a request; raises TritonError with Triton's text."""
+    ) -> _Read:
+        """Read a request; raises TritonError with Triton's text, or LongReadError."""
         like = self._plans.read(data)
         if like is not None:
             name, version, call = like
-            interface = self._interface(name, version, unary)
-        else:
-            request = parse_infer(data)
-            version = read_version(request.model_version)
-            interface = self._interface(request.model_name, version, unary)
-            call = read_request(request, interface, self.service.shared_memory)
-            self._plans.learn(data, request, version, call)
+            found = self._interface(name, version, unary), version, call
+            self._forward(metadata, call)
+            return found
+        request, found = self._read_new(data, self._short, unary)
+        self._plans.learn(data, request, found[1], found[2])
+        self._forward(metadata, found[2])
+        return found
+
+    def read_long(
+        self,
+        data: bytes,
+        metadata: Sequence[tuple[str, Any]],
+        then: Callable[[_Read | TritonError], object],
+        *,
+        unary: bool = False,
+    ) -> Callable[[], None]:
+        """Read a request that `read` would not, on a worker; returns what is to be done on the loop."""
+        found: _Read | TritonError
+        try:
+            _, found = self._read_new(data, self.service.shared_memory, unary)
+            self._forward(metadata, found[2])
+        except TritonError as error:
+            found = error
+        except Exception as error:
+            _log.exception("a request could not be read")
+            found = InternalError(f"{type(error).__name__}: {error}")
+
+        def put() -> None:
+            then(found)
+            self.submit()
+
+        return put
+
+    def _read_new(
+        self, data: bytes, memory: SharedMemory | ShortReads, unary: bool
+    ) -> tuple[Any, _Read]:
+        request = parse_infer(data)
+        version = read_version(request.model_version)
+        interface = self._interface(request.model_name, version, unary)
+        return request, (interface, version, read_request(request, interface, memory))
+
+    def _forward(self, metadata: Sequence[tuple[str, Any]], call: InferCall) -> None:
         forwards = self.service.grpc_forwards
-        if forwards is not None:
-            forwarded = {
-                header: value if isinstance(value, str) else _text(value)
-                for header, value in metadata
-                if forwards(header.encode())
-            }
-            parameters = {**call.options.get("parameters", {}), **forwarded}
-            call.options = {**call.options, "parameters": parameters}
-            call.positional = None
-        return interface, version, call
+        if forwards is None:
+            return
+        forwarded = {
+            header: value if isinstance(value, str) else _text(value)
+            for header, value in metadata
+            if forwards(header.encode())
+        }
+        parameters = {**call.options.get("parameters", {}), **forwarded}
+        call.options = {**call.options, "parameters": parameters}
+        call.positional = None
 
     def _interface(self, name: str, version: int, unary: bool) -> Interface:
         interface = self.service.server.interface(name, version)
@@ -274,16 +324,28 @@ class InferStream:
     def message(self, data: bytes) -> None:
         """Take one request; `GrpcInference.submit` has it answered."""
         since_ns, self._since_ns = self._since_ns, self._inference.now_ns()
+        times = (since_ns, self._since_ns)
+        inference, rpc = self._inference, self._rpc
         try:
-            interface, version, call = self._inference.read(data, self._rpc.metadata)
+            found = inference.read(data, rpc.metadata)
         except TritonError as error:
-            self._rpc.send(encode_stream_error(error.message, _request_id(data)))
-            self._rpc.done()
+            self._put(data, times, error)
+        except LongReadError:
+            then = partial(self._put, data, times)
+            rpc.work(partial(inference.read_long, data, rpc.metadata, then))
+        else:
+            self._put(data, times, found)
+
+    def _put(self, data: bytes, times: tuple[int, int], found: _Read | TritonError) -> None:
+        rpc = self._rpc
+        if isinstance(found, TritonError):
+            rpc.send(encode_stream_error(found.message, _request_id(data)))
+            rpc.done()
             return
-        request = _Streamed(self._inference, interface, version, call, self, self._rpc)
+        request = _Streamed(self._inference, *found, self, rpc)
         with self._lock:
             self._running.add(request)
-        self._inference.put(request, (since_ns, self._since_ns))
+        self._inference.put(request, times)
 
     def half_closed(self) -> None:
         """No more requests: the call ends with the last answer."""

@@ -15,12 +15,14 @@ from nbtriton.frontends.decompression import DecompressionError, Decompressor, O
 from nbtriton.frontends.exchange import JSON, TEXT, Data, Exchange, Head, error_reply, unforeseen
 from nbtriton.frontends.generate import decode_generate
 from nbtriton.frontends.plan import Plans
+from nbtriton.frontends.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
 from nbtriton.frontends.waiting import Events, Single, Waiting, Whole
 from nbtriton.frontends.wire import BrokenStringError
 
 if TYPE_CHECKING:
     from nbtriton.engine import Interface
     from nbtriton.frontends.service import Service
+    from nbtriton.frontends.shared_memory import SharedMemory
 
 __all__ = ["Inference", "Meaning", "Waiting", "read_version"]
 
@@ -71,6 +73,7 @@ class Inference:
         self.service = service
         self.server = service.server
         self.plans = Plans()
+        self.short = ShortReads(service.shared_memory, READ_AT_ONCE)
 
     def infer(self, head: Head, name: str, version: str) -> Meaning:
         """Return what answers a POST to ``…/infer``."""
@@ -169,7 +172,12 @@ class _Infer:
             exchange.respond(error_reply(error, TEXT))
             return None
         if 0 <= length <= _LONG_JSON:
-            return self._decode(exchange, interface, number, exchange.data, exchange.start, length)
+            data, start = exchange.data, exchange.start
+            memory = self._inference.short
+            try:
+                return self._decode(exchange, interface, number, data, start, length, memory)
+            except LongReadError:
+                pass
         exchange.work(partial(self._read_long, exchange, interface, number, length))
         return None
 
@@ -193,7 +201,8 @@ class _Infer:
             if length < 0:
                 data, start = self._decompressed(exchange), 0
                 length = self._header_length(len(data))
-            waiting = self._decode(exchange, interface, version, data, start, length)
+            memory = self._inference.service.shared_memory
+            waiting = self._decode(exchange, interface, version, data, start, length, memory)
         except TritonError as error:
             exchange.respond(error_reply(error, TEXT))
         except Exception as error:
@@ -211,13 +220,12 @@ class _Infer:
         data: Data,
         start: int,
         length: int,
+        memory: SharedMemory | ShortReads,
     ) -> Waiting | None:
         inference = self._inference
         service = inference.service
         try:
-            call = decode_infer(
-                data, length, interface, service.shared_memory, inference.plans, start
-            )
+            call = decode_infer(data, length, interface, memory, inference.plans, start)
         except TritonError as error:
             exchange.respond(
                 error_reply(error, TEXT if isinstance(error, BrokenStringError) else JSON)

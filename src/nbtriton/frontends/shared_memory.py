@@ -2,11 +2,13 @@
 
 Protocol-neutral: HTTP and gRPC share one `SharedMemory`. Two defects of the reference are not
 copied (P-43): a second region on the same key is accepted, and a region's offset counts once.
+
+Nothing of an object stays mapped: a client may cut it off at any time, and who touches a page that is gone is
+ended by SIGBUS. What is read and written through its descriptor is there or not.
 """
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import stat
@@ -15,17 +17,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import numpy as np
+
 from nbtriton.errors import (
     AlreadyExistsError,
     InternalError,
     InvalidArgumentError,
     NotFoundError,
 )
+from nbtriton.frontends.body import LONG
+from nbtriton.frontends.buffers import buffers
 
-__all__ = ["Lease", "SharedMemory"]
+__all__ = ["READ_AT_ONCE", "Lease", "LongReadError", "SharedMemory", "ShortReads"]
 
 _ROOT = Path("/dev/shm")  # noqa: S108 - where shm_open puts its objects on Linux
 _NAME_MAX = 255
+# To read as much takes a tenth of a millisecond; more is not read on the loop.
+READ_AT_ONCE = 1 << 20
+_OUTSIDE = "Invalid offset + byte size for shared memory region: '{}'"
 _INT64_MAX = (1 << 63) - 1
 
 
@@ -36,21 +45,22 @@ class _SystemRegion:
     offset: int
     byte_size: int
     descriptor: int
-    memory: mmap.mmap
     leases: int = 0
+    over: bool = False
 
     def there(self) -> int:
         """Return how many bytes of it exist now: the object may have shrunk."""
         return os.fstat(self.descriptor).st_size - self.offset
 
-    def part(self, start: int, end: int) -> memoryview:
-        return memoryview(self.memory)[start:end]
+    def part(self, start: int, end: int) -> None:  # noqa: ARG002
+        """Nothing of it is at hand."""
+        return
 
     def close(self) -> None:
-        os.close(self.descriptor)
-        # Somebody may have kept a view of it: then the last one to go unmaps it.
-        with contextlib.suppress(BufferError):
-            self.memory.close()
+        """Close the object once nobody uses it: another file may get the number of its descriptor."""
+        self.over = True
+        if not self.leases:
+            os.close(self.descriptor)
 
 
 @dataclass(slots=True)
@@ -60,6 +70,7 @@ class _CudaRegion:
     byte_size: int
     memory: Any  # a torch tensor of bytes on that GPU
     leases: int = 0
+    over: bool = False
 
     def there(self) -> int:
         return self.byte_size
@@ -69,6 +80,7 @@ class _CudaRegion:
 
     def close(self) -> None:
         # The last view of it to go unmaps it.
+        self.over = True
         self.memory = None
 
 
@@ -77,25 +89,106 @@ _Any = TypeVar("_Any", _SystemRegion, _CudaRegion)
 _WORDS: dict[type, str] = {_SystemRegion: "system", _CudaRegion: "CUDA"}
 
 
+class LongReadError(Exception):
+    """So much is not read where others wait."""
+
+
 @dataclass(slots=True)
 class Lease:
     """A part of a region that a request uses: it cannot be unregistered before `release`.
 
     Attributes
     ----------
-    view : memoryview or torch.Tensor
-        Its bytes: a tensor of uint8 where they are in a GPU's memory.
+    byte_size : int
+    tensor : torch.Tensor, optional
+        Its bytes themselves, as uint8, where they are in a GPU's memory.
+    at_once : int, optional
+        No more than so many bytes are read.
     """
 
-    view: Any
+    byte_size: int
+    tensor: Any
+    _offset: int  # in the region
     _owner: SharedMemory
     _region: _Region | None = field(repr=False)
+    at_once: int | None = None
+
+    def data(self) -> Any:
+        """Return its bytes: a copy, or `tensor`.
+
+        Raises
+        ------
+        InvalidArgumentError
+            They are not there any more.
+        LongReadError
+            There are more than `at_once`.
+        """
+        if self.tensor is not None:
+            return self.tensor
+        size = self.byte_size
+        if self.at_once is not None and size > self.at_once:
+            raise LongReadError
+        descriptor, at = self._place()
+        whole = buffers.take(size) if size >= LONG else np.empty(size, np.uint8).data
+        done = 0
+        while done < size:
+            count = os.preadv(descriptor, [whole[done:]], at + done)
+            if not count:
+                self._refuse()
+            done += count
+        return whole
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write to its beginning, where it is in system memory; no more than it has room for.
+
+        Raises
+        ------
+        InvalidArgumentError
+            It is not there any more.
+        """
+        descriptor, at = self._place()
+        # Writing behind the end would make the object longer again.
+        if os.fstat(descriptor).st_size < at + len(data):
+            self._refuse()
+        done = 0
+        while done < len(data):
+            done += os.pwrite(descriptor, memoryview(data)[done:], at + done)
+
+    def _place(self) -> tuple[int, int]:
+        region = self._region
+        assert isinstance(region, _SystemRegion), "released, or not in system memory"
+        return region.descriptor, region.offset + self._offset
+
+    def _refuse(self) -> NoReturn:
+        assert self._region is not None
+        raise InvalidArgumentError(_OUTSIDE.format(self._region.name))
 
     def release(self) -> None:
         """Give the part back; harmless when repeated."""
         region, self._region = self._region, None
         if region is not None:
             self._owner.give_back(region)
+
+
+class ShortReads:
+    """Shared memory for who must not read much at once: its leases refuse to.
+
+    Parameters
+    ----------
+    memory : SharedMemory
+    most : int
+        Bytes of an input.
+    """
+
+    def __init__(self, memory: SharedMemory, most: int) -> None:
+        self._memory = memory
+        self._most = most
+
+    def lease(self, name: str, offset: int, byte_size: int) -> Lease:
+        """Return a part of a region for one request, as `SharedMemory.lease`."""
+        lease = self._memory.lease(name, offset, byte_size)
+        lease.at_once = self._most
+        return lease
 
 
 class SharedMemory:
@@ -136,14 +229,15 @@ class SharedMemory:
                 if byte_size == 0 or offset % mmap.ALLOCATIONGRANULARITY:
                     _refuse(name, "unable to process address spaceInvalid argument")
                 try:
-                    memory = mmap.mmap(descriptor, byte_size, offset=offset)
+                    # What cannot be mapped is refused, as in Triton.
+                    mmap.mmap(descriptor, byte_size, offset=offset).close()
                 except (OSError, ValueError, OverflowError) as error:
                     reason = getattr(error, "strerror", None) or str(error)
                     _refuse(name, f"unable to process address space{reason}")
             except BaseException:
                 os.close(descriptor)
                 raise
-            self._regions[name] = _SystemRegion(name, key, offset, byte_size, descriptor, memory)
+            self._regions[name] = _SystemRegion(name, key, offset, byte_size, descriptor)
 
     def register_cuda(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
         """Map GPU memory of another process.
@@ -281,22 +375,21 @@ class SharedMemory:
                 raise NotFoundError(f"Unable to find shared memory region: '{name}'")
             if offset >= region.byte_size:
                 raise InvalidArgumentError(f"Invalid offset for shared memory region: '{name}'")
-            # Triton refuses nothing at the beginning, and lets nothing pass behind it. Touching a page
-            # that was cut off would end the process.
+            # Triton refuses nothing at the beginning, and lets nothing pass behind it.
             if not offset + byte_size or offset + byte_size > min(region.byte_size, region.there()):
-                raise InvalidArgumentError(
-                    f"Invalid offset + byte size for shared memory region: '{name}'"
-                )
+                raise InvalidArgumentError(_OUTSIDE.format(name))
             region.leases += 1
-            return Lease(region.part(offset, offset + byte_size), self, region)
+            return Lease(byte_size, region.part(offset, offset + byte_size), offset, self, region)
 
     def give_back(self, region: _Region) -> None:
         """End one lease."""
         with self._lock:
             region.leases -= 1
+            if region.over and not region.leases:
+                region.close()
 
     def close(self) -> None:
-        """Forget everything, used or not."""
+        """Forget everything; what is in use goes with its last lease."""
         with self._lock:
             while self._regions:
                 self._regions.popitem()[1].close()

@@ -29,6 +29,7 @@ from nbtriton.tensors import (
 
 if TYPE_CHECKING:
     from nbtriton.engine import Interface
+    from nbtriton.frontends.shared_memory import Lease
 
 __all__ = [
     "BrokenStringError",
@@ -364,13 +365,13 @@ def wire_bytes(array: Array) -> bytes:
     return to_numpy(array).tobytes()
 
 
-def write_shared(region: Any, array: Array, name: str) -> None:
+def write_shared(lease: Lease, array: Array, name: str) -> None:
     """Write an output's bytes to the beginning of a shared-memory region.
 
     Parameters
     ----------
-    region : memoryview or torch.Tensor
-        A tensor of bytes where the region is on a GPU.
+    lease : Lease
+        Of the part that the output is for.
     array : array
         What is on the same GPU does not visit the host.
     name : str
@@ -380,17 +381,19 @@ def write_shared(region: Any, array: Array, name: str) -> None:
     ------
     InternalError
         The region is too small for it.
+    InvalidArgumentError
+        The region is not there any more.
     """
-    if _is_device(region):
-        _write_device(region, array, name)
+    if lease.tensor is not None:
+        _write_device(lease.tensor, array, name)
         return
     if type(array) is np.ndarray and array.dtype.kind not in "OSU":
         data: memoryview | bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     else:
         data = wire_bytes(array)
     size = len(data)
-    _check_room(len(region), size, name)
-    region[:size] = data
+    _check_room(lease.byte_size, size, name)
+    lease.write(data)
 
 
 def _write_device(region: Any, array: Array, name: str) -> None:
