@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import socket
+import threading
 from collections import defaultdict
 from itertools import pairwise
 
@@ -190,6 +192,25 @@ def test_other_models_stream_one_response(server, protocol):
     ).points
     assert (point.request_count, point.error_count) == (12, 0), point.first_error
     assert point.stream.response_count == 12
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_model_that_never_answers_is_left(streaming):
+    release = threading.Event()
+
+    class Stuck(Total):
+        def execute(self, requests):
+            assert release.wait(60)
+            return super().execute(requests)
+
+    def stop(progress):
+        threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
+
+    with nt.Server(gpus=()) as server:
+        server.load(SEQUENCE, model=Stuck, name="stuck")
+        report = nt.perf(server, "stuck", concurrency=3, streaming=streaming, observer=stop)
+        assert report.interrupted
+        release.set()
 
 
 def test_what_is_refused_before_any_load(server):

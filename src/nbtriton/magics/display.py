@@ -127,10 +127,10 @@ def show_options(
     resources = ", ".join(options.rate_limit_resources) or "as large as the largest need"
     rows = [
         ("rate_limit", options.rate_limit),
-        ("rate_limit_resources", "" if options.rate_limit == "off" else resources),
+        ("rate_limit_resources", "not used" if options.rate_limit == "off" else resources),
         ("cache_bytes", "no response cache" if size is None else f"{count(size)} bytes"),
         ("gpus", gpus),
-        ("backend_config", ", ".join(settings)),
+        ("backend_config", ", ".join(settings) or "none"),
         ("summaries", "on" if options.summaries else "off"),
     ]
     columns = ("option", "value")

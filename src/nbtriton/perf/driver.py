@@ -179,6 +179,7 @@ class LoadRun(ABC):
         # The next request's number; taking it is atomic, whichever threads ask.
         self._tickets = tickets
         self._stopping = False
+        self._cancelled = False
         self._slots: list[Slot] = []
         self._errors: deque[tuple[int, str]] = deque()
         self._thread = threading.Thread(target=self._run, name="nbtriton-perf", daemon=True)
@@ -229,6 +230,7 @@ class LoadRun(ABC):
             self._errors.append((end_ns, str(error)))
 
     def _cancel(self) -> None:
+        self._cancelled = True
         for slot in list(self._slots):
             if slot.future is not None:
                 slot.future.cancel()
@@ -242,9 +244,11 @@ class LoadRun(ABC):
     def _next(self, lane: int) -> Call | None:
         """Return the next request of a lane, None when no more are to be sent."""
         ticket = None if self._stopping else next(self._tickets, None)
-        if ticket is None:
-            return self._traffic.closing(lane)
-        return self._traffic.next(lane, ticket)
+        return self._closing(lane) if ticket is None else self._traffic.next(lane, ticket)
+
+    def _closing(self, lane: int) -> Call | None:
+        """Return what ends a lane's sequence, None once nothing is waited for any more."""
+        return None if self._cancelled else self._traffic.closing(lane)
 
 
 class OneCaller(LoadRun):
@@ -278,46 +282,63 @@ class _Submitting(LoadRun):
 
     def _send(self, slot: Slot, call: Call) -> None:
         slot.call = call
+        hear = listen = None
+        if self._streaming:
+            hear, listen = self._listeners(slot)
         self._local.sending = True
         slot.start_ns = monotonic_ns()
         try:
-            if self._streaming:
-                slot.future = self._server.submit(
-                    self._model, call.inputs, on_response=self._hearer(slot), **call.options
-                )
-            else:
-                slot.future = future = self._server.submit(self._model, call.inputs, **call.options)
+            slot.future = future = self._server.submit(
+                self._model, call.inputs, on_response=hear, **call.options
+            )
         except Exception as error:
             self._failed(slot, monotonic_ns(), error)
             self._free(slot, inline=True)
         else:
-            if not self._streaming:
-                assert slot.callback is not None
-                future.add_done_callback(slot.callback)
+            then = listen or slot.callback
+            assert then is not None
+            future.add_done_callback(then)
+            if self._cancelled:  # it came too late to be cancelled with the others
+                future.cancel()
         finally:
             self._local.sending = False
 
-    def _hearer(self, slot: Slot) -> Callable[[Any, bool], None]:
-        """Return what hears of each response to the request that a slot sends now."""
+    def _listeners(
+        self, slot: Slot
+    ) -> tuple[Callable[[Any, bool], None], Callable[[Pending], None]]:
+        """Return what hears of each response to the next request of a slot, and of a failure."""
         record = slot.stream = slot.stream or StreamRecord()
         record.begin()
         failed: list[Exception] = []
+        # Popping is atomic: a request that is cancelled may still be answered.
+        claim = [None]
+
+        def end(error: Exception | None) -> None:
+            now_ns = monotonic_ns()
+            try:
+                claim.pop()
+            except IndexError:
+                return
+            if error is None:
+                slot.succeeded(now_ns)
+            else:
+                self._failed(slot, now_ns, error)
+            self._free(slot, inline=getattr(self._local, "sending", False))
 
         def heard(response: Any, final: bool) -> None:
-            now_ns = monotonic_ns()
             if response.error is not None:
                 failed.append(response.error)
             elif response.outputs:
-                record.now_ns.append(now_ns)
-            if not final:
-                return
-            if failed:
-                self._failed(slot, now_ns, failed[0])
-            else:
-                slot.succeeded(now_ns)
-            self._free(slot, inline=getattr(self._local, "sending", False))
+                record.now_ns.append(monotonic_ns())
+            if final:
+                end(failed[0] if failed else None)
 
-        return heard
+        def over(future: Pending) -> None:
+            error = future.exception()
+            if error is not None:  # without it the final response says so
+                end(error)
+
+        return heard, over
 
     def _new_slot(self, lane: int = 0) -> Slot:
         slot = Slot(lane)
@@ -439,7 +460,7 @@ class OpenLoop(_Submitting):
                 break
         self._rest()
         for lane in self._lanes:
-            call = self._traffic.closing(lane)
+            call = self._closing(lane)
             if call is not None:
                 slot = self._acquire()
                 slot.lane = lane
