@@ -118,3 +118,11 @@ def test_other_libraries_come_in_through_their_protocols():
     source = np.arange(3, dtype=np.float32)
     assert np.shares_memory(as_array(WithDlpack(source), "FP32", name="IN"), source)
     assert as_array(WithArray(), "FP32", name="IN").tolist() == [1, 1, 1]
+
+
+def test_a_sparse_tensor_is_refused():
+    with pytest.raises(
+        InvalidArgumentError, match=r"'IN' is a tensor of layout torch\.sparse_coo"
+    ) as e:
+        as_array(torch.ones(1, 4).to_sparse(), "FP32", name="IN")
+    assert "to_dense" in e.value.hint

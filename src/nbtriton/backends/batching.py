@@ -30,12 +30,12 @@ def gather_inputs(
     names: Sequence[str],
     layout: Layout = PLAIN,
     *,
-    lend: bool = False,
+    copy: bool = True,
 ) -> dict[str, Array]:
     """Return the inputs of a batch, joined along axis 0, for those of the names that it has.
 
     Ragged inputs are joined flat; the batch inputs of the layout are added. The memory is the
-    model's own, writable and contiguous; with `lend` a single request's arrays come as they are,
+    model's own, writable and contiguous; without `copy` a single request's arrays come as they are,
     for who only reads them.
 
     Raises
@@ -46,7 +46,7 @@ def gather_inputs(
     first = requests[0].inputs
     # Several are joined, and that makes new memory.
     owned = requests[0].owned_inputs
-    copies = len(requests) == 1 and not lend
+    copies = copy and len(requests) == 1
     joined = {}
     for name in names:
         if name not in first:

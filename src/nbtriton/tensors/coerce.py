@@ -37,10 +37,10 @@ def as_array(value: object, datatype: str, *, name: str) -> Array:
     Raises
     ------
     InvalidArgumentError
-        Values that the datatype cannot hold, or ragged lists.
+        Values that the datatype cannot hold, ragged lists, or a sparse tensor.
     """
     if type(value) is np.ndarray or _kind_or_none(value) is not None:
-        return _from_array(value, datatype)
+        return _from_array(value, datatype, name)
     if datatype == "BYTES":
         return _text(value, name)
     if not isinstance(value, (list, tuple, bool, int, float, np.generic)):
@@ -50,8 +50,14 @@ def as_array(value: object, datatype: str, *, name: str) -> Array:
     return _numbers(value, datatype, name)
 
 
-def _from_array(array: Array, datatype: str) -> Array:
+def _from_array(array: Array, datatype: str, name: str) -> Array:
     if not isinstance(array, np.ndarray):
+        layout = str(getattr(array, "layout", "torch.strided"))
+        if layout != "torch.strided":
+            raise InvalidArgumentError(
+                f"input '{name}' is a tensor of layout {layout}, expected torch.strided",
+                hint="make it dense: tensor.to_dense()",
+            )
         return array
     if datatype == "BYTES" and array.dtype.kind in "OSU":
         return as_bytes_array(array)

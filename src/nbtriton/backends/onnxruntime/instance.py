@@ -66,7 +66,7 @@ class OnnxInstance(BackendInstance):
 
     def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
         # ONNX Runtime never writes into its inputs.
-        gathered = gather_inputs(requests, self._inputs, self._layout, lend=True)
+        gathered = gather_inputs(requests, self._inputs, self._layout, copy=False)
         feeds = {name: self._feed(name, array) for name, array in gathered.items()}
         timer.inputs_ready()
         names = self._names(requests)

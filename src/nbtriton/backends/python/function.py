@@ -123,7 +123,7 @@ class FunctionInstance(BackendInstance):
         )
 
     def _gather(self, requests: Sequence[BackendRequest]) -> dict[str, Array]:
-        inputs = gather_inputs(requests, self._inputs, self._layout, lend=self._reads_only)
+        inputs = gather_inputs(requests, self._inputs, self._layout, copy=not self._reads_only)
         for name, array in inputs.items():
             kind = self._kinds.get(name, "numpy")
             if kind != "numpy" or type(array) is not np.ndarray:

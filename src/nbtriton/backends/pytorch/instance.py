@@ -133,7 +133,7 @@ class ModuleInstance(BackendInstance):
 
         It may keep a tensor and return it again, return one twice, or a weight, or its input.
         """
-        gathered = gather_inputs(requests, self._order.names, self._layout, lend=True)
+        gathered = gather_inputs(requests, self._order.names, self._layout, copy=False)
         inputs = self._inputs(requests, gathered)
         versions = None
         if self._reads_only:
