@@ -28,6 +28,7 @@ NAMES = {
     "shared-memory-regions": (
         "tests/frontends/test_shared_memory.py::test_P43_offsets_count_once_and_keys_may_be_shared"
     ),
+    "zero-bytes": "tests/frontends/test_cases.py::test_answer",
     "log-settings": "tests/frontends/test_logs.py::test_a_refused_request_changes_nothing",
     "truncated-compression": (
         "tests/frontends/test_connections.py::test_a_compressed_body_that_cannot_be_read_is_refused"

@@ -155,6 +155,9 @@ _INFER = [
     infer("unknown input among too many", 400, "two", tensor("INPUT0"), tensor("X"), tensor("INPUT1"), error=ID + "expected 2 inputs but got 3 inputs for model 'two'. Got input(s) ['INPUT1','X','INPUT0'], but missing required input(s) ]. Please provide all required input(s)."),
     infer("unknown input beside an optional one", 400, "optional", tensor("WRONG"), error="unexpected inference input 'WRONG' for model 'optional'"),
     infer("optional in the place of a required one", 400, "optional", tensor("INPUT1"), ours_only=True, error=ID + "expected all required inputs for model 'optional'. Got input(s) ['INPUT1'], but missing required input(s) ['INPUT0']. Please provide all required input(s)."),
+    infer("a name with a zero byte", 400, "one", tensor("IN\0"), ours_only=True, error="unexpected inference input 'IN\0' for model 'one'"),
+    infer("an unknown input and one without a shape", 400, "two", tensor("INPUT1", shape=[], data=[]), tensor("X"), error="unexpected inference input 'X' for model 'two'"),
+    infer("an input without a shape and an unknown one", 400, "two", tensor("X"), tensor("INPUT1", shape=[], data=[]), error=ID + "input 'INPUT1' has no shape but model requires batch dimension for 'two'"),
     infer("duplicate input", 400, "two", tensor("INPUT0"), tensor("INPUT0"), error=ID + "input 'INPUT0' already exists in request"),
     infer("unknown output", 400, "one", tensor(), outputs=[{"name": "WRONG"}], error="unexpected inference output 'WRONG' for model 'one'"),
     infer("wrong dims, batched", 400, "one", tensor(shape=[1, 5], data=[1, 2, 3, 4, 5]), error=ID + "unexpected shape for input 'IN' for model 'one'. Expected [-1,4], got [1,5]. " + SHAPE_NOTE),
@@ -184,6 +187,7 @@ _INFER = [
     infer("P-22 1.0 in int data", 500, "flexible", tensor(shape=[2], datatype="INT32", data=[1, 1.0]), error="Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer"),
     infer("P-22 true in int data", 500, "flexible", tensor(shape=[2], datatype="INT32", data=[1, True]), error="Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer"),
     infer("P-22 -1 in unsigned data", 500, "all_uint8", tensor(shape=[1], datatype="UINT8", data=[-1]), error="Unable to parse 'data': " + UNSIGNED),
+    infer("P-22 -1 in unsigned data of another size", 500, "all_uint8", tensor(shape=[2], datatype="UINT8", data=[-1]), error="Unable to parse 'data': " + UNSIGNED),
     infer("P-22 2^63 in INT64", 500, "all_int64", tensor(shape=[1], datatype="INT64", data=[1 << 63]), error="Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer"),
     infer("P-22 1 in BOOL", 500, "all_bool", tensor(shape=[1], datatype="BOOL", data=[1]), error="Unable to parse 'data': attempt to access JSON non-boolean as boolean"),
     infer("P-22 number in BYTES", 500, "text", tensor(shape=[1], datatype="BYTES", data=[1]), error="Unable to parse JSON bytes array: attempt to access JSON non-string as string"),
@@ -223,6 +227,9 @@ _INFER = [
     binary("two sizes are wrong", 400, "two", [sized(12, "INPUT0"), sized(12, "INPUT1")], ONES[:12] * 2, ID + "input byte size mismatch for input 'INPUT1' for model 'two'. Expected 16, got 12"),
     binary("wrong datatype and size", 400, "one", [sized(12, datatype="INT64")], ONES[:12], ID + "inference input 'IN' data-type is 'INT64', but model 'one' expects 'FP32'"),
     binary("wrong shape and size", 400, "one", [sized(12, shape=[1, 5])], ONES[:12], ID + "unexpected shape for input 'IN' for model 'one'. Expected [-1,4], got [1,5]. " + SHAPE_NOTE),
+    binary("invalid datatype and shape, binary", 400, "plain", [sized(3, shape=[1, 1], datatype="")], b"123", ID + "inference input 'IN' data-type is '<invalid>', but model 'plain' expects 'FP32'"),
+    binary("BYTES where there are none, wrong shape", 400, "half", [sized(5, shape=[1, 4, 1], datatype="BYTES")], words(b"a"), ID + "inference input 'IN' data-type is 'BYTES', but model 'half' expects 'FP16'"),
+    binary("BF16 where there is none, wrong shape", 400, "all_fp64", [sized(3, shape=[1, 2], datatype="BF16")], b"123", ID + "inference input 'IN' data-type is 'BF16', but model 'all_fp64' expects 'FP64'"),
     binary("invalid datatype, binary", 400, "one", [sized(16, datatype="FP8")], ONES, ID + "inference input 'IN' data-type is '<invalid>', but model 'one' expects 'FP32'"),
     *(
         binary(f"binary_data_size {size!r}", 500, "one", [sized(size)], ONES, "Unable to parse 'binary_data_size': " + UNSIGNED)

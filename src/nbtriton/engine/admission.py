@@ -6,24 +6,23 @@ Failures here are raised to the caller at once; they never count in the model's 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping
 from operator import index
 from typing import TYPE_CHECKING, Any, Final, NoReturn, SupportsIndex
 
 import numpy as np
 
 from nbtriton.config import ModelConfig, input_specs, output_specs, reads_only
-from nbtriton.engine.hash_order import hash_order
+from nbtriton.engine.faults import Claim, Faults
 from nbtriton.engine.request import InferenceRequest
-from nbtriton.errors import InvalidArgumentError, nearest
+from nbtriton.errors import InternalError
 from nbtriton.tensors import (
     Array,
     as_array,
     datatype_of,
-    format_shape,
     kind_of,
-    nbytes_of,
     numpy_dtype,
+    shape_of,
 )
 
 if TYPE_CHECKING:
@@ -34,12 +33,6 @@ __all__ = ["Interface"]
 # Final, as the compiled core looks any other name of a module that stays Python up at each use.
 _ndarray: Final = np.ndarray
 
-_SHAPE_NOTE = (
-    "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
-    "prepended to each input shape. If you want to specify the full shape including the batch dim "
-    "in your input dims config, try setting max_batch_size to zero. See the model configuration "
-    "docs for more info on max_batch_size."
-)
 _ANY_PRIORITY: Final = 2**64 - 1
 # Of one input, kept as known to be good; 1,000 lengths of text would be some 200 kB.
 _KNOWN_SHAPES: Final = 1000
@@ -119,6 +112,7 @@ class Interface:
         self.may_lack_inputs = self.max_batch_size > 0 and not self._required
         self._any_compared = any(rule.compared for rule in self._rules.values())
         self._all_outputs = frozenset(self.outputs)
+        self.faults = Faults(self.name, self.max_batch_size, self.inputs, self._all_outputs)
         batcher = config.dynamic_batching
         self._priority_levels: int = batcher.priority_levels
         self._default_priority: int = batcher.default_priority_level
@@ -158,7 +152,7 @@ class Interface:
         if outputs:
             requested = frozenset(outputs)
             if not requested <= self._all_outputs:
-                self._refuse_output(outputs)
+                self.faults.complain({}, outputs)
         rules = self._rules
         # The dict that an ensemble makes for its step belongs to nobody else.
         arrays: dict[str, Any] = (
@@ -174,6 +168,7 @@ class Interface:
         batch_size = 0
         first = True
         key: list[Hashable] = []
+        changed: dict[str, Any] | None = None  # not put in yet: who is refused is told of what came
         for name, given in arrays.items():
             rule = rules[name]
             value: Array = given
@@ -200,9 +195,12 @@ class Interface:
                 if rule.reshape is not None:
                     value = value.reshape((*shape[: len(shape) - len(item)], *rule.reshaped(item)))
             if value is not given:
-                arrays[name] = value
+                changed = changed or {}
+                changed[name] = value
         if batching and not 0 < batch_size <= self.max_batch_size and arrays:
             self._refuse(inputs, request_id)
+        if changed:
+            arrays.update(changed)
         if self._any_optional:  # G5
             key.append(frozenset(arrays))
         return InferenceRequest(
@@ -261,129 +259,15 @@ class Interface:
         rule.known[tuple(shape)] = item
         return item
 
-    # -- what was wrong --------------------------------------------------------------------------
-
     def _refuse(self, inputs: Mapping[str, Any], request_id: str) -> NoReturn:
-        """Say what is wrong: the first that Triton would find, in the order of its checks."""
-        prefix = _prefix(request_id)
-        names = hash_order(inputs)
-        fits = len(self._required) <= len(names) <= len(self._rules)
-        if not fits:
-            self._refuse_count(names, prefix)
-        batch_size = 0
-        arrays: dict[str, Array] = {}
-        for name in names:
-            rule = self._rules.get(name)
-            if rule is None:
-                raise InvalidArgumentError(
-                    f"unexpected inference input '{name}' for model '{self.name}'",
-                    hint=nearest(name, self._rules),
-                )
-            arrays[name] = array = as_array(inputs[name], rule.datatype, name=name)
-            if self.max_batch_size > 0:
-                batch_size = self._batch_of(name, tuple(array.shape), batch_size, prefix)
-        if any(name not in arrays for name in self._required):
-            self._refuse_missing(names, prefix)
-        if batch_size > self.max_batch_size:
-            raise InvalidArgumentError(
-                f"{prefix}inference request batch-size must be <= {self.max_batch_size} "
-                f"for '{self.name}'",
-                hint=f"found {batch_size}; a request is never split",
-            )
-        for name, array in arrays.items():
-            self._check(self._rules[name], array, batch_size, prefix)
-        raise InvalidArgumentError(
-            f"{prefix}inference request batch-size must be >= 1 for '{self.name}'",
-            hint="the batch dimension is 0",
-        )
-
-    def _batch_of(self, name: str, shape: tuple[int, ...], before: int, prefix: str) -> int:
-        """Return the batch size as Triton finds it, which takes a 0 for none so far."""
-        if not shape:
-            raise InvalidArgumentError(
-                f"{prefix}input '{name}' has no shape but model requires batch dimension for "
-                f"'{self.name}'"
-            )
-        if before not in (0, shape[0]):
-            raise InvalidArgumentError(
-                f"{prefix}input '{name}' batch size does not match other inputs for '{self.name}'",
-                hint=f"found {shape[0]} and {before}",
-            )
-        return shape[0]
-
-    def _check(self, rule: _InputRule, array: Array, batch_size: int, prefix: str) -> None:
-        found = datatype_of(array)
-        if found != rule.datatype:
-            raise InvalidArgumentError(
-                f"{prefix}inference input '{rule.name}' data-type is '{found}', "
-                f"but model '{self.name}' expects '{rule.datatype}'",
-                hint=f"convert it, for example with .astype('{_numpy_name(rule.datatype)}')",
-            )
-        batching = self.max_batch_size > 0
-        shape = tuple(array.shape)
-        item = shape[1:] if batching else shape
-        if not rule.matches(item):
-            raise InvalidArgumentError(
-                f"{prefix}unexpected shape for input '{rule.name}' for model '{self.name}'. Expected "
-                f"{format_shape((-1, *rule.dims) if batching else rule.dims)}, got "
-                f"{format_shape(shape)}. {_SHAPE_NOTE if batching else ''}"
-            )
-        # A batch of 0 counts as one item there: Triton misses its content (A14).
-        expected = math.prod(item) * (batch_size or 1)
-        if math.prod(shape) == expected:
-            return
-        if rule.datatype == "BYTES":
-            text = f"expected {expected} string elements for inference input '{rule.name}'"
-            raise InvalidArgumentError(
-                f"{prefix}{text} for model '{self.name}', got {math.prod(shape)}",
-                hint="the batch dimension is 0",
-            )
-        size = 2 if rule.datatype == "BF16" else numpy_dtype(rule.datatype).itemsize
-        raise InvalidArgumentError(
-            f"{prefix}input byte size mismatch for input '{rule.name}' for model '{self.name}'. "
-            f"Expected {expected * size}, got {nbytes_of(array)}",
-            hint="the batch dimension is 0",
-        )
-
-    def _refuse_output(self, outputs: Collection[str]) -> None:
-        unknown = next(name for name in outputs if name not in self._all_outputs)
-        raise InvalidArgumentError(
-            f"unexpected inference output '{unknown}' for model '{self.name}'",
-            hint=nearest(unknown, self._all_outputs),
-        )
-
-    def _refuse_count(self, names: Sequence[str], prefix: str) -> NoReturn:
-        expected = (
-            f"number of inputs between {len(self._required)} and {len(self._rules)}"
-            if self._any_optional
-            else f"{len(self._rules)} inputs"
-        )
-        unknown = next((name for name in names if name not in self._rules), "")
-        raise InvalidArgumentError(
-            f"{prefix}expected {expected} but got {len(names)} inputs for model '{self.name}'. "
-            f"{self._given(names)}",
-            hint=nearest(unknown, self._rules) if unknown else "",
-        )
-
-    def _refuse_missing(self, names: Sequence[str], prefix: str) -> NoReturn:
-        """Optional inputs are in the place of required ones: Triton does not see it."""
-        raise InvalidArgumentError(
-            f"{prefix}expected all required inputs for model '{self.name}'. {self._given(names)}"
-        )
-
-    def _given(self, names: Sequence[str]) -> str:
-        missing = [name for name in self._required if name not in names]
-        given = "[" + ",".join(f"'{name}'" for name in names) + "]"
-        lacking = "[" + ",".join(f"'{name}'" for name in missing) + "]" if missing else "]"  # A5
-        return (
-            f"Got input(s) {given}, but missing required input(s) {lacking}. "
-            "Please provide all required input(s)."
-        )
-
-
-def _prefix(request_id: str) -> str:
-    return f"[request id: {request_id or '<id_unknown>'}] "
-
-
-def _numpy_name(datatype: str) -> str:
-    return "object" if datatype == "BYTES" else numpy_dtype(datatype).name
+        """Say what is wrong with inputs of which something is."""
+        claims: dict[str, Claim] = {}
+        for name, value in inputs.items():
+            spec = self.inputs.get(name)
+            if spec is None:
+                claims[name] = ("", tuple(getattr(value, "shape", ())))
+            else:
+                array = as_array(value, spec.datatype, name=name)
+                claims[name] = (datatype_of(array), shape_of(array))
+        self.faults.complain(claims, (), request_id)
+        raise InternalError(f"a request to '{self.name}' was refused without a reason")

@@ -412,8 +412,9 @@ def _flatten(data: list[Any]) -> tuple[list[Any], set[type]]:
 
 
 def _refuse_elements(flat: list[Any], wanted: frozenset[type], complaint: str, count: int) -> None:
-    """Complain of the first thing Triton meets: a wrong kind, or one element too many."""
-    if any(type(item) not in wanted for item in flat[:count]):
+    """Complain of the first thing Triton meets: a wrong element, or one too many."""
+    unsigned = complaint == _KINDS["u"][1]
+    if any(type(item) not in wanted or (unsigned and item < 0) for item in flat[:count]):
         raise InternalError(f"Unable to parse 'data': {complaint}")
     raise InternalError(_SHAPE)
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from nbtriton.engine.hash_order import hash_order
 from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
 from nbtriton.tensors import (
     DATATYPES,
@@ -47,11 +46,7 @@ _DTYPES = {name: numpy_dtype(name) for name in DATATYPES if name not in ("BYTES"
 Data = bytes | memoryview | np.ndarray[Any, Any] | Any
 
 _KNOWN = frozenset(DATATYPES)
-# What stands for a BYTES tensor while its other faults are looked for.
-_NO_BYTES = np.empty((), dtype=object)
-_NO_BYTES[()] = b""
 _LENGTH_SIZE = 4
-_MOST_LOOKED_AT = 1 << 16
 
 
 class BrokenStringError(InvalidArgumentError):
@@ -211,57 +206,34 @@ def _refuse(
     interface: Interface, inputs: Sequence[WireInput], request_id: str, outputs: Sequence[str]
 ) -> NoReturn:
     """Say what is wrong first: with the claims, or with the bytes."""
-    prefix = log_prefix(request_id)
-    stand_ins: dict[str, Array] = {}
-    unknown = ""
-    for tensor in inputs:
-        datatype = tensor.datatype
-        if datatype not in _DTYPES:
-            unknown = unknown or (tensor.name if datatype not in _KNOWN else "")
-            spec = interface.inputs.get(tensor.name)
-            datatype = spec.datatype if spec is not None else "FP32"
-        if datatype == "BYTES" and math.prod(tensor.shape) > _MOST_LOOKED_AT:
-            # The engine looks at every element of a BYTES tensor; these are not there.
-            _check_strings(tensor, math.prod(tensor.shape), interface.name, prefix)
-        try:
-            stand_ins[tensor.name] = _stand_in(datatype, tensor.shape)
-        except (ValueError, RuntimeError):
-            raise _too_large(tensor.shape) from None
-    interface.admit(stand_ins, request_id=request_id, outputs=outputs)
     by_name = {tensor.name: tensor for tensor in inputs}
-    for tensor in map(by_name.__getitem__, hash_order(by_name)):
-        name = tensor.label or tensor.name
-        expected_type = interface.inputs[tensor.name].datatype
-        if unknown == tensor.name or tensor.datatype != expected_type:
-            found = tensor.datatype if tensor.datatype in _KNOWN else "<invalid>"
-            raise InvalidArgumentError(
-                f"{prefix}inference input '{name}' data-type is '{found}', but model "
-                f"'{interface.name}' expects '{expected_type}'"
-            )
-        count = math.prod(tensor.shape)
-        if expected_type == "BYTES":
-            _check_strings(tensor, count, interface.name, prefix)
-            continue
-        expected = count * (2 if expected_type == "BF16" else _DTYPES[expected_type].itemsize)
-        found_size = _size(tensor.data)
-        if expected != found_size:
-            raise InvalidArgumentError(
-                f"{prefix}input byte size mismatch for input '{name}' for model "
-                f"'{interface.name}'. Expected {expected}, got {found_size}"
-            )
-    raise InternalError(f"the inputs of a request to '{interface.name}' could not be read")
+    claims = {
+        tensor.name: (tensor.datatype if tensor.datatype in _KNOWN else "<invalid>", tensor.shape)
+        for tensor in inputs
+    }
+    model = interface.name
+    prefix = log_prefix(request_id)
+    interface.faults.complain(
+        claims,
+        outputs,
+        request_id,
+        lambda name, count: _check_bytes(by_name[name], count, model, prefix),
+    )
+    raise InternalError(f"the inputs of a request to '{model}' could not be read")
 
 
-def _stand_in(datatype: str, shape: tuple[int, ...]) -> Array:
-    """Return a tensor of one element that is everywhere."""
-    try:
-        dtype = numpy_dtype(datatype)
-    except UnsupportedError:  # BF16 without ml_dtypes
-        import torch
-
-        return torch.zeros((), dtype=torch.bfloat16).expand(shape)
-    one: np.ndarray[Any, Any] = np.zeros((), dtype) if dtype.kind != "O" else _NO_BYTES
-    return np.broadcast_to(one, shape)
+def _check_bytes(tensor: WireInput, count: int, model: str, prefix: str) -> None:
+    """Compare the bytes of an input with so many elements; its datatype is the model's."""
+    if tensor.datatype == "BYTES":
+        _check_strings(tensor, count, model, prefix)
+        return
+    expected = count * (2 if tensor.datatype == "BF16" else _DTYPES[tensor.datatype].itemsize)
+    found = _size(tensor.data)
+    if expected != found:
+        raise InvalidArgumentError(
+            f"{prefix}input byte size mismatch for input '{tensor.label or tensor.name}' for model "
+            f"'{model}'. Expected {expected}, got {found}"
+        )
 
 
 def _view_of(data: Data) -> memoryview:
