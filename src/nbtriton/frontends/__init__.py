@@ -23,6 +23,7 @@ from nbtriton.frontends.logs import LogSettings
 from nbtriton.frontends.loop import LoopThread
 from nbtriton.frontends.metrics import Metrics, MetricsConfig
 from nbtriton.frontends.service import Control, Endpoint, Limits, NoControl, Service
+from nbtriton.frontends.tls import Tls
 from nbtriton.frontends.tracing import TraceValues, Tracing
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ __all__ = [
     "LogSettings",
     "MetricsConfig",
     "Service",
+    "Tls",
     "TraceValues",
     "serve",
 ]
@@ -166,6 +168,8 @@ def serve(
     metrics: MetricsConfig | None = None,
     client_shm: bool = True,
     grpc_header_forward_pattern: str | None = None,
+    http_tls: Tls | None = None,
+    grpc_tls: Tls | None = None,
 ) -> Endpoints:
     """Open a server to clients, as Triton answers them.
 
@@ -210,6 +214,8 @@ def serve(
         Triton's ``--allow-client-shm``: whether clients may register shared memory.
     grpc_header_forward_pattern : str, optional
         Triton's ``--grpc-header-forward-pattern``; the one for HTTP by default.
+    http_tls, grpc_tls : Tls, optional
+        With what clients are to talk; Triton's ``--grpc-use-ssl`` and its like for the second.
 
     Returns
     -------
@@ -219,6 +225,8 @@ def serve(
     ------
     UnavailableError
         A port is taken, or the address is none of this machine's; nothing is left open.
+    InvalidArgumentError
+        A certificate or key cannot be read.
 
     Examples
     --------
@@ -267,7 +275,7 @@ def serve(
                 "grpc",
                 module.GrpcEndpoint(
                     service, hosts["grpc"][1], grpc_port, thread, options=grpc_options,
-                    restricted=grpc_restricted,
+                    restricted=grpc_restricted, tls=grpc_tls,
                 ),
             )  # fmt: skip
         if http_port is not None:
@@ -276,7 +284,7 @@ def serve(
                 "http",
                 HttpEndpoint(
                     handle, host, http_port, service.limits, service.trace, thread,
-                    keep_fields=forwards is not None,
+                    keep_fields=forwards is not None, tls=http_tls,
                 ),
             )  # fmt: skip
         if metrics_port is not None:

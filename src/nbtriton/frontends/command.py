@@ -28,7 +28,8 @@ from nbtriton.frontends.flag_settings import (
 )
 from nbtriton.frontends.flags import FLAGS, HELP, parse_flags, usage
 from nbtriton.frontends.logs import LogSettings
-from nbtriton.frontends.service import FailedControl
+from nbtriton.frontends.service import FailedControl, Limits
+from nbtriton.frontends.tls import Tls
 
 if TYPE_CHECKING:
     from nbtriton.process import Server
@@ -227,7 +228,29 @@ def _endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:
         "trace_file": trace_path,
         "trace": trace_values,
         "client_shm": arguments.allow_client_shm,
+        "limits": _limits(arguments),
+        "http_tls": _tls(arguments, "http"),
+        "grpc_tls": _tls(arguments, "grpc"),
     }
+
+
+def _limits(arguments: SimpleNamespace) -> Limits:
+    size = arguments.max_decompressed_size
+    if size <= 0:
+        raise InvalidArgumentError(f"--max-decompressed-size={size}: it must be greater than 0")
+    return Limits(decompressed_bytes=size)
+
+
+def _tls(arguments: SimpleNamespace, protocol: str) -> Tls | None:
+    """Return what the flags of a protocol say of TLS; None for none."""
+
+    def given(name: str) -> Any:
+        return getattr(arguments, f"{protocol}_{name}")
+
+    mutual = given("use_ssl_mutual")
+    if not (mutual or given("use_ssl")):
+        return None
+    return Tls(given("server_cert"), given("server_key"), given("root_cert"), mutual)
 
 
 def model_table(index: Sequence[dict[str, str]]) -> str:

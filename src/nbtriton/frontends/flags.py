@@ -95,6 +95,8 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = {
     "Server": (
         Flag("id", TEXT, "triton", "the server's name in its metadata"),
         Flag("exit-timeout-secs", INTEGER, 30, "seconds for running requests at the end"),
+        Flag("max-decompressed-size", COUNT, 64 << 20, "bytes that a compressed request may unpack "
+             "to, over HTTP and gRPC", ours=True),
         Flag("allow-client-shm", BOOLEAN, True, "clients may register shared memory", ours=True),
     ),
     "Model repository": (
@@ -122,6 +124,12 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = {
         Flag("http-header-forward-pattern", TEXT, "", "headers that become request parameters"),
         _idle("http-thread-count", INTEGER, "one thread serves all connections"),
         Flag("http-restricted-api", RESTRICTED_API, None, "who sends this header may use it", True),
+        Flag("http-use-ssl", BOOLEAN, False, "answer over TLS", ours=True),
+        Flag("http-use-ssl-mutual", BOOLEAN, False, "and only clients with a certificate", ours=True),
+        Flag("http-server-cert", TEXT, "", "the server's certificate, a file in PEM", ours=True),
+        Flag("http-server-key", TEXT, "", "its private key, a file in PEM", ours=True),
+        Flag("http-root-cert", TEXT, "", "what clients' certificates are judged by, a file in PEM",
+             ours=True),
     ),
     "gRPC": (
         Flag("allow-grpc", BOOLEAN, None, "answer over gRPC; needs grpcio"),
@@ -130,6 +138,11 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = {
         _idle("reuse-grpc-port", BOOLEAN, "a port belongs to one server"),
         Flag("grpc-header-forward-pattern", TEXT, "", "headers that become request parameters"),
         _idle("grpc-infer-allocation-pool-size", INTEGER, "Python reuses memory itself"),
+        Flag("grpc-use-ssl", BOOLEAN, False, "answer over TLS"),
+        Flag("grpc-use-ssl-mutual", BOOLEAN, False, "and only clients with a certificate"),
+        Flag("grpc-server-cert", TEXT, "", "the server's certificate, a file in PEM"),
+        Flag("grpc-server-key", TEXT, "", "its private key, a file in PEM"),
+        Flag("grpc-root-cert", TEXT, "", "what clients' certificates are judged by, a file in PEM"),
         Flag("grpc-infer-response-compression-level",
              choice("grpc_infer_response_compression_level", "none", "low", "medium", "high"),
              "none", "of responses"),

@@ -25,6 +25,7 @@ from nbtriton.frontends.loop import LoopThread
 
 if TYPE_CHECKING:
     from nbtriton.frontends.service import Service
+    from nbtriton.frontends.tls import Tls
 
 __all__ = ["GrpcEndpoint"]
 
@@ -51,6 +52,8 @@ class GrpcEndpoint:
         gRPC's channel arguments, such as ``("grpc.keepalive_time_ms", 7200000)``.
     restricted : mapping, optional
         Triton's ``--grpc-restricted-protocol``: category to header field and value.
+    tls : Tls, optional
+        With what clients are to talk.
 
     Raises
     ------
@@ -67,6 +70,7 @@ class GrpcEndpoint:
         *,
         options: Sequence[tuple[str, int | str]] = (),
         restricted: Mapping[str, tuple[str, str]] | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self._restricted = {
             category: (_RESTRICTED + header.lower(), value)
@@ -96,6 +100,7 @@ class GrpcEndpoint:
             thread,
             options=Options.of(options),
             after_messages=inference.submit,
+            tls=tls,
         )
 
     @property

@@ -17,6 +17,7 @@ from nbtriton.frontends.grpc_pulse import Options
 from nbtriton.frontends.loop import LoopThread
 from nbtriton.frontends.port import Port, listen
 from nbtriton.frontends.service import Limits
+from nbtriton.frontends.tls import Tls
 from nbtriton.frontends.tracing import Tracing
 
 __all__ = ["Transport"]
@@ -40,6 +41,8 @@ class Transport(Port[Connection]):
     options : Options
     after_messages : callable, optional
         Called on the loop when all messages that came together have been handed out; must not raise.
+    tls : Tls, optional
+        With what clients are to talk.
 
     Attributes
     ----------
@@ -63,6 +66,7 @@ class Transport(Port[Connection]):
         *,
         options: Options,
         after_messages: Callable[[], object] = lambda: None,
+        tls: Tls | None = None,
     ) -> None:
         self.handlers = handlers
         self.options = options
@@ -70,6 +74,7 @@ class Transport(Port[Connection]):
         self.most_unpacked = min(limits.body_bytes, limits.decompressed_bytes)
         self._after_messages = after_messages
         self._spoken: list[Outlet] = []
+        context = None if tls is None else tls.context("h2")
         try:
             at = listen(host, port)
         except UnavailableError:
@@ -77,7 +82,7 @@ class Transport(Port[Connection]):
             raise UnavailableError(
                 f"failed to listen for gRPC on {address}", hint="is it in use?"
             ) from None
-        super().__init__(at, limits, tracing, thread)
+        super().__init__(at, limits, tracing, thread, context)
 
     def connect(self) -> Connection:
         return Connection(self)

@@ -14,6 +14,7 @@ from nbtriton.frontends.heads import Heads
 from nbtriton.frontends.loop import LoopThread
 from nbtriton.frontends.port import Port, listen
 from nbtriton.frontends.service import Limits
+from nbtriton.frontends.tls import Tls
 from nbtriton.frontends.tracing import Tracing
 
 __all__ = ["HttpEndpoint"]
@@ -38,6 +39,8 @@ class HttpEndpoint(Port[Connection]):
         Where it runs; several endpoints may share one.
     keep_fields : bool
         Whether exchanges keep the header fields as they were written.
+    tls : Tls, optional
+        With what clients are to talk.
 
     Raises
     ------
@@ -55,6 +58,7 @@ class HttpEndpoint(Port[Connection]):
         thread: LoopThread,
         *,
         keep_fields: bool = False,
+        tls: Tls | None = None,
     ) -> None:
         self.handle = handle
         self.keep_fields = keep_fields
@@ -62,7 +66,8 @@ class HttpEndpoint(Port[Connection]):
         self.buffer = memoryview(bytearray(_READ_SIZE))
         self.heads = Heads()
         self._read: list[Exchange] = []
-        super().__init__(listen(host, port), limits, tracing, thread)
+        context = None if tls is None else tls.context("http/1.1")
+        super().__init__(listen(host, port), limits, tracing, thread, context)
 
     def connect(self) -> Connection:
         return Connection(self)

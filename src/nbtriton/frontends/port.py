@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import ssl
 from abc import ABC, abstractmethod
 from collections import deque
 from operator import itemgetter
@@ -26,6 +27,8 @@ _BACKLOG = 4096
 _TOGETHER = 32
 # As many are accepted before those are heard that are there.
 _ACCEPTED = 32
+# Who has not shaken hands in this time is none of the connections that are counted, but takes a descriptor.
+_HANDSHAKE_S = 10.0
 # How often stalled connections are looked for.
 _SWEEP_S = 1.0
 
@@ -78,10 +81,17 @@ class Port(ABC, Generic[_C]):
         Whether it is to be noted when requests come.
     thread : LoopThread
         Where it runs; several ports may share one.
+    tls : ssl.SSLContext, optional
+        With which clients are to talk.
     """
 
     def __init__(
-        self, at: socket.socket, limits: Limits, tracing: Tracing, thread: LoopThread
+        self,
+        at: socket.socket,
+        limits: Limits,
+        tracing: Tracing,
+        thread: LoopThread,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.limits = limits
         self.tracing = tracing
@@ -95,10 +105,16 @@ class Port(ABC, Generic[_C]):
         self._sweeping = False
         self._idle: asyncio.Event | None = None
         self._gone: asyncio.Event | None = None
-        self._server = thread.call(self._start(at))
+        self._server = thread.call(self._start(at, tls))
 
-    async def _start(self, at: socket.socket) -> asyncio.Server:
-        server = await self.thread.loop.create_server(self.connect, sock=at, backlog=_ACCEPTED)
+    async def _start(self, at: socket.socket, tls: ssl.SSLContext | None) -> asyncio.Server:
+        server = await self.thread.loop.create_server(
+            self.connect,
+            sock=at,
+            backlog=_ACCEPTED,
+            ssl=tls,
+            ssl_handshake_timeout=min(self.limits.head_s, _HANDSHAKE_S) if tls else None,
+        )
         at.listen(_BACKLOG)  # asyncio has one number for both
         return server
 

@@ -1,0 +1,252 @@
+"""TLS over HTTP and gRPC, with Triton's own clients and certificates that are made here."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
+pytest.importorskip("geventhttpclient", reason="Triton's client for HTTP needs it")
+
+import grpc
+import tritonclient.grpc as grpc_client
+import tritonclient.http as http_client
+
+from nbtriton.engine import Server
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.frontends import Endpoints, Tls, serve
+from nbtriton.frontends.command import _endpoint_options
+from nbtriton.frontends.flags import parse_flags
+from tests.frontends.raw import Client, post
+from tests.frontends.starving import BODY, CONFIG, LIVE
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the keys")
+
+ARRAY = np.arange(4, dtype=np.float32).reshape(1, 4)
+LONG = np.arange(1 << 18, dtype=np.float32).reshape(1, -1)
+FLEXIBLE = CONFIG.replace("dims: 4", "dims: -1")
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def signed(folder: Path, name: str, *, by: str, subject: str = "localhost") -> None:
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl(
+        folder,
+        "req",
+        *key,
+        "-keyout",
+        f"{name}.key",
+        "-out",
+        f"{name}.csr",
+        "-subj",
+        f"/CN={subject}",
+    )
+    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    openssl(
+        folder, "x509", "-req", "-in", f"{name}.csr", "-CA", f"{by}.pem", "-CAkey", f"{by}.key",
+        "-CAcreateserial", "-out", f"{name}.pem", "-days", "2", "-extfile", "names",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys")
+    for root in ("root", "stranger"):
+        openssl(
+            folder, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+            "-keyout", f"{root}.key", "-out", f"{root}.pem", "-subj", f"/CN={root}", "-days", "2",
+        )  # fmt: skip
+    signed(folder, "server", by="root")
+    signed(folder, "client", by="root", subject="client")
+    signed(folder, "unknown", by="stranger", subject="client")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    def same(IN: np.ndarray) -> np.ndarray:  # noqa: N803
+        return IN
+
+    with Server(gpus=()) as running:
+        running.load(FLEXIBLE, same, name="m")
+        yield running
+
+
+def opened(server: Server, keys: Path, *, mutual: bool) -> Endpoints:
+    tls = Tls(str(keys / "server.pem"), str(keys / "server.key"), str(keys / "root.pem"), mutual)
+    return serve(server, http_port=0, grpc_port=0, metrics_port=None, http_tls=tls, grpc_tls=tls)
+
+
+@pytest.fixture(scope="module")
+def one_sided(server: Server, keys: Path) -> Iterator[Endpoints]:
+    with opened(server, keys, mutual=False) as endpoints:
+        yield endpoints
+
+
+@pytest.fixture(scope="module")
+def mutual(server: Server, keys: Path) -> Iterator[Endpoints]:
+    with opened(server, keys, mutual=True) as endpoints:
+        yield endpoints
+
+
+def over_grpc(port: int | None, keys: Path, name: str = "") -> Any:
+    files = {"root_certificates": str(keys / "root.pem")}
+    if name:
+        files |= {"private_key": str(keys / f"{name}.key"), "certificate_chain": str(keys / f"{name}.pem")}  # fmt: skip
+    return grpc_client.InferenceServerClient(f"localhost:{port}", ssl=True, **files)
+
+
+def over_http(port: int | None, keys: Path, name: str = "") -> Any:
+    files = {"ca_certs": str(keys / "root.pem")}
+    if name:
+        files |= {"keyfile": str(keys / f"{name}.key"), "certfile": str(keys / f"{name}.pem")}
+    return http_client.InferenceServerClient(f"localhost:{port}", ssl=True, ssl_options=files)
+
+
+def answered(module: Any, client: Any, array: np.ndarray) -> np.ndarray:
+    tensor = module.InferInput("IN", list(array.shape), "FP32")
+    tensor.set_data_from_numpy(array)
+    return client.infer("m", [tensor]).as_numpy("OUT")
+
+
+@pytest.mark.parametrize("array", [ARRAY, LONG])
+@pytest.mark.parametrize("name", ["", "client"])
+def test_tritons_clients_are_answered(
+    request: pytest.FixtureRequest, keys: Path, name: str, array: np.ndarray
+) -> None:
+    endpoints = request.getfixturevalue("mutual" if name else "one_sided")
+    with over_grpc(endpoints.grpc_port, keys, name) as client:
+        for _ in range(3):
+            np.testing.assert_array_equal(answered(grpc_client, client, array), array)
+    with over_http(endpoints.http_port, keys, name) as client:
+        for _ in range(3):
+            np.testing.assert_array_equal(answered(http_client, client, array), array)
+
+
+def test_streams_over_tls(one_sided: Endpoints, keys: Path) -> None:
+    import queue
+
+    found: queue.Queue[Any] = queue.Queue()
+    tensor = grpc_client.InferInput("IN", [1, 4], "FP32")
+    tensor.set_data_from_numpy(ARRAY)
+    with over_grpc(one_sided.grpc_port, keys) as client:
+        client.start_stream(lambda result, error: found.put((result, error)))
+        for _ in range(5):
+            client.async_stream_infer("m", [tensor])
+        for _ in range(5):
+            result, error = found.get(timeout=30)
+            assert error is None
+            np.testing.assert_array_equal(result.as_numpy("OUT"), ARRAY)
+
+
+@pytest.mark.parametrize("name", ["", "unknown"])
+def test_who_shows_no_certificate_of_ours_is_refused(
+    mutual: Endpoints, keys: Path, name: str
+) -> None:
+    with over_grpc(mutual.grpc_port, keys, name) as client, pytest.raises(Exception) as caught:
+        client.is_server_live(client_timeout=10)
+    assert "UNAVAILABLE" in str(caught.value)
+    with over_http(mutual.http_port, keys, name) as client, pytest.raises(Exception) as caught:
+        client.is_server_live()
+    assert any(word in repr(caught.value).lower() for word in ("ssl", "closed", "reset"))
+
+
+def test_who_does_not_speak_tls_costs_his_own_connection(one_sided: Endpoints, keys: Path) -> None:
+    for port in (one_sided.http_port, one_sided.grpc_port):
+        with Client(port or 0) as client:
+            client.send(LIVE)
+            assert client.is_over()
+    with over_http(one_sided.http_port, keys) as client:
+        assert client.is_server_live()
+
+
+@pytest.mark.parametrize(("protocol", "offered"), [("http", "http/1.1"), ("grpc", "h2")])
+def test_the_protocol_is_agreed_on(
+    one_sided: Endpoints, keys: Path, protocol: str, offered: str
+) -> None:
+    context = ssl.create_default_context(cafile=str(keys / "root.pem"))
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    at = ("127.0.0.1", getattr(one_sided, f"{protocol}_port"))
+    with (
+        socket.create_connection(at, 30) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as secured,
+    ):
+        assert secured.selected_alpn_protocol() == offered
+        assert secured.version() in ("TLSv1.2", "TLSv1.3")
+
+
+def test_limits_and_ends_of_connections_over_tls(one_sided: Endpoints, keys: Path) -> None:
+    context = ssl.create_default_context(cafile=str(keys / "root.pem"))
+
+    def connected() -> Client:
+        client = Client(one_sided.http_port or 0)
+        client.socket = context.wrap_socket(client.socket, server_hostname="localhost")
+        return client
+
+    with connected() as client:
+        client.send(post("/v2/models/m/infer", BODY) * 50)
+        assert all(client.receive().status == 200 for _ in range(50))
+        client.send(b"junk\r\n\r\n")
+        assert client.receive().status == 400
+        assert client.is_over()
+    with connected() as client:
+        client.send(post("/v2/models/m/infer", BODY, "Connection: close"))
+        assert client.receive().status == 200
+        assert client.is_over()
+
+
+def test_what_is_no_certificate_is_said_so(keys: Path, server: Server, tmp_path: Path) -> None:
+    certificate, key = str(keys / "server.pem"), str(keys / "server.key")
+    locked = tmp_path / "locked.key"
+    openssl(tmp_path, "ec", "-in", key, "-aes128", "-passout", "pass:x", "-out", str(locked))
+    for tls, error in (
+        (Tls("", key), "TLS needs the file of the server's certificate"),
+        (Tls(certificate, str(tmp_path / "none")), "No such file or directory"),
+        (Tls(certificate, str(keys / "client.key")), "are no certificate with its key in PEM"),
+        (Tls(key, key), "are no certificate with its key in PEM"),
+        (Tls(certificate, str(locked)), "the key asks for a password"),
+        (Tls(certificate, key, "", mutual=True), "TLS needs the file of the root certificate"),
+        (Tls(certificate, key, key, mutual=True), "holds no certificate in PEM"),
+    ):
+        for protocol in ("http", "grpc"):
+            with pytest.raises(InvalidArgumentError, match=error):
+                serve(
+                    server, http_port=0, grpc_port=0, metrics_port=None, **{f"{protocol}_tls": tls}
+                )
+
+
+def test_grpc_says_why_a_plain_client_is_not_understood(one_sided: Endpoints) -> None:
+    with grpc.insecure_channel(f"localhost:{one_sided.grpc_port}") as channel:
+        live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+        with pytest.raises(grpc.RpcError) as caught:
+            live(b"", timeout=10)
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_the_flags(protocol: str) -> None:
+    files = [f"--{protocol}-server-{what}={what}" for what in ("cert", "key")]
+    files.append(f"--{protocol}-root-cert=root")
+
+    def read(*flags: str) -> Tls | None:
+        return _endpoint_options(parse_flags([*files, *flags]))[f"{protocol}_tls"]
+
+    assert read() is None
+    assert read(f"--{protocol}-use-ssl=true") == Tls("cert", "key", "root")
+    assert read(f"--{protocol}-use-ssl-mutual=true") == Tls("cert", "key", "root", mutual=True)
+    size = _endpoint_options(parse_flags(["--max-decompressed-size=5"]))["limits"]
+    assert size.decompressed_bytes == 5
+    with pytest.raises(InvalidArgumentError, match="must be greater than 0"):
+        _endpoint_options(parse_flags(["--max-decompressed-size=0"]))
