@@ -109,6 +109,9 @@ NAMES = {
     "override-paths": (
         "tests/repository/test_control.py::test_no_configuration_of_a_client_names_files_elsewhere"
     ),
+    "override-files-count": (
+        "tests/repository/test_control.py::test_files_that_come_with_the_same_configuration_count"
+    ),
     # Command line
     "addresses": "tests/cli/test_cli_serve.py::test_it_says_when_others_may_come_in",
     "flag-values": "tests/cli/test_flags.py::test_what_is_meant_is_said",

@@ -6,6 +6,7 @@ kind of question must be the same, word for word.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -228,6 +229,51 @@ def test_ensembles_and_their_members(start: Start) -> None:
         return seen
 
     with start(prepare, "--model-control-mode=explicit") as sides:
+        both(sides, script)
+
+
+def test_what_a_load_request_brings_and_a_plain_one_undoes(start: Start) -> None:
+    """But for files beside the same configuration: docs/differences.md, override-files-count."""
+    config = {
+        "backend": "python",
+        "max_batch_size": 4,
+        "input": [{"name": "IN", "data_type": "TYPE_FP32", "dims": [1]}],
+        "output": [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [1]}],
+    }
+    other = {**config, "max_batch_size": 8}
+
+    def sent(numbers: dict[str, int], given: Any = config) -> dict[str, str]:
+        found = {} if given is None else {"config": json.dumps(given) if given else given}
+        for path, number in numbers.items():
+            code = CODE.replace(".as_numpy()", f".as_numpy() * {number}")
+            found[f"file:{path}"] = base64.b64encode(code.encode()).decode()
+        return found
+
+    loads: list[dict[str, str]] = [
+        sent({"1/model.py": 7}), {}, {}, sent({"1/model.py": 3}, other), {}, sent({"2/model.py": 9}),
+        {}, sent({}, other), {}, sent({}, ""), {"config": "max_batch_size: 4"}, {"config": "{"},
+        sent({"1/model.py": 9}, None), sent({"1/model.py": 9}, ""),
+    ]  # fmt: skip
+    unloads = [b"{", b'{"parameters":{"unload_dependents":1}}', b'{"parameters":[]}', b"[]", b""]
+
+    def script(side: Side) -> list[Any]:
+        def seen() -> list[Any]:
+            tensor = {"name": "IN", "shape": [1, 1], "datatype": "FP32", "data": [1]}
+            infer = json.dumps({"inputs": [tensor]}).encode()
+            size = json.loads(side.ask("/v2/models/m/config")[1]).get("max_batch_size")
+            assert until(lambda: side.ask("/v2/health/ready")[0] == 200, WAIT_S)
+            return [side.ask("/v2/models/m/infer", infer), size, side.index()]
+
+        path, answers = "/v2/repository/models/m/", []
+        for parameters in loads:
+            body = json.dumps({"parameters": parameters}).encode()
+            answers += [side.ask(path + "load", body), seen()]
+        for body in unloads:
+            answers += [side.ask(path + "unload", body), side.ask("/v2/models/m/ready")[0]]
+            answers.append(side.ask(path + "load", b"{}"))
+        return answers
+
+    with start(lambda folder: write(folder / "one", "m"), "--model-control-mode=explicit") as sides:
         both(sides, script)
 
 

@@ -628,9 +628,30 @@ def test_L13_an_override_stays_until_a_file_is_touched(server, explicit, root):
     assert server.config("m").HasField("dynamic_batching")
 
 
+def test_a_plain_load_undoes_files_that_came_with_a_request(server, explicit, root):
+    add(root, "m", source=times(1))
+    files = {"config": PYTHON, "file:1/model.py": times(7).encode()}
+    for first in (files, None):
+        explicit.load("m", first)
+        explicit.load("m", files)
+        assert answer(server, "m") == 7.0
+        explicit.load("m")
+        assert answer(server, "m") == 1.0
+
+
+def test_files_that_come_with_the_same_configuration_count(server, explicit, root):
+    add(root, "m", config=PYTHON, source=times(1))
+    for factor in (2, 3):
+        content = times(factor).encode()
+        explicit.load("m", {"config": PYTHON, "file:1/model.py": content})
+        assert answer(server, "m") == factor
+
+
 @pytest.mark.parametrize(
     ("parameters", "text", "detail"),
     [
+        ({"config": ""}, "failed to load 'm', failed to poll from model repository", "Invalid config override: "),
+        ({"config": "max_batch_size: 8"}, "failed to load 'm', failed to poll from model repository", "Invalid config override: "),
         ({"config": "{bad"}, "failed to load 'm', failed to poll from model repository", "Invalid config override: "),
         ({"config": '{"nope": 1}'}, "failed to load 'm', failed to poll from model repository", "Invalid config override: "),
         ({"config": 5}, "attempt to access JSON non-string as string", ""),

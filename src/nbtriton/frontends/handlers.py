@@ -6,6 +6,7 @@ import base64
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.config import to_reported_dict
@@ -186,12 +187,12 @@ class Handlers:
     def _repository_unload(self, exchange: Exchange, repository: str, name: str) -> Reply:
         _check_repository(repository)
         parameters: dict[str, Any] = {}
-        document = parse(exchange.body) if exchange.body else {}
-        given = document.get("parameters") if type(document) is dict else None
-        if type(given) is dict and "unload_dependents" in given:
-            parameters["unload_dependents"] = as_bool(
-                given["unload_dependents"], "Unable to parse 'unload_dependents': "
-            )
+        # Triton unloads also where the body cannot be read, or says neither true nor false.
+        with suppress(TritonError):
+            document = parse(exchange.body) if exchange.body else {}
+            given = document.get("parameters") if type(document) is dict else None
+            if type(given) is dict and "unload_dependents" in given:
+                parameters["unload_dependents"] = as_bool(given["unload_dependents"])
         self._service.control.unload(name, parameters)
         return _OK_JSON
 

@@ -449,6 +449,7 @@ class ModelControl:
     def _is_current(self, known: Known, found: Polled) -> bool:
         return (
             known.loaded is not None
+            and not found.is_override
             and self.server.is_ready(found.name)
             and found.stamp_ns <= known.loaded.stamp_ns
         )

@@ -105,7 +105,8 @@ class Polled:
     versions : tuple of int
         Those that the version policy wants; empty is an error of the load, not of the poll.
     stamp_ns : int
-        The newest modification time below the directory, or when the override came.
+        The newest modification time below the directory, or when a configuration came with a request;
+        0 where files came with it.
     is_override : bool
         Its directory came with a request.
     version_stamps_ns : mapping of int to int
@@ -209,8 +210,11 @@ def poll_model(
     stamp = newest(directory)
     model = read_model(directory, name, config_name=config_name)
     if override is not None and override.config is not None:
-        stamp = time.time_ns()
+        # Files that came with a request are older than any others: the next plain load undoes them.
+        stamp = 0 if override.files else time.time_ns()
         try:
+            if not override.config.lstrip().startswith("{"):
+                raise ConfigError("it is no JSON object")
             given = as_config(override.config)
         except TritonError as error:
             raise InvalidArgumentError(f"Invalid config override: {error.message}") from None
