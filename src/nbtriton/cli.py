@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from nbtriton import __version__
 from nbtriton.errors import TritonError
+from nbtriton.packages import needed
 
 __all__ = ["main"]
 
@@ -159,8 +160,10 @@ def _add_export(export: argparse.ArgumentParser) -> None:
 
 
 def _serve(argv: Sequence[str]) -> int:
-    from nbtriton.frontends.command import serve_command
     from nbtriton.process import Server
+
+    with needed("nbtriton serve", extra="serve"):
+        from nbtriton.frontends.command import serve_command
 
     return serve_command(Server, argv)
 

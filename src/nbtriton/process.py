@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.backends.forking import after_fork
 from nbtriton.engine import Server as EngineServer
 from nbtriton.engine.options import ServerOptions
+from nbtriton.packages import needed
 
 if TYPE_CHECKING:
     from nbtriton.frontends import Endpoints
@@ -232,7 +233,8 @@ class Server(EngineServer):
         UnavailableError
             A port is taken; nothing is left open.
         """
-        from nbtriton.frontends import serve
+        with needed("an endpoint", extra="serve"):
+            from nbtriton.frontends import serve
 
         self._check_open()
         options.setdefault("control", self.model_control)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nbtriton.packages import needed
 from nbtriton.tensors import Array, to_numpy
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ __all__ = ["frame_of"]
 
 def frame_of(outputs: Mapping[str, Array]) -> pd.DataFrame:
     """Return one row for each row of the batch; see `nbtriton.InferenceResult.to_frame`."""
-    import pandas as pd
+    with needed("to_frame"):
+        import pandas as pd
 
     arrays = {name: to_numpy(array) for name, array in outputs.items()}
     rows = {array.shape[0] if array.ndim else None for array in arrays.values()}

@@ -25,6 +25,7 @@ from nbtriton.frontends.metrics import Metrics, MetricsConfig
 from nbtriton.frontends.service import Control, Endpoint, Limits, NoControl, Service
 from nbtriton.frontends.tls import Tls
 from nbtriton.frontends.tracing import TraceValues, Tracing
+from nbtriton.packages import needed
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
@@ -270,7 +271,8 @@ def serve(
         # First, as in Triton: who is told over HTTP that the server is ready may ask over gRPC.
         if grpc_port is not None:
             # By name: the messages come with Triton's client for grpcio, which is an extra, and heavy.
-            module = importlib.import_module("nbtriton.frontends.grpc")
+            with needed("gRPC", extra="serve", package="grpc"):
+                module = importlib.import_module("nbtriton.frontends.grpc")
             endpoints.add(
                 "grpc",
                 module.GrpcEndpoint(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from nbtriton.errors import UnsupportedError
+from nbtriton.packages import needed
 
 __all__ = ["Forwards", "forwards_of"]
 
@@ -29,13 +29,8 @@ def forwards_of(pattern: str) -> Forwards | None:
     """
     if not pattern:
         return None
-    try:
+    with needed("a pattern of header fields", extra="serve"):
         import re2
-    except ImportError:
-        raise UnsupportedError(
-            "patterns of header fields need the package 'google-re2'",
-            hint="pip install 'nbtriton[serve]'",
-        ) from None
     options = re2.Options()
     options.log_errors = False
     try:

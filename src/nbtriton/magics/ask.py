@@ -27,6 +27,7 @@ from nbtriton.magics.common import (
 from nbtriton.magics.inputs import split_inputs
 from nbtriton.magics.responses import Responses
 from nbtriton.magics.views import views
+from nbtriton.packages import needed
 from nbtriton.process import server
 
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ class AskMagics(Magics):
         return keep(self.shell, options.out, status_frame(server().models(), options.name))
 
     def _live_status(self, name: str | None) -> Any:
-        from nbtriton.widgets import LiveTable
+        with needed("a live view"):
+            from nbtriton.widgets import LiveTable
 
         now = server()
         return views.show_table(self.shell, LiveTable(lambda: status_frame(now.models(), name)))
@@ -145,7 +147,8 @@ class AskMagics(Magics):
             %triton_dag four_times
             graph = %triton_dag four_times --live
         """
-        from nbtriton.widgets import DagView, dag_view, server_graph
+        with needed("a drawing"):
+            from nbtriton.widgets import DagView, dag_view, server_graph
 
         options = parse(self.triton_dag, line)
         check_known(options.name)
@@ -165,7 +168,8 @@ class AskMagics(Magics):
             watch = %triton_watch
             watch = %triton_watch double
         """
-        from nbtriton.widgets import WatchView
+        with needed("a live view"):
+            from nbtriton.widgets import WatchView
 
         options = parse(self.triton_watch, line)
         for name in options.names:
@@ -188,7 +192,8 @@ def check_known(name: str) -> None:
 
 def status_frame(models: tuple[ModelSnapshot, ...], name: str | None = None) -> pd.DataFrame:
     """Return one row a version; durations are means per successful request in microseconds."""
-    import pandas as pd
+    with needed("%triton_status"):
+        import pandas as pd
 
     shown = [model for model in models if name in (None, model.name)]
     frame = pd.DataFrame([_row(model) for model in shown], columns=_COLUMNS)

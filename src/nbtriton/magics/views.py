@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.packages import needed
+
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -21,7 +23,8 @@ class Views:
 
     def show(self, shell: InteractiveShell, view: LiveView) -> Shown:
         """Show a view in place of the one that the same cell showed when it ran before."""
-        from nbtriton.widgets import show_live
+        with needed("a live view"):
+            from nbtriton.widgets import show_live
 
         self._end_previous(shell)
         shown = show_live(view)

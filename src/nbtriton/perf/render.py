@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.drawing import Column, Point, Series, curve_svg, measure, table_html, table_text
 from nbtriton.errors import InvalidArgumentError
+from nbtriton.packages import needed
 from nbtriton.perf.breakdown import ServerBreakdown, network_us
 from nbtriton.perf.report import PerfPoint, PerfReport, row_of
 
@@ -101,7 +102,8 @@ def html(report: PerfReport) -> str:
 
 def plot(report: PerfReport, ax: Axes | None = None) -> Figure:
     """Draw p99 latency over throughput with matplotlib."""
-    from matplotlib import pyplot as plt
+    with needed("a plot"):
+        from matplotlib import pyplot as plt
 
     if ax is None:
         figure, ax = plt.subplots(figsize=(8, 4.5), layout="constrained")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nbtriton.drawing import measure
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
+from nbtriton.packages import needed
 from nbtriton.perf.breakdown import ServerBreakdown
 from nbtriton.perf.windows import Outcome, StreamSummary
 
@@ -220,7 +221,8 @@ class PerfReport:
     @property
     def frame(self) -> pd.DataFrame:
         """One row a point as a pandas DataFrame; units are in the column names."""
-        import pandas as pd
+        with needed("a report's frame"):
+            import pandas as pd
 
         return pd.DataFrame([row_of(point) for point in self.points])
 

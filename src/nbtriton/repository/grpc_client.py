@@ -21,6 +21,7 @@ from nbtriton.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from nbtriton.packages import needed
 from nbtriton.repository.client import Reply, tensor_bytes, tensor_of
 from nbtriton.tensors import datatype_of, shape_of
 
@@ -97,13 +98,9 @@ class GrpcClient:
     """
 
     def __init__(self, url: str, timeout_s: float = 120.0) -> None:
-        try:
+        with needed("gRPC", extra="serve", package="grpc"):
             import grpc
             from tritonclient.grpc import service_pb2  # type: ignore[import-untyped]
-        except ImportError:
-            raise UnsupportedError(
-                "gRPC needs the package 'grpcio'", hint="pip install 'nbtriton[serve]'"
-            ) from None
         self.url = url
         self._timeout_s = timeout_s
         self._grpc: Any = grpc

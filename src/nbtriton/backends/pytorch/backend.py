@@ -16,6 +16,7 @@ from nbtriton.backends.pytorch.naming import arrange_inputs
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.config import ModelConfig
 from nbtriton.errors import ConfigError, InternalError, UnsupportedError
+from nbtriton.packages import needed
 
 __all__ = ["PyTorchBackend"]
 
@@ -71,7 +72,8 @@ class PyTorchBackend(Backend):
         ConfigError
             The inputs' names cannot be matched with the arguments of ``forward``.
         """
-        import torch
+        with needed("backend 'pytorch'"):
+            import torch
 
         model = context.model
         device = None

@@ -14,6 +14,7 @@ from nbtriton.backends.signature import complete_signature, read_signature
 from nbtriton.backends.tracebacks import model_error
 from nbtriton.config import ModelConfig, TensorSpec
 from nbtriton.errors import ConfigError, InvalidArgumentError
+from nbtriton.packages import needed
 from nbtriton.tensors import (
     Array,
     copy_of,
@@ -42,7 +43,8 @@ def complete(context: ModelContext, modules: Modules) -> ModelConfig:
     ModelError
         ``forward`` raised on the example.
     """
-    import torch
+    with needed("backend 'pytorch'"):
+        import torch
 
     config = context.config
     module = modules.master()
