@@ -21,6 +21,8 @@ __all__ = ["Claim", "Faults"]
 # The datatype and the shape that an input is said to have.
 Claim = tuple[str, tuple[int, ...]]
 
+# Triton keeps the batch size in 32 bits without a sign, and compares it with one.
+_INT32_MAX = (1 << 31) - 1
 _SHAPE_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
     "prepended to each input shape. If you want to specify the full shape including the batch dim "
@@ -90,7 +92,7 @@ class Faults:
                 f"{prefix}expected all required inputs for model '{self.model}'. "
                 f"{_lists(names, missing)}"
             )
-        if batch_size > self.max_batch_size:
+        if self.max_batch_size < batch_size <= _INT32_MAX:
             raise InvalidArgumentError(
                 f"{prefix}inference request batch-size must be <= {self.max_batch_size} for "
                 f"'{self.model}'",
@@ -150,7 +152,7 @@ class Faults:
                     f"'{self.model}'",
                     hint=f"found {shape[0]} and {size}",
                 )
-            size = shape[0]
+            size = shape[0] if shape[0] >= 0 else shape[0] % (1 << 32)
         return size
 
     def _item_of(self, spec: TensorSpec, claim: Claim, prefix: str) -> tuple[int, ...]:
@@ -164,10 +166,17 @@ class Faults:
             )
         batches = self.max_batch_size > 0
         item = shape[1:] if batches else shape
-        if len(item) == len(spec.dims) and all(
-            want in (-1, found) for want, found in zip(spec.dims, item, strict=True)
-        ):
-            return item
+        if len(item) == len(spec.dims):
+            for want, found in zip(spec.dims, item, strict=True):
+                if found == -1:
+                    raise InvalidArgumentError(
+                        f"{prefix}All input dimensions should be specified for input '{spec.name}' "
+                        f"for model '{self.model}', got {format_shape(shape)}"
+                    )
+                if want not in (-1, found):
+                    break
+            else:
+                return item
         dims = (-1, *spec.dims) if batches else spec.dims
         raise InvalidArgumentError(
             f"{prefix}unexpected shape for input '{spec.name}' for model '{self.model}'. "

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from nbtriton.engine.hash_order import hash_order
 from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
 from nbtriton.frontends.codec import Call, OutputRequest
 from nbtriton.frontends.grpc_messages import UNPARSABLE, messages, parameter_value
 from nbtriton.frontends.wire import WireInput, arrays_of, log_prefix
-from nbtriton.tensors import DATATYPES, format_shape, numpy_dtype
+from nbtriton.tensors import DATATYPES, numpy_dtype
 
 if TYPE_CHECKING:
     from nbtriton.engine import Interface
@@ -126,7 +123,7 @@ def read_request(
         _read_parameters(request.parameters, call)
         _check_names(request, call)
         _read_outputs(request, shared_memory, call)
-        inputs = _read_inputs(request, interface, shared_memory, call)
+        inputs = _read_inputs(request, shared_memory, call)
         call.arrays = arrays_of(
             interface, inputs, request_id=call.request_id, outputs=tuple(call.outputs)
         )
@@ -205,7 +202,7 @@ def _check_names(request: Any, call: InferCall) -> None:
 
 
 def _read_inputs(
-    request: Any, interface: Interface, shared_memory: SharedMemory | ShortReads, call: InferCall
+    request: Any, shared_memory: SharedMemory | ShortReads, call: InferCall
 ) -> list[WireInput]:
     inputs: list[WireInput] = []
     raw = request.raw_input_contents
@@ -239,8 +236,6 @@ def _read_inputs(
                 f"unable to find data for input tensor '{name}' for model '{model}' in request."
             )
         inputs.append(WireInput(name, tensor.datatype, tuple(tensor.shape), data))
-    if any(dim < 0 for tensor in inputs for dim in tensor.shape):
-        _refuse_negative(inputs, interface, call)
     return inputs
 
 
@@ -267,41 +262,6 @@ def _typed(tensor: Any, model: str) -> np.ndarray[Any, Any] | list[bytes] | byte
     return b""
 
 
-def _refuse_negative(inputs: Sequence[WireInput], interface: Interface, call: InferCall) -> None:
-    """Complain of the first dimension that is negative, with what Triton finds wrong with it."""
-    prefix = log_prefix(call.request_id)
-    model = interface.name
-    batches = interface.max_batch_size > 0
-    by_name = {tensor.name: tensor for tensor in inputs}
-    inputs = [by_name[name] for name in hash_order(by_name)]
-    for tensor in inputs[1:] if batches else ():
-        if tensor.shape[:1] != inputs[0].shape[:1]:
-            raise InvalidArgumentError(
-                f"{prefix}input '{tensor.name}' batch size does not match other inputs for '{model}'"
-            )
-    for tensor in inputs:
-        negative = next((dim for dim in tensor.shape[batches:] if dim < 0), None)
-        if negative is None and (not batches or not tensor.shape or tensor.shape[0] >= 0):
-            continue
-        if negative == -1:
-            raise InvalidArgumentError(
-                f"{prefix}All input dimensions should be specified for input '{tensor.name}' for "
-                f"model '{model}', got {format_shape(tensor.shape)}"
-            )
-        # Triton keeps the batch size in 32 bits without a sign.
-        shape = (tensor.shape[0] % (1 << 32), *tensor.shape[1:]) if batches else tensor.shape
-        known = tensor.datatype in DATATYPES and tensor.datatype not in ("BYTES", "BF16")
-        itemsize = numpy_dtype(tensor.datatype).itemsize if known else 1
-        if isinstance(tensor.data, list):
-            size = sum(map(len, tensor.data))
-        else:
-            size = np.frombuffer(tensor.data, np.uint8).nbytes
-        raise InvalidArgumentError(
-            f"{prefix}input byte size mismatch for input '{tensor.name}' for model '{model}'. "
-            f"Expected {math.prod(shape) * itemsize}, got {size}"
-        )
-
-
 def _lease(
     parameters: Any, name: str, shared_memory: SharedMemory | ShortReads, call: InferCall
 ) -> Lease | None:
@@ -317,8 +277,7 @@ def _lease(
 
 def _region(parameters: Any, name: str) -> tuple[str, int, int] | None:
     """Return region, offset and size that a tensor's parameters say; None for none."""
-    region = ""
-    offset = size = 0
+    region = None
     about = f"parameter for tensor '{name}'"
     if "shared_memory_region" in parameters:
         kind, region = parameter_value(parameters["shared_memory_region"])
@@ -326,29 +285,26 @@ def _region(parameters: Any, name: str) -> tuple[str, int, int] | None:
             raise InvalidArgumentError(
                 f"invalid value type for 'shared_memory_region' {about}, expected string_param."
             )
-    if "shared_memory_offset" in parameters:
-        kind, offset = parameter_value(parameters["shared_memory_offset"])
+    numbers = {"shared_memory_offset": 0, "shared_memory_byte_size": 0}
+    for field in numbers:
+        if field not in parameters:
+            continue
+        if region is None:
+            raise InvalidArgumentError(
+                f"'{field}' can not be specified without 'shared_memory_region' {about}"
+            )
+        kind, numbers[field] = parameter_value(parameters[field])
         if kind != "int64_param":
             raise InvalidArgumentError(
-                f"invalid value type for 'shared_memory_offset' {about}, expected int64_param."
+                f"invalid value type for '{field}' {about}, expected int64_param."
             )
-    if "shared_memory_byte_size" in parameters:
-        kind, size = parameter_value(parameters["shared_memory_byte_size"])
-        if kind != "int64_param":
-            raise InvalidArgumentError(
-                f"invalid value type for 'shared_memory_byte_size' {about}, expected int64_param."
-            )
-    if size and not region:
-        raise InvalidArgumentError(
-            f"'shared_memory_byte_size' can not be specified without 'shared_memory_region' {about}"
-        )
-    if not region:
+    if region is None:
         return None
-    if not size:
+    if "shared_memory_byte_size" not in parameters:
         raise InvalidArgumentError(
             f"'shared_memory_byte_size' must be specified along with 'shared_memory_region' {about}"
         )
-    return region, offset, size
+    return region, numbers["shared_memory_offset"], numbers["shared_memory_byte_size"]
 
 
 def _read_outputs(request: Any, shared_memory: SharedMemory | ShortReads, call: InferCall) -> None:

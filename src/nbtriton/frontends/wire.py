@@ -219,7 +219,7 @@ def _refuse(
         request_id,
         lambda name, count: _check_bytes(by_name[name], count, model, prefix),
     )
-    raise InternalError(f"the inputs of a request to '{model}' could not be read")
+    raise InvalidArgumentError(f"the inputs of a request to '{model}' could not be read")
 
 
 def _check_bytes(tensor: WireInput, count: int, model: str, prefix: str) -> None:
