@@ -217,3 +217,5 @@ def test_a_sequence_is_one_request_a_line(notebook, key):
     assert sums == [1, 3, 6]
     ran = notebook(f"%triton_infer add_up X=[[1]] --sequence-id {key}")
     assert "must specify the START flag" in ran.out
+    assert "begins with --sequence-id ID --sequence-start" in ran.out
+    assert "begins with --sequence-id" in notebook("%triton_infer add_up X=[[1]]").out

@@ -66,9 +66,18 @@ def test_a_fragment_keeps_the_rest(doubled, fragment):
 
 def test_a_whole_configuration_replaces(doubled):
     doubled.ok('%%triton_config double\nname: "double"\ndynamic_batching { }\nmax_batch_size: 2\n')
-    doubled.ok('%%triton_config double\nname: "double"\nmax_batch_size: 4\n')
+    ran = doubled.ok('%%triton_config double\nname: "double"\nmax_batch_size: 4\n')
+    assert "no longer set, as this is a whole configuration: dynamic_batching" in ran.out
     config = server().config("double")
     assert (config.max_batch_size, config.HasField("dynamic_batching")) == (4, False)
+
+
+def test_a_fragment_that_excludes_another_field_names_it(doubled):
+    assert "no longer" not in doubled.ok("%%triton_config double\ndynamic_batching { }\n").out
+    ran = doubled.ok("%%triton_config double\nsequence_batching { oldest { } }\n")
+    assert "no longer set, as this scheduler takes its place: dynamic_batching" in ran.out
+    assert server().config("double").max_batch_size == 8
+    assert "no longer" not in doubled.ok("%%triton_config double\nmax_batch_size: 0\n").out
 
 
 def test_running_the_models_cell_again_names_what_it_drops(doubled):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -15,7 +16,7 @@ from IPython.core.magic import (
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.engine.snapshot import ModelSnapshot
-from nbtriton.errors import NotFoundError, nearest
+from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.magics.common import (
     evaluate,
     keep,
@@ -94,10 +95,15 @@ class AskMagics(Magics):
             "sequence_start": options.sequence_start,
             "sequence_end": options.sequence_end,
         }
-        if server().is_decoupled(options.name, options.version):
-            result: Any = Responses.of(server().stream(options.name, values, **given))
-        else:
-            result = server().infer(options.name, values, **given)
+        try:
+            if server().is_decoupled(options.name, options.version):
+                result: Any = Responses.of(server().stream(options.name, values, **given))
+            else:
+                result = server().infer(options.name, values, **given)
+        except InvalidArgumentError as error:
+            if not error.hint and re.search("correlation ID|START flag", error.message):
+                error.hint = "a sequence begins with --sequence-id ID --sequence-start"
+            raise
         return keep(self.shell, options.out, result)
 
     @output_can_be_silenced

@@ -19,6 +19,8 @@ from nbtriton.config import (
     ModelConfig,
     amend,
     apply_options,
+    as_config,
+    is_whole,
     looks_like_pbtxt,
     parse_dataflow,
     parse_pbtxt,
@@ -47,6 +49,8 @@ _SCHEDULING = (
     "max_batch_size", "instances", "kind", "gpus", "dynamic_batching", "max_queue_delay_us",
     "preferred", "read_only_inputs",
 )  # fmt: skip
+# A model has one of them.
+_SCHEDULERS = {"dynamic_batching", "sequence_batching", "ensemble_scheduling"}
 
 
 @magics_class
@@ -148,7 +152,7 @@ class DefineMagics(Magics):
 
         A fragment changes what it names and keeps the rest; lists are replaced as a whole. A text
         with a name, platform or backend, or with input and output, is a whole configuration and
-        replaces all. It may also be JSON.
+        replaces all; what is no longer set then is named. Both may also be JSON.
 
         Checked first; the model's code stays, and requests in flight are finished. Where only
         instance_group or version_policy are new, the model goes on: instances come and go, the
@@ -167,6 +171,14 @@ class DefineMagics(Magics):
         with in_cell(cell) as text:
             config = amend(before, text, source=cell_name(self.shell))
         handle = _load(config, name=options.name)
+        gone = {field.name for field, _ in before.ListFields()}
+        gone -= {field.name for field, _ in config.ListFields()} | {"name"}
+        why = "this is a whole configuration"
+        if not is_whole(as_config(text)):
+            gone &= _SCHEDULERS  # others are not gone, they were set to 0 or to nothing
+            why = "this scheduler takes its place"
+        if gone:
+            _say(f"{options.name}: no longer set, as {why}: {', '.join(sorted(gone))}")
         configured = self._configured.setdefault(server(), {})
         configured.setdefault(options.name, set()).update(_differing(before, config))
         return keep(self.shell, options.out, handle)
