@@ -92,6 +92,9 @@ NAMES = {
         "tests/engine/test_sequences.py"
         "::test_text_where_the_control_is_a_number_is_the_number_it_says_or_a_hash"
     ),
+    "cancelled-sequences": (
+        "tests/engine/test_sequences_live.py::test_X5_cancelling_one_request_cancels_its_sequence"
+    ),
     "reschedule-refused": (
         "tests/engine/test_sequences_iterative.py::test_IT6_elsewhere_only_the_request_itself_fails"
     ),
@@ -126,6 +129,7 @@ NAMES = {
     # Response cache
     "cache-key": CASE,
     "cache-errors": CASE,
+    "cache-with-order": "tests/engine/test_cache.py::test_D12_hits_take_part_in_the_order",
 }
 
 

@@ -121,6 +121,47 @@ def test_K4_twins_in_flight_both_execute(cached: Server):
     assert counts["inference_count"] == 2
 
 
+def test_K4_what_the_cache_cannot_keep_is_a_miss_each_time():
+    """An answer larger than the cache, and an error: seen on the server, also through an ensemble."""
+    with Server(gpus=(), cache_bytes=100) as small:
+        small.load(echo(CACHED, max_batch_size=32), counting([]), name="m")
+        for rows in (30, 30, 1, 1):
+            small.infer("m", {"IN": row(*[0.0] * rows)})
+        counts = fields(small.statistics(), "m")
+        assert (counts["cache_miss"], counts["cache_hit"]) == (3, 1)
+        chain = ensemble_text(
+            ("m", {"IN": "X"}, {"OUT": "Y"}),
+            inputs={"X": "FP32[4]"},
+            outputs={"Y": "FP32[4]"},
+            max_batch_size=32,
+        )
+        small.load(f"{chain} {CACHED}", name="e")
+        for _ in range(2):
+            small.infer("e", {"X": row(*[0.0] * 30)})
+        assert fields(small.statistics(), "m")["cache_miss"] == 5
+        assert fields(small.statistics(), "e")["cache_miss"] == 2
+        small.load(echo(CACHED), failing(), name="bad")
+        for _ in range(2):
+            with pytest.raises(TritonError):
+                small.infer("bad", {"IN": row(1)})
+        assert fields(small.statistics(), "bad")["cache_miss"] == 2
+
+
+def test_K4_of_an_ensemble_every_twin_is_a_miss(cached: Server):
+    gate = Gate()
+    cached.load(echo(), gated(gate), name="m")
+    chain = ensemble_text(
+        ("m", {"IN": "X"}, {"OUT": "Y"}), inputs={"X": "FP32[4]"}, outputs={"Y": "FP32[4]"}
+    )
+    cached.load(f"{chain} {CACHED}", name="e")
+    twins = [cached.submit("e", {"X": row(1)}) for _ in range(2)]
+    gate.wait_entered()
+    gate.open()
+    for twin in twins:
+        twin.result(WAIT_S)
+    assert fields(cached.statistics(), "e")["cache_miss"] == 2
+
+
 def test_K7_the_least_recent_answers_go_first():
     with Server(gpus=(), cache_bytes=48) as server:  # room for three answers of 16 bytes
         calls: list = []
@@ -192,6 +233,8 @@ def test_D12_hits_take_part_in_the_order(cached: Server):
     order = order_of({"slow": slow, "hit": hit})
     gate.open()
     assert order() == ["slow", "hit"]
+    # In Triton nothing would be answered any more.
+    np.testing.assert_array_equal(cached.submit("m", {"IN": row(3)}).result(WAIT_S)["OUT"], row(3))
 
 
 def test_K10_decoupled_and_sequence_models_cannot_cache(cached: Server):

@@ -503,6 +503,91 @@ def test_W4b_a_sample_that_no_batch_holds_fails_the_load(server: Server, limit: 
     assert seen == []
 
 
+DECOUPLED = "model_transaction_policy { decoupled: true }"
+
+
+def streaming_later(seen: list, error: str = "") -> type:
+    """Answers from threads of its own, after `execute` has returned."""
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            returned = threading.Event()
+            for request in requests:
+                threading.Thread(target=self.play, args=(request, returned)).start()
+            returned.set()
+
+        def play(self, request, returned):
+            waited(returned)
+            sender = request.get_response_sender()
+            value = request.inputs()[0].as_numpy()
+            for _ in range(2):
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value)]))
+            if error:
+                sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(error)))
+            seen.append(value.shape)
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    return TritonPythonModel
+
+
+def test_W1_a_decoupled_model_is_ready_when_it_has_answered(server: Server):
+    seen: list = []
+    config = warm(f"batch_size: 2 count: 2 {ZERO}", DECOUPLED)
+    server.load(config, streaming_later(seen), name="m")
+    assert seen == [(1, 4)] * 4
+    counts = fields(server.statistics(), "m")
+    assert (counts["inference_count"], counts["batches"]) == (4, {2: 2})
+    responses = [r["OUT"].shape for r in server.stream("m", {"IN": ones()}) if "OUT" in r]
+    assert responses == [(1, 4)] * 2
+    server.unload("m")  # nothing of the warmup is waited for
+    assert server.model_names() == ()
+
+
+def test_W4_an_error_in_a_stream_fails_the_load(server: Server):
+    config = warm(f"batch_size: 1 {ZERO}", DECOUPLED)
+    with pytest.raises(LoadError) as caught:
+        server.load(config, streaming_later([], "planned"), name="m")
+    assert "Invalid argument: failed to run warmup sample 'w': planned; ;" in caught.value.message
+
+
+def other(name: str) -> str:
+    return f'inputs {{ key: "{name}" value {{ data_type: TYPE_INT32 dims: 1 zero_data: true }} }}'
+
+
+def test_W3_a_sample_may_have_control_inputs(server: Server):
+    control = (
+        'sequence_batching { control_input { name: "START" control '
+        "{ kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } } }"
+    )
+    seen: list = []
+    config = warm(f"batch_size: 1 {ZERO} {other('START')}", control)
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            seen.extend({t.name(): t.as_numpy().shape for t in r.inputs()} for r in requests)
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", ones())]) for _ in requests]
+
+    server.load(config, TritonPythonModel, name="m")
+    assert seen == [{"IN": (1, 4), "START": (1, 1)}]
+
+
+def test_W4_an_unknown_input_is_none_and_all_samples_are_read_first(server: Server):
+    """Seen on the server: it counts the inputs that the model has."""
+    seen: list = []
+    config = warm(f"batch_size: 1 {ZERO}") + (
+        f'model_warmup {{ name: "second" batch_size: 1 {other("NOPE")} }}'
+    )
+    with pytest.raises(LoadError) as caught:
+        server.load(config, watching(seen), name="m")
+    assert (
+        "Invalid argument: [request id: <id_unknown>] expected 1 inputs but got 0 inputs for model "
+        "'m'. Got input(s) [], but missing required input(s) ['IN']." in caught.value.message
+    )
+    assert seen == []
+
+
 def test_a_handle_is_the_model_by_name(server: Server):
     handle = server.load(echo(), plus(1), name="m")
     assert handle(IN=row(1))["OUT"][0, 0] == 2

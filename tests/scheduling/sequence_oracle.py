@@ -35,7 +35,8 @@ class Life:
 
     id: object
     seen: int
-    look: int
+    look: int  # when somebody sees whether it is idle, and in which turn among those of that time
+    turn: int
     place: tuple[int, int] | None = None  # (instance, slot)
     queue: list[int] = field(default_factory=list)
     flying: int | None = None
@@ -69,6 +70,7 @@ class SequencePair:
         self.started: dict[Life, list[int]] = {}
         self.expected: set[tuple[int, str]] = set()
         self.auto = 0
+        self.turns = 0
         self.facts = 0
 
     # -- facts -----------------------------------------------------------------------------------
@@ -89,7 +91,9 @@ class SequencePair:
             self.expected.add((number, "sequence_rule"))
         else:
             if life is None:
-                life = self.live[name] = Life(name, self.now, self.now + self.settings.idle_ns)
+                self.turns += 1
+                idle_at = self.now + self.settings.idle_ns
+                life = self.live[name] = Life(name, self.now, idle_at, self.turns)
                 free = self._free()
                 if free:
                     life.place = free[0]
@@ -129,7 +133,8 @@ class SequencePair:
             self.again.discard(number)
             self._leave_if_done(life)
         if self.settings.oldest is not None:
-            self._issue()
+            for number in numbers:  # the order decides who gets a slot that becomes free
+                self._issue(self.home[number].place)
             self._fill()
         self._settle()
         tickets = [self.tickets[number] for number in numbers]
@@ -235,8 +240,14 @@ class SequencePair:
             del self.live[life.id]
 
     def _leave(self, life: Life) -> None:
-        if life.place is not None and self.rows.get(life.place) is life:
-            del self.rows[life.place]
+        if life.place is None or self.rows.get(life.place) is not life:
+            return
+        del self.rows[life.place]
+        self.backlog = [other for other in self.backlog if other.queue]
+        if self.backlog and life.place[0] not in self.leaving:
+            heir = self.backlog.pop(0)  # in the order in which slots become free
+            heir.place = life.place
+            self.rows[life.place] = heir
 
     def _leave_if_done(self, life: Life) -> None:
         if life.ended and not life.queue and life.flying is None:
@@ -256,14 +267,15 @@ class SequencePair:
             self._leave(life)
         return number
 
-    def _issue(self) -> None:
+    def _issue(self, only: tuple[int, int] | None = None) -> None:
         if self.settings.oldest is None:
             return
         for place, life in list(self.rows.items()):
-            if life.queue and place not in self.away:
+            if life.queue and place not in self.away and only in (None, place):
                 self.away[place] = self._take(life)
 
     def _fill(self) -> None:
+        self._issue()
         self.backlog = [life for life in self.backlog if life.queue]
         while self.backlog and (free := self._free()):
             life = self.backlog.pop(0)
@@ -273,9 +285,10 @@ class SequencePair:
 
     def _settle(self) -> None:
         now, idle = self.now, self.settings.idle_ns
-        for life in list(self.live.values()):
-            if life.look > now:
-                continue
+        due = [life for life in self.live.values() if life.look <= now]
+        for life in sorted(due, key=lambda life: (life.look, life.turn)):
+            self.turns += 1
+            life.turn = self.turns
             if life.seen + idle > now:
                 life.look = life.seen + idle
             elif life.place is None:

@@ -428,6 +428,19 @@ def test_OL4_the_slot_goes_on_with_the_issue_of_end_but_its_first_request_waits(
     assert not clock.dropped
 
 
+def test_OL4_the_backlog_gets_slots_in_the_order_in_which_they_become_free():
+    """Seen on the server: c follows b, whose END was issued first, into the higher slot."""
+    clock = SequenceClock(4, strategy=oldest(4), candidates=2)
+    for at, name, flags in (
+        (0, "a1", "S"), (1, "b1", "S"), (2, "a2", ""), (3, "c1", "S"), (4, "d1", "S"),
+        (12, "a3", "E"), (13, "b2", "E"),
+    ):  # fmt: skip
+        clock.arrive(at, name, flags)
+    clock.run(until_ms=100)
+    assert clock.batches == ["a1", "b1 a2", "b2 a3", "c1 d1"]
+    assert clock.batcher.slots() == [["d", "c"]]
+
+
 def test_OL4_several_sequences_wait_for_one_end():
     clock = SequenceClock(4, strategy=oldest(4), candidates=1)
     for number, name in enumerate("abcd"):

@@ -96,13 +96,18 @@ class ResponseCache:
         return None if found is None else copies_of(found[0])
 
     def insert(self, key: bytes, outputs: Mapping[str, Array]) -> bool:
-        """Keep outputs, letting the least recent ones go; False if they are kept or too large."""
+        """Keep outputs, letting the least recent ones go, unless they are too large for that.
+
+        False if there are outputs under this key already: then nothing was missing.
+        """
         start_ns = monotonic_ns()
         kept = copies_of(outputs)
         size = sum(nbytes_of(array) for array in kept.values())
         with self._lock:
-            if key in self._entries or size > self._size:
+            if key in self._entries:
                 return False
+            if size > self._size:
+                return True
             while self._used + size > self._size:
                 _, (_, freed) = self._entries.popitem(last=False)
                 self._used -= freed

@@ -37,6 +37,7 @@ class EnsembleRuntime(Runtime):
 
     def __init__(self, config: ModelConfig, version: int, resolve: Resolve) -> None:
         super().__init__(config, version)
+        self.counts_twins = True
         self.plan = ensemble_plan(config)
         # The messages of an older tritonclient do not have it.
         limit: int = getattr(config.ensemble_scheduling, "max_inflight_requests", 0)

@@ -50,6 +50,8 @@ class Runtime(ABC):
         self.statistics = Statistics()
         # Set by the server before the first request if it has a cache and the model wants it (K1).
         self.cache: ResponseCache | None = None
+        # Whether each answer that was not in the cache before its request counts as a miss.
+        self.counts_twins = False
         self._holding = threading.Lock()
         self._holds = 0
         self._leaving = False
@@ -130,7 +132,7 @@ class Runtime(ABC):
         if self.interface.reshaped_outputs and response is not None and response.outputs:
             outputs = self.interface.reshape_outputs(response.outputs)
             response = Response(outputs, response.error, response.parameters)
-        if request.cache_key and response is not None and response.error is None:
+        if request.cache_key and response is not None:
             self._keep(request, response)
         request.deliver(response, final=final)
 
@@ -156,8 +158,12 @@ class Runtime(ABC):
     def _keep(self, request: InferenceRequest, response: Response) -> None:
         assert self.cache is not None
         start = now_ns()
-        # Kept by a twin that was faster: neither a hit nor a miss (K4).
-        if self.cache.insert(request.cache_key, response.outputs):
+        if response.error is None:
+            # Kept by a twin that was faster: neither a hit nor a miss (K4), but of an ensemble.
+            missed = self.cache.insert(request.cache_key, response.outputs) or self.counts_twins
+        else:  # never kept; what an execution gave counts nevertheless
+            missed = request.execution is not None
+        if missed:
             self.statistics.cache_miss(request.lookup_ns + now_ns() - start)
 
     def hold(self) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbtriton.backends.base import BackendInstance, InstanceContext
+from nbtriton.backends.base import BackendInstance, InstanceContext, Response
 from nbtriton.backends.executing import running_as
 from nbtriton.engine.execution import Execution
+from nbtriton.engine.request import InferenceRequest
 from nbtriton.engine.sequences import enum_name
 from nbtriton.errors import InternalError, InvalidArgumentError
 from nbtriton.tensors import Array, deserialize_bytes, numpy_dtype, to_protocol
@@ -20,40 +23,82 @@ if TYPE_CHECKING:
 __all__ = ["warm_up"]
 
 
+class _Sample(InferenceRequest):
+    """A request that nobody waits for but the warmup: its answers are looked at for errors."""
+
+    __slots__ = ("errors", "over")
+
+    def __init__(self, admitted: InferenceRequest, inputs: dict[str, Array]) -> None:
+        super().__init__(
+            admitted.runtime,
+            inputs,
+            admitted.requested_outputs,
+            admitted.batch_size,
+            admitted.kind,
+        )
+        self.errors: list[str] = []
+        self.over = threading.Event()
+
+    def send(self, response: Response | None, *, final: bool) -> None:
+        if not (self.claim() if final else self.open):
+            raise InternalError("Unable to send response. Response sender has been closed.")
+        if response is not None and response.error is not None:
+            self.errors.append(str(response.error))
+        if final:
+            self.over.set()
+
+
 def warm_up(runtime: Runtime, context: InstanceContext, model: BackendInstance) -> None:
     """Run every warmup sample of the configuration on one instance, bypassing the scheduler (W1).
 
     A sample of batch size n makes n requests of one item each in one execution (W2); the
-    executions count in the statistics (W5).
+    executions count in the statistics (W5). A decoupled model has answered when it has sent its
+    final flag.
 
     Raises
     ------
     InvalidArgumentError
-        A sample failed: the load fails with Triton's text (W4).
+        A sample failed: the load fails with Triton's text (W4). All of them are read first.
     """
-    for sample in context.model.config.model_warmup:
-        if sample.batch_size == 0:
-            continue
-        inputs = {name: _data(runtime, context, name, spec) for name, spec in sample.inputs.items()}
+    samples = [sample for sample in context.model.config.model_warmup if sample.batch_size > 0]
+    inputs = [
+        {name: _data(runtime, context, name, spec) for name, spec in sample.inputs.items()}
+        for sample in samples
+    ]
+    for values in inputs:
+        _admit(runtime, values)
+    for sample, values in zip(samples, inputs, strict=True):
         for _ in range(max(1, sample.count)):
-            _run(runtime, context.name, model, sample, inputs)
+            _run(runtime, context.name, model, sample, values)
+
+
+def _admit(runtime: Runtime, inputs: dict[str, Array]) -> _Sample:
+    """Make a request of those inputs that the model has; others are added as they are.
+
+    The others are control inputs of sequences, which no request of a client names.
+    """
+    known = {name: value for name, value in inputs.items() if name in runtime.interface.inputs}
+    admitted = runtime.interface.admit(known)
+    return _Sample(admitted, {**inputs, **admitted.inputs})
 
 
 def _run(
     runtime: Runtime, instance: str, model: BackendInstance, sample: Any, inputs: dict[str, Array]
 ) -> None:
-    requests = [runtime.interface.admit(inputs) for _ in range(sample.batch_size)]
+    requests = [_admit(runtime, inputs) for _ in range(sample.batch_size)]
     numbers = tuple([request.number for request in requests])
     execution = Execution(len(requests), instance, numbers, "warmup")
+    for request in requests:
+        request.execution = execution
     errors: list[str] = []
     try:
         _check_size(len(requests), instance, runtime.interface.max_batch_size)
         with running_as(model.running):
-            responses = model.execute(requests, execution) or []
-        errors = [str(r.error) for r in responses if r is not None and r.error is not None]
+            responses = model.execute(requests, execution)
+        execution.end()
+        errors = _errors(requests, responses)
     except Exception as error:
         errors = [str(error)] * len(requests)  # Triton answers each of them with it
-    execution.end()
     if errors:
         raise InvalidArgumentError(
             f"failed to run warmup sample '{sample.name}': " + "".join(f"{e}; " for e in errors)
@@ -61,6 +106,18 @@ def _run(
     execution.inferences = len(requests)
     execution.total_ns = len(requests) * (execution.end_ns - execution.start_ns)
     runtime.statistics.warmed(execution)
+
+
+def _errors(requests: list[_Sample], responses: Sequence[Response | None] | None) -> list[str]:
+    """Wait for what the model sends itself, and return the errors among all answers."""
+    errors: list[str] = []
+    for request, response in zip(requests, responses or [None] * len(requests), strict=True):
+        if response is None:
+            request.over.wait()
+        elif response.error is not None:
+            errors.append(str(response.error))
+        errors += request.errors
+    return errors
 
 
 def _check_size(size: int, instance: str, limit: int) -> None:

@@ -103,6 +103,7 @@ class SequenceBatcher:
         # The lowest slot number over all instances comes first (Q-4).
         self._free: list[tuple[int, int]] = []
         self._backlog: deque[_Sequence] = deque()
+        self._refilled: deque[tuple[int, int]] = deque()  # slots that went to the backlog just now
         self._idle: set[int] = set()  # direct: instances that run nothing
         self._leaving: set[int] = set()  # removed instances that still have sequences
         self._batchers: dict[int, Batcher] = {}  # oldest: one an instance
@@ -346,13 +347,28 @@ class SequenceBatcher:
         self._rows[instance][slot] = sequence
 
     def _leave(self, sequence: _Sequence) -> None:
-        """Free the slot; `_fill` gives it to the backlog."""
+        """Free the slot; the first in the backlog gets it at once (Q-5), and is issued by `_fill`."""
         assert sequence.place is not None
         slot, instance = sequence.place
-        if self._rows[instance][slot] is sequence:
-            self._rows[instance][slot] = None
-            if instance not in self._leaving:
-                heappush(self._free, (slot, instance))
+        if self._rows[instance][slot] is not sequence:
+            return
+        self._rows[instance][slot] = None
+        if instance in self._leaving:
+            return
+        heir = self._next_in_backlog()
+        if heir is None:
+            heappush(self._free, (slot, instance))
+            return
+        heir.place = sequence.place
+        self._rows[instance][slot] = heir
+        self._refilled.append(sequence.place)
+
+    def _next_in_backlog(self) -> _Sequence | None:
+        while self._backlog:
+            sequence = self._backlog.popleft()
+            if sequence.waiting:  # else it was cancelled, or timed out
+                return sequence
+        return None
 
     def _leave_if_done(self, sequence: _Sequence) -> None:
         if sequence.place and sequence.ended and not sequence.waiting and not sequence.flying:
@@ -360,12 +376,12 @@ class SequenceBatcher:
 
     def _fill(self, now: int, out: list[Decision]) -> None:
         """Give free slots to the backlog, first come first served (Q-5)."""
-        while self._free and self._backlog:
-            sequence = self._backlog.popleft()
-            if sequence.waiting:  # else it was cancelled, or timed out
-                self._place(sequence)
-                assert sequence.place is not None
-                self._issue(now, sequence.place, out)
+        while self._refilled:
+            self._issue(now, self._refilled.popleft(), out)
+        while self._free and (sequence := self._next_in_backlog()):
+            self._place(sequence)
+            assert sequence.place is not None
+            self._issue(now, sequence.place, out)
 
     def _take(self, sequence: _Sequence) -> Ticket:
         """Its oldest request leaves the slot's queue."""
