@@ -160,7 +160,7 @@ def copied(session: Session) -> Iterator[Sides]:
 FIGURES = (
     *(
         Figure(
-            f"large.image.{answer}", f"a 602 kB tensor {words} by each of three steps: a step, p50",
+            f"large.step.{answer}", f"a 602 kB tensor {words} by each of three steps: a step, p50",
             "us", "lower", "tritonserver", (ratio_at_least(2),), image(answer),
         )
         for answer, words in (("made", "made anew"), ("passed", "passed on"))
@@ -174,7 +174,7 @@ FIGURES = (
         "us", "flat", "one bare copy", (ratio_at_most(1.25),), copied, first="a request",
     ),
     Figure(
-        "large.sent", "64 MB sent by the caller to three steps side by side, READ_ONLY_INPUTS: all of "
+        "large.uncopied", "64 MB sent by the caller to three steps side by side, READ_ONLY_INPUTS: all of "
         "it, p50",
         "us", "flat", "64 bytes", (ratio_at_most(1.25),), sent, first="64 MB",
     ),
