@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nbtriton.engine import InferenceFuture, InferenceResult, ModelHandle
+    from nbtriton.engine.frames import status
     from nbtriton.errors import ConfigWarning, TritonError
     from nbtriton.magics import load_ipython_extension, unload_ipython_extension
     from nbtriton.perf import PerfReport, perf
     from nbtriton.process import Server, server
+    from nbtriton.widgets.calls import dag, watch
 
 __version__ = "0.1.0"
 
@@ -34,10 +36,13 @@ _PUBLIC = {
     "PerfReport": "nbtriton.perf",
     "Server": "nbtriton.process",
     "TritonError": "nbtriton.errors",
+    "dag": "nbtriton.widgets.calls",
     "load_ipython_extension": "nbtriton.magics",
     "perf": "nbtriton.perf",
     "server": "nbtriton.process",
+    "status": "nbtriton.engine.frames",
     "unload_ipython_extension": "nbtriton.magics",
+    "watch": "nbtriton.widgets.calls",
 }
 
 __all__ = [*_PUBLIC, "__version__"]  # noqa: PLE0604 - a literal list of strings plus the map's keys

@@ -262,6 +262,14 @@ def test_the_default_ports():
 def test_the_command(urls, capsys):
     assert main(["perf", "double", "-u", urls["grpc"], "-i", "grpc", "--request-count", "10"]) == 0
     assert "double at grpc://" in capsys.readouterr().out
+    stream = ["perf", "words", "-u", urls["grpc"], "-i", "grpc", "--streaming"]
+    assert main([*stream, "--request-count", "10"]) == 0
+    assert "first p50 [µs]" in capsys.readouterr().out
+    steps = ["perf", "steps", "-u", urls["http"], "--request-count", "10", "--sequence-length", "5"]
+    assert main([*steps, "--sequence-length-variation", "0", "--sequence-id-range", "7:9"]) == 0
+    assert "sequences [1/s]" in capsys.readouterr().out
+    assert main(["perf", "words", "-u", urls["grpc"], "-i", "grpc"]) == 2
+    assert "model 'words' is decoupled" in capsys.readouterr().err
     assert main(["perf", "double", "-u", urls["http"], "--instances", "1,2"]) == 2
     assert "is not changed: instances" in capsys.readouterr().err
     with pytest.raises(SystemExit):

@@ -64,11 +64,11 @@ _WITHOUT_AGENTS: Final = {
     "model_repository_agents": "agents look at a model's directory, and this one has none"
 }
 _WITHOUT_CACHE: Final = {
-    "response_cache": "this server has no response cache: Server(cache_bytes=…), or --cache-config"
+    "response_cache": "this server has no response cache: nt.server(cache_bytes=…) or %triton_server --cache-bytes, nbtriton serve --cache-config"
 }
 _WITHOUT_LIMITER: Final = {
     "instance_group.rate_limiter": (
-        "this server limits no rates: Server(rate_limit='execution_count'), or --rate-limit"
+        "this server limits no rates: nt.server(rate_limit='execution_count'), or --rate-limit of %triton_server and nbtriton serve"
     )
 }
 # What that backend acts on and no other.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import (
@@ -15,7 +15,7 @@ from IPython.core.magic import (
 )
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbtriton.engine.snapshot import ModelSnapshot
+from nbtriton.engine.frames import status
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.magics.common import (
     evaluate,
@@ -31,10 +31,7 @@ from nbtriton.magics.views import views
 from nbtriton.packages import needed
 from nbtriton.process import server
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["AskMagics", "check_known", "status_frame"]
+__all__ = ["AskMagics", "check_known"]
 
 
 def _sequence_id(text: str) -> int | str:
@@ -127,14 +124,14 @@ class AskMagics(Magics):
             check_known(options.name)
         if options.live:
             return keep(self.shell, options.out, self._live_status(options.name))
-        return keep(self.shell, options.out, status_frame(server().models(), options.name))
+        return keep(self.shell, options.out, status(server(), options.name))
 
     def _live_status(self, name: str | None) -> Any:
         with needed("a live view"):
             from nbtriton.widgets import LiveTable
 
         now = server()
-        return views.show_table(self.shell, LiveTable(lambda: status_frame(now.models(), name)))
+        return views.show_table(self.shell, LiveTable(lambda: status(now, name)))
 
     @magic_arguments()
     @argument("name", help="a model or an ensemble")
@@ -154,13 +151,14 @@ class AskMagics(Magics):
             graph = %triton_dag four_times --live
         """
         with needed("a drawing"):
-            from nbtriton.widgets import DagView, dag_view, server_graph
+            from nbtriton.widgets import DagView
+            from nbtriton.widgets.calls import dag
 
         options = parse(self.triton_dag, line)
         check_known(options.name)
         if options.live:
             return keep(self.shell, options.out, self._show(DagView.of(server(), options.name)))
-        return keep(self.shell, options.out, dag_view(server_graph(server(), options.name)))
+        return keep(self.shell, options.out, dag(server(), options.name))
 
     @magic_arguments()
     @argument("names", nargs="*", metavar="NAME", help="by default all models")
@@ -194,44 +192,3 @@ def check_known(name: str) -> None:
         raise NotFoundError(
             f"Request for unknown model: '{name}' is not found", hint=nearest(name, names)
         )
-
-
-def status_frame(models: tuple[ModelSnapshot, ...], name: str | None = None) -> pd.DataFrame:
-    """Return one row a version; durations are means per successful request in microseconds."""
-    with needed("%triton_status"):
-        import pandas as pd
-
-    shown = [model for model in models if name in (None, model.name)]
-    frame = pd.DataFrame([_row(model) for model in shown], columns=_COLUMNS)
-    if any(model.ignored for model in shown):
-        frame["ignored"] = [", ".join(model.ignored) for model in shown]
-    return frame
-
-
-_COLUMNS = (
-    "model", "version", "state", "platform", "instances", "max_batch_size", "queued", "executing",
-    "requests", "failed", "inferences", "executions", "mean_batch_size", "queue_us", "compute_us",
-)  # fmt: skip
-
-
-def _row(model: ModelSnapshot) -> tuple[Any, ...]:
-    per_request_us = 1 / (1000 * model.success_count) if model.success_count else float("nan")
-    compute_ns = model.compute_input_ns + model.compute_infer_ns + model.compute_output_ns
-    kinds = [instance.kind.removeprefix("KIND_") for instance in model.instances]
-    return (
-        model.name,
-        model.version,
-        model.state if not model.reason else f"{model.state}: {model.reason}",
-        model.platform,
-        " + ".join(f"{kinds.count(kind)} \u00d7 {kind}" for kind in dict.fromkeys(kinds)),
-        model.max_batch_size,
-        model.queued,
-        model.executing,
-        model.success_count,
-        model.fail_count,
-        model.inference_count,
-        model.execution_count,
-        model.inference_count / model.execution_count if model.execution_count else float("nan"),
-        round(model.queue_ns * per_request_us, 1),
-        round(compute_ns * per_request_us, 1),
-    )

@@ -1,0 +1,37 @@
+"""``nt.status``, ``nt.dag`` and ``nt.watch``: what the magics show, by a call."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nbtriton as nt
+
+
+def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:  # noqa: F821, N803, UP037
+    return {"OUT": IN * 2}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with nt.Server(gpus=()) as server:
+        server.load("max_batch_size: 8", model=double, name="double")
+        server.load("", model=double, name="other")
+        server.infer("double", {"IN": np.ones((3, 4), np.float32)})
+        yield server
+
+
+def test_status_is_a_frame(server):
+    frame = nt.status(server)
+    assert list(frame["model"]) == ["double", "other"]
+    assert list(frame["inferences"]) == [3, 0]
+    assert list(nt.status(server, "other")["model"]) == ["other"]
+
+
+def test_a_graph_and_a_live_view(server):
+    assert "double" in repr(nt.dag(server, "double"))
+    watch = nt.watch(server, "double")
+    watch.finish()
+    for call in (nt.dag, nt.watch):
+        with pytest.raises(nt.TritonError, match="unknown model: 'dubble'"):
+            call(server, "dubble")
