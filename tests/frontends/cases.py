@@ -345,6 +345,7 @@ _ROUTES = [
     Case("P-1 no fragment", 404, "/v2/models/one#f", method="GET", error="Request for unknown model: 'one#f' is not found"),
     Case("P-9 version no number", 404, "/v2/models/one/versions/x", method="GET", error="Not Found"),
     Case("P-9 version too long", 400, "/v2/models/one/versions/99999999999999999999", method="GET", error="failed to get model version from specified version string '99999999999999999999' (details: stol), version should be an integral value > 0"),
+    Case("P-9 ready, version too long", 400, "/v2/models/one/versions/99999999999999999999/ready", method="GET", error="failed to get model version from specified version string '99999999999999999999' (details: stol), version should be an integral value > 0"),
     Case("live", 200, "/v2/health/live", method="GET", text=b""),
     Case("metadata", 200, "/v2/models/two", method="GET", text=b'{"name":"two","versions":["1"],"platform":"python","inputs":[{"name":"INPUT0","datatype":"FP32","shape":[-1,4]},{"name":"INPUT1","datatype":"FP32","shape":[-1,4]}],"outputs":[{"name":"OUTPUT0","datatype":"FP32","shape":[-1,4]},{"name":"OUTPUT1","datatype":"FP32","shape":[-1,4]}]}'),
     Case("metadata of a version", 200, "/v2/models/one/versions/1", method="GET"),

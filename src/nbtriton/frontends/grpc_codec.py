@@ -122,8 +122,8 @@ def read_request(
     try:
         _read_parameters(request.parameters, call)
         _check_names(request, call)
-        _read_outputs(request, shared_memory, call)
         inputs = _read_inputs(request, shared_memory, call)
+        _read_outputs(request, shared_memory, call)
         call.arrays = arrays_of(
             interface, inputs, request_id=call.request_id, outputs=tuple(call.outputs)
         )

@@ -49,7 +49,7 @@ __all__ = ["Handlers"]
 
 _log = logging.getLogger("nbtriton.frontends")
 
-# Triton has not said that it answers JSON when it refuses a method of these.
+# Triton does not say of the errors of these that they are JSON.
 _PLAIN_ERRORS = frozenset({"infer", "model_ready", "server_live", "server_ready"})
 _CUDA_HANDLE = 64
 _NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/]")
@@ -106,8 +106,8 @@ class Handlers:
                 text = f"This API is restricted, expecting header '{header}'"
                 return _always(Reply(403, TEXT, (error_body(text),)))
         if head.method not in route.methods:
-            kind = TEXT if route.handler in _PLAIN_ERRORS else JSON
-            return _always(Reply(405, kind, (error_body("Method Not Allowed"),)))
+            body = error_body("Method Not Allowed")
+            return _always(Reply(405, _kind_of_errors(route), (body,)))
         if route.category == "inference":
             return self._infer[route.handler](head, **route.arguments)
         if route.handler in self._slow:
@@ -127,10 +127,10 @@ class Handlers:
         try:
             reply = handler(exchange, **route.arguments)
         except TritonError as error:
-            reply = error_reply(error)
+            reply = error_reply(error, _kind_of_errors(route))
         except Exception as error:
             _log.exception("a request to %s failed", exchange.head.path)
-            reply = unforeseen(error, JSON)
+            reply = unforeseen(error, _kind_of_errors(route))
         exchange.respond(reply)
 
     # -- server and models -----------------------------------------------------------------------
@@ -250,6 +250,10 @@ class Handlers:
         if exchange.head.method == "POST":
             self._service.log.update(_log_changes(parse(exchange.body)))
         return _json(self._service.log.get())
+
+
+def _kind_of_errors(route: Route) -> bytes:
+    return TEXT if route.handler in _PLAIN_ERRORS else JSON
 
 
 def _always(reply: Reply) -> Meaning:
