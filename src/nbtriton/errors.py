@@ -22,6 +22,7 @@ Messages follow Triton's wording wherever Triton has one; ``hint`` adds what wou
 from __future__ import annotations
 
 import ast
+import copy
 import difflib
 import linecache
 import re
@@ -29,7 +30,7 @@ import sys
 from collections.abc import Iterable
 from traceback import walk_tb
 from types import TracebackType
-from typing import ClassVar
+from typing import ClassVar, Self
 
 __all__ = [
     "AlreadyExistsError",
@@ -83,6 +84,13 @@ class TritonError(Exception):
     def message(self) -> str:
         """The text alone, without the hint."""
         return str(self.args[0])
+
+    def again(self) -> Self:
+        """Return the same error for somebody else: a raise notes in an error who was told of it."""
+        found = copy.copy(self)
+        found.__cause__ = self.__cause__
+        found.__suppress_context__ = self.__suppress_context__
+        return found
 
     def _render_traceback_(self) -> list[str]:
         """Show the user's own frames and one sentence, not our frames (IPython's own protocol)."""

@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import gc
+import inspect
+import pickle
 import threading
 import weakref
 
@@ -296,6 +300,18 @@ def test_await_raises_what_the_model_raised(server: Server):
         asyncio.run(main())
     with pytest.raises(InvalidArgumentError, match="unexpected inference input"):
         asyncio.run(as_coroutine(server, {"NI": ones()}))
+
+
+def test_infer_async_is_a_coroutine(server: Server):
+    server.load(echo("dynamic_batching {}"), lambda IN: {"OUT": IN}, name="m")
+
+    async def main() -> list[float]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(server.infer_async("m", {"IN": row(n)})) for n in range(20)]
+        return [float(task.result()["OUT"][0, 0]) for task in tasks]
+
+    assert asyncio.run(main()) == [*range(20)]
+    assert inspect.iscoroutinefunction(server.infer_async)
 
 
 async def as_coroutine(server: Server, inputs: dict) -> None:
@@ -626,3 +642,119 @@ def test_an_answered_request_is_let_go_without_the_garbage_collector(server):
         assert gone() is None
     finally:
         gc.enable()
+
+
+# -- as others have futures --------------------------------------------------------------------------
+
+
+def test_concurrent_futures_wait_and_as_completed(server: Server, gate: Gate):
+    def failing(IN):
+        raise ValueError("no")
+
+    server.load(echo("dynamic_batching {}"), gated(gate), name="m")
+    server.load(echo(), failing, name="fails")
+    done = server.submit("fails", {"IN": ones()})
+    done.exception(WAIT_S)
+    pending = [server.submit("m", {"IN": row(n)}) for n in range(4)]
+    gate.wait_entered()
+    cancelled = server.submit("m", {"IN": ones()})
+    assert cancelled.cancel()
+    assert cancelled.cancelled()
+    everyone = [done, *pending, cancelled]
+    found = concurrent.futures.wait(everyone, WAIT_S, concurrent.futures.FIRST_EXCEPTION)
+    assert (found.done, found.not_done) == ({done, cancelled}, set(pending))
+    with pytest.raises(TimeoutError):
+        list(concurrent.futures.as_completed(pending, 0.01))
+    gate.open()
+    values = [
+        float(future.result()["OUT"][0, 0])
+        for future in concurrent.futures.as_completed(pending, WAIT_S)
+    ]
+    assert sorted(values) == [0, 1, 2, 3]
+    assert concurrent.futures.wait(everyone, WAIT_S).done == set(everyone)
+
+
+def test_many_futures_are_waited_for_while_they_are_answered(server: Server):
+    server.load(echo("dynamic_batching {}"), lambda IN: {"OUT": IN}, name="m")
+    for _ in range(50):
+        futures = [server.submit("m", {"IN": ones()}) for _ in range(8)]
+        assert concurrent.futures.wait(futures, WAIT_S).done == set(futures)
+        assert set(concurrent.futures.as_completed(futures, WAIT_S)) == set(futures)
+
+
+def test_an_asynchronous_stream(server: Server):
+    server.load(echo(DECOUPLED), streaming(), name="s")
+    server.load(echo(), lambda IN: {"OUT": IN}, name="m")
+
+    async def main() -> list[list[float]]:
+        return [
+            [float(r["OUT"][0, 0]) async for r in server.stream(name, {"IN": row(3)})]
+            for name in ("s", "m")
+        ]
+
+    assert asyncio.run(main()) == [[0, 1, 2], [3]]
+    stream = server.stream("s", {"IN": row(3)})
+    assert next(stream)["OUT"][0, 0] == 0
+    with pytest.raises(RuntimeError, match="iterated already"):
+        asyncio.run(anext(stream))  # type: ignore[arg-type]
+    assert [float(r["OUT"][0, 0]) for r in stream] == [1, 2]
+
+
+@pytest.mark.parametrize("way", ["break", "aclosing", "task"])
+def test_leaving_an_asynchronous_stream_cancels_its_request(server: Server, way: str):
+    import triton_python_backend_utils as pb_utils
+
+    seen = threading.Event()
+
+    class Endless:
+        def execute(self, requests):
+            sender = requests[0].get_response_sender()
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", ones())]))
+
+            def wait() -> None:
+                while not sender.is_cancelled():
+                    threading.Event().wait(0.005)
+                seen.set()
+                sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+            threading.Thread(target=wait).start()
+
+    server.load(echo(DECOUPLED), Endless, name="s")
+
+    async def main() -> None:
+        stream = server.stream("s", {"IN": ones()})
+        if way == "break":
+            async for _ in stream:
+                break
+        elif way == "aclosing":
+            async with contextlib.aclosing(stream) as opened:
+                await anext(opened)
+        else:
+            await anext(stream)
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(anext(stream), 0.01)
+            return
+        del stream
+
+    asyncio.run(main())
+    waited(seen)
+
+
+def test_results_can_be_pickled_and_say_what_they_have(server: Server):
+    config = """max_batch_size: 8
+    input { name: "IN" data_type: TYPE_FP32 dims: 4 }
+    output [ { name: "TOTAL" data_type: TYPE_FP32 dims: 4 },
+             { name: "WORDS" data_type: TYPE_STRING dims: 1 } ]"""
+
+    def model(IN):
+        return {"TOTAL": IN * 2, "WORDS": np.array([[b"\xff"]] * len(IN), object)}
+
+    server.load(config, model, name="m")
+    result = server.infer("m", {"IN": row(1)}, request_id="7")
+    copy = pickle.loads(pickle.dumps(result))
+    assert type(copy) is type(result)
+    assert (copy["TOTAL"][0, 0], copy["WORDS"][0, 0]) == (2, b"\xff")
+    assert (copy.request_id, copy.model_name, copy.timing) == ("7", "m", result.timing)
+    with pytest.raises(KeyError, match=r"no output 'TOTALS'; it has TOTAL, WORDS, did you mean"):
+        result["TOTALS"]
+    assert ("TOTALS" in result, result.get("TOTALS", 5), "TOTAL" in result) == (False, 5, True)

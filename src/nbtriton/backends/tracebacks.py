@@ -72,7 +72,10 @@ def load_error(error: BaseException) -> ModelError:
 
 def model_error(prefix: str, error: BaseException) -> ModelError:
     """Return the error of a model whose own code raised, its message starting with `prefix`."""
-    return ModelError(prefix + describe(error), user_traceback=_user_traceback(error))
+    found = ModelError(prefix + describe(error), user_traceback=_user_traceback(error))
+    # It is shown as the cause: from the model's own first line on.
+    error.__traceback__ = user_frames(error.__traceback__) or error.__traceback__
+    return found
 
 
 def _user_traceback(error: BaseException) -> str:

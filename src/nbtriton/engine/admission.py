@@ -15,7 +15,7 @@ import numpy as np
 from nbtriton.config import ModelConfig, input_specs, output_specs, reads_only
 from nbtriton.engine.faults import Claim, Faults
 from nbtriton.engine.request import InferenceRequest
-from nbtriton.errors import InternalError
+from nbtriton.errors import InternalError, InvalidArgumentError
 from nbtriton.tensors import (
     Array,
     as_array,
@@ -201,6 +201,8 @@ class Interface:
             self._refuse(inputs, request_id)
         if changed:
             arrays.update(changed)
+        if parameters and parent is None:
+            _check_parameters(parameters)
         if self._any_optional:  # G5
             key.append(frozenset(arrays))
         return InferenceRequest(
@@ -271,3 +273,13 @@ class Interface:
                 claims[name] = (datatype_of(array), shape_of(array))
         self.faults.complain(claims, (), request_id)
         raise InternalError(f"a request to '{self.name}' was refused without a reason")
+
+
+def _check_parameters(parameters: Mapping[str, object]) -> None:
+    for name, value in parameters.items():
+        if not isinstance(value, (bool, int, float, str)):
+            raise InvalidArgumentError(
+                f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or "
+                "'string'.",
+                hint=f"found {type(value).__name__}",
+            )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import threading
 from collections import deque
@@ -450,7 +449,7 @@ def _submit_many(runtime: Runtime, steps: list[InferenceRequest]) -> None:
 
 def placed(error: TritonError, ensemble: str) -> TritonError:
     """Return the same error with the ensemble's name in front of its text."""
-    found = copy.copy(error)
+    found = error.again()
     found.args = (f"in ensemble '{ensemble}', {error.message}",)
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable, Generator
 from functools import partial
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["InferenceFuture"]
 
+_gathering = threading.Lock()
+
 _log = logging.getLogger("nbtriton.engine")
 
 
@@ -39,7 +42,7 @@ class InferenceFuture:
         The request's number, as in `BatchRecord.requests`.
     """
 
-    __slots__ = ("_done", "_error", "_request", "_result", "_then", "number")
+    __slots__ = ("_crowd", "_done", "_error", "_request", "_result", "_then", "number")
 
     def __init__(self, request: InferenceRequest) -> None:
         self.number = request.number
@@ -52,6 +55,8 @@ class InferenceFuture:
         # removing it is atomic with and without a GIL, and who does may answer. (One list and not
         # three: what a waiting request holds is what the garbage collector has to walk.)
         self._then: list[Callable[[InferenceFuture], object]] = [_answer]
+        # Who waits for this future among others; made when somebody first does.
+        self._crowd: _Crowd | None = None
 
     @property
     def pending(self) -> InferenceRequest | None:
@@ -61,6 +66,10 @@ class InferenceFuture:
     def done(self) -> bool:
         """Return True once the answer, the error or the cancellation is there."""
         return self._done
+
+    def cancelled(self) -> bool:
+        """Return True if the request was given up."""
+        return isinstance(self._error, CancelledError)
 
     def result(self, timeout_s: float | None = None) -> InferenceResult:
         """Wait for the answer.
@@ -80,7 +89,7 @@ class InferenceFuture:
         if not self._done:
             self._wait(timeout_s)
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)  # not with the lines of who asked before
         assert self._result is not None
         return self._result
 
@@ -121,6 +130,33 @@ class InferenceFuture:
             if request is not None:
                 request.cancel()
 
+    # What `concurrent.futures.wait` and `as_completed` ask of a future, under these very names.
+
+    @property
+    def _condition(self) -> threading.RLock:
+        return self._gather().lock
+
+    @property
+    def _waiters(self) -> list[Any]:
+        return self._gather().waiters
+
+    @property
+    def _state(self) -> str:
+        if not self._done:
+            return "PENDING"
+        return "CANCELLED_AND_NOTIFIED" if self.cancelled() else "FINISHED"
+
+    def _gather(self) -> _Crowd:
+        crowd = self._crowd
+        if crowd is None:
+            made = _Crowd()
+            with _gathering:
+                crowd = self._crowd
+                if crowd is None:
+                    crowd = self._crowd = made
+                    self.add_done_callback(made.tell)
+        return crowd
+
     def __await__(self) -> Generator[Any, None, InferenceResult]:
         return self._as_asyncio().__await__()
 
@@ -134,7 +170,7 @@ class InferenceFuture:
             if future.cancelled():
                 return
             if self._error is not None:
-                future.set_exception(self._error)
+                future.set_exception(self._error.with_traceback(None))
             else:
                 assert self._result is not None
                 future.set_result(self._result)
@@ -215,6 +251,27 @@ class InferenceFuture:
                 callback(self)
             except Exception:  # a caller's mistake must not hurt the thread that finished
                 _log.exception("a done callback of an inference request raised")
+
+
+class _Crowd:
+    """Those who wait for several futures, as `concurrent.futures` has them wait."""
+
+    __slots__ = ("lock", "waiters")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.waiters: list[Any] = []
+
+    def tell(self, future: InferenceFuture) -> None:
+        """Tell them all that a future is done."""
+        with self.lock:
+            for waiter in self.waiters:
+                if future.cancelled():
+                    waiter.add_cancelled(future)
+                elif future.exception() is not None:
+                    waiter.add_exception(future)
+                else:
+                    waiter.add_result(future)
 
 
 def _answer(_: InferenceFuture) -> None:

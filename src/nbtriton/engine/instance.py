@@ -115,8 +115,8 @@ class Instance:
     def execute(self, run: Run) -> None:
         """Run one batch and answer each of its requests exactly once.
 
-        KeyboardInterrupt passes through (it can only come up on the direct path), after the
-        requests have been answered and the instance is free again.
+        KeyboardInterrupt passes through, after the requests have been answered and the instance is
+        free again.
         """
         assert self._model is not None
         requests: list[InferenceRequest] = run.take()  # type: ignore[assignment]
@@ -149,13 +149,16 @@ class Instance:
                     f"'{self.name}' gave {len(responses)} responses to {len(requests)} requests"
                 )
         except TritonError as raised:
-            error = raised
+            # Without our frames, which hold the batch; the model's own are with its cause.
+            error = raised.with_traceback(None)
         except Exception as raised:
             _log.exception("the backend of %s raised", self.name)
             error = InternalError(f"{type(raised).__name__}: {raised}")
         except BaseException:
             error = InternalError(f"the execution of '{self.name}' was interrupted")
-            raise
+            # Ctrl-C comes up in the main thread only: anywhere else a library raised it.
+            if self.thread in (_raised.main, self._home):
+                raise
         finally:
             self._settle(requests, responses, error, execution)
 
@@ -387,6 +390,7 @@ class Instance:
 def _fail(requests: Sequence[InferenceRequest], error: TritonError) -> None:
     for request in requests:
         request.fail(error)
+        error = error.again()  # each has its own
 
 
 def _refuse_without_inputs(requests: Sequence[InferenceRequest], execution: Execution) -> None:

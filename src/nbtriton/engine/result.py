@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from nbtriton.errors import nearest
 from nbtriton.tensors import Array, datatype_of, format_shape, shape_of, to_kind
 
 if TYPE_CHECKING:
@@ -76,8 +77,14 @@ class InferenceResult(Mapping[str, Array]):
         """Where the time of the request went."""
         return RequestTiming(*self._timing)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return InferenceResult, (
+            dict(self), self._kind, self.model_name, self.model_version, self.request_id,
+            dict(self.parameters), self._timing,
+        )  # fmt: skip
+
     def __getitem__(self, name: str) -> Array:
-        value = self._outputs[name]
+        value = self.raw(name)
         converted = to_kind(value, "numpy" if datatype_of(value) == "BYTES" else self._kind)
         self._outputs[name] = converted
         return converted
@@ -90,7 +97,19 @@ class InferenceResult(Mapping[str, Array]):
 
     def raw(self, name: str) -> Array:
         """Return a tensor as the model made it, on the device where it is."""
-        return self._outputs[name]
+        try:
+            return self._outputs[name]
+        except KeyError:
+            raise KeyError(self._unknown(name)) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._outputs
+
+    def _unknown(self, name: object) -> str:
+        there = ", ".join(self._outputs) or "none"
+        close = nearest(str(name), self._outputs)
+        hint = f", {close}" if close.startswith("did") else ""
+        return f"the response of '{self.model_name}' has no output '{name}'; it has {there}{hint}"
 
     def to_frame(self) -> pd.DataFrame:
         """Return the outputs as a pandas DataFrame, one row for each row of the batch.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from nbtriton.backends.base import Response
+from nbtriton.backends.executing import EXECUTING
 from nbtriton.config import ModelConfig
 from nbtriton.engine.admission import Interface
 from nbtriton.engine.cache import ResponseCache
@@ -29,6 +30,10 @@ _log = logging.getLogger("nbtriton.engine")
 
 # Final, as the compiled core looks any other name of a module that stays Python up at each use.
 _thread_id: Final = get_ident
+
+# Models that call each other in one thread; the next one has a thread of its own. Each takes some 20
+# of Python's 1,000 nested calls.
+_DEEPEST: Final = 24
 
 
 class Runtime(ABC):
@@ -68,7 +73,9 @@ class Runtime(ABC):
 
     def submit_here(self, request: InferenceRequest) -> bool:
         """Submit, and run in this very thread what an idle instance can run of the request."""
-        request.home = _thread_id()
+        # A chain of models that call each other would end on Python's limit of nested calls.
+        if len(EXECUTING.get().callers) < _DEEPEST:
+            request.home = _thread_id()
         try:
             accepted = self.submit(request)
             while request.here is not None:

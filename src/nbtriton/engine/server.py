@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import queue
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,11 +17,12 @@ from nbtriton.engine.handle import ModelHandle
 from nbtriton.engine.loading import is_light, updated_config
 from nbtriton.engine.model import ModelRuntime
 from nbtriton.engine.options import ServerOptions
-from nbtriton.engine.request import BARE_FINAL, InferenceRequest, Submission
+from nbtriton.engine.request import InferenceRequest, Submission
 from nbtriton.engine.result import InferenceResult
 from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.shield import shield
 from nbtriton.engine.stamps import stamp_ns
+from nbtriton.engine.stream import ResponseStream
 from nbtriton.engine.tracing import Trace
 from nbtriton.engine.versions import Versions
 from nbtriton.errors import (
@@ -325,7 +325,7 @@ class Server(Versions):
             parameters,
         )  # fmt: skip
         if response.error is not None:
-            raise response.error
+            raise response.error.with_traceback(None)
         return request.result_of(response)
 
     def ask(
@@ -435,11 +435,15 @@ class Server(Versions):
                         found[place] = self.submit_many([calls[place]])[0]
         return found
 
-    def infer_async(
+    async def infer_async(
         self, name: str, inputs: Mapping[str, Any], **options: Any
-    ) -> Awaitable[InferenceResult]:
-        """Return an awaitable for one request; arguments as for `infer`."""
-        return self.submit(name, inputs, **options)
+    ) -> InferenceResult:
+        """Send one request and await its answer; arguments and errors as for `infer`.
+
+        A coroutine: nothing is sent before it is awaited or made a task. A cancelled task gives its
+        request up.
+        """
+        return await self.submit(name, inputs, **options)
 
     def stream(
         self,
@@ -455,40 +459,22 @@ class Server(Versions):
         sequence_start: bool = False,
         sequence_end: bool = False,
         parameters: Mapping[str, bool | int | str] | None = None,
-    ) -> Iterator[InferenceResult]:
-        """Send one request and yield its responses as they come; arguments as for `infer`.
+    ) -> ResponseStream:
+        """Send one request and iterate over its responses as they come; arguments as for `infer`.
 
-        Works for decoupled models (any number of responses) and for others (one). Leaving the loop
-        early cancels the request.
+        Works for decoupled models (any number of responses) and for others (one), with ``for`` and
+        with ``async for``. Leaving the loop early cancels the request.
         """
-        arrived: queue.SimpleQueue[tuple[Response, bool]] = queue.SimpleQueue()
-        taken: list[tuple[Response, bool]] = []
-
-        def take(timeout_s: float) -> bool:
-            try:
-                taken.append(arrived.get(timeout=timeout_s))
-            except queue.Empty:
-                return False
-            return True
-
         flags = SEQUENCE_START * sequence_start | SEQUENCE_END * sequence_end
-        with shield:
-            request = self._send(
-                name, inputs, version, lambda response, final: arrived.put((response, final)), None,
-                outputs, request_id, priority, timeout_us, correlation_id, flags, parameters,
-            )  # fmt: skip
-        final = False
-        try:
-            while not final:
-                request.expect().wait_for(take)
-                response, final = taken.pop()
-                if response.error is not None:
-                    raise response.error
-                if response is not BARE_FINAL:
-                    yield request.result_of(response)
-        finally:
-            if not final:
-                request.expect().cancel()
+
+        def send(on_response: Callable[[Response, bool], None]) -> InferenceRequest:
+            with shield:
+                return self._send(
+                    name, inputs, version, on_response, None, outputs, request_id, priority,
+                    timeout_us, correlation_id, flags, parameters,
+                )  # fmt: skip
+
+        return ResponseStream(send)
 
     # The options of a request go by position from here on, in the order of `Interface.admit`: by
     # keyword, three layers deep, they cost 2 us of the 20 that a whole request takes.

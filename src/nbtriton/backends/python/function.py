@@ -139,7 +139,7 @@ class FunctionInstance(BackendInstance):
         """Run the user's code; what it raises names the user's line."""
         try:
             return without_running_loop(call, argument)
-        except (KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:
             failure = execute_error(self._running.instance_name, error)

@@ -115,7 +115,7 @@ class PythonInstance(BackendInstance):
             result = without_running_loop(execute, received.copy())
             if type(result) is CoroutineType:
                 result = self._await(result, received)
-        except (KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:
             failure = execute_error(self._running.instance_name, error)
