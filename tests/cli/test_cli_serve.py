@@ -96,10 +96,45 @@ def test_a_signal_drains_and_ends_with_0(repository: Path, number: signal.Signal
         process.send_signal(number)
         answer = json.load(connection.getresponse())
         assert answer["outputs"][0]["data"] == [1.0]
+        connection.close()
         _, rest = process.communicate(timeout=30)
         assert process.returncode == 0
         assert "Waiting for in-flight requests" in rest
         assert "Traceback" not in rest
+
+
+def test_a_client_that_is_connected_is_answered_until_it_leaves(repository: Path) -> None:
+    with serving("--model-repository", str(repository), *PORTS) as (process, ports, lines):
+        connection = _infer(ports["HTTPService"], 0.0)
+        connection.getresponse().read()
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        for line in process.stderr:
+            lines.append(line)
+            if "Timeout 30: Found 1 HTTP service connections" in line:
+                break
+        for path in ("/v2/health/ready", "/v2/models/double/config"):
+            connection.request("GET", path)
+            reply = connection.getresponse()
+            reply.read()
+            assert reply.status == 200
+        with pytest.raises(OSError):
+            urllib.request.urlopen(f"http://127.0.0.1:{ports['HTTPService']}/v2", timeout=30)
+        connection.close()
+        _, rest = process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert "Waiting for in-flight requests to complete." in rest
+
+
+def test_a_client_that_stays_is_cut_off_in_time_which_is_told(repository: Path) -> None:
+    flags = ("--model-repository", str(repository), "--exit-timeout-secs=1", *PORTS)
+    with serving(*flags) as (process, ports, _lines):
+        connection = _infer(ports["HTTPService"], 0.0)
+        connection.getresponse().read()
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=30)
+        assert process.returncode == 1
+        assert "failed to stop server: Internal - Exit timeout expired." in rest
 
 
 def test_flags_that_change_what_clients_see_or_may(repository: Path) -> None:

@@ -92,6 +92,22 @@ class Endpoints:
         endpoint = self._open.get(protocol)
         return None if endpoint is None else endpoint.port
 
+    def wait_for_clients(self, timeout_s: float) -> int:
+        """Take no more connections over HTTP, and answer those that there are until clients leave.
+
+        Parameters
+        ----------
+        timeout_s : float
+            Seconds to wait.
+
+        Returns
+        -------
+        int
+            How many are left then.
+        """
+        http = self._open.get("http")
+        return http.wait_for_clients(timeout_s) if isinstance(http, HttpEndpoint) else 0
+
     def close(self, *, drain_s: float = 0.0) -> None:
         """Close all ports; harmless when repeated.
 

@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from nbtriton.frontends.service import FailedControl, Limits
 from nbtriton.frontends.tls import Tls
 
 if TYPE_CHECKING:
+    from nbtriton.frontends import Endpoints
     from nbtriton.process import Server
 
 __all__ = ["model_table", "serve_command"]
@@ -110,9 +112,7 @@ def _run(
             _log.error("%s", what)
         if server.model_control is None:
             options["control"] = FailedControl(server)
-        if not ended.is_set():
-            _serve(server, arguments, options, ended)
-        return 0
+        return 0 if ended.is_set() else _serve(server, arguments, options, ended)
     finally:
         server.close(timeout_s=max(0, arguments.exit_timeout_secs))
         _log.info("server stopped")
@@ -142,7 +142,7 @@ def _set_up(
 
 def _serve(
     server: Server, arguments: SimpleNamespace, options: dict[str, Any], ended: threading.Event
-) -> None:
+) -> int:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         endpoints = server.serve(**options)
@@ -161,8 +161,24 @@ def _serve(
     gc.set_threshold(50_000, 20, 50)
     while not ended.wait(_SLICE_S):
         pass
+    return _stop(endpoints, max(0, arguments.exit_timeout_secs))
+
+
+def _stop(endpoints: Endpoints, timeout_s: int) -> int:
+    """Let clients and requests end; return the exit status, 1 if there was not time enough."""
+    deadline = monotonic() + timeout_s
+    clients = endpoints.wait_for_clients(0)
+    for second in range(timeout_s, 0, -1):
+        if not clients:
+            break
+        _log.info("Timeout %d: Found %d HTTP service connections", second, clients)
+        clients = endpoints.wait_for_clients(1)
     _log.info("Waiting for in-flight requests to complete.")
-    endpoints.close(drain_s=max(0, arguments.exit_timeout_secs))
+    endpoints.close(drain_s=max(0.0, deadline - monotonic()))
+    if monotonic() < deadline:
+        return 0
+    _log.error("failed to stop server: Internal - Exit timeout expired. Exiting immediately.")
+    return 1
 
 
 def _endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:

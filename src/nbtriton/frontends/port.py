@@ -145,11 +145,26 @@ class Port(ABC, Generic[_C]):
                     os.dup2(nothing, copied)
             os.close(nothing)
 
-    async def _stop(self, drain_s: float) -> None:
+    def wait_for_clients(self, timeout_s: float) -> int:
+        """Stop listening, answer the clients that are there until they leave; return those left."""
+        return self.thread.call(self._let_leave(timeout_s))
+
+    async def _let_leave(self, timeout_s: float) -> int:
+        self._stop_listening()
+        if self.connections:
+            self._gone = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), timeout_s)
+        return len(self.connections)
+
+    def _stop_listening(self) -> None:
         # In all processes that have the socket: a client must not connect to nobody.
         with contextlib.suppress(OSError):
             self._at.shutdown(socket.SHUT_RDWR)
         self._server.close()
+
+    async def _stop(self, drain_s: float) -> None:
+        self._stop_listening()
         self._idle = asyncio.Event()
         for connection in list(self.connections):
             connection.leave()
