@@ -37,6 +37,7 @@ from nbtriton.errors import ConfigError
         ("BYTES[1]", "BYTES", (1,)),
         ("BYTES", "BYTES", (1,)),
         ("TYPE_STRING[2]", "BYTES", (2,)),
+        ("STRING[1]", "BYTES", (1,)),
         ("TYPE_BF16[2]", "BF16", (2,)),
     ],
 )
@@ -49,7 +50,10 @@ def test_annotations(annotation: str, datatype: str, dims: tuple[int, ...]) -> N
     [
         ("FP31[4]", "did you mean 'FP32'?"),
         ("fp32[4]", "did you mean 'FP32'?"),
-        ("STRING[4]", "did you mean 'BYTES'?"),
+        ("STR[4]", "did you mean 'BYTES'?"),
+        ("FLOAT[4]", "did you mean 'FP32'?"),
+        ("float64[4]", "did you mean 'FP64'?"),
+        ("LONG[4]", "did you mean 'INT64'?"),
         ("INVALID[4]", "did you mean 'INT8'?"),
         ("FP32[0]", "one value per request is [1], a sequence of any length is [-1]"),
         ("FP32[-2]", "one value per request is [1], a sequence of any length is [-1]"),

@@ -57,6 +57,9 @@ NAMES = {
     "long-file-path": (
         "tests/repository/test_control.py::test_L12_a_name_that_no_file_system_takes_is_refused"
     ),
+    "input-order": (
+        "tests/engine/test_ensembles.py::test_inputs_stand_in_the_order_in_which_they_were_sent"
+    ),
     "newer-fields": "tests/engine/test_inflight.py::test_E21_a_step_holds_so_many_requests_and_no_more",
     "response-parameters": (
         "tests/backends/test_pb_calls.py"

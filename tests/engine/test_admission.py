@@ -481,3 +481,26 @@ def test_admission_error_on_a_stream_is_raised_by_the_first_step(server: Server)
     server.load(echo(), double, name="m")
     with pytest.raises(InvalidArgumentError, match="unexpected inference input"):
         next(iter(server.stream("m", {"NI": ones()})))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        (
+            {"a": [1]},
+            "parameter 'a' has invalid type. It should be either 'int', 'bool', or 'string'.",
+        ),
+        ({"a": None}, "parameter 'a' has invalid type."),
+        ({"a": b"x"}, "parameter 'a' has invalid type."),
+        ({1: "x"}, "the parameter name 1 has invalid type."),
+        ([1], "the parameters of a request are a mapping, found type list"),
+    ],
+)
+def test_parameters_that_no_client_could_send_are_refused(parameters, said):
+    with Server() as server:
+        server.load(echo(), lambda IN: {"OUT": IN}, name="m")
+        for send in (server.infer, server.submit):
+            with pytest.raises(InvalidArgumentError) as caught:
+                send("m", {"IN": ones()}, parameters=parameters)
+            assert caught.value.message.startswith(said)
+        server.infer("m", {"IN": ones()}, parameters={"a": 1, "b": True, "c": "x", "d": 0.5})

@@ -786,3 +786,35 @@ def test_64_ensemble_requests_in_flight(server: Server):
     assert fields(server.statistics(), "e")["success"] == 64
     # Composing models batch across the requests of an ensemble (E1).
     assert fields(server.statistics(), "inc")["execution_count"] < 128
+
+
+def test_outputs_stand_in_tritons_order():
+    """That of its hash table: tritonserver was seen to answer SEEN, OUT."""
+    text = ensemble_text(
+        ("m", {"IN": "X"}, {"OUT": "OUT"}),
+        ("m", {"IN": "OUT"}, {"OUT": "SEEN"}),
+        inputs={"X": FP32},
+        outputs={"OUT": FP32, "SEEN": FP32},
+    )
+    with Server() as server:
+        server.load(echo(), lambda IN: {"OUT": IN}, name="m")
+        server.load(text, name="e")
+        assert list(server.infer("e", {"X": ones()})) == ["SEEN", "OUT"]
+
+
+def test_inputs_stand_in_the_order_in_which_they_were_sent():
+    seen = []
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            import triton_python_backend_utils as pb_utils
+
+            seen.extend([tensor.name() for tensor in r.inputs()] for r in requests)
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", ones())]) for _ in requests]
+
+    text = echo().replace("input {", 'input { name: "A" data_type: TYPE_FP32 dims: 4 } input {', 1)
+    with Server() as server:
+        server.load(text, TritonPythonModel, name="m")
+        server.infer("m", {"IN": ones(), "A": ones()})
+        server.infer("m", {"A": ones(), "IN": ones()})
+    assert seen == [["IN", "A"], ["A", "IN"]]

@@ -690,3 +690,40 @@ def test_a_batch_input_is_of_no_effect_for_a_class_alone(server: Server, source:
         warnings.simplefilter("ignore")
         server.load(text, model, name="m")
     assert list(server.ignored("m")) == (["batch_input[0]"] if source == "class" else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("X", ""),
+        (
+            "START",
+            (
+                "sequence_batching { control_input "
+                '{ name: "START" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [0, 1] } } }'
+            ),
+        ),
+    ],
+)
+def test_a_sample_may_have_what_is_no_input(server: Server, name: str, more: str):
+    """Such as a control; tritonserver was seen to hand it to the model on top of the inputs."""
+    seen: list[list[tuple[str, list[int]]]] = []
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            seen.extend([(t.name(), t.shape()) for t in r.inputs()] for r in requests)
+            out = np.zeros((1, 4), np.float32)
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", out)]) for _ in requests]
+
+    extra = f'inputs {{ key: "{name}" value {{ data_type: TYPE_FP32 dims: 1 zero_data: true }} }}'
+    server.load(warm(f"batch_size: 1 {ZERO} {extra}", more), TritonPythonModel, name="m")
+    assert [sorted(one) for one in seen] == [[("IN", [1, 4]), (name, [1, 1])]]
+
+
+def test_a_sample_without_a_needed_input_is_refused_in_tritons_words(server: Server):
+    sample = (
+        'batch_size: 1 inputs { key: "X" value { data_type: TYPE_FP32 dims: 1 zero_data: true } }'
+    )
+    with pytest.raises(LoadError, match="expected 1 inputs but got 0 inputs for model 'm'"):
+        server.load(warm(sample), watching([]), name="m")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nbtriton.config._proto import DATA_TYPES, ModelConfig, protocol_name
+from nbtriton.config.hints import known_data_type
 from nbtriton.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def parse_annotation(annotation: str | TensorSpec) -> TensorSpec:
     annotation : str or TensorSpec
         ``"FP32[4]"``, ``"FP32[-1,3]"``, ``"BYTES[1]"``; without brackets, dims are ``(1,)``.
         Names of data types are the protocol's (``FP32``, ``BYTES``) or the configuration's
-        (``TYPE_FP32``, ``TYPE_STRING``). A `TensorSpec` is returned as it is.
+        (``TYPE_FP32``, ``TYPE_STRING``, also without its ``TYPE_``). A `TensorSpec` is returned as it is.
 
     Returns
     -------
@@ -119,12 +120,15 @@ def parse_annotation(annotation: str | TensorSpec) -> TensorSpec:
             hint="write a data type and dims without the batch dimension, such as 'FP32[4]'",
         )
     written = match["datatype"]
-    datatype = "BYTES" if written == "TYPE_STRING" else written.removeprefix("TYPE_")
+    datatype = written.removeprefix("TYPE_")
+    datatype = "BYTES" if datatype == "STRING" else datatype
     if datatype not in _PROTOCOL_NAMES:
+        known = known_data_type(written)
+        short = "BYTES" if known == "TYPE_STRING" else known.removeprefix("TYPE_")
         raise ConfigError(
             f"annotation {annotation!r} has an unknown data type '{written}'",
-            hint="did you mean 'BYTES'?"
-            if datatype.upper() in ("STRING", "STR")
+            hint=f"did you mean '{short}'?"
+            if short
             else nearest(datatype.upper(), _PROTOCOL_NAMES),
         )
     return TensorSpec(name="", datatype=datatype, dims=_dims(annotation, match["dims"]))

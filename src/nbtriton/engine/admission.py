@@ -36,6 +36,8 @@ _ndarray: Final = np.ndarray
 _ANY_PRIORITY: Final = 2**64 - 1
 # Of one input, kept as known to be good; 1,000 lengths of text would be some 200 kB.
 _KNOWN_SHAPES: Final = 1000
+# Floats come over gRPC alone.
+_PARAMETER: Final = (bool, int, str, float)
 
 
 class _InputRule:
@@ -275,11 +277,19 @@ class Interface:
         raise InternalError(f"a request to '{self.name}' was refused without a reason")
 
 
-def _check_parameters(parameters: Mapping[str, object]) -> None:
+def _check_parameters(parameters: Any) -> None:
+    """Refuse what no client could send: the endpoints look at theirs by themselves."""
+    if not isinstance(parameters, Mapping):
+        raise InvalidArgumentError(
+            f"the parameters of a request are a mapping, found type {type(parameters).__name__}"
+        )
     for name, value in parameters.items():
-        if not isinstance(value, (bool, int, float, str)):
+        if not isinstance(name, str) or not isinstance(value, _PARAMETER):
+            what = (
+                f"parameter '{name}'" if isinstance(name, str) else f"the parameter name {name!r}"
+            )
+            kind = type(value if isinstance(name, str) else name).__name__
             raise InvalidArgumentError(
-                f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or "
-                "'string'.",
-                hint=f"found {type(value).__name__}",
+                f"{what} has invalid type. It should be either 'int', 'bool', or 'string'.",
+                hint=f"found type {kind}",
             )

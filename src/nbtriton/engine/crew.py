@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from itertools import chain
 
 from nbtriton.engine.admission import Interface
+from nbtriton.engine.hash_order import hash_order
 from nbtriton.engine.runtime import Runtime
 from nbtriton.scheduling import EnsemblePlan
 
@@ -48,8 +49,8 @@ class Crew:
     inputs : frozenset of str
         The ensemble's.
     harvest : tuple
-        The ensemble's outputs: name, dims where the tensor is to be adapted, and whether a step gets
-        the tensor, too.
+        The ensemble's outputs, in the order in which Triton answers: name, dims where the tensor is
+        to be adapted, and whether a step gets the tensor, too.
     flights : int
         Requests that are with this crew; guarded by the ensemble's lock.
     """
@@ -93,10 +94,10 @@ class Crew:
         self.harvest = tuple(
             (
                 name,
-                None if batched[name] is own else spec.dims,
+                None if batched[name] is own else interface.outputs[name].dims,
                 name not in once,
             )
-            for name, spec in interface.outputs.items()
+            for name in hash_order(interface.outputs)
         )
         self.flights = 0
 
