@@ -24,6 +24,7 @@ NAMES = {
     "bool-bytes": "tests/frontends/test_cases.py::test_answer",
     "repeated-outputs": "tests/backends/test_execute.py::test_the_first_output_of_a_name_counts",
     "deadly-requests": "tests/frontends/test_cases.py::test_answer",
+    "classification-ties": "tests/frontends/test_codec.py::test_classification_is_a_stable_sort",
     "http-syntax": "tests/frontends/test_connections.py::test_what_is_no_http_costs_its_own_connection",
     "shared-memory-regions": (
         "tests/frontends/test_shared_memory.py::test_P43_offsets_count_once_and_keys_may_be_shared"

@@ -320,6 +320,7 @@ _INFER = [
     raw("identity", 200, "/v2/models/one/infer", ONE_JSON, headers={"Content-Encoding": "identity"}, outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
     infer("classification with labels", 200, "labelled", tensor(shape=[2, 3], data=[1, 9, 5, 7, 2, 3]), outputs=[{"name": "OUT", "parameters": {"classification": 2}}], expect={"OUT": ["9.000000:1:one", "5.000000:2:two", "7.000000:0:zero", "3.000000:2:two"]}),
     infer("classification of more than there are", 200, "flexible", tensor(shape=[2], datatype="INT32", data=[3, 9]), outputs=[{"name": "OUT", "parameters": {"classification": 5}}], expect={"OUT": ["9:1", "3:0"]}),
+    infer("classification of nothing", 200, "flexible", tensor(shape=[0], datatype="INT32", data=[]), outputs=[{"name": "OUT", "parameters": {"classification": 5}}], expect={"OUT": []}, ours_only=True),
     infer("classification 0 is off", 200, "one", tensor(), outputs=[{"name": "OUT", "parameters": {"classification": 0}}], expect={"OUT": [1.0, 2.0, 3.0, 4.0]}),
     infer("shm and binary_data false", 404, "one", tensor(), outputs=[{"name": "OUT", "parameters": {"shared_memory_region": "nowhere", "binary_data": False}}], error="Unable to find shared memory region: 'nowhere'"),
 ]  # fmt: skip

@@ -86,6 +86,21 @@ def test_a_request_may_come_in_any_pieces(port: int, step: int) -> None:
         assert outputs(client.receive()) == outputs(client.receive()) == [3.0] * 4
 
 
+def test_of_several_fields_of_a_name_the_first_counts(port: int) -> None:
+    body = json.dumps(ones(2.0)).encode()
+    length = "Inference-Header-Content-Length: {}".format
+    for fields, status in (
+        ((length(len(body)), length(1)), 200),
+        ((length(1), length(len(body))), 500),
+        (("Content-Encoding: identity", "Content-Encoding: br"), 200),
+        (("Content-Encoding: br", "Content-Encoding: identity"), 501),
+    ):
+        with Client(port) as client:
+            for _ in range(2):  # the second time the head is known
+                client.send(post(INFER, body, *fields))
+                assert client.receive().status == status
+
+
 def test_a_chunked_request_body(port: int) -> None:
     body = json.dumps(ones(2.0)).encode()
     parts = b"".join(b"%x\r\n%s\r\n" % (len(body[i : i + 9]), body[i : i + 9]) for i in range(0, len(body), 9))  # fmt: skip

@@ -321,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._in_head:  # a trailer: nobody asks for one
             self._check_head()
             return
-        self._headers[name.lower()] = value
+        self._headers.setdefault(name.lower(), value)  # the first counts, as in Triton
         if self.endpoint.keep_fields:
             self._fields.append((name, value))
 

@@ -84,7 +84,7 @@ class Head:
     method, path : str
         The path without query, as the client wrote it.
     headers : mapping of bytes to bytes
-        By lower-case name; of several of a name the last.
+        By lower-case name; of several of a name the first.
     fields : sequence of (name, value)
         As the client wrote them; only where header fields may be forwarded.
     keep_alive : bool
