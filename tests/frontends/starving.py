@@ -122,18 +122,20 @@ def half_requests(http_port: int, _: int, count: int = 5_000) -> None:
 
 
 def pipelined_requests(http_port: int, _: int) -> None:
-    """Ask for more and more without reading an answer."""
+    """Ask for more and more before an answer is there."""
     data = (LIVE + post("/v2/models/m/infer", BODY)) * 2000
     with Client(http_port) as client, contextlib.suppress(OSError):
-        client.socket.settimeout(0.5)
         client.send(data)
+        client.socket.shutdown(socket.SHUT_WR)
+        client.is_over()
 
 
 def offers_to_upgrade(http_port: int, _: int) -> None:
     fields = b"Connection: Upgrade\r\nUpgrade: h2c\r\nHost"
     with Client(http_port) as client, contextlib.suppress(OSError):
-        client.socket.settimeout(0.5)
         client.send(LIVE.replace(b"Host", fields) * 10_000)
+        client.socket.shutdown(socket.SHUT_WR)
+        client.is_over()
 
 
 def bombs_over_http(http_port: int, _: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 import warnings
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from nbtriton.config import as_config, normalize
 from nbtriton.engine import Interface, Server
-from nbtriton.errors import InvalidArgumentError, TritonError
+from nbtriton.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.frontends.answer import encode_infer, json_elements
 from nbtriton.frontends.classification import classify
 from nbtriton.frontends.codec import Call, OutputRequest, decode_infer
@@ -247,3 +248,27 @@ def test_the_order_of_outputs_is_the_models(port: int) -> None:
 
     (case,) = (case for case in CASES if case.id == "P-27 duplicate outputs")
     assert [output["name"] for output in ask(port, case).json["outputs"]] == ["OUTPUT0", "OUTPUT1"]
+
+
+JSON_TEXTS = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+).map(lambda value: json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+@given(JSON_TEXTS, st.binary(max_size=3), st.integers(0, 200))
+def test_long_texts_are_read_as_short_ones(text: bytes, junk: bytes, place: int) -> None:
+    place %= len(text) + 1
+    text = text[:place] + junk + text[place:]
+
+    def read(source: bytes) -> str:
+        try:
+            return repr(parse(source))
+        except InternalError as error:
+            return error.message
+
+    lead = 256 << 10
+    found = re.sub(
+        r"at (\d+)$", lambda end: f"at {max(int(end[1]) - lead, 0)}", read(b" " * lead + text)
+    )
+    assert found == read(text)

@@ -258,23 +258,6 @@ def test_the_report_shows_streams_and_sequences(server, tmp_path):
     assert {"sequences", "sequences_per_s"} <= set(total.frame)
 
 
-@pytest.mark.parametrize("protocol", ["inproc", "http", "grpc"])
-def test_expected_outputs_are_checked_before_the_load(server, tmp_path, protocol):
-    def triple(X: "FP32[1]") -> {"Y": "FP32[1]"}:  # noqa: F821, N803, UP037
-        return {"Y": X * 3}
-
-    server.load("max_batch_size: 8", model=triple, name="triple")
-    path = tmp_path / "data.json"
-    for factor, fails in ((3.0, False), (2.0, True)):
-        path.write_text(json.dumps({"data": [{"X": [1.0]}], "validation_data": [{"Y": [factor]}]}))
-        options = {"input_data": path, "request_count": 4, "batch_size": 2, "protocol": protocol}
-        if fails:
-            with pytest.raises(InvalidArgumentError, match="Output doesn't match expected output"):
-                nt.perf(server, "triple", **options)
-        else:
-            assert nt.perf(server, "triple", **options).points[0].request_count == 4
-
-
 def test_a_server_that_serves_nowhere_opens_a_port_for_the_run():
     def same(X: "FP32[1]") -> {"Y": "FP32[1]"}:  # noqa: F821, N803, UP037
         return {"Y": X}

@@ -66,6 +66,8 @@ def _first_counts(members: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 _EXACT = _FirstCounts(number_mode=rapidjson.NM_NAN)
 _FAST = _FirstCounts(number_mode=rapidjson.NM_NAN | rapidjson.NM_NATIVE)
 _MEMBERS = _AllMembers(number_mode=rapidjson.NM_NAN)
+# Longer texts would keep all other threads waiting for more than some 10 ms.
+_LONG = 256 << 10
 _NOT_ASCII = re.compile(rb"[\x80-\xff]")
 _OFFSET = re.compile(r"Parse error at offset (\d+): (.*)", re.DOTALL)
 
@@ -94,7 +96,7 @@ def parse(text: bytes | memoryview, *, exact: bool = True) -> Any:
     """
     raw = bytes(text)
     try:
-        return (_EXACT if exact else _FAST)(raw)
+        return (_EXACT if exact else _FAST)(_source(raw))
     except UnicodeDecodeError:
         return _parse_other_bytes(raw, _first_counts)
     except (ValueError, RecursionError) as error:
@@ -111,11 +113,27 @@ def parse_members(text: bytes | memoryview) -> Any:
     """
     raw = bytes(text)
     try:
-        return _MEMBERS(raw)
+        return _MEMBERS(_source(raw))
     except UnicodeDecodeError:
         return _parse_other_bytes(raw, tuple)
     except (ValueError, RecursionError) as error:
         raise _unreadable(error) from None
+
+
+class _Pieces:
+    """A text that the parser asks for piece by piece: between two of them other threads may run."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self._at = 0
+
+    def read(self, size: int) -> bytes:
+        start, self._at = self._at, self._at + size
+        return self._text[start : self._at]
+
+
+def _source(text: bytes) -> Any:  # the parser declares more of a stream than it asks for
+    return text if len(text) < _LONG else _Pieces(text)
 
 
 def _parse_other_bytes(raw: bytes, make: Callable[[list[tuple[str, Any]]], Any]) -> Any:

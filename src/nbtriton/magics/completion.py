@@ -73,9 +73,7 @@ def _completer(name: str, method: Any) -> Any:
         if action is not None and action.nargs != 0:
             # The value of an option: a choice, or something that we do not know.
             return [str(choice) for choice in action.choices or ()]
-        if not positional:
-            return []
-        if positional[0].dest == "directory" and len(words) < taken:
+        if positional and positional[0].dest == "directory" and len(words) < taken:
             return []  # IPython completes paths
         return [*_models(), *_tensors(name, words)]
 

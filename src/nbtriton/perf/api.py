@@ -140,9 +140,7 @@ def perf(
     input_data : {"random", "zero"} or path
         What to generate where no `inputs` are given; once, reproducibly, and sent again and again.
         Or a file of perf_analyzer's: JSON with steps, or for a sequence model with streams of
-        steps; or a directory with a file for each input. Its ``validation_data`` is compared with
-        the answers to its steps once, before the load. Whole numbers do for a float tensor, and a
-        model without sequences gets the steps of all streams in turn.
+        steps; or a directory with a file for each input.
     string_length : int
         Letters and digits of each generated string.
     string_data : str, optional
@@ -267,20 +265,13 @@ def perf(
         if sequences is not None:
             sequences.check(_most_live(plan, sequences))
         largest = min(o.get("max_batch_size", config.max_batch_size) for o in configurations)
-        batches, file = workloads(
+        batches, remarks = workloads(
             config,
             list(batch_size) if isinstance(batch_size, Sequence) else [batch_size],
             data,
             sequences,
             largest,
         )
-        remarks = () if file is None else file.notes
-        if file is not None and file.expected:
-            if sequences is not None or streaming:
-                remarks += ("the outputs of sequences and streams are not validated",)
-            else:
-                ask = target.infer if remote is None else remote.ask
-                file.validate(partial(ask, model), batches=config.max_batch_size > 0)
         configurator = None
         if server is not None:
             configurator = Configurator(server, model, configurations, sweep_models)

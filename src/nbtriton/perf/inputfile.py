@@ -6,16 +6,16 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nbtriton.config import ModelConfig, TensorSpec, input_specs, output_specs
+from nbtriton.config import ModelConfig, TensorSpec, input_specs
 from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
 from nbtriton.perf.data import Request
-from nbtriton.tensors import as_array, deserialize_bytes, numpy_dtype, to_numpy
+from nbtriton.tensors import as_array, deserialize_bytes, numpy_dtype
 
 __all__ = ["InputFile", "read_input_file"]
 
@@ -26,41 +26,13 @@ class InputFile:
     Attributes
     ----------
     streams : sequence of sequences of mappings
-    expected : sequence of mappings
-        Flat outputs that the steps of all streams in turn are to have; empty if the file has none.
     notes : tuple of str
         What of the file is not used.
     """
 
-    def __init__(
-        self,
-        streams: Sequence[Sequence[Request]],
-        expected: Sequence[Request] = (),
-        notes: tuple[str, ...] = (),
-    ) -> None:
+    def __init__(self, streams: Sequence[Sequence[Request]], notes: tuple[str, ...] = ()) -> None:
         self.streams = streams
-        self.expected = expected
         self.notes = notes
-
-    def validate(self, ask: Callable[[Request], Mapping[str, Any]], *, batches: bool) -> None:
-        """Send each step once and compare its outputs with what is expected.
-
-        Raises
-        ------
-        InvalidArgumentError
-            With perf_analyzer's text, and which output of which step it is.
-        """
-        requests = self.requests(batches=batches, batch_size=1)
-        for number, (request, wanted) in enumerate(zip(requests, self.expected, strict=True)):
-            found = ask(request)
-            for name, values in wanted.items():
-                flat = to_numpy(found[name]).reshape(-1) if name in found else None
-                if flat is None or not np.array_equal(flat, to_numpy(values).reshape(-1)):
-                    raise InvalidArgumentError(
-                        "Output doesn't match expected output",
-                        hint=f"output '{name}' of step {number} of the input data: "
-                        + ("there is none" if flat is None else f"got {_short(flat)}"),
-                    )
 
     def requests(self, *, batches: bool, batch_size: int) -> tuple[Request, ...]:
         """Return the steps of all streams in turn, as requests of so many rows.
@@ -140,49 +112,8 @@ def read_input_file(
     ]
     if not all(read):
         raise InvalidArgumentError(f"stream {[bool(s) for s in read].index(False)} has no steps")
-    unused = sorted(document.keys() - {"data", "validation_data"})
-    return InputFile(
-        read,
-        _expected(document.get("validation_data"), config, read),
-        tuple(f"'{key}' of {file.name} is not used" for key in unused),
-    )
-
-
-def _expected(
-    given: Any, config: ModelConfig, read: Sequence[Sequence[Request]]
-) -> Sequence[Request]:
-    """Read ``validation_data``: a step of outputs for each step of inputs."""
-    if not given:
-        return ()
-    streams = given if all(isinstance(each, list) for each in given) else [given]
-    if [len(steps) for steps in streams] != [len(steps) for steps in read]:
-        raise InvalidArgumentError(
-            "The 'validation_data' field doesn't align with 'data' field in the json file"
-        )
-    specs = output_specs(config)
-    found: list[Request] = []
-    for stream, steps in enumerate(streams):
-        for number, step in enumerate(steps):
-            place = f"( Location stream id: {stream}, step id: {number})"
-            for name in step:
-                if name not in specs:
-                    raise InvalidArgumentError(
-                        f"'{name}' is not an output of the model {place}", hint=nearest(name, specs)
-                    )
-            found.append({name: _values(name, specs[name], step[name], place) for name in step})
-    return found
-
-
-def _values(name: str, spec: TensorSpec, content: Any, place: str) -> Any:
-    if isinstance(content, dict) and "content" in content:
-        content = content["content"]
-    if isinstance(content, dict):
-        return _from_bytes(name, spec, _decoded(content.get("b64"), place), ())
-    return _from_list(name, spec, content, place)
-
-
-def _short(flat: np.ndarray[Any, Any]) -> str:
-    return ", ".join(map(str, flat[:4].tolist())) + (", …" if flat.size > 4 else "")
+    unused = sorted(document.keys() - {"data"})
+    return InputFile(read, tuple(f"'{key}' of {file.name} is not used" for key in unused))
 
 
 def _from_directory(

@@ -16,7 +16,7 @@ from nbtriton.perf.data import (
     generate,
     requests_from,
 )
-from nbtriton.perf.inputfile import InputFile, read_input_file
+from nbtriton.perf.inputfile import read_input_file
 from nbtriton.perf.traffic import SequenceData, SequencePlan
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ def workloads(
     data: Data,
     plan: SequencePlan | None,
     largest: int,
-) -> tuple[list[Workload], InputFile | None]:
-    """Return what is sent, a workload a batch size, and the file that it comes from, if any.
+) -> tuple[list[Workload], tuple[str, ...]]:
+    """Return what is sent, a workload a batch size, and notes about the data.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def workloads(
                 hint="every such request would be refused",
             )
         found.append(Workload(requests, rows))
-    return found, file
+    return found, () if file is None else file.notes
 
 
 def _generated(config: ModelConfig, rows: int, data: Data) -> Request:

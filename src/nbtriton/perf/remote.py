@@ -209,10 +209,6 @@ class RemoteServer(ABC):
         """
 
     @abstractmethod
-    def ask(self, name: str, inputs: Request, /) -> Mapping[str, Any]:
-        """Send one request and return its outputs."""
-
-    @abstractmethod
     def submit(
         self,
         name: str,
@@ -306,9 +302,6 @@ class _Grpc(RemoteServer):
                 return line
             if line.is_open:
                 return line
-
-    def ask(self, name: str, inputs: Request, /) -> Mapping[str, Any]:
-        return self._client.infer(name, inputs).outputs
 
     def close(self) -> None:
         for line in self._streams:
@@ -454,9 +447,6 @@ class _Http(RemoteServer):
             sender.join()
         self._senders.clear()
         self._lines.clear()
-
-    def ask(self, name: str, inputs: Request, /) -> Mapping[str, Any]:
-        return self._client.infer(name, inputs).outputs
 
     def _message(self, name: str, inputs: Request, *sequence: Any) -> _Message:
         if not sequence[0]:
