@@ -92,6 +92,8 @@ class Server(EngineServer):
         config_name: str = "",
         strict_readiness: bool = True,
         exit_on_error: bool = False,
+        load_threads: int = 4,
+        load_retries: int = 0,
     ) -> ModelControl:
         """Load the models of a repository as Triton would; none keeps another one out.
 
@@ -101,7 +103,7 @@ class Server(EngineServer):
         control_mode : {"none", "explicit", "poll"}
             Load all models now; or those that `load_models` and `ModelControl.load` name; or all,
             and look every `poll_s` seconds for what changed.
-        load_models, poll_s, auto_complete, config_name, strict_readiness, exit_on_error
+        load_models, poll_s, auto_complete, config_name, strict_readiness, exit_on_error, load_threads, load_retries
             As in `nbtriton.repository.control.ModelControl`.
 
         Returns
@@ -127,6 +129,8 @@ class Server(EngineServer):
             config_name=config_name,
             strict_readiness=strict_readiness,
             exit_on_error=exit_on_error,
+            load_threads=load_threads,
+            load_retries=load_retries,
         )
         for old in self._controls:
             if old.directories == control.directories:  # a cell that runs again

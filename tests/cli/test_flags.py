@@ -233,6 +233,25 @@ def test_settings_of_traces() -> None:
 
 
 @pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--trace-config=level=TENSORS"], "trace file name is not given; nothing is traced"),
+        (["--trace-config=level=TENSORS", "--trace-file=f", "--trace-config=rate=0"],
+         "sample rate must be non-zero; nothing is traced"),
+        (["--trace-config=mode=OpenTelemetry", "--trace-config=level=TENSORS"],
+         "mode=opentelemetry has no effect here; nothing is traced"),
+    ],
+)  # fmt: skip
+def test_where_nothing_can_be_traced_the_log_says_so(
+    flags: list[str], text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "nbtriton"):
+        _, values = trace_settings(parse_flags(flags))
+    assert values.level == frozenset()
+    assert text in caplog.text
+
+
+@pytest.mark.parametrize(
     ("flags", "summaries", "counters", "quantiles", "told"),
     [
         ([], False, True, (0.5, 0.9, 0.95, 0.99, 0.999), ""),

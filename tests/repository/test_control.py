@@ -607,6 +607,26 @@ def test_L15_a_reload_loses_no_request(server, explicit, root):
     assert said == [1.0] * 50 + [2.0] * 10
 
 
+def test_a_version_that_fails_is_tried_again(server, root, caplog):
+    caplog.set_level(logging.INFO, "nbtriton.repository")
+    counted = """
+import pathlib
+tried = pathlib.Path(__file__).parent / "tried"
+tried.write_text(tried.read_text() + "x" if tried.exists() else "x")
+if len(tried.read_text()) < 3:
+    raise ValueError("not yet")
+"""
+    for name in ("late", "bad"):
+        add(root, name, source=counted + MODEL if name == "late" else BROKEN)
+    control = server.load_repository(root, load_retries=2)
+    assert states(control)["late:1"] == "READY"
+    failed = [text for text in caplog.messages if text.startswith("failed to load")]
+    assert (
+        len([text for text in failed if "'late' version 1: Internal: ValueError: not" in text]) == 2
+    )
+    assert len([text for text in failed if "'bad' version 1" in text]) == 3
+
+
 # -- overrides -----------------------------------------------------------------------------------
 
 

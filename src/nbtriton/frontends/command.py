@@ -135,6 +135,8 @@ def _set_up(
         auto_complete=not (arguments.disable_auto_complete_config or arguments.strict_model_config),
         config_name=arguments.model_config_name,
         strict_readiness=arguments.strict_readiness,
+        load_threads=max(1, arguments.model_load_thread_count),
+        load_retries=max(0, arguments.model_load_retry_count),
     )
     _log.info("\n%s", model_table(control.index()))
     return control.startup_error

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from nbtriton.backends import BACKEND_DIRECTORY
 from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.frontends.metrics import MetricsConfig, parse_quantiles
-from nbtriton.frontends.tracing import TraceValues
+from nbtriton.frontends.tracing import TraceValues, check_values
 
 __all__ = [
     "backend_config",
@@ -92,14 +93,18 @@ def trace_settings(arguments: SimpleNamespace) -> tuple[str, TraceValues]:
             numbers[name.replace("-", "_")] = value
         else:
             _log.warning("--trace-config=%s%s has no effect here", kind and f"{kind},", name)
-    if mode != "triton":
-        raise InvalidArgumentError(
-            f"--trace-config mode={mode}: '{mode}' is no mode of tracing here",
-            hint="there is triton",
-        )
     level = frozenset[str]() if frozenset() in levels else frozenset[str]().union(*levels)
     given = {name: number for name, number in numbers.items() if number is not None}
-    return file, TraceValues(level=level, **given)
+    values = TraceValues(level=level, **given)
+    try:
+        if mode != "triton":
+            raise InvalidArgumentError(f"--trace-config=mode={mode} has no effect here")
+        check_values(values, file)
+    except InvalidArgumentError as error:
+        # tritonserver starts, and traces to nowhere.
+        _log.warning("%s; nothing is traced", error.message)
+        values = replace(values, level=frozenset())
+    return file, values
 
 
 def metrics_settings(arguments: SimpleNamespace) -> tuple[bool, MetricsConfig]:

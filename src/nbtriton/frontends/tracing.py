@@ -18,7 +18,7 @@ from nbtriton.engine.tracing import Activity, TensorActivity, Trace, TraceSample
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.tensors import Array
 
-__all__ = ["NOT_SEEN", "TRACE_LEVELS", "TraceValues", "Tracing", "parse_number"]
+__all__ = ["NOT_SEEN", "TRACE_LEVELS", "TraceValues", "Tracing", "check_values", "parse_number"]
 
 _log = logging.getLogger("nbtriton.trace")
 
@@ -107,7 +107,7 @@ class Tracing:
         self._lock = threading.Lock()
         self._file = _TraceFile(file)
         self._start = values or TraceValues()
-        _check(self._start, file)
+        check_values(self._start, file)
         # What clients have set, and what is in force.
         self._given: dict[str, dict[str, Any]] = {"": {}}
         self._sampling = {"": _Sampling(self._start, self._file)}
@@ -159,7 +159,7 @@ class Tracing:
                     if other:
                         values[other] = replace(values[""], **self._still_given(other))
             for each in values.values():
-                _check(each, self._file.path)
+                check_values(each, self._file.path)
             self._given[model] = given
             ended = [self._sampling.pop(name) for name in values if name in self._sampling]
             for name, each in values.items():
@@ -208,7 +208,14 @@ class Tracing:
         self.on = any(each.active for each in self._sampling.values())
 
 
-def _check(values: TraceValues, file: str) -> None:
+def check_values(values: TraceValues, file: str) -> None:
+    """Refuse settings by which nothing could be traced although a level is given.
+
+    Raises
+    ------
+    InvalidArgumentError
+        With Triton's text.
+    """
     if not values.level:
         return
     reason = None

@@ -7,21 +7,19 @@ import queue
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from nbtriton.config import is_ensemble
 from nbtriton.engine import Server
 from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.update import InstanceUpdate
-from nbtriton.errors import ConfigError, LoadError, TritonError
+from nbtriton.errors import ConfigError, EngineStoppedError, LoadError, TritonError
 from nbtriton.repository.known import LOADS, UNLOADED, Known, load_error, load_reason
 from nbtriton.repository.polling import Polled
 
 __all__ = ["build_versions", "check", "in_parallel"]
 
 _log = logging.getLogger(LOADS)
-
-# As many as Triton's --model-load-thread-count by default.
-_LOADERS = 4
 
 
 def check(server: Server, models: Mapping[str, Known], found: Polled) -> None:
@@ -77,9 +75,17 @@ def _check_member(
 
 
 def build_versions(
-    server: Server, known: Known, found: Polled, *, keep: Collection[int], auto_complete: bool
+    server: Server,
+    known: Known,
+    found: Polled,
+    *,
+    keep: Collection[int],
+    auto_complete: bool,
+    retries: int,
 ) -> tuple[list[Runtime], list[InstanceUpdate]]:
     """Make all versions, and the new instances of those to `keep`; or nothing and say why (L3).
+
+    A version that fails is tried so many times more as `retries` says.
 
     Raises
     ------
@@ -102,18 +108,17 @@ def build_versions(
                 if version in keep:
                     updates.append(server.prepare_update(name, version, found.config))
                     continue
-                runtimes.append(
-                    server.build(
-                        found.config,
-                        found.source(version),
-                        version,
-                        auto_complete=auto_complete,
-                    )
+                build = partial(
+                    server.build,
+                    found.config,
+                    found.source(version),
+                    version,
+                    auto_complete=auto_complete,
                 )
+                runtimes.append(_with_retries(build, name, version, retries))
             except TritonError as error:
                 failed[version] = error
-                reason = load_reason(name, version, error) + f" ({error.hint})" * bool(error.hint)
-                _log.error("failed to load '%s' version %d: %s", name, version, reason)
+                _tell_failed(name, version, error)
     except BaseException:
         known.states = before
         _give_back(runtimes, updates)
@@ -146,6 +151,22 @@ def build_versions(
     )
 
 
+def _with_retries(build: Callable[[], Runtime], name: str, version: int, retries: int) -> Runtime:
+    for _ in range(retries):
+        try:
+            return build()
+        except EngineStoppedError:
+            raise
+        except TritonError as error:
+            _tell_failed(name, version, error)
+    return build()
+
+
+def _tell_failed(name: str, version: int, error: TritonError) -> None:
+    reason = load_reason(name, version, error) + f" ({error.hint})" * bool(error.hint)
+    _log.error("failed to load '%s' version %d: %s", name, version, reason)
+
+
 def _give_back(runtimes: Sequence[Runtime], updates: Sequence[InstanceUpdate]) -> None:
     for runtime in runtimes:
         runtime.retire()
@@ -153,7 +174,7 @@ def _give_back(runtimes: Sequence[Runtime], updates: Sequence[InstanceUpdate]) -
         update.runtime.discard_update(update)
 
 
-def in_parallel(work: Callable[[Polled], None], items: Sequence[Polled]) -> None:
+def in_parallel(work: Callable[[Polled], None], items: Sequence[Polled], threads: int) -> None:
     """Do the work for all items, several at a time; an interrupt does not wait for those begun.
 
     Raises
@@ -182,7 +203,7 @@ def in_parallel(work: Callable[[Polled], None], items: Sequence[Polled]) -> None
             else:
                 done.put(None)
 
-    for _ in range(min(_LOADERS, len(items))):
+    for _ in range(min(threads, len(items))):
         threading.Thread(target=run, name="nbtriton-load", daemon=True).start()
     try:
         errors = [done.get() for _ in items]

@@ -39,6 +39,7 @@ from nbtriton.repository.known import (
     load_error,
     with_hint,
 )
+from nbtriton.repository.poller import start_polling
 from nbtriton.repository.polling import DUPLICATE, Override, Polled, directories_of, poll_model
 
 __all__ = ["MODES", "ModelControl"]
@@ -76,6 +77,10 @@ class ModelControl:
     exit_on_error : bool
         ``--exit-on-error``: raise if a model fails to load now. By default the others serve, and
         `errors` says what is wrong.
+    load_threads : int
+        ``--model-load-thread-count``: so many models load at a time.
+    load_retries : int
+        ``--model-load-retry-count``: so many times more a version that fails is tried.
 
     Raises
     ------
@@ -104,6 +109,8 @@ class ModelControl:
         config_name: str = "",
         strict_readiness: bool = True,
         exit_on_error: bool = False,
+        load_threads: int = 4,
+        load_retries: int = 0,
     ) -> None:
         if mode not in MODES:
             raise InvalidArgumentError(
@@ -120,6 +127,8 @@ class ModelControl:
         self.strict_readiness = strict_readiness
         self._auto_complete = auto_complete
         self._config_name = config_name
+        self._threads = load_threads
+        self._retries = load_retries
         self._known: dict[str, Known] = {}
         self._lock = threading.Lock()
         self._scratch: dict[Path, Any] = {}  # directories of overrides, and what removes them
@@ -132,13 +141,7 @@ class ModelControl:
         if exit_on_error and self.startup_error is not None:
             raise self.startup_error
         if mode == "poll" and poll_s > 0:
-            self._poller = threading.Thread(
-                target=_poll_until_ended,
-                args=(weakref.ref(self), self._ended, poll_s),
-                name="nbtriton-poll",
-                daemon=True,
-            )
-            self._poller.start()
+            self._poller = start_polling(weakref.ref(self), self._ended, poll_s)
 
     def __enter__(self) -> Self:
         return self
@@ -335,7 +338,7 @@ class ModelControl:
         ensembles = {name: found for name, found in polled.items() if is_ensemble(found.config)}
         changed: set[str] = set()
         load = partial(self._load_one, errors, changed)
-        in_parallel(load, single)
+        in_parallel(load, single, self._threads)
         ordered, circles = by_dependency(ensembles)
         for name, circle in circles.items():
             errors[name] = self._of(name).error = load_error(name, circle)
@@ -413,8 +416,9 @@ class ModelControl:
                 check(self.server, self._known, found)
                 keep = self._kept(known, found)
                 runtimes, updates = build_versions(
-                    self.server, known, found, keep=keep, auto_complete=self._auto_complete
-                )
+                    self.server, known, found, keep=keep,
+                    auto_complete=self._auto_complete, retries=self._retries,
+                )  # fmt: skip
                 self.server.install(found.name, found.given, runtimes, updates=updates)
             except EngineStoppedError:
                 raise
@@ -577,17 +581,3 @@ class ModelControl:
 
 
 _COLUMNS = ("model", "version", "state", "reason")
-
-
-def _poll_until_ended(
-    control: weakref.ref[ModelControl], ended: threading.Event, poll_s: float
-) -> None:
-    """Poll as long as somebody holds the control; the thread itself does not."""
-    while not ended.wait(poll_s):
-        polling = control()
-        if polling is None:
-            return
-        # A repository that is away for a moment is looked for again next time.
-        with suppress(TritonError):
-            polling.poll_now()
-        del polling
