@@ -7,7 +7,7 @@ write to everything that they have, too, once they have their answers.
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ ROWS, WIDTH = 2, 4
 # of it means the same to numpy and to torch.
 ACTS: dict[str, Callable[[dict[str, Any], Any, Any], Any]] = {}
 READING = ("add", "first", "part")
+FORGETFUL = (*READING, "write", "write_and_add")
 
 
 def act(function: Callable[[dict[str, Any], Any, Any], Any]) -> Callable[..., Any]:
@@ -176,10 +177,10 @@ class Reference:
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> list[Step]:
+def graphs(draw: st.DrawFn, acts: Sequence[str] = tuple(ACTS)) -> list[Step]:
     steps = []
     for at in range(draw(st.integers(1, 4))):
-        name = draw(st.sampled_from(sorted(ACTS)))
+        name = draw(st.sampled_from(sorted(acts)))
         tensors = st.integers(0, at + 1)
         steps.append(
             Step(
@@ -192,7 +193,7 @@ def graphs(draw: st.DrawFn) -> list[Step]:
     return steps
 
 
-def load(server: Server, steps: list[Step], outputs: set[int]) -> None:
+def load(server: Server, steps: list[Step], outputs: set[int], extra: str = "") -> None:
     tensor = '{{ name: "{}" data_type: TYPE_FP32 dims: {} }}'
     for at, step in enumerate(steps):
         text = " ".join(
@@ -203,6 +204,7 @@ def load(server: Server, steps: list[Step], outputs: set[int]) -> None:
                 'parameters { key: "READ_ONLY_INPUTS" value { string_value: "yes" } }'
                 if step.read_only
                 else "",
+                extra,
             )
         )
         server.load(text, KINDS[step.kind](step.act), name=f"m{at}")
@@ -261,4 +263,33 @@ def test_nobody_sees_what_others_write(
                 assert array.tolist() == [[10.0 * at + n + 1] * WIDTH] * ROWS
                 array[:] = -7
             for number in outputs:
+                found[f"T{number}"][:] = -9
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    graphs(FORGETFUL),
+    st.lists(
+        st.tuples(st.sampled_from(["numpy", "torch"]), st.integers(1, 3)), min_size=2, max_size=8
+    ),
+)
+def test_nor_does_who_shares_a_batch(steps: list[Step], calls: list[tuple[str, int]]):
+    outputs = set(range(2, len(steps) + 2))
+    used = {number for step in steps for number in step.inputs} & {0, 1}
+    with Server(gpus=()) as server:
+        load(server, steps, outputs, "dynamic_batching { max_queue_delay_microseconds: 2000 }")
+        expected, futures = [], []
+        for at, (kind, rows) in enumerate(calls):
+            given = [np.full((rows, WIDTH), 10.0 * at + n, np.float32) for n in (1, 2)]
+            expected.append(Reference(steps).infer(*given))
+            sent: dict[str, Any] = {f"T{n}": given[n] for n in used}
+            if kind == "torch":
+                sent = {name: torch.from_numpy(array) for name, array in sent.items()}
+            futures.append(server.submit("e", sent))
+            for array in given:
+                array[:] = -7
+        for at, future in enumerate(futures):
+            found = future.result()
+            for number in outputs:
+                assert found[f"T{number}"].tolist() == expected[at][number - 2], f"call {at}"
                 found[f"T{number}"][:] = -9
