@@ -107,7 +107,7 @@ CASES = [
         deliberate="required-inputs",
         instead={0: Answer(status="INVALID_ARG", message=f"in ensemble 'needs', {LACKS}")},
         instead_counts={
-            "needed": {**NOTHING, **NO_BATCHES}, "needs": {**NOTHING, **NO_BATCHES, "fail": 1},
+            "needed": {**NOTHING, **NO_BATCHES}, "needs": {**NOTHING, **NO_BATCHES, "fail": 2},
         },
     ),
     Scenario(

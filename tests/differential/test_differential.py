@@ -6,29 +6,12 @@ which requests shared an execution, and the counts of the statistics of every mo
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.differential.harness import OurSide, Outcome, RealSide, Scenario
 from tests.differential.scenarios import MODELS, SCENARIOS
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
-
-
-def decided(scenario: Scenario, statistics: dict[str, Any]) -> dict[str, Any]:
-    """Apply to tritonserver's statistics what nbtriton does differently on purpose.
-
-    T4: an ensemble whose step fails counts the failure twice in tritonserver 2.51 if no other step
-    is in flight, and once if one is. nbtriton counts each failed request once.
-    """
-    ensembles = {model.name for model in scenario.models if model.source is None}
-    return {
-        name: {**counts, "fail": counts["fail"] // 2}
-        if name in ensembles and "fail" in counts
-        else counts
-        for name, counts in statistics.items()
-    }
 
 
 def in_time(scenario: Scenario, outcome: Outcome, side: str) -> None:
@@ -45,7 +28,7 @@ def test_same_traffic_same_outcome(real: RealSide, ours: OurSide, scenario: Scen
     in_time(scenario, mine, "nbtriton")
     assert mine.answers == theirs.answers
     assert mine.batches == theirs.batches
-    assert mine.statistics == decided(scenario, theirs.statistics)
+    assert mine.statistics == theirs.statistics
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)

@@ -139,7 +139,7 @@ class Flight:
         if mark is not None:
             correlation_id, flags = mark
         try:
-            if self.ensemble.gates and self.run.failed:  # while it waited for its place
+            if self.run.failed:  # while it waited for its place, or beside it
                 raise CancelledError("the ensemble's request failed")
             sub = runtime.interface.admit(
                 inputs,
@@ -379,8 +379,9 @@ class Flight:
         if not request.claim():
             return
         if response is not None and response.error is not None:
-            # Once per request: that Triton counts it twice is a defect (T4).
-            self.ensemble.statistics.failure(1, now_ns() - request.start_ns, "OTHER")
+            # As in Triton: once for its answer, and again for its end where nothing runs on (T4).
+            times = 1 if self._running else 2
+            self.ensemble.statistics.failure(times, times * (now_ns() - request.start_ns), "OTHER")
         else:
             self._count_success()
         self.ensemble.deliver(request, response, final=True)
