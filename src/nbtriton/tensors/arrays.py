@@ -200,7 +200,10 @@ def copy_of(array: Array) -> Array:
     if kind == "torch":
         torch = sys.modules["torch"]
         return array.detach().clone(memory_format=torch.contiguous_format)
-    return array.copy(order="C") if kind == "cupy" else np.array(array, order="C")
+    if kind == "cupy":
+        with array.device:  # it copies to the current one
+            return array.copy(order="C")
+    return np.array(array, order="C")
 
 
 def own(array: Array, owned: bool) -> Array:

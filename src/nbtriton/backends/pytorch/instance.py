@@ -163,12 +163,12 @@ class ModuleInstance(BackendInstance):
         owned = requests[0].owned_inputs
         inputs: dict[str, Any] = {}
         for name, given in gathered.items():
-            # What goes from the host to a GPU is a copy there.
-            here = device is None or device.type == "cpu" or is_on_device(given)
             if _is_text(given):
                 inputs[name] = [item.decode() for item in given.reshape(-1).tolist()]
                 continue
-            array = own(given, name in owned) if copies and here else given
+            # What goes from the host to a GPU, or back, is a copy there.
+            stays = device is None or is_on_device(given) == (device.type != "cpu")
+            array = own(given, name in owned) if copies and stays else given
             inputs[name] = to_torch(array, device).contiguous()
         return inputs
 
