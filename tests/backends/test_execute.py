@@ -282,6 +282,24 @@ def test_a_read_only_input_is_a_writable_copy_in_the_model(make, run):
     assert given.tolist() == [[1] * 4]
 
 
+@pytest.mark.parametrize("owned", [True, False])
+@pytest.mark.parametrize("function", [True, False])
+def test_an_input_that_nobody_else_has_is_not_copied(make, run, owned, function):
+    seen = []
+
+    def execute(requests):
+        seen.append(requests[0].inputs()[0].as_numpy())
+        return [respond(seen[0])]
+
+    def same(IN):  # noqa: N803 - it names its tensor
+        seen.append(IN)
+        return IN
+
+    request = Request({"IN": ones()}, owned_inputs=frozenset({"IN"} if owned else ()))
+    run(make(same if function else returning(execute)), request)
+    assert np.shares_memory(seen[0], request.inputs["IN"]) is owned
+
+
 def test_a_received_request_tells_what_the_client_said(make, run):
     seen = []
 

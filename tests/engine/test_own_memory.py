@@ -352,6 +352,30 @@ def test_one_tensor_as_two_inputs_of_a_step_is_two(server: Server):
     assert server.infer("e", {"X": ones()})["Y"].tolist() == [[12] * 4]
 
 
+def test_what_one_step_alone_reads_is_not_copied_for_it(server: Server):
+    both = (
+        echo()
+        .replace('"IN"', '"A"')
+        .replace("output", 'input { name: "B" data_type: TYPE_FP32 dims: 4 } output')
+    )
+    server.load(both, lambda A, B: A + B, name="both")
+    load(server, "one", lambda IN: IN)
+    steps = (
+        ("one", {"IN": "X"}, {"OUT": "T"}),
+        ("one", {"IN": "T"}, {"OUT": "U"}),
+        ("both", {"A": "U", "B": "T"}, {"OUT": "Y"}),
+        ("both", {"A": "V", "B": "V"}, {"OUT": "Z"}),
+    )
+    inputs, outputs = {"X": "FP32[4]", "V": "FP32[4]"}, {"Y": "FP32[4]", "Z": "FP32[4]"}
+    server.load(ensemble_text(*steps, inputs=inputs, outputs=outputs), name="e")
+    ensemble = server._resolve("e", -1, decoupled=False)
+    crew = ensemble._muster()
+    crew.disband()
+    # X is the caller's until it was copied; T and V have two readers.
+    assert crew.owned == (set(), set(), {"A"}, set())
+    assert crew.owned_of_all == ({"IN"}, set(), {"A"}, set())
+
+
 class Counting:
     """Decoupled: three responses, all of them its one buffer."""
 
