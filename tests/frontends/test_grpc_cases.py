@@ -84,6 +84,7 @@ STREAMS = {
     "S-1 a refused request": [infer("nope", request_id="a")],
     "S-1 bad inputs": [infer("one", raw=[b"\0"], request_id="a")],
     "S-1 bad parameters": [infer("one", parameters={"triton_x": 1}, request_id="a")],
+    "S-1 refused by the sequence scheduler": [infer("sequence", request_id="a")],
     "S-6 a model's error": [infer("failing", request_id="a")],
     "several responses": [
         infer("stream", [tensor(datatype="INT32", shape=[1])], [b"\3\0\0\0"], request_id="a")

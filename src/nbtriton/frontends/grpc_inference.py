@@ -449,6 +449,8 @@ class _Streamed(_Waiting):
                 return encode_stream_response(data, final=final)
             except TritonError as raised:
                 error = raised
+        if not error.accepted:
+            return encode_stream_error(error.message, self.call.request_id)
         if self._stream.ends_at_errors:
             self._stream.failed(error)
         return encode_stream_error(
