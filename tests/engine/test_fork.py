@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 
@@ -179,3 +180,8 @@ def test_a_data_loader_with_workers(server: Server, touches: bool):
     else:
         assert [float(batch[0]) for batch in loader] == [0, 1, 2, 3]
     assert server.infer("m", {"IN": row(3)})["OUT"][0, 0] == 3
+
+
+def test_a_server_is_not_sent_to_a_process_that_is_spawned(server: Server):
+    with pytest.raises(TypeError, match="cannot be sent to another process"):
+        pickle.dumps({"server": server})

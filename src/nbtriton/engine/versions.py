@@ -464,6 +464,12 @@ class Versions(Inspection, ABC):
             self._leaving.clear()
         end(runtimes, self._clock, timeout_s)
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a server cannot be sent to another process: its models run in threads of this one. "
+            "Make an nbtriton.Server() there, or ask this one over HTTP (server.serve())"
+        )
+
     def in_child(self) -> None:
         """Say to everybody who asks that the server is in the parent process."""
         self._parents = keep_for_good(self._registry, self._changing)
