@@ -29,6 +29,38 @@ US = 1_000
 _RECHECK = 50_000 * US
 
 
+class Ready:
+    """Free slots as in a ``std::priority_queue`` that compares their numbers only."""
+
+    def __init__(self) -> None:
+        self.places: list[tuple[int, int]] = []  # (instance, slot)
+
+    def push(self, place: tuple[int, int]) -> None:
+        self.places.append(place)
+        self._rise(len(self.places) - 1)
+
+    def pop(self) -> tuple[int, int]:
+        first, last = self.places[0], self.places.pop()
+        if not self.places:
+            return first
+        hole = 0
+        while 2 * hole + 1 < len(self.places):  # down to a leaf, by the better child
+            child = 2 * hole + 1
+            if child + 1 < len(self.places) and self.places[child + 1][1] <= self.places[child][1]:
+                child += 1
+            self.places[hole] = self.places[child]
+            hole = child
+        self.places[hole] = last
+        self._rise(hole)
+        return first
+
+    def _rise(self, at: int) -> None:
+        while at and self.places[at][1] < self.places[(at - 1) // 2][1]:
+            above = (at - 1) // 2
+            self.places[at], self.places[above] = self.places[above], self.places[at]
+            at = above
+
+
 @dataclass(eq=False)
 class Life:
     """One sequence."""
@@ -72,6 +104,9 @@ class SequencePair:
         self.auto = 0
         self.turns = 0
         self.facts = 0
+        self.ready = Ready()
+        for instance in self.instances:
+            self._set_up(instance)
 
     # -- facts -----------------------------------------------------------------------------------
 
@@ -94,10 +129,9 @@ class SequencePair:
                 self.turns += 1
                 idle_at = self.now + self.settings.idle_ns
                 life = self.live[name] = Life(name, self.now, idle_at, self.turns)
-                free = self._free()
-                if free:
-                    life.place = free[0]
-                    self.rows[free[0]] = life
+                if self.ready.places:
+                    life.place = self.ready.pop()
+                    self.rows[life.place] = life
                 else:
                     self.backlog.append(life)
             life.seen = self.now
@@ -171,11 +205,17 @@ class SequencePair:
         number = self.added
         self.added += 1
         self.instances.append(number)
+        self._set_up(number)
         self._settle()
         self._compare(self.batcher.add_instance(self.now, number))
 
     def remove_instance(self, number: int) -> None:
         self.leaving.add(number)
+        before, self.ready = self.ready, Ready()
+        while before.places:
+            place = before.pop()
+            if place[0] != number:
+                self.ready.push(place)
         self._settle()
         self._compare(self.batcher.remove_instance(self.now, number))
 
@@ -196,7 +236,7 @@ class SequencePair:
             life = self.home[number]
             if life.flying == number:
                 self._land(number)
-        for life in [*self.rows.values(), *self.backlog]:
+        for life in [*(self.rows[place] for place in sorted(self.rows)), *self.backlog]:
             life.queue = []
             self._forget(life)
             self._leave_if_done(life)
@@ -230,9 +270,9 @@ class SequencePair:
 
     # -- the rules -------------------------------------------------------------------------------
 
-    def _free(self) -> list[tuple[int, int]]:
-        places = [(k, slot) for slot in range(self.settings.slots) for k in self.staying]
-        return [place for place in places if place not in self.rows]
+    def _set_up(self, instance: int) -> None:
+        for slot in range(self.settings.slots):
+            self.ready.push((instance, slot))
 
     def _forget(self, life: Life) -> None:
         life.ended = True
@@ -244,7 +284,11 @@ class SequencePair:
             return
         del self.rows[life.place]
         self.backlog = [other for other in self.backlog if other.queue]
-        if self.backlog and life.place[0] not in self.leaving:
+        if life.place[0] in self.leaving:
+            return
+        if not self.backlog:
+            self.ready.push(life.place)
+        else:
             heir = self.backlog.pop(0)  # in the order in which slots become free
             heir.place = life.place
             self.rows[life.place] = heir
@@ -277,10 +321,10 @@ class SequencePair:
     def _fill(self) -> None:
         self._issue()
         self.backlog = [life for life in self.backlog if life.queue]
-        while self.backlog and (free := self._free()):
+        while self.backlog and self.ready.places:
             life = self.backlog.pop(0)
-            life.place = free[0]
-            self.rows[free[0]] = life
+            life.place = self.ready.pop()
+            self.rows[life.place] = life
             self._issue()
 
     def _settle(self) -> None:
@@ -394,7 +438,9 @@ class SequencePair:
         assert self.batcher.slots() == list(rows.values())
         running = sum(len(numbers) for numbers in self.busy.values())
         assert self.batcher.waiting == len(self.open) - running
-        assert not (self.backlog and self._free()), "a free slot while sequences wait for one"
+        places = {(k, slot) for slot in range(self.settings.slots) for k in self.staying}
+        assert set(self.ready.places) == places - self.rows.keys()
+        assert not (self.backlog and self.ready.places), "a free slot while sequences wait for one"
         wake = self.batcher.wake_at()
         times = [life.look for life in self.live.values()]
         times += [life.deadline for life in self.backlog if life.deadline is not None]

@@ -408,6 +408,15 @@ def test_OL2_no_padding_and_no_rows():
     assert clock.batches == ["a1", "b1 c1", "c2"]
 
 
+def test_Q4_the_lowest_slot_comes_first_and_a_heap_decides_between_instances():
+    """Three instances of two slots, as on the server but for the names of its instances."""
+    clock = SequenceClock(2, instances=3)
+    for at, name in enumerate("abcdef"):
+        clock.arrive(at, name + "1", "S")
+    clock.run(until_ms=100)
+    assert clock.batcher.slots() == [["a", "f"], ["b", "e"], ["c", "d"]]
+
+
 def test_OL3_the_number_of_candidates_bounds_the_active_sequences():
     clock = SequenceClock(4, strategy=oldest(4), candidates=2)
     for name in "abc":

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from struct import pack, unpack
 
 from nbtriton.scheduling.agenda import Agenda
@@ -60,6 +60,19 @@ class SequenceSettings:
         return next((n for n, share in enumerate(shares, 1) if share >= wanted), size + 1)
 
 
+class _Slot:
+    """A free slot. Only numbers are compared: of equal ones the heap decides, as in Triton (Q-4)."""
+
+    __slots__ = ("instance", "number")
+
+    def __init__(self, number: int, instance: int) -> None:
+        self.number = number
+        self.instance = instance
+
+    def __lt__(self, other: _Slot) -> bool:
+        return self.number < other.number
+
+
 class _Sequence:
     """One live sequence: where it is, and what waits for its turn."""
 
@@ -101,7 +114,7 @@ class SequenceBatcher:
         self._live: dict[Hashable, _Sequence] = {}  # by id: the sequence that new requests join
         self._rows: dict[int, list[_Sequence | None]] = {}
         # The lowest slot number over all instances comes first (Q-4).
-        self._free: list[tuple[int, int]] = []
+        self._free: list[_Slot] = []
         self._backlog: deque[_Sequence] = deque()
         self._refilled: deque[tuple[int, int]] = deque()  # slots that went to the backlog just now
         self._idle: set[int] = set()  # direct: instances that run nothing
@@ -239,8 +252,12 @@ class SequenceBatcher:
     def remove_instance(self, now: int, instance: int) -> list[Decision]:
         """An instance gets no new sequence, and leaves when those that it has are over (L16)."""
         self._leaving.add(instance)
-        self._free = [place for place in self._free if place[1] != instance]
-        heapify(self._free)
+        left: list[_Slot] = []
+        while self._free:  # taken out and put in one by one: it decides among equal numbers
+            slot = heappop(self._free)
+            if slot.instance != instance:
+                heappush(left, slot)
+        self._free = left
         return self._advance(now, [])
 
     def tick(self, now: int) -> list[Decision]:
@@ -295,7 +312,7 @@ class SequenceBatcher:
     def _set_up(self, instance: int) -> None:
         self._rows[instance] = [None] * self._settings.slots
         for slot in range(self._settings.slots):
-            heappush(self._free, (slot, instance))
+            heappush(self._free, _Slot(slot, instance))
         if self._settings.oldest is not None:
             self._batchers[instance] = Batcher(self._settings.oldest, 1, gated=self._gated)
         else:
@@ -343,8 +360,9 @@ class SequenceBatcher:
         sequence.seen_ns = now
 
     def _place(self, sequence: _Sequence) -> None:
-        slot, instance = sequence.place = heappop(self._free)
-        self._rows[instance][slot] = sequence
+        free = heappop(self._free)
+        sequence.place = (free.number, free.instance)
+        self._rows[free.instance][free.number] = sequence
 
     def _leave(self, sequence: _Sequence) -> None:
         """Free the slot; the first in the backlog gets it at once (Q-5), and is issued by `_fill`."""
@@ -357,7 +375,7 @@ class SequenceBatcher:
             return
         heir = self._next_in_backlog()
         if heir is None:
-            heappush(self._free, (slot, instance))
+            heappush(self._free, _Slot(slot, instance))
             return
         heir.place = sequence.place
         self._rows[instance][slot] = heir
