@@ -148,8 +148,7 @@ def test_every_flag_of_the_real_server_is_taken(reference, tmp_path: Path) -> No
         pass
     theirs = set(re.findall(r"^  --([a-z0-9-]+)", log.read_text(), re.MULTILINE))
     assert len(theirs) > 80
-    encryption = {name for name in theirs if re.search(r"ssl|cert|-key$", name)}
-    assert theirs - encryption - FLAGS.keys() == set()
+    assert theirs - FLAGS.keys() == set()
     assert {name for name, flag in FLAGS.items() if flag.ours} == FLAGS.keys() - theirs
 
 

@@ -25,7 +25,7 @@ import tritonclient.grpc as grpcclient
 
 import nbtriton as nt
 from nbtriton.engine.summaries import Summary
-from nbtriton.frontends.metrics import DEFAULT_QUANTILES, MetricsConfig
+from nbtriton.frontends.metrics import DEFAULT_QUANTILES, Metrics, MetricsConfig
 from tests.until import until
 
 # 9 waits at a gate: a file, as it may wait in another process.
@@ -324,3 +324,28 @@ def test_the_last_minute_counts():
     later = summary.read(start + 1000 * SECOND)
     assert math.isnan(later.quantile(0.5))
     assert (later.count, later.total) == (2, 1000)
+
+
+def test_a_family_is_there_with_the_first_model_that_has_samples_of_it() -> None:
+    config = "max_batch_size: 4 response_cache { enable: true }"
+    tensor = 'name: "{}" data_type: TYPE_FP32 dims: 1'
+    tensors = f"input {{ {tensor.format('IN')} }} output {{ {tensor.format('OUT')} }}"
+    with nt.Server(gpus=(), summaries=True) as server:
+
+        def families() -> set[str]:
+            text = Metrics(server, MetricsConfig()).text().decode()
+            return set(re.findall(r"^# TYPE (nv_inf\S+|nv_cache\S+) ", text, re.MULTILINE))
+
+        assert families() == set()
+        # Triton keeps books of its hits and misses although the server has no cache, but none of whole
+        # requests.
+        server.load(f"{config} {tensors}", lambda IN: {"OUT": IN}, name="cached")  # noqa: N803
+        found = families()
+        assert {"nv_cache_hit_summary_per_model", "nv_cache_num_misses_per_model"} <= found
+        assert "nv_inference_queue_summary_us" in found
+        assert "nv_inference_request_summary_us" not in found
+        server.load("max_batch_size: 4 " + tensors, lambda IN: {"OUT": IN}, name="plain")  # noqa: N803
+        assert families() == found | {"nv_inference_request_summary_us"}
+        for name in ("cached", "plain"):
+            server.unload(name)
+        assert families() == set()

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 # Protobuf writes 64-bit integers as JSON strings; Triton turns them into numbers, but forgets these.
-# Fields that 2.51 does not have, so that it has no defaults of them to report.
-_NEWER = frozenset({"inference.ModelEnsembling.max_inflight_requests"})
 _REPORTED_AS_STRINGS = frozenset(
     {
         "inference.ModelOptimizationPolicy.Cuda.GraphSpec.Shape.dim",

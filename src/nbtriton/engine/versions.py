@@ -226,7 +226,7 @@ class Versions(Inspection, ABC):
         if runtime.config.response_cache.enable:
             runtime.cache = self.cache
         if self.keeps_summaries:
-            cached = runtime.cache is not None
+            cached = bool(runtime.config.response_cache.enable)
             runtime.statistics.summaries = LatencySummaries(cached=cached)
         return runtime
 

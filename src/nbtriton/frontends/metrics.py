@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns
@@ -200,6 +200,8 @@ class Metrics:
         name = "nv_inference_pending_request_count"
         _family(lines, name, "Instantaneous number of pending requests awaiting execution per-model.", "gauge")  # fmt: skip
         for model in self._server.models():
+            if model.state != "READY":
+                continue
             tags = self._tags(model.name, model.version)
             entry = {"name": model.name, "version": str(model.version), "tags": tags}
             _sample(lines, name, _labels(entry), model.queued)
@@ -209,7 +211,7 @@ class Metrics:
             self._summaries(lines, stats)
         for family in families_of(self._server.models_view):
             _custom(lines, family)
-        return ("\n".join(lines) + "\n").encode()
+        return "".join(f"{line}\n" for line in _with_samples(lines)).encode()
 
     def _tags(self, name: str, version: int) -> dict[str, str]:
         """Return the labels that a model's configuration adds to its metrics."""
@@ -225,13 +227,11 @@ class Metrics:
             _sample(lines, "nv_inference_request_failure", labels, count)
 
     def _cached_models(self, lines: list[str], stats: Iterable[Mapping[str, Any]]) -> None:
-        """The families are there as soon as a model wants a cache, its samples if it has one."""
+        """A model that wants a cache has its samples, also where the server has none for it."""
         cached = [entry for entry in stats if self._wants_cache(entry)]
-        if not cached:
-            return
         for name, what, field, unit in _PER_MODEL_CACHE:
             _family(lines, name, what, "counter")
-            for entry in cached if self._server.cache is not None else ():
+            for entry in cached:
                 value = entry["inference_stats"][field][unit]
                 _sample(lines, name, _labels(entry), value // 1000 if unit == "ns" else value)
 
@@ -249,10 +249,7 @@ class Metrics:
             for entry in stats
             if (found := self._server.summaries(entry["name"], int(entry["version"])))
         ]
-        wanted = any(map(self._wants_cache, stats))
         for stage, name, what in _SUMMARIES:
-            if stage.startswith("cache") and not wanted:
-                continue
             _family(lines, name, what, "summary")
             for labels, of in kept:
                 if stage not in of:
@@ -321,6 +318,20 @@ def _counter(name: str, entry: Mapping[str, Any]) -> int:
     if name == "nv_inference_request_success":
         return int(durations["success"]["count"])
     return int(entry["inference_count" if name == "nv_inference_count" else "execution_count"])
+
+
+def _with_samples(lines: Sequence[str]) -> Iterator[str]:
+    """Leave out the families without samples, as Triton does."""
+    head: list[str] = []
+    for line in lines:
+        if line.startswith("# HELP"):
+            head = [line]
+        elif line.startswith("#"):
+            head.append(line)
+        else:
+            yield from head
+            head = []
+            yield line
 
 
 def _family(lines: list[str], name: str, what: str, kind: str) -> None:
