@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import socket
 import ssl
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from nbtriton.errors import InvalidArgumentError
 from nbtriton.frontends import Endpoints, Tls, serve
 from nbtriton.frontends.command import _endpoint_options
 from nbtriton.frontends.flags import parse_flags
+from tests.frontends.certificates import openssl, write_keys
 from tests.frontends.raw import Client, post
 from tests.frontends.starving import BODY, CONFIG, LIVE
 
@@ -36,42 +36,9 @@ LONG = np.arange(1 << 18, dtype=np.float32).reshape(1, -1)
 FLEXIBLE = CONFIG.replace("dims: 4", "dims: -1")
 
 
-def openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-
-def signed(folder: Path, name: str, *, by: str, subject: str = "localhost") -> None:
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl(
-        folder,
-        "req",
-        *key,
-        "-keyout",
-        f"{name}.key",
-        "-out",
-        f"{name}.csr",
-        "-subj",
-        f"/CN={subject}",
-    )
-    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    openssl(
-        folder, "x509", "-req", "-in", f"{name}.csr", "-CA", f"{by}.pem", "-CAkey", f"{by}.key",
-        "-CAcreateserial", "-out", f"{name}.pem", "-days", "2", "-extfile", "names",
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("keys")
-    for root in ("root", "stranger"):
-        openssl(
-            folder, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-            "-keyout", f"{root}.key", "-out", f"{root}.pem", "-subj", f"/CN={root}", "-days", "2",
-        )  # fmt: skip
-    signed(folder, "server", by="root")
-    signed(folder, "client", by="root", subject="client")
-    signed(folder, "unknown", by="stranger", subject="client")
-    return folder
+    return write_keys(tmp_path_factory.mktemp("keys"))
 
 
 @pytest.fixture(scope="module")

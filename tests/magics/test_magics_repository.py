@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import ssl
 import urllib.request
 
 import numpy as np
@@ -11,6 +13,7 @@ from IPython.core.error import UsageError
 
 from nbtriton.errors import AlreadyExistsError, NotFoundError, UnavailableError
 from nbtriton.process import server
+from tests.frontends.certificates import write_keys
 from tests.magics.cells import DOUBLE
 from tests.repository.models import BROKEN, MODEL, add, times
 
@@ -147,6 +150,28 @@ def test_real_clients_are_answered(doubled, root):
         ask("/v2", None)  # the first ports are closed
     doubled.ok("%triton_serve --stop")
     assert doubled.names["again"].http_port is None
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the keys")
+@pytest.mark.parametrize("mutual", [False, True])
+def test_clients_are_answered_over_tls(doubled, tmp_path, mutual):
+    keys = write_keys(tmp_path)
+    files = (
+        f"--tls-cert {keys}/server.pem --tls-key '{keys}/server.key'"
+        + mutual * f" --tls-root {keys}/root.pem"
+    )
+    doubled.ok(
+        f"endpoints = %triton_serve --http-port 0 --metrics-port none --grpc-port none {files}"
+    )
+    url = f"https://localhost:{doubled.names['endpoints'].http_port}/v2/health/live"
+    context = ssl.create_default_context(cafile=str(keys / "root.pem"))
+    if mutual:
+        with pytest.raises(OSError):
+            urllib.request.urlopen(url, timeout=30, context=context).read()
+        context.load_cert_chain(keys / "client.pem", keys / "client.key")
+    with urllib.request.urlopen(url, timeout=30, context=context) as reply:
+        assert reply.status == 200
+    doubled.ok("%triton_serve --stop")
 
 
 def test_wrong_ports(notebook):

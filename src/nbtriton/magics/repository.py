@@ -20,6 +20,18 @@ if TYPE_CHECKING:
 __all__ = ["RepositoryMagics"]
 
 
+def _tls(*files: str | None) -> Any:
+    """Return what the three files are for; None if there are none."""
+    if not any(files):
+        return None
+    from nbtriton.frontends import Tls
+
+    certificate, key, root = (
+        str(Path(unquoted(file)).expanduser()) if file else "" for file in files
+    )
+    return Tls(certificate, key, root, mutual=bool(root))
+
+
 def _port(text: str) -> int | None:
     if text == "none":
         return None
@@ -145,6 +157,13 @@ class RepositoryMagics(Magics):
     @argument("--grpc-port", type=_port, default=SUPPRESS, metavar="N", help="'none': not at all")
     @argument("--metrics-port", type=_port, default=SUPPRESS, metavar="N")
     @argument("--host", metavar="ADDRESS", help="by default this machine alone")
+    @argument(
+        "--tls-cert", metavar="FILE", help="HTTP and gRPC over TLS, with this certificate (PEM)"
+    )
+    @argument("--tls-key", metavar="FILE", help="its private key (PEM)")
+    @argument(
+        "--tls-root", metavar="FILE", help="only clients whose certificates it vouches for (PEM)"
+    )
     @argument("--stop", action="store_true", help="close the ports again")
     @keep_option
     @line_magic
@@ -155,9 +174,11 @@ class RepositoryMagics(Magics):
 
             %triton_serve
             endpoints = %triton_serve --http-port 0 --metrics-port none
+            %triton_serve --tls-cert server.pem --tls-key server.key
             %triton_serve --stop
         """
         options = parse(self.triton_serve, line)
+        tls = _tls(options.tls_cert, options.tls_key, options.tls_root)
         cls = type(self)
         if cls._endpoints is not None:
             cls._endpoints.close()
@@ -171,5 +192,7 @@ class RepositoryMagics(Magics):
         }
         if options.host is not None:
             given["host"] = options.host
+        if tls is not None:
+            given["http_tls"] = given["grpc_tls"] = tls
         cls._endpoints = server().serve(**given)
         return keep(self.shell, options.out, cls._endpoints)
