@@ -1,8 +1,8 @@
 """Expressions of `pb_utils`, and what they gave in a model of tritonserver 2.51.
 
 REQ is a request, ARGS what ``initialize`` gets, KEEP a list. Of a TypeError the text is pybind11's: only
-its kind counts. What ends that server now and then is not here: wrong names of metrics and labels, files for
-`load_model`.
+its kind counts. What ends that server now and then is not here: wrong names of metrics and labels, values of
+histograms, files for `load_model`.
 """
 
 from __future__ import annotations
@@ -266,8 +266,6 @@ CALLS: dict[str, str] = {
     "KEEP[-1].Metric(labels={'a':'v'}, buckets=(1, 2))": "TritonModelException: Failed to create metric. Buckets must be a list.",
     "KEEP[-1].Metric(labels={'a':'t'})": "TritonModelException: Failed to create metric. Missing required buckets.",
     "KEEP[-1].Metric(labels={'a':'x'}, buckets=[1.0,2.0]).observe(1)": "None",
-    "KEEP[-1].Metric(labels={'a':'x'}, buckets=[1.0,2.0]).value()": "TritonModelException: Failed to get metric value: Failed to process the request for model 'm_0', message: TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Value",
-    "KEEP[-1].Metric(labels={'a':'x'}, buckets=[1.0,2.0]).set(3)": "TritonModelException: Failed to set metric value: Failed to process the request for model 'm_0', message: TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Set",
     "pb_utils.Tensor.from_dlpack('', pb_utils.Tensor('x', np.zeros(1, np.float32)).to_dlpack())": "TritonModelException: Tensor name cannot be an empty string.",
     "pb_utils.Tensor.from_dlpack('y', pb_utils.Tensor('x', np.zeros(1, np.float32)).to_dlpack()).name()": "'y'",
     "repr(pb_utils.TRITONSERVER_MEMORY_CPU)": "'<MemoryType.TRITONSERVER_MEMORY_CPU: 1>'",
