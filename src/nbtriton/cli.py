@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from nbtriton import __version__
-from nbtriton.errors import TritonError
+from nbtriton.errors import TritonError, nearest
 from nbtriton.packages import needed
 
 __all__ = ["main"]
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if given[:1] == ["serve"]:  # tritonserver's own grammar
             return _serve(given[1:])
-        arguments = _parser().parse_args(given)
+        arguments = _parse(given)
         return int(arguments.run(arguments))
     except TritonError as error:
         print(f"nbtriton: {error.message}", file=sys.stderr)
@@ -32,6 +32,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1 if given[:1] == ["serve"] else 2  # as tritonserver's
     except KeyboardInterrupt:
         return 130
+
+
+def _parse(given: list[str]) -> argparse.Namespace:
+    """Read the command line; an option that is none is named with the nearest one."""
+    parser = _parser()
+    arguments, unknown = parser.parse_known_args(given)
+    if unknown:
+        commands = next(a.choices for a in parser._actions if isinstance(a.choices, dict))  # noqa: SLF001
+        actions = commands[given[0]]._actions if given[0] in commands else []  # noqa: SLF001
+        known = [option for action in actions for option in action.option_strings]
+        hint = nearest(unknown[0].partition("=")[0], known)
+        meant = unknown[0].startswith("-") and hint.startswith("did you mean")
+        told = f" ({hint})" if meant else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{told}")
+    return arguments
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,8 +94,8 @@ def _parser() -> argparse.ArgumentParser:
 def _add_perf(perf: argparse.ArgumentParser) -> None:
     perf.description = (
         "Load one model and measure its throughput and latency in this process, or those of a "
-        "server at a URL, with perf_analyzer's rules; %triton_perf takes the same options."
-    ).replace("%", "%%")
+        "server at a URL, with perf_analyzer's rules; %triton_perf takes the same options and more."
+    )
     add = perf.add_argument
     add("model", metavar="MODEL", help="a model or an ensemble")
     place = perf.add_mutually_exclusive_group(required=True)

@@ -338,6 +338,19 @@ def test_a_configuration_is_a_file_an_expression_or_a_text(notebook, tmp_path, g
     assert handle.config.max_batch_size == 8
 
 
+def test_a_pydantic_model_is_a_configuration(notebook):
+    class Config:
+        """What nbtriton asks of one."""
+
+        def model_dump(self, *, mode: str, exclude_none: bool) -> dict[str, object]:
+            assert (mode, exclude_none) == ("json", True)
+            return {"max_batch_size": 4, "instance_group": [{"count": 2}]}
+
+    notebook.ok(DOUBLE)
+    handle = server().load(Config(), notebook.names["double"], name="double")
+    assert (handle.config.max_batch_size, handle.config.instance_group[0].count) == (4, 2)
+
+
 @pytest.mark.parametrize("given", ["nowhere", "nowhere.pbtxt", "some/where"])
 def test_a_configuration_that_is_not_there(notebook, given):
     ran = notebook(f"%%triton_model m --config {given}\n{DOUBLE}")

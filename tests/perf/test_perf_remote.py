@@ -274,3 +274,6 @@ def test_the_command(urls, capsys):
     assert "is not changed: instances" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["perf", "double", "-u", urls["http"], "--model-repository", "models"])
+    with pytest.raises(SystemExit):
+        main(["perf", "double", "-u", urls["http"], "--concurency", "4"])
+    assert "--concurency 4 (did you mean '--concurrency'?)" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from __future__ import annotations
 from nbtriton.config._proto import ModelConfig, enum_name
 from nbtriton.config.autocomplete import AutoCompleteConfig, complete_from
 from nbtriton.config.convert import (
+    Dumpable,
     as_config,
     from_dict,
     merge,
@@ -47,6 +48,7 @@ __all__ = [
     "READ_ONLY_INPUTS",
     "STRATEGY_PATH",
     "AutoCompleteConfig",
+    "Dumpable",
     "FieldEffect",
     "InstancePlan",
     "ModelConfig",

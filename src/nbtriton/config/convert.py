@@ -6,7 +6,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
 
 from google.protobuf import json_format
 
@@ -31,6 +31,7 @@ _REPORTED_AS_STRINGS = frozenset(
 _NEWER = frozenset({"inference.ModelEnsembling.max_inflight_requests"})
 
 __all__ = [
+    "Dumpable",
     "as_config",
     "from_dict",
     "lay_over_dict",
@@ -40,6 +41,14 @@ __all__ = [
     "to_json",
     "to_reported_dict",
 ]
+
+
+class Dumpable(Protocol):
+    """What pydantic's models can do."""
+
+    def model_dump(self, *, mode: str, exclude_none: bool) -> dict[str, Any]:
+        """Return the fields as plain values."""
+        ...
 
 
 def as_config(value: object) -> ModelConfig:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from nbtriton.backends import find_backend
 from nbtriton.backends.base import Response
-from nbtriton.config import ModelConfig, as_config, is_ensemble
+from nbtriton.config import Dumpable, ModelConfig, as_config, is_ensemble
 from nbtriton.engine.bls import ModelRepository, ModelServer
 from nbtriton.engine.future import InferenceFuture
 from nbtriton.engine.handle import ModelHandle
@@ -124,7 +124,7 @@ class Server(Versions):
 
     def load(
         self,
-        config: str | Mapping[str, Any] | ModelConfig | None = None,
+        config: str | Mapping[str, Any] | ModelConfig | Dumpable | None = None,
         model: object = None,
         *,
         name: str | None = None,
@@ -141,8 +141,9 @@ class Server(Versions):
 
         Parameters
         ----------
-        config : str, mapping or ModelConfig, optional
-            ``config.pbtxt`` text, JSON, a dict or the message itself.
+        config : str, mapping, ModelConfig or pydantic model, optional
+            ``config.pbtxt`` text, JSON, a dict, the message itself, or an object whose
+            ``model_dump`` gives such a dict.
         model : object, optional
             A class with ``execute``, a `torch.nn.Module` (class or instance), an annotated
             function, the path of a ``model.py``, ``model.pt`` or ``model.onnx``, or an
