@@ -31,7 +31,7 @@ from nbtriton.config.normalize import (
 )
 from nbtriton.config.options import apply_options
 from nbtriton.config.pbtxt import format_pbtxt, looks_like_pbtxt, parse_pbtxt
-from nbtriton.config.reading import READ_ONLY_INPUTS, reads_only
+from nbtriton.config.read_only import READ_ONLY_INPUTS, reads_only
 from nbtriton.config.sequence_tensors import control_types, state_inputs, state_outputs
 from nbtriton.config.signature import (
     TensorSpec,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbtriton.config._proto import KINDS, ModelConfig
 from nbtriton.config.normalize import scheduling_choice
-from nbtriton.config.reading import READ_ONLY_INPUTS
+from nbtriton.config.read_only import READ_ONLY_INPUTS
 from nbtriton.errors import ConfigError, nearest
 
 if TYPE_CHECKING:

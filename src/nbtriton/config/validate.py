@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbtriton.config._proto import ModelConfig, enum_name
-from nbtriton.config.reading import reads_only
+from nbtriton.config.read_only import reads_only
 from nbtriton.config.validate_ensemble import validate_structure
 from nbtriton.config.validate_sequence import validate_controls
 from nbtriton.errors import ConfigError

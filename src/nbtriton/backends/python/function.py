@@ -14,7 +14,7 @@ from nbtriton.backends.python.loopless import without_running_loop
 from nbtriton.backends.python.running import Running, enter_live, leave_live
 from nbtriton.backends.python.tensor import leaving
 from nbtriton.backends.ragged import layout
-from nbtriton.backends.reading import check_unchanged, explain_write, versions_of
+from nbtriton.backends.read_only import check_unchanged, explain_write, versions_of
 from nbtriton.backends.synchronize import wait_for_outputs
 from nbtriton.backends.tracebacks import execute_error
 from nbtriton.config import ModelConfig, reads_only

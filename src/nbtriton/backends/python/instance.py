@@ -21,7 +21,7 @@ from nbtriton.backends.python.responses import InferenceResponse, to_engine_resp
 from nbtriton.backends.python.running import Running, any_live, enter_live, leave_live
 from nbtriton.backends.python.sender import SECOND_RESPONSE, stop_answering_abandoned
 from nbtriton.backends.python.tensor import Tensor
-from nbtriton.backends.reading import explain_write
+from nbtriton.backends.read_only import explain_write
 from nbtriton.backends.synchronize import to_host, wait_for_outputs
 from nbtriton.backends.tracebacks import describe, execute_error, load_error
 from nbtriton.errors import ModelError

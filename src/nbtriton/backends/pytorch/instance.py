@@ -11,7 +11,7 @@ from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, 
 from nbtriton.backends.batching import gather_inputs, scatter_outputs
 from nbtriton.backends.pytorch.naming import InputOrder, arrange_outputs, name_results
 from nbtriton.backends.ragged import layout
-from nbtriton.backends.reading import check_unchanged, versions_of
+from nbtriton.backends.read_only import check_unchanged, versions_of
 from nbtriton.backends.tracebacks import model_error
 from nbtriton.config import ModelConfig, output_specs, reads_only, state_outputs
 from nbtriton.errors import InternalError, InvalidArgumentError
