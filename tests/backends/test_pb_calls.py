@@ -86,16 +86,29 @@ def test_every_call_gives_what_tritonserver_gives(repository: Path) -> None:
 @pytest.mark.slow
 def test_every_call_gives_the_same_in_the_real_server(reference: Any, repository: Path) -> None:
     import tritonclient.http as http
+    from geventhttpclient.response import HTTPConnectionClosed
 
-    told = {}
+    def asked(client: Any, text: str) -> str:
+        given = http.InferInput("I", [1], "BYTES")
+        given.set_data_from_numpy(np.array([text.encode()], object))
+        result = client.infer("m", [given], request_id="r7", parameters={"k": 1, "z": "s"})
+        return compared(text, result.as_numpy("O")[0].decode())
+
+    told: dict[str, str] = {}
     flags = ("--model-control-mode=explicit", "--load-model=*")
-    with reference.server(repository, *flags) as server:
-        client = http.InferenceServerClient(server.http_url, network_timeout=30)
-        for text in CALLS:
-            asked = http.InferInput("I", [1], "BYTES")
-            asked.set_data_from_numpy(np.array([text.encode()], object))
-            result = client.infer("m", [asked], request_id="r7", parameters={"k": 1, "z": "s"})
-            told[text] = compared(text, result.as_numpy("O")[0].decode())
+    for _ in range(6):  # the stub of 2.51 ends now and then after an error of a metric
+        with reference.server(repository, *flags) as server:
+            client = http.InferenceServerClient(server.http_url, network_timeout=30)
+            try:
+                for text in told:
+                    if text.startswith("KEEP.append"):
+                        asked(client, text)
+                for text in CALLS:
+                    if text not in told:
+                        told[text] = asked(client, text)
+            except HTTPConnectionClosed:
+                continue
+        break
     assert told == CALLS
 
 
