@@ -441,8 +441,9 @@ class Server(Versions):
     ) -> InferenceResult:
         """Send one request and await its answer; arguments and errors as for `infer`.
 
-        A coroutine: nothing is sent before it is awaited or made a task. A cancelled task gives its
-        request up.
+        A coroutine: nothing is sent, and no input copied, before it runs, which a task does when
+        its maker next awaits. So give each an array of its own, or use `submit`, whose future can
+        be awaited too. A cancelled task gives its request up.
         """
         return await self.submit(name, inputs, **options)
 
