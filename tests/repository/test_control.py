@@ -607,6 +607,18 @@ def test_L15_a_reload_loses_no_request(server, explicit, root):
     assert said == [1.0] * 50 + [2.0] * 10
 
 
+def test_folders_that_are_no_version_are_told(explicit, root, caplog):
+    folder = add(root, "m")
+    for name in ("003", "abc", "warmup"):
+        (folder / name).mkdir()
+    with caplog.at_level(logging.WARNING, "nbtriton.repository"):
+        explicit.load("m")
+    assert caplog.messages == [
+        "ignore version directory '003' which contains leading zeros in its directory name",
+        "ignore version directory 'abc' which fails to convert to integral number",
+    ]
+
+
 def test_a_version_that_fails_is_tried_again(server, root, caplog):
     caplog.set_level(logging.INFO, "nbtriton.repository")
     counted = """

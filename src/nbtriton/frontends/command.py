@@ -105,7 +105,7 @@ def _run(
     try:
         error = _set_up(server, arguments, directories)
         if error is not None:
-            what = f"{CODE_TEXTS[error.status]}{' - ' if arguments.exit_on_error else ': '}{error.message}"
+            what = f"{CODE_TEXTS[error.status]}{' - ' if arguments.exit_on_error else ': '}{error.message.strip()}"
             if arguments.exit_on_error:
                 _log.error("error: creating server: %s", what)
                 return 1
@@ -163,10 +163,10 @@ def _serve(
     gc.set_threshold(50_000, 20, 50)
     while not ended.wait(_SLICE_S):
         pass
-    return _stop(endpoints, max(0, arguments.exit_timeout_secs))
+    return _stop(server, endpoints, max(0, arguments.exit_timeout_secs))
 
 
-def _stop(endpoints: Endpoints, timeout_s: int) -> int:
+def _stop(server: Server, endpoints: Endpoints, timeout_s: int) -> int:
     """Let clients and requests end; return the exit status, 1 if there was not time enough."""
     deadline = monotonic() + timeout_s
     clients = endpoints.wait_for_clients(0)
@@ -176,6 +176,16 @@ def _stop(endpoints: Endpoints, timeout_s: int) -> int:
         _log.info("Timeout %d: Found %d HTTP service connections", second, clients)
         clients = endpoints.wait_for_clients(1)
     _log.info("Waiting for in-flight requests to complete.")
+    busy = [(model, model.queued + model.executing) for model in server.models()]
+    busy = [(model, count) for model, count in busy if count]
+    _log.info(
+        "Timeout %d: Found %d model versions that have in-flight inferences",
+        max(0, round(deadline - monotonic())),
+        len(busy),
+    )
+    for model, count in busy:
+        text = "Model '%s' (version %d) has %d in-flight inferences"
+        _log.info(text, model.name, model.version, count)
     endpoints.close(drain_s=max(0.0, deadline - monotonic()))
     if monotonic() < deadline:
         return 0

@@ -16,6 +16,7 @@ from nbtriton.engine.update import InstanceUpdate
 from nbtriton.errors import ConfigError, EngineStoppedError, LoadError, TritonError
 from nbtriton.repository.known import LOADS, UNLOADED, Known, load_error, load_reason
 from nbtriton.repository.polling import Polled
+from nbtriton.repository.reader import directories_without_version
 
 __all__ = ["build_versions", "check", "in_parallel"]
 
@@ -31,6 +32,8 @@ def check(server: Server, models: Mapping[str, Known], found: Polled) -> None:
         No version is left, or a composing model is not there, with Triton's text.
     """
     name = found.name
+    for folder, reason in directories_without_version(found.directory):
+        _log.warning("ignore version directory '%s' which %s", folder, reason)
     if not found.versions:
         server.found_none(name)
         raise load_error(

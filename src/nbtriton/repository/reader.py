@@ -12,6 +12,7 @@ from nbtriton.errors import ConfigError, NotFoundError
 
 __all__ = [
     "RepositoryModel",
+    "directories_without_version",
     "normalize_for",
     "parse_config",
     "read_config",
@@ -21,6 +22,8 @@ __all__ = [
 
 # A leading zero or anything but a number is no version (L1).
 _VERSION = re.compile(r"[1-9][0-9]*|0")
+# Folders that Triton knows beside the versions.
+_OTHER_FOLDERS = ("configs", "initial_state", "warmup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +147,19 @@ def _config_file(directory: Path, config_name: str) -> Path | None:
     if config_name:
         candidates.insert(0, directory / "configs" / f"{config_name}.pbtxt")
     return next((path for path in candidates if path.is_file()), None)
+
+
+def directories_without_version(directory: Path) -> list[tuple[str, str]]:
+    """Return the folders of a model that are taken for no version, each with Triton's reason."""
+    return [
+        (
+            child.name,
+            "contains leading zeros in its directory name"
+            if child.name.startswith("0")
+            else "fails to convert to integral number",
+        )
+        for child in sorted(directory.iterdir())
+        if child.is_dir()
+        and child.name not in _OTHER_FOLDERS
+        and not _VERSION.fullmatch(child.name)
+    ]
