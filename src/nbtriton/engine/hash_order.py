@@ -1,9 +1,9 @@
 """The order in which Triton goes through the tensors of a request: that of its hash table.
 
-What is wrong with several inputs is said of the first one in this order, and lists of names in messages
-stand in it. It is that of ``std::unordered_map<std::string, …>`` in GNU's C++ library, whose hash has
-no seed of its own: the same names that come in the same order always stand in the same order. Used only
-where a request is refused.
+What is wrong with several inputs is said of the first one in this order, lists of names in messages
+stand in it, and so do the outputs of an ensemble. It is that of ``std::unordered_map<std::string, …>`` in
+GNU's C++ library, whose hash has no seed of its own: the same names that come in the same order always
+stand in the same order. Made where a request is refused or a model is loaded, never for each request.
 """
 
 from __future__ import annotations
