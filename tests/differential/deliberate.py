@@ -118,6 +118,7 @@ NAMES = {
     "override-paths": (
         "tests/repository/test_control.py::test_no_configuration_of_a_client_names_files_elsewhere"
     ),
+    "restricted-header-case": ("tests/frontends/test_grpc_endpoint.py::test_a_restricted_protocol"),
     "override-files-count": (
         "tests/repository/test_control.py::test_files_that_come_with_the_same_configuration_count"
     ),

@@ -526,11 +526,11 @@ def test_the_health_service(channel: Any, server: Server) -> None:
 def test_a_restricted_protocol(server: Server) -> None:
     with serve(
         server, http_port=None, metrics_port=None, grpc_port=0,
-        grpc_restricted={"inference": ("key", "secret")},
+        grpc_restricted={"inference": ("Key", "secret")},
     ) as endpoints, grpc.insecure_channel(f"127.0.0.1:{endpoints.grpc_port}") as channel:  # fmt: skip
         refused = ask(channel, "ModelInfer", infer("one"))
         assert (refused.code, refused.details) == (
-            "UNAVAILABLE", "This protocol is restricted, expecting header 'triton-grpc-protocol-key'",
+            "UNAVAILABLE", "This protocol is restricted, expecting header 'triton-grpc-protocol-Key'",
         )  # fmt: skip
         key = [("triton-grpc-protocol-key", "secret")]
         assert ask(channel, "ModelInfer", infer("one"), metadata=key).code == "OK"

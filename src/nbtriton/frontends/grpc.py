@@ -73,7 +73,7 @@ class GrpcEndpoint:
         tls: Tls | None = None,
     ) -> None:
         self._restricted = {
-            category: (_RESTRICTED + header.lower(), value)
+            category: (_RESTRICTED + header, value)
             for category, (header, value) in (restricted or {}).items()
         }
         self._thread = thread
@@ -146,7 +146,8 @@ class GrpcEndpoint:
         if category not in self._restricted:
             return ""
         header, value = self._restricted[category]
-        if (header, value) in {tuple(field) for field in metadata}:
+        # HTTP/2 knows names of fields in lower case only.
+        if (header.lower(), value) in {tuple(field) for field in metadata}:
             return ""
         return f"This protocol is restricted, expecting header '{header}'"
 
