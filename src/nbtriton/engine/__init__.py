@@ -1,6 +1,7 @@
 """The live runtime: models, instances, ensembles and the scheduler thread, in this process."""
 
 from nbtriton.engine.admission import Interface
+from nbtriton.engine.describing import describe
 from nbtriton.engine.future import InferenceFuture
 from nbtriton.engine.handle import ModelHandle
 from nbtriton.engine.request import InferenceRequest, Submission
@@ -22,3 +23,5 @@ __all__ = [
     "ServerSnapshot",
     "Submission",
 ]
+
+describe(InferenceFuture, InferenceResult)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import threading
 import warnings
 from _thread import get_ident, start_new_thread
@@ -99,19 +100,22 @@ def drop(registry: Registry, leaving: Sequence[Runtime], clock: SchedulerThread)
         )
 
 
-def _start_winding_up(runtimes: Sequence[Runtime], clock: SchedulerThread) -> None:
+def _start_winding_up(runtimes: list[Runtime], clock: SchedulerThread) -> None:
     # A thread that `threading` did not start would be listed by it for good.
     threading.Thread(
         target=_wind_up, args=(runtimes, clock), name="nbtriton-close", daemon=True
     ).start()
 
 
-def _wind_up(runtimes: Sequence[Runtime], clock: SchedulerThread) -> None:
+def _wind_up(runtimes: list[Runtime], clock: SchedulerThread) -> None:
     for runtime in runtimes:
         runtime.leave()
-    for runtime in runtimes:
-        runtime.wait_retired(None)
+    while runtimes:
+        runtimes.pop().wait_retired(None)
     clock.stop()
+    # An error that a model raised has its weights in a circle of frames, and the garbage collector
+    # does not see how large they are: a cell that is run again and again would fill the memory.
+    gc.collect()
 
 
 @atexit.register

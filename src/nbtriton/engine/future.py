@@ -100,7 +100,11 @@ class InferenceFuture:
         return self._error
 
     def add_done_callback(self, callback: Callable[[InferenceFuture], object]) -> None:
-        """Call ``callback(self)`` once done: on the thread that finished it, or here and now."""
+        """Call ``callback(self)`` once done: on the thread that finished it, or here and now.
+
+        It holds up the instance that answers. A call in it that only this instance could serve is
+        refused, as it would wait for ever.
+        """
         self._then.append(callback)
         if self._done:
             self._call_back()

@@ -369,6 +369,9 @@ class Instance:
                 self._model.finalize()
             except Exception:
                 _log.exception("finalize of %s raised", self.name)
+            # Weights are freed now and not by the garbage collector, which does not see their size.
+            self._model = None
+            self._executing = Executing((self,))
 
     def _serve(self) -> None:
         waits.threads[self._home] = self

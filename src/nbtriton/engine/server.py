@@ -326,7 +326,10 @@ class Server(Versions):
             parameters,
         )  # fmt: skip
         if response.error is not None:
-            raise response.error.with_traceback(None)
+            try:
+                raise response.error.with_traceback(None)
+            finally:  # else the error holds this frame, which holds the error and the server
+                del request, response
         return request.result_of(response)
 
     def ask(

@@ -121,7 +121,10 @@ class ResponseStream:
         if final or response.error is not None:
             self.close()
         if response.error is not None:
-            raise response.error.with_traceback(None)
+            try:
+                raise response.error.with_traceback(None)
+            finally:  # else the error holds this frame, which holds the error and the server
+                del response
         assert self._request is not None
         return None if response is BARE_FINAL else self._request.result_of(response)
 
