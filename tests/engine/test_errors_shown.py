@@ -10,7 +10,7 @@ import pytest
 
 import nbtriton
 from nbtriton.engine import Server
-from nbtriton.errors import InternalError, InvalidArgumentError, ModelError, TritonError
+from nbtriton.errors import InternalError, ModelError, TritonError
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones, row
 
 OURS = nbtriton.__path__[0]
@@ -135,10 +135,3 @@ def test_a_long_chain_of_models_is_no_recursion(server: Server):
         server.load(echo(), calling(number), name=f"m{number}")
     server.load(echo(), lambda IN: {"OUT": IN}, name=f"m{last}")
     assert server.infer("m0", {"IN": row(0)})["OUT"][0, 0] == last
-
-
-def test_parameters_are_of_tritons_types(server: Server):
-    server.load(echo(), lambda IN: {"OUT": IN}, name="m")
-    with pytest.raises(InvalidArgumentError, match="parameter 'a' has invalid type") as raised:
-        server.infer("m", {"IN": ones()}, parameters={"a": [1]})
-    assert raised.value.hint == "found list"
