@@ -438,11 +438,12 @@ class OurSide(_Side):
         scratch: Path,
         *,
         cache_bytes: int | None = None,
+        rate_limit: str = "off",
     ) -> None:
         super().__init__(scratch)
         import nbtriton
 
-        self.server = nbtriton.Server(cache_bytes=cache_bytes)
+        self.server = nbtriton.Server(cache_bytes=cache_bytes, rate_limit=rate_limit)
         for model in models:
             # The highest first: every version policy of the cases keeps it.
             for version in sorted(model.versions, reverse=True):
