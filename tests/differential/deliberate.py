@@ -71,6 +71,9 @@ NAMES = {
         "tests/config/test_config_autocomplete.py::test_AC4_nonsense_is_an_error"
     ),
     "text-in-utf-8": "tests/config/test_config_text.py::test_bytes_with_foreign_values",
+    "pytorch-datatypes": (
+        "tests/backends/test_pytorch.py::test_outputs_are_plain_arrays_that_may_be_changed"
+    ),
     "onnx-sessions": "tests/backends/test_onnxruntime.py::test_instances_share_a_session",
     "onnx-strings": "tests/backends/test_onnxruntime.py::test_strings",
     "onnx-accelerators": (
