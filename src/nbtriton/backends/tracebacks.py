@@ -73,8 +73,10 @@ def load_error(error: BaseException) -> ModelError:
 def model_error(prefix: str, error: BaseException) -> ModelError:
     """Return the error of a model whose own code raised, its message starting with `prefix`."""
     found = ModelError(prefix + describe(error), user_traceback=_user_traceback(error))
-    # It is shown as the cause: from the model's own first line on.
+    # It is shown as the cause: from the model's own first line on. (Set here, as compiled code does
+    # not by `raise … from`.)
     error.__traceback__ = user_frames(error.__traceback__) or error.__traceback__
+    found.__cause__ = error
     return found
 
 
