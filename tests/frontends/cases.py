@@ -154,6 +154,7 @@ _INFER = [
     infer("missing input with id", 400, "two", tensor("INPUT0"), id="7", error="[request id: 7] expected 2 inputs but got 1 inputs for model 'two'. Got input(s) ['INPUT0'], but missing required input(s) ['INPUT1']. Please provide all required input(s)."),
     infer("unknown input among too many", 400, "two", tensor("INPUT0"), tensor("X"), tensor("INPUT1"), error=ID + "expected 2 inputs but got 3 inputs for model 'two'. Got input(s) ['INPUT1','X','INPUT0'], but missing required input(s) ]. Please provide all required input(s)."),
     infer("unknown input beside an optional one", 400, "optional", tensor("WRONG"), error="unexpected inference input 'WRONG' for model 'optional'"),
+    infer("a wrong optional one in the place of a required one", 400, "optional", tensor("INPUT1", datatype="INT32"), error=ID + "inference input 'INPUT1' data-type is 'INT32', but model 'optional' expects 'FP32'"),
     infer("optional in the place of a required one", 400, "optional", tensor("INPUT1"), ours_only=True, error=ID + "expected all required inputs for model 'optional'. Got input(s) ['INPUT1'], but missing required input(s) ['INPUT0']. Please provide all required input(s)."),
     infer("a name with a zero byte", 400, "one", tensor("IN\0"), ours_only=True, error="unexpected inference input 'IN\0' for model 'one'"),
     infer("an unknown input and one without a shape", 400, "two", tensor("INPUT1", shape=[], data=[]), tensor("X"), error="unexpected inference input 'X' for model 'two'"),

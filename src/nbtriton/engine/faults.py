@@ -87,11 +87,6 @@ class Faults:
         if not fits:
             self._refuse_count(names, len(required), missing, prefix)
         batch_size = self._batch_size(claims, names, prefix)
-        if missing:  # optional ones in their place: Triton does not see it
-            raise InvalidArgumentError(
-                f"{prefix}expected all required inputs for model '{self.model}'. "
-                f"{_lists(names, missing)}"
-            )
         if self.max_batch_size < batch_size <= _INT32_MAX:
             raise InvalidArgumentError(
                 f"{prefix}inference request batch-size must be <= {self.max_batch_size} for "
@@ -107,6 +102,11 @@ class Faults:
                 look(name, count)
             elif math.prod(shape) != count:
                 self._refuse_bytes(spec, math.prod(shape), count, prefix)
+        if missing:  # optional ones in their place: Triton does not see it
+            raise InvalidArgumentError(
+                f"{prefix}expected all required inputs for model '{self.model}'. "
+                f"{_lists(names, missing)}"
+            )
         if self.max_batch_size and not batch_size and claims:
             raise InvalidArgumentError(
                 f"{prefix}inference request batch-size must be >= 1 for '{self.model}'",
