@@ -24,6 +24,18 @@ def row(*values):
     return np.array([values], np.float32)
 
 
+def test_a_function_on_a_gpu_that_torch_has_not_gets_numpy_arrays():
+    def double(IN: "FP32[2]") -> {"OUT": "FP32[2]"}:
+        assert type(IN) is np.ndarray
+        return IN * 2
+
+    with Server(gpus=(64,)) as server:
+        server.load(
+            "max_batch_size: 4 instance_group { kind: KIND_GPU gpus: 64 }", double, name="double"
+        )
+        assert server.infer("double", {"IN": row(1, 2)})["OUT"].tolist() == [[2, 4]]
+
+
 # -- generators -------------------------------------------------------------------------------------
 
 

@@ -145,7 +145,8 @@ def test_ensembles_of_failing_models_under_load(server: Server):
     )
     answers: Counter[int] = Counter()
     answered = threading.Semaphore(0)  # a result is there before the callbacks have had it
-    hows = [random.Random(7).choice((0, 0, 1, 2, 6)) for _ in range(2000)]
+    chosen = random.Random(7)
+    hows = [chosen.choice((0, 0, 1, 2, 6)) for _ in range(2000)]
     futures = []
     for number, how in enumerate(hows):
         future = server.submit("e", {"X": row(how)})

@@ -82,8 +82,10 @@ def notebook(plain_shell):
     notebook.ok("import numpy as np, nbtriton as nt")
     yield notebook
     notebook.ok("%unload_ext nbtriton")
-    left = [t.name for t in threading.enumerate() if t.name.startswith("nbtriton")]
-    assert not left
+    left = [thread for thread in threading.enumerate() if thread.name.startswith("nbtriton")]
+    for thread in left:
+        thread.join(20)  # it has been told, and may be on its way out
+    assert not [thread.name for thread in left if thread.is_alive()]
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -151,8 +152,7 @@ class PythonBackend(Backend):
         )
         force_cpu = _force_cpu(model.config)
         if is_callable_model(model.source):
-            device = f"cuda:{context.device_id}" if context.kind == "KIND_GPU" else None
-            return FunctionInstance(model.source, model.config, running, device)
+            return FunctionInstance(model.source, model.config, running, _device(context))
         file = self._file(model)
         modules = _local_modules(model, file)
         release = _nothing if modules is None else modules.close
@@ -181,6 +181,15 @@ class PythonBackend(Backend):
         if self.code is not None:
             return self.code
         return context.source if isinstance(context.source, Path) else None
+
+
+def _device(context: InstanceContext) -> str | None:
+    """Return torch's name for an instance's GPU; None where torch has no such device."""
+    torch = sys.modules.get("torch")
+    if context.kind != "KIND_GPU" or torch is None:
+        return None
+    there = context.device_id < torch.cuda.device_count()
+    return f"cuda:{context.device_id}" if there else None
 
 
 def _check_name(name: str) -> None:
