@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from nbtriton.errors import (
     TritonError,
     UnavailableError,
 )
+from tests.forked import in_child
 from tests.repository.models import BROKEN, MODEL, UNKNOWN, add, ensemble, times
 from tests.until import until
 
@@ -669,6 +671,17 @@ def test_a_plain_load_undoes_files_that_came_with_a_request(server, explicit, ro
         assert answer(server, "m") == 7.0
         explicit.load("m")
         assert answer(server, "m") == 1.0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_that_exits_leaves_the_files_that_came_with_a_request(server, explicit, root):
+    add(root, "m", source=times(1))
+    explicit.load("m", {"config": PYTHON, "file:1/model.py": times(7).encode()})
+    source = server.source("m")
+    in_child(weakref.finalize._exitfunc)  # what Python runs at its exit
+    assert source.exists()
+    server.close()
+    assert not source.exists()
 
 
 def test_files_that_come_with_the_same_configuration_count(server, explicit, root):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import logging
 import threading
 import warnings
 from _thread import get_ident, start_new_thread
@@ -19,6 +20,8 @@ from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.waits import waits
 
 __all__ = ["close_at_exit", "drop", "end", "runtimes_of"]
+
+_log = logging.getLogger("nbtriton.engine")
 
 _STOPPING = "Server is stopping"
 # For instances whose last requests have just been given up, to finalize.
@@ -122,4 +125,7 @@ def _wind_up(runtimes: list[Runtime], clock: SchedulerThread) -> None:
 def _close_all() -> None:
     # No thread can be started any more: none is needed to close.
     for server in list(_open):
-        server.close(timeout_s=_AT_EXIT_S)
+        try:
+            server.close(timeout_s=_AT_EXIT_S)
+        except Exception:  # the others are closed all the same
+            _log.exception("closing a server at the interpreter's exit")

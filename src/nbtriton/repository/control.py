@@ -7,6 +7,7 @@ error's hint here.
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import threading
 import weakref
@@ -372,7 +373,7 @@ class ModelControl:
                 continue  # of a composing model: the ensemble's own check tells
             if found.is_override:
                 self._scratch[found.directory] = weakref.finalize(
-                    self, shutil.rmtree, found.directory, ignore_errors=True
+                    self, _remove, found.directory, os.getpid()
                 )
             polled[name] = found
             front += [member for member in found.members if member not in seen]
@@ -578,6 +579,12 @@ class ModelControl:
             state = entry.get("state", "not loaded")
             rows.append((name, entry.get("version", ""), state, reason.partition("\n")[0]))
         return rows
+
+
+def _remove(directory: Path, process: int) -> None:
+    """Remove a directory of this process; a forked child that exits leaves its parent's alone."""
+    if os.getpid() == process:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 _COLUMNS = ("model", "version", "state", "reason")
