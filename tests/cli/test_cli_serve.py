@@ -208,6 +208,7 @@ def test_without_its_repository_it_stays_and_refuses(tmp_path: Path, strict: str
             ("/models/m/config", 503),
             ("/models/m/stats", 503),
             ("/models/stats", 503),
+            ("/models/m/trace/setting", 503),
             ("", 200),
             ("/systemsharedmemory/status", 200),
             ("/logging", 200),

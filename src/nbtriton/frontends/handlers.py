@@ -240,8 +240,10 @@ class Handlers:
     # -- trace and log settings ------------------------------------------------------------------
 
     def _trace(self, exchange: Exchange, name: str = "") -> Reply:
-        if name and not self._service.server.is_ready(name):
-            raise InvalidArgumentError(f"Request for unknown model : {name}")
+        if name:
+            self._service.server.check_answering()
+            if not self._service.server.is_ready(name):
+                raise InvalidArgumentError(f"Request for unknown model : {name}")
         if exchange.head.method == "POST":
             self._service.trace.update(name, _trace_changes(parse(exchange.body)))
         return _json(self._service.trace.get(name))
