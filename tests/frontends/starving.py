@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import multiprocessing as mp
 import resource
@@ -85,6 +86,7 @@ def flood_of_pings(_: int, grpc_port: int) -> None:
     ping = h2.frame(h2.PING, 0, 0, bytes(8)) * 10_000
     with h2.Client(grpc_port) as client, contextlib.suppress(OSError):
         client.send(ping)
+        client.to_the_end()
 
 
 def calls_without_pause(_: int, grpc_port: int) -> None:
@@ -192,6 +194,9 @@ def serve_until(told: Connection) -> None:
     with Server(gpus=()) as server:
         server.load(CONFIG, same, name="m")
         with serve(server, http_port=0, grpc_port=0, metrics_port=None) as endpoints:
+            gc.collect()
+            gc.freeze()  # as `nbtriton serve` does
+            gc.set_threshold(50_000, 20, 50)
             told.send((endpoints.http_port, endpoints.grpc_port))
             told.recv()
 

@@ -84,9 +84,9 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
-        "_began", "_body", "_body_size", "_current", "_deaf", "_ended", "_fields", "_first_ns", "_framing", "_full", "_head_pieces",
+        "_asks", "_began", "_body", "_body_size", "_current", "_deaf", "_ended", "_fields", "_first_ns", "_framing", "_full", "_head_pieces",
         "_head_size", "_headers", "_in_head", "_in_request", "_linger_until", "_long", "_moved", "_newest", "_parser", "_pending",
-        "_refusal", "_rest", "_sent", "_spoken", "_stopped", "_transport", "_unsent", "_upgrades", "_url", "endpoint",
+        "_refusal", "_rest", "_sent", "_stopped", "_transport", "_unsent", "_upgrades", "_url", "endpoint",
     )  # fmt: skip
 
     def __init__(self, endpoint: HttpEndpoint) -> None:
@@ -99,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._rest = b""  # what was read and is parsed later
         self._stopped = False  # nothing is read meanwhile
         self._ended = False  # the client has said all that it will
-        self._spoken = False  # it was answered once
+        self._asks = False  # it has asked for something
         self._deaf = False  # what comes is thrown away
         self._long: LongBody | None = None
         self._newest: _HttpExchange | None = None
@@ -129,9 +129,9 @@ class Connection(asyncio.BufferedProtocol):
         """True while a request is to be answered."""
         return self._current is not None
 
-    def idle_since(self) -> tuple[bool, float] | None:
-        """Say whether anything was answered here, and when something was done last; None if busy."""
-        return None if self.busy else (self._spoken, self._moved)
+    def idle_since(self) -> float | None:
+        """Say when something was done last; None if busy."""
+        return None if self.busy else self._moved
 
     def make_room(self) -> None:
         """End for the sake of another client."""
@@ -381,6 +381,9 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _arrived(self, exchange: _HttpExchange) -> None:
+        if not self._asks:
+            self._asks = True
+            self.endpoint.asks(self)
         if self._first_ns:
             exchange.received_ns = (self._first_ns, monotonic_ns())
         if self._current is None:
@@ -453,7 +456,7 @@ class Connection(asyncio.BufferedProtocol):
         self._finish(exchange)
 
     def _finish(self, exchange: _HttpExchange) -> None:
-        exchange.over = self._spoken = True
+        exchange.over = True
         exchange.on_gone = None
         self._current = None
         self._moved = self.endpoint.thread.loop.time()

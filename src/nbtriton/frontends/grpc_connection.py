@@ -6,6 +6,7 @@ again sends the same bytes, which mean the same until the table that they refer 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -96,30 +97,23 @@ class Connection(Outlet):
         """True while there are calls, and until a client that is told to leave has gone."""
         return self._leaving or bool(self._calls)
 
-    def idle_since(self) -> tuple[bool, float] | None:
-        """Say whether there was a call, and when something was read last; None if busy."""
-        return None if self.busy else (bool(self._newest), self._pulse.heard_at)
+    def idle_since(self) -> float | None:
+        """Say when something was read last; None if busy."""
+        return None if self.busy else self._pulse.heard_at
 
     def make_room(self) -> None:
         """End for the sake of another client."""
-        self._give_up(http2.NO_ERROR, "the server has too many connections")
+        if self._greeted:
+            self._give_up(http2.NO_ERROR, "the server has too many connections")
+        else:
+            self.cut_off()
 
     # -- what asyncio tells ----------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.port.opened(self)
-        self._say(
-            http2.settings_frame(
-                {
-                    http2.MAX_CONCURRENT_STREAMS: self._most_calls,
-                    http2.INITIAL_WINDOW_SIZE: _WINDOW,
-                    http2.MAX_FRAME_SIZE: _LONGEST_FRAME,
-                    http2.MAX_HEADER_LIST_SIZE: self._most_fields,
-                }
-            )
-            + number_frame(http2.WINDOW_UPDATE, 0, _ALL_WINDOWS - FIRST_WINDOW)
-        )
+        self._say(_greeting(self._most_calls, self._most_fields))
         if not self.port.has_room_for(self):
             self._give_up(http2.ENHANCE_YOUR_CALM, "the server has too many connections")
 
@@ -280,6 +274,8 @@ class Connection(Outlet):
                 call.half_closed = True
                 call.ended()
         elif stream & 1 and not self._parting:
+            if not self._newest:
+                self.port.asks(self)
             self._newest = stream
             if len(self._calls) < self._most_calls:
                 self._open(stream, *known, last)
@@ -421,3 +417,16 @@ class Connection(Outlet):
             self.leave()
         elif due == "end":
             self.cut_off()
+
+
+@lru_cache(maxsize=16)
+def _greeting(most_calls: int, most_fields: int) -> bytes:
+    """Return what every client is told first."""
+    settings = {
+        http2.MAX_CONCURRENT_STREAMS: most_calls,
+        http2.INITIAL_WINDOW_SIZE: _WINDOW,
+        http2.MAX_FRAME_SIZE: _LONGEST_FRAME,
+        http2.MAX_HEADER_LIST_SIZE: most_fields,
+    }
+    wider = number_frame(http2.WINDOW_UPDATE, 0, _ALL_WINDOWS - FIRST_WINDOW)
+    return http2.settings_frame(settings) + wider

@@ -8,7 +8,6 @@ import os
 import socket
 import ssl
 from abc import ABC, abstractmethod
-from collections import deque
 from operator import itemgetter
 from time import monotonic
 from typing import Generic, Protocol, TypeVar
@@ -45,8 +44,8 @@ class Client(Protocol):
         """Say that the port closes."""
         ...
 
-    def idle_since(self) -> tuple[bool, float] | None:
-        """Say whether anything was answered here, and when something was done last; None if busy."""
+    def idle_since(self) -> float | None:
+        """Say when something was done last, on the loop's clock; None if busy."""
         ...
 
     def make_room(self) -> None:
@@ -100,7 +99,9 @@ class Port(ABC, Generic[_C]):
         self.port: int = at.getsockname()[1]
         self.connections: set[_C] = set()
         self._ended: set[_C] = set()  # those that made room, until they are lost
-        self._idlest: deque[tuple[_C, tuple[bool, float]]] = deque()
+        self._silent: dict[
+            _C, None
+        ] = {}  # those that have not asked for anything, the first one first
         self._unanswered = 0
         self._sweeping = False
         self._idle: asyncio.Event | None = None
@@ -203,51 +204,53 @@ class Port(ABC, Generic[_C]):
     def opened(self, connection: _C) -> None:
         """A client has come."""
         self.connections.add(connection)
+        self._silent[connection] = None
         if not self._sweeping:
             self._sweeping = True
             self.thread.loop.call_later(_SWEEP_S, self._sweep)
 
+    def asks(self, connection: _C) -> None:
+        """A client asks for something, for the first time."""
+        self._silent.pop(connection, None)
+
     def has_room_for(self, connection: _C) -> bool:
         """Say whether a client that has come may stay; another one may have to go for it.
 
-        First those go that were never answered, then those that have been silent for longest.
+        The first to go is who has waited for longest without asking for anything, then who has been idle
+        for longest since.
         """
         if len(self.connections) - len(self._ended) <= self.limits.connections:
             return True
-        other = self._next_idle() or (self._find_idle(connection) and self._next_idle())
-        if not other:
-            return False
+        other = next(iter(self._silent))
+        if other is connection:
+            idle = ((one.idle_since(), one) for one in self.connections - self._ended)
+            found = min(
+                (
+                    (since, one)
+                    for since, one in idle
+                    if since is not None and one is not connection
+                ),
+                key=itemgetter(0),
+                default=None,
+            )
+            if found is None:
+                return False
+            other = found[1]
+        self._silent.pop(other, None)
         self._ended.add(other)
         other.make_room()
         return True
-
-    def _find_idle(self, newest: _C) -> bool:
-        """Look for those that may go, and note them in order: as many clients may come at once."""
-        found = [(other, other.idle_since()) for other in self.connections - self._ended]
-        idle = [(other, since) for other, since in found if since and other is not newest]
-        idle.sort(key=itemgetter(1))
-        silent = [entry for entry in idle if not entry[1][0]]
-        # Before one of the others goes, it is looked once more for those that were never answered.
-        self._idlest = deque(silent or idle[:1])
-        return bool(idle)
-
-    def _next_idle(self) -> _C | None:
-        while self._idlest:
-            other, since = self._idlest.popleft()
-            if other in self.connections and other.idle_since() == since:
-                return other
-        return None
 
     def lost(self, connection: _C) -> None:
         """A client has gone."""
         self.connections.discard(connection)
         self._ended.discard(connection)
+        self._silent.pop(connection, None)
         if self._gone is not None and not self.connections:
             self._gone.set()
 
     def _sweep(self) -> None:
         now = self.thread.loop.time()
-        self._idlest.clear()  # nobody is kept for it
         for connection in list(self.connections):
             connection.look_at_the_clock(now)
         if self.connections:

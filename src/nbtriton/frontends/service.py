@@ -153,8 +153,8 @@ class Limits:
     idle_s : float
         Seconds without progress, inside a request or while a response waits to be read.
     connections : int
-        Connections at a time, all clients together. One more takes the place of the one that is idle
-        and was never answered, or else of the one that has been idle for longest.
+        Connections at a time, all clients together. One more takes the place of the one that has waited
+        for longest without asking for anything, or else of the one that has been idle for longest.
     calls : int
         Calls over gRPC at a time of one client, which is told so. It may give up as many, and some more
         for each one that is answered, before it is sent away.
