@@ -227,6 +227,21 @@ def test_Q8_what_no_scan_has_met_keeps_its_place():
     assert sim.run().names == ["a", "c", "b"]
 
 
+def test_Q8_a_scan_moves_the_expired_behind_up_to_what_a_batch_can_hold():
+    """Beyond the preferred size that it takes: the first one meets e, and only the second one d."""
+    batcher = Batcher(settings(4, (2,), policy=delay(10, override=True)), 1)
+    batcher.submit(1, Ticket(4))
+    timeouts = {"a": 0, "b": 0, "c": 0, "d": 3 * MS, "e": 1 * MS}
+    named = {name: Ticket(timeout_ns=timeout) for name, timeout in timeouts.items()}
+    for ticket in named.values():
+        batcher.submit(1, ticket)
+    order = []
+    for now in (2 * MS, 4 * MS, 5 * MS):
+        (run,) = batcher.finish(now, 0)
+        order.append("".join(name for name, ticket in named.items() if ticket in run.tickets))
+    assert order == ["ab", "ce", "d"]
+
+
 def test_Q8_the_expired_of_a_level_still_go_before_the_next_level():
     sim = Simulator(settings(1, levels=2, policy=delay(10)))
     sim.occupy(100)

@@ -364,9 +364,10 @@ class Batcher:
                     stop = "shape"
                     payload.mergeable = False
                     break
-                # Past the largest preferred size only an exceeded delay overrules the mark.
+                # Past the largest preferred size only an exceeded delay overrules the mark. (Where
+                # requests time out, those that are met on the way go behind all the same.)
                 past = best and grown > self._largest_preferred
-                if past and self._delay == 0 and strategy is None:
+                if past and self._delay == 0 and strategy is None and not self._timed:
                     break
             if strategy is not None and not self._includes(ticket, out):  # D4
                 if ticket.where is Where.GONE:
