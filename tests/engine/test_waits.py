@@ -175,6 +175,24 @@ def test_a_refused_call_never_runs(server: Server, how: str, scheduling: str):
             assert (found["success"], found["fail"]) == (0, 1 + refused)
 
 
+def test_a_circle_of_resources_is_told():
+    """The caller holds what its callee needs: with one of it, neither can ever go on."""
+    limited = echo(
+        "instance_group { count: 1 kind: KIND_CPU"
+        ' rate_limiter { resources { name: "R" count: 1 } } }'
+    )
+    runs: list[str] = []
+    with Server(gpus=(), rate_limit="execution_count") as server:
+        server.load(limited, always(server, "b", "infer", runs), name="a")
+        server.load(limited, lambda IN: {"OUT": IN}, name="b")
+        for _ in range(2):
+            with pytest.raises(ModelError, match="deadlock: 'a_0_0' calls model 'b'"):
+                server.submit("a", {"IN": ones()}).result(WAIT_S)
+            assert server.submit("b", {"IN": row(4)}).result(WAIT_S)["OUT"][0, 0] == 4
+        assert runs == ["b", "b"]  # the caller's executions, and no more
+        assert fields(server.statistics(), "b")["success"] == 2
+
+
 # -- callbacks ---------------------------------------------------------------------------------------
 
 

@@ -80,6 +80,12 @@ class Limiter:
         with self._lock:
             return self._limiter.rank(instance)
 
+    def in_the_way(self, instance: Instance) -> list[Instance]:
+        """Return the instances that hold what a staged one waits for; none for any other."""
+        with self._lock:
+            found = self._limiter.in_the_way(instance)
+        return [other for other in found if isinstance(other, Instance)]
+
     def resources(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Return (used, size) of every pool by name and device; device -1 is the global one."""
         with self._lock:

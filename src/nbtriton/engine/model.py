@@ -369,9 +369,16 @@ class ModelRuntime(Runtime):
         """Return the instance that runs a request, or all of which one must take it."""
         # A list first: it is made in one go, with and without a GIL, while instances come and go.
         instances = tuple(list(self._instances.values()))  # noqa: C414
-        if request.where is not Where.RUNNING:
+        if request.where is Where.RUNNING:
+            return tuple(i for i in instances if request in i.running)
+        limiter = self._limiter
+        if limiter is None:
             return instances
-        return tuple(i for i in instances if request in i.running)
+        found: list[Instance] = []
+        for instance in instances:  # a staged one is idle until others give its resources back
+            others = [] if instance.busy else limiter.in_the_way(instance)
+            found += others or [instance]
+        return tuple(found)
 
     def cancel(self, request: InferenceRequest) -> None:
         """The caller gave the request up."""

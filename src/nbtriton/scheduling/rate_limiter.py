@@ -133,6 +133,23 @@ class RateLimiter:
         member = self._members[key]
         return member.executions * member.weight
 
+    def in_the_way(self, key: Hashable) -> list[Hashable]:
+        """Return who holds what the first in line lacks, if an instance stands in that line."""
+        asking = self._members.get(key)
+        if asking is None or not asking.staged:
+            return []
+        first = min(entry for entry in self._staged if entry[-1].staged)[-1]
+        lacking = {
+            pool
+            for pool, need in first.needs.items()
+            if self._used.get(pool, 0) + need.count > self._pools[pool]
+        }
+        return [
+            other
+            for other, member in self._members.items()
+            if member.running and not lacking.isdisjoint(member.needs)
+        ]
+
     def pools(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Return (used, size) of every pool; device -1 is the global one."""
         return {pool: (self._used.get(pool, 0), size) for pool, size in self._pools.items()}
