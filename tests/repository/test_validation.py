@@ -324,3 +324,33 @@ def test_the_command_tells_what_has_no_effect(repository, capsys):
     ok, told = capsys.readouterr().out.splitlines()
     assert ok == "m: OK"
     assert told.startswith("  instance_group[0].host_policy has no effect here: ")
+
+
+NAMED = {
+    "labels.txt": (
+        'output { name: "OUT" data_type: TYPE_FP32 dims: 4 label_filename: "labels.txt" }'
+    ),
+    "warmup/data": (
+        'output { name: "OUT" data_type: TYPE_FP32 dims: 4 } model_warmup { name: "w" batch_size: 1 '
+        'inputs { key: "IN" value { data_type: TYPE_FP32 dims: 4 input_data_file: "data" } } }'
+    ),
+    "initial_state/data": (
+        'output { name: "OUT" data_type: TYPE_FP32 dims: 4 } max_batch_size: 8 sequence_batching { '
+        'state { input_name: "SI" output_name: "SO" data_type: TYPE_FP32 dims: 1 initial_state { '
+        'name: "i" data_type: TYPE_FP32 dims: 1 data_file: "data" } } }'
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_file_that_the_configuration_names_has_to_be_there(repository, name):
+    config = f'input {{ name: "IN" data_type: TYPE_FP32 dims: 4 }} {NAMED[name]}'
+    root = repository("m", config=config, source=MODEL)
+    path = root / "m" / name
+    assert lines(root)["m"] == (
+        f"{UNAVAILABLE}Internal: failed to open text file for read {path}: "
+        "No such file or directory;"
+    )
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(bytes(16))
+    assert lines(root)["m"] == "OK"

@@ -28,7 +28,7 @@ from nbtriton.engine.limiter import Limiter
 from nbtriton.engine.model import ModelRuntime
 from nbtriton.engine.stamps import stamp_ns
 from nbtriton.engine.update import InstanceUpdate
-from nbtriton.errors import ConfigError, LoadError, TritonError
+from nbtriton.errors import ConfigError, InternalError, LoadError, TritonError
 
 __all__ = [
     "CODE_TEXTS",
@@ -102,6 +102,7 @@ def complete_model(
     validate_load(config)
     try:
         check_library(config)
+        _check_files(config, _model_directory(source))
         backend.check(ModelContext(config.name, version, config, source, _model_directory(source)))
     except TritonError as error:
         raise _load_error(config.name, version, error) from error
@@ -276,6 +277,25 @@ def _named(config: ModelConfig, backend: Backend) -> ModelConfig:
     copy.backend = backend.name
     copy.runtime = copy.runtime or backend.runtime
     return normalize(copy, name=config.name)
+
+
+def _check_files(config: ModelConfig, directory: Path | None) -> None:
+    """Check that the files of the model's directory that a configuration names are there."""
+    if directory is None:
+        return
+    named = [output.label_filename for output in config.output]
+    for sample in config.model_warmup:
+        named += [f"warmup/{one.input_data_file}" for one in sample.inputs.values()
+                  if one.WhichOneof("input_data_type") == "input_data_file"]  # fmt: skip
+    for state in config.sequence_batching.state:
+        named += [f"initial_state/{one.data_file}" for one in state.initial_state
+                  if one.WhichOneof("state_data") == "data_file"]  # fmt: skip
+    for name in named:
+        path = directory / name
+        if name and not path.is_file():
+            raise InternalError(
+                f"failed to open text file for read {path}: No such file or directory"
+            )
 
 
 def _model_directory(source: object) -> Path | None:
