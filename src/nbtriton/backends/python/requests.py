@@ -37,6 +37,7 @@ _TEXT = (str, bytes)
 # What pybind11 takes for a list: anything with a length and places, such as numpy's arrays.
 _SEQUENCES = (Sequence, np.ndarray)
 _LARGEST_FLAGS = 2**32 - 1
+_END_OF_IDS = 2**64
 
 
 class InferenceTrace:
@@ -71,7 +72,8 @@ def _is_sequence(value: object) -> bool:
 
 
 def _number(name: str, value: int, smallest: int, largest: int) -> int:
-    number = index(value)
+    # `index` alone takes as long as the rest.
+    number = value if type(value) is int else index(value)
     if not smallest <= number <= largest:
         raise TypeError(
             f"incompatible arguments. Expected {name}: int from {smallest} to {largest}, found "
@@ -81,13 +83,15 @@ def _number(name: str, value: int, smallest: int, largest: int) -> int:
 
 
 def _correlation_id(value: int | str) -> int | str:
+    if type(value) is int and 0 <= value < _END_OF_IDS:
+        return value
     if value is None:
         raise _incompatible("correlation_id: int or str", value)
     if isinstance(value, str):
         return str(value)
     if not isinstance(value, int):
         raise TritonModelException("Correlation ID must be integer or string")
-    if not 0 <= value < 2**64:
+    if not 0 <= value < _END_OF_IDS:
         raise RuntimeError(
             f"Unable to cast Python instance to C++ type: {value} is no unsigned integer of 64 bits"
         )
