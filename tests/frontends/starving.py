@@ -99,8 +99,8 @@ def calls_without_pause(_: int, grpc_port: int) -> None:
             client.answer(streams[-1])
 
 
-def silent_connections(http_port: int, grpc_port: int, count: int = 10_000) -> None:
-    """Connect, and say nothing."""
+def silent_connections(http_port: int, grpc_port: int, count: int = 2_500) -> None:
+    """Connect more often than there is room for, and say nothing."""
     held = []
     with contextlib.suppress(OSError):
         for number in range(count):
@@ -111,7 +111,11 @@ def silent_connections(http_port: int, grpc_port: int, count: int = 10_000) -> N
         one.close()
 
 
-def half_requests(http_port: int, _: int, count: int = 5_000) -> None:
+def storm_of_connections(http_port: int, grpc_port: int) -> None:
+    silent_connections(http_port, grpc_port, 10_000)
+
+
+def half_requests(http_port: int, _: int, count: int = 1_500) -> None:
     """Connect, and say half of something."""
     held = []
     with contextlib.suppress(OSError):
@@ -171,6 +175,7 @@ ATTACKS: dict[str, Callable[[int, int], None]] = {
     "pings": flood_of_pings,
     "calls": calls_without_pause,
     "silent": silent_connections,
+    "storm": storm_of_connections,
     "half": half_requests,
     "pipelined": pipelined_requests,
     "upgrades": offers_to_upgrade,
