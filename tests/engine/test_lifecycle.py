@@ -247,6 +247,23 @@ def test_L2_the_default_policy_keeps_the_latest(server: Server):
         server.infer("m", {"IN": ones()}, version=1)
 
 
+def test_L2_a_version_that_the_policy_leaves_out_never_was(server: Server):
+    log: list[str] = []
+    server.load(echo(), counted(log), name="m", version=2)
+    server.load(echo(), counted(log), name="m", version=1)
+    assert versions(server) == [2]
+    with pytest.raises(NotFoundError, match="'m' version 1 is not found"):
+        server.infer("m", {"IN": ones()}, version=1)
+    server.load(echo("version_policy { all {} }"), counted(log), name="m", version=1)
+    server.load(echo(), counted(log), name="m", version=1)
+    assert versions(server) == [2]
+    with pytest.raises(UnavailableError, match="'m' version 1 is not at ready state"):
+        server.infer("m", {"IN": ones()}, version=1)
+    server.load(echo(), counted(log), name="m", version=1)  # as it did serve once
+    with pytest.raises(UnavailableError, match="'m' version 1 is not at ready state"):
+        server.infer("m", {"IN": ones()}, version=1)
+
+
 def test_L2_all_and_specific(server: Server):
     for version in (1, 3, 2):
         server.load(echo("version_policy { all {} }"), plus(version), name="m", version=version)

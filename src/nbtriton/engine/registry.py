@@ -68,6 +68,16 @@ class Registry:
         """Note versions that do not serve, and why."""
         self.absent.setdefault(name, {}).update(versions)
 
+    def begin(self, name: str, version: int) -> None:
+        """Note that a version is to be: why an earlier one of it does not serve stays said."""
+        self.absent.setdefault(name, {}).setdefault(version, "")
+
+    def leave_out(self, name: str, version: int) -> None:
+        """Note that a version is not to be after all, as its version policy does not want it."""
+        versions = self.absent.setdefault(name, {})
+        if not versions.get(version):
+            versions.pop(version, None)
+
     def resolve(self, name: str, version: SupportsIndex = -1) -> Runtime:
         """Return what serves this version now; -1 is the highest that is ready (A1, A2).
 

@@ -205,7 +205,7 @@ class Versions(Inspection, ABC):
                 self._registry.resolve,
             )
         else:
-            self._registry.miss(config.name, {version: ""})
+            self._registry.begin(config.name, version)
             try:
                 runtime = build_model(
                     config,
@@ -311,44 +311,41 @@ class Versions(Inspection, ABC):
         update: InstanceUpdate | None = None,
     ) -> None:
         """Let a version serve, or go on with other instances, as its version policy allows."""
-        slots: dict[int, Slot] = {}
+        before: Mapping[int, Slot] = {}
         try:
             self._check_open()
             old = self._registry.entries.get(name)
-            if old is not None:
-                slots.update(old.slots)
+            before = old.slots if old is not None else {}
             if update is not None:
-                _updated(slots, update)
+                _updated(before, update)
         except TritonError:  # somebody was faster, perhaps the model itself
             if update is None:
                 runtime.retire()
             else:
                 update.runtime.discard_update(update)
             raise
-        replaced = slots.get(runtime.version)
-        slots[runtime.version] = Slot(runtime)
+        slots = {**before, runtime.version: Slot(runtime)}
         kept = versions_to_keep(runtime.config if update is None else update.config, slots)
+        if update is None and runtime.version not in kept:
+            self._see_off(runtime)
+            self._registry.leave_out(name, runtime.version)
         if not kept:
-            if update is None:
-                self._retire(runtime)
-            else:
+            if update is not None:
                 update.runtime.discard_update(update)
             raise ConfigError(
                 f"at least one version must be available under the version policy of model '{name}'",
                 field="version_policy",
             )
-        gone = [slot for number, slot in slots.items() if number not in kept]
         if update is not None:
             update.runtime.apply_update(update)
-        elif replaced is not None:
-            gone.append(replaced)
         self._registry.entries[name] = Entry(
             {number: slot for number, slot in slots.items() if number in kept},
             user_config,
             self._ignored(user_config, [runtime], agents=False),
         )
-        for slot in gone:
-            self._retire(slot.runtime)
+        for number, slot in before.items():
+            if number not in kept or (update is None and number == runtime.version):
+                self._retire(slot.runtime)
         self._check_dependents(name)
 
     def _ignored(
@@ -379,6 +376,9 @@ class Versions(Inspection, ABC):
 
     def _retire(self, runtime: Runtime) -> None:
         self._registry.miss(runtime.name, {runtime.version: UNLOADED})
+        self._see_off(runtime)
+
+    def _see_off(self, runtime: Runtime) -> None:
         self._leaving[:] = [old for old in self._leaving if not old.wait_retired(0)]
         self._leaving.append(runtime)
         runtime.leave()
