@@ -16,7 +16,6 @@ def paths(text):
 
 
 NEVER = {
-    "runtime": ('runtime: "x"', "runtime"),
     "input.format": (
         "input [ { name: 'a' }, { name: 'b' format: FORMAT_NHWC } ]",
         "input[1].format",
@@ -130,6 +129,10 @@ RULES = [
         ),
         ["dynamic_batching.priority_queue_policy[2].allow_timeout_override"],
     ),
+    ('backend: "python" runtime: "libtriton_python.so"', []),
+    ('backend: "pytorch" runtime: "libtriton_pytorch.so"', []),
+    ('backend: "pytorch" runtime: "model.py"', ["runtime"]),
+    ('platform: "ensemble" runtime: "x"', ["runtime"]),
     (
         "sequence_batching { direct { minimum_slot_utilization: 0.5 } }",
         ["sequence_batching.direct.minimum_slot_utilization"],

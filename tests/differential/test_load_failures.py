@@ -99,3 +99,36 @@ def test_same_reason(name: str, repository: Path, reasons: dict[str, str]) -> No
             server.load(FAULTS[name][0], repository / name / "1" / "model.py", name=name)
         assert server.models() == ()
     assert said(caught.value.message) == said(reasons[name])
+
+
+# What `runtime` says, and the files of the model's directory.
+RUNTIMES = {
+    "own_library": ("libtriton_python.so", {}),
+    "by_a_detour": ("../python/./libtriton_python.so", {}),
+    "no_library": ("x", {}),
+    "of_another": ("libtriton_pytorch.so", {}),
+    "absolute": ("/etc/passwd", {}),
+    "python_based": ("model.py", {}),
+    "above": ("..", {}),
+    "version_directory": (".", {}),
+    "directory": ("lib", {"lib/mine.so": b""}),
+    "elsewhere": ("../own_library/config.pbtxt", {}),
+}
+
+
+def test_runtimes(reference, tmp_path: Path) -> None:
+    models = [
+        Model(name, f'{WITH_IO} runtime: "{runtime}"', completing("pass"), files=files)
+        for name, (runtime, files) in RUNTIMES.items()
+    ]
+    write(tmp_path, models)
+    backends = str(reference.directory / "backends")
+    flags = ("--exit-on-error=false", "--strict-readiness=false")
+    with reference.server(tmp_path, *flags) as server:
+        url = f"http://{server.http_url}/v2/repository/index"
+        with urllib.request.urlopen(url, data=b"{}") as reply:
+            theirs = {entry["name"]: entry.get("reason", "") for entry in json.load(reply)}
+    with nbtriton.Server(backend_config={"": {"backend-directory": backends}}) as mine:
+        index = mine.load_repository(tmp_path).index()
+    assert {entry["name"]: entry.get("reason", "") for entry in index} == theirs
+    assert [name for name, reason in theirs.items() if not reason] == ["by_a_detour", "own_library"]

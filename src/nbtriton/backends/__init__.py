@@ -13,6 +13,7 @@ from nbtriton.backends.base import (
     ServerHandle,
 )
 from nbtriton.backends.registry import BackendSettings, backend_for, find_backend
+from nbtriton.backends.runtimes import check_runtime
 
 __all__ = [
     "BACKEND_DIRECTORY",
@@ -27,5 +28,6 @@ __all__ = [
     "Response",
     "ServerHandle",
     "backend_for",
+    "check_runtime",
     "find_backend",
 ]

@@ -294,6 +294,11 @@ class Backend(ABC):
     needs_source: ClassVar[bool] = True
 
     @classmethod
+    def runtimes(cls) -> tuple[str, ...]:
+        """Return what a configuration may name as its ``runtime``: what Triton's files are called."""
+        return (cls.runtime or f"libtriton_{cls.name}.so",)
+
+    @classmethod
     @abstractmethod
     def accepts(cls, source: object) -> bool:
         """True if this backend runs such a source (used when no backend is named)."""

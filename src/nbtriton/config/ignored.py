@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nbtriton.config._proto import Descriptor, ModelConfig, is_map, is_repeated
+from nbtriton.config.normalize import is_ensemble
 from nbtriton.config.validate_io import STRATEGY_PATH
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ _MEMORY = "where a state lies in memory is the model's own affair here"
 
 # Paths without indices and keys.
 _NEVER: Final = {
-    "runtime": "a backend is a Python class here, not a shared library to choose",
     "input.format": "only TensorRT acts on it; the other backends take tensors as they are",
     "cc_model_filenames": (
         "it chooses a file by the compute capability of a GPU; "
@@ -80,6 +80,7 @@ _PARAMETERS: Final = {
     ),
     "EXECUTION_ENV_PATH": "the model runs in this interpreter, with its packages",
 }
+_RUNTIME: Final = "refused unless it names the backend's own library, such as libtriton_python.so"
 _PINNED: Final = "the frameworks here allocate host memory as they do"
 # Refused where it is set, as Triton does: only its TensorRT backend has it.
 _CHECKED: Final = ("input.is_shape_tensor", "input.is_non_linear_format_io",
@@ -180,6 +181,8 @@ def _effect(path: str) -> FieldEffect:
     has, checked, ignored = EFFECTS
     if path in _CHECKED:
         return FieldEffect(path, checked, "only TensorRT has it: refused where it is set")
+    if path == "runtime":
+        return FieldEffect(path, checked, _RUNTIME)
     if path in _ONNXRUNTIME:
         return FieldEffect(path, has, f"of onnxruntime; else ignored: {_NEVER[path]}")
     newer = ("not in 2.51",) if path in _NEWER else ()
@@ -288,10 +291,18 @@ def _slots(config: ModelConfig) -> Iterator[tuple[str, str]]:
         )
 
 
+def _runtime(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    if config.runtime and is_ensemble(config):
+        yield "runtime", "an ensemble has no backend"
+    elif config.backend == "pytorch" and config.runtime == "model.py":
+        yield "runtime", "a torch module runs as it is, without torch.compile"
+
+
 _RULES: Final[tuple[Callable[[ModelConfig], Iterator[tuple[str, str]]], ...]] = (
     _pinned,
     _priorities,
     _delay,
     _timeouts,
     _slots,
+    _runtime,
 )

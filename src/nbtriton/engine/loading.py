@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from nbtriton.backends import BackendSettings, backend_for, find_backend
+from nbtriton.backends import BackendSettings, backend_for, check_runtime, find_backend
 from nbtriton.backends.base import Backend, ModelContext, ServerHandle
 from nbtriton.config import (
     ModelConfig,
@@ -28,7 +28,7 @@ from nbtriton.engine.limiter import Limiter
 from nbtriton.engine.model import ModelRuntime
 from nbtriton.engine.stamps import stamp_ns
 from nbtriton.engine.update import InstanceUpdate
-from nbtriton.errors import ConfigError, InternalError, LoadError, TritonError
+from nbtriton.errors import ConfigError, InternalError, LoadError, NotFoundError, TritonError
 
 __all__ = [
     "CODE_TEXTS",
@@ -83,8 +83,13 @@ def complete_model(
         The model's own auto-complete failed, with Triton's text and the model's traceback.
     """
     backend = _backend(config, source, settings)
-    config = _named(config, backend)
-    validate(config)
+    named = _named(config, backend)
+    validate(named)
+    try:
+        check_runtime(config, type(backend), source, settings)
+    except NotFoundError as error:
+        raise _load_error(config.name, version, error) from error
+    config = named
     if auto_complete:
         context = ModelContext(
             config.name, version, config, source, _model_directory(source), None, example,

@@ -38,6 +38,11 @@ class PyTorchBackend(Backend):
         self._modules: Modules | None = None
 
     @classmethod
+    def runtimes(cls) -> tuple[str, ...]:
+        """Return Triton's library and the Python code that compiles modules beside it."""
+        return (*super().runtimes(), "model.py")
+
+    @classmethod
     def accepts(cls, source: object) -> bool:
         """Return True for an ``nn.Module`` class or object and for a path to a torch file."""
         if isinstance(source, Path):
