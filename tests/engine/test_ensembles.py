@@ -835,3 +835,26 @@ def test_inputs_stand_in_the_order_in_which_they_were_sent():
         server.infer("m", {"IN": ones(), "A": ones()})
         server.infer("m", {"A": ones(), "IN": ones()})
     assert seen == [["IN", "A"], ["A", "IN"]]
+
+
+def test_a_step_gets_its_inputs_by_their_names_in_every_process(server: Server):
+    """Protobuf's maps have no order of their own."""
+    names = [f"I{number}" for number in range(9)]
+    seen: list[list[str]] = []
+
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            seen.extend([tensor.name() for tensor in request.inputs()] for request in requests)
+            out = pb_utils.Tensor("OUT", ones())
+            return [pb_utils.InferenceResponse([out]) for _ in requests]
+
+    inputs = "".join(f'input {{ name: "{n}" data_type: TYPE_FP32 dims: 4 }} ' for n in names)
+    output = 'output { name: "OUT" data_type: TYPE_FP32 dims: 4 } '
+    server.load(f"max_batch_size: 8 {inputs}{output}", TritonPythonModel, name="many")
+    step = ("many", dict.fromkeys(names, "X"), {"OUT": "Y"})
+    text = ensemble_text(step, inputs={"X": "FP32[4]"}, outputs={"Y": "FP32[4]"})
+    server.load(text, name="e")
+    server.infer("e", {"X": ones()})
+    assert seen == [names]

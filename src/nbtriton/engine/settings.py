@@ -64,10 +64,18 @@ def sequence_settings(config: ModelConfig) -> SequenceSettings:
 
 
 def ensemble_plan(config: ModelConfig) -> EnsemblePlan:
-    """Return the dataflow of an ensemble."""
+    """Return the dataflow of an ensemble.
+
+    A map of protobuf has another order in each process: here that of the names.
+    """
     return EnsemblePlan(
         [
-            Step(step.model_name, step.model_version, dict(step.input_map), dict(step.output_map))
+            Step(
+                step.model_name,
+                step.model_version,
+                dict(sorted(step.input_map.items())),
+                dict(sorted(step.output_map.items())),
+            )
             for step in config.ensemble_scheduling.step
         ],
         [tensor.name for tensor in config.input],

@@ -48,12 +48,14 @@ def _ensemble(config: ModelConfig, members: Mapping[str, ModelConfig]) -> Graph:
     for i, step in enumerate(steps):
         member = members.get(step.model_name)
         specs = output_specs(member) if member is not None else {}
-        nodes.append(_step(i, step.model_name, member, step.input_map, step.output_map))
-        for port, tensor in step.output_map.items():
+        # (A map of protobuf has another order in each process.)
+        taken, given = dict(sorted(step.input_map.items())), dict(sorted(step.output_map.items()))
+        nodes.append(_step(i, step.model_name, member, taken, given))
+        for port, tensor in given.items():
             label = f"{tensor} {_type(specs[port])}" if port in specs else tensor
             made[tensor] = (f"step:{i}", port, label)
     for i, step in enumerate(steps):
-        for port, tensor in step.input_map.items():
+        for port, tensor in sorted(step.input_map.items()):
             if tensor in made:
                 source, source_port, label = made[tensor]
                 edges.append(Edge(source, f"step:{i}", label, source_port, port))
