@@ -236,3 +236,11 @@ def test_what_only_some_servers_act_on(text, path, where):
 
 def test_a_cache_that_is_not_wanted_is_not_missed():
     assert ignored_fields(as_config("response_cache { }"), cache=False) == []
+
+
+def test_labels_of_a_model_in_memory_are_told():
+    text = "output { name: 'a' } output { name: 'b' label_filename: 'labels.txt' }"
+    assert paths(text) == []
+    ((path, reason),) = ignored_fields(as_config(text), labels=False)
+    assert path == "output[1].label_filename"
+    assert "directory" in reason

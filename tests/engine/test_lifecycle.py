@@ -7,6 +7,7 @@ import gc
 import threading
 import warnings
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -696,6 +697,22 @@ def test_what_has_no_effect_is_told_at_every_load_and_at_no_request(server: Serv
     assert list(server.ignored("m")) == ["instance_group[0].host_policy", "response_cache"]
     (shown,) = server.models()
     assert shown.ignored == ("instance_group[0].host_policy", "response_cache")
+
+
+def test_labels_are_told_where_no_file_of_them_can_be(server: Server, tmp_path: Path):
+    text = """
+        input { name: "IN" data_type: TYPE_FP32 dims: 4 }
+        output { name: "OUT" data_type: TYPE_FP32 dims: 4 label_filename: "labels.txt" }
+    """
+    with pytest.warns(ConfigWarning, match=r"output\[0\].label_filename has no effect here"):
+        server.load(text, counted([]), name="m")
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text(
+        "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+    )
+    (tmp_path / "labels.txt").write_text("a")
+    server.load(text, tmp_path / "1" / "model.py", name="m")
+    assert not server.ignored("m")
 
 
 @pytest.mark.parametrize("source", ["class", "function"])

@@ -63,6 +63,9 @@ _PYTHON = {
 _WITHOUT_AGENTS: Final = {
     "model_repository_agents": "agents look at a model's directory, and this one has none"
 }
+_WITHOUT_LABELS: Final = {
+    "output.label_filename": "labels are read from a model's directory, and this one has none"
+}
 _WITHOUT_CACHE: Final = {
     "response_cache": "this server has no response cache: nt.server(cache_bytes=…) or %triton_server --cache-bytes, nbtriton serve --cache-config"
 }
@@ -95,6 +98,7 @@ def ignored_fields(
     *,
     whole_batches: bool = False,
     agents: bool = True,
+    labels: bool = True,
     cache: bool = True,
     limiter: bool = True,
 ) -> list[tuple[str, str]]:
@@ -108,6 +112,8 @@ def ignored_fields(
         Whether the model is a plain function, which gets a batch as one.
     agents : bool
         Whether the model came from a repository, where its agents have looked at it.
+    labels : bool
+        Whether the model has a directory, where its files of labels may be.
     cache, limiter : bool
         Whether the server has a response cache and a rate limiter.
 
@@ -127,6 +133,7 @@ def ignored_fields(
     in_python = config.backend == "python" and not whole_batches
     table = {**_NEVER, **(_PYTHON if in_python else {})}
     table |= {} if agents else _WITHOUT_AGENTS
+    table |= {} if labels else _WITHOUT_LABELS
     table |= {} if limiter else _WITHOUT_LIMITER
     table |= {} if cache or not config.response_cache.enable else _WITHOUT_CACHE
     for path in _ONNXRUNTIME if config.backend == "onnxruntime" else ():
@@ -188,7 +195,7 @@ def _effect(path: str) -> FieldEffect:
     newer = ("not in 2.51",) if path in _NEWER else ()
     if path in _NEVER or path.endswith("put_pinned_memory"):
         return FieldEffect(path, ignored, "; ".join((_NEVER.get(path, _PINNED), *newer)))
-    for table in (_PYTHON, _WITHOUT_AGENTS, _WITHOUT_CACHE, _WITHOUT_LIMITER):
+    for table in (_PYTHON, _WITHOUT_AGENTS, _WITHOUT_LABELS, _WITHOUT_CACHE, _WITHOUT_LIMITER):
         if path in table:
             return FieldEffect(path, has, f"else ignored: {table[path]}")
     return FieldEffect(path, has, "; ".join(newer))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from nbtriton.config import ModelConfig
 from nbtriton.engine.answering import owe, owed_here
@@ -33,10 +34,15 @@ class EnsembleRuntime(Runtime):
     version : int
     resolve : callable
         ``resolve(model_name, version)`` returns the runtime that serves a step now, or raises.
+    directory : Path or None
+        The ensemble's own, in a repository.
     """
 
-    def __init__(self, config: ModelConfig, version: int, resolve: Resolve) -> None:
+    def __init__(
+        self, config: ModelConfig, version: int, resolve: Resolve, directory: Path | None = None
+    ) -> None:
         super().__init__(config, version)
+        self.directory = directory
         self.counts_twins = True
         self.plan = ensemble_plan(config)
         # The messages of an older tritonclient do not have it.

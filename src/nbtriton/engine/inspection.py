@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
@@ -185,6 +186,10 @@ class Inspection:
     def source(self, name: str, version: int = -1) -> object:
         """Return what a model was made of; None for an ensemble."""
         return getattr(self._registry.resolve(name, version), "source", None)
+
+    def directory(self, name: str, version: int = -1) -> Path | None:
+        """Return a model's directory; None for one that no files were loaded of."""
+        return self._registry.resolve(name, version).directory
 
     def forms_own_batches(self, name: str, version: int = -1) -> bool:
         """Return True if custom batching decides what a batch of a version is."""

@@ -230,21 +230,25 @@ def build_ensemble(
     members: Mapping[str, ModelConfig],
     versions: Mapping[str, Collection[int]],
     resolve: Resolve,
+    directory: Path | None = None,
 ) -> EnsembleRuntime:
     """Check an ensemble against its composing models and make it.
 
     Raises
     ------
-    ConfigError
-        With Triton's text.
+    ConfigError, LoadError
+        As `check_ensemble`.
     """
-    return EnsembleRuntime(check_ensemble(config, members, versions), version, resolve)
+    completed = check_ensemble(config, version, members, versions, directory)
+    return EnsembleRuntime(completed, version, resolve, directory)
 
 
 def check_ensemble(
     config: ModelConfig,
+    version: int,
     members: Mapping[str, ModelConfig],
     versions: Mapping[str, Collection[int]],
+    directory: Path | None = None,
 ) -> ModelConfig:
     """Return an ensemble's configuration completed from its composing models and their versions.
 
@@ -252,11 +256,18 @@ def check_ensemble(
     ------
     ConfigError
         With Triton's text.
+    LoadError
+        A file that it names is not in the ensemble's directory, with Triton's text.
     """
     config = normalize(config, name=config.name)
     validate(config)
     validate_io(config)
-    return validate_ensemble(config, members, versions)
+    config = validate_ensemble(config, members, versions)
+    try:
+        _check_files(config, directory)
+    except TritonError as error:
+        raise _load_error(config.name, version, error) from error
+    return config
 
 
 def _backend(config: ModelConfig, source: object, settings: BackendSettings) -> Backend:

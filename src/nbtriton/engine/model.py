@@ -85,6 +85,7 @@ class ModelRuntime(Runtime):
     ) -> None:
         super().__init__(context.config, context.version)
         self.source = context.source
+        self.directory = context.model_directory
         self.example = context.example
         self.context = context
         self.backend = backend

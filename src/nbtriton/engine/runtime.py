@@ -8,6 +8,7 @@ import threading
 from _thread import get_ident
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nbtriton.backends.base import Response
@@ -51,6 +52,8 @@ class Runtime(ABC):
         self.name: str = config.name
         self.process = os.getpid()
         self.version = version
+        # The model's own, in a repository; None for a model of a notebook.
+        self.directory: Path | None = None
         self.interface = Interface(config, version, self)
         self.statistics = Statistics()
         # Set by the server before the first request if it has a cache and the model wants it (K1).

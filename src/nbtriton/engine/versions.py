@@ -149,7 +149,9 @@ class Versions(Inspection, ABC):
                 # One that does not fit its members any more stays, out of service and with the reason.
                 with contextlib.suppress(ConfigError):
                     ensembles.setdefault(name, []).append(
-                        self.build(ensemble.config, None, ensemble.version)
+                        self.build(
+                            ensemble.config, None, ensemble.version, directory=ensemble.directory
+                        )
                     )
             for name, runtimes in ensembles.items():
                 self.install(name, self._registry.entries[name].user_config, runtimes)
@@ -184,11 +186,12 @@ class Versions(Inspection, ABC):
         example: object = None,
         batching: object = None,
         auto_complete: bool = True,
+        directory: Path | None = None,
     ) -> Runtime:
         """Make one version that no request finds yet: for `install`, or to be retired.
 
         Several threads may build at once. An ensemble has no source, nor has a model of a backend
-        that needs none.
+        that needs none; `directory` is the ensemble's own in a repository.
 
         Raises
         ------
@@ -196,17 +199,20 @@ class Versions(Inspection, ABC):
             As `load`.
         """
         runtime: Runtime
-        if source is None and not config.backend:
-            runtime = build_ensemble(
-                config,
-                version,
-                self._registry.configs(),
-                self._registry.versions(),
-                self._registry.resolve,
-            )
-        else:
+        ensemble = source is None and not config.backend
+        if not ensemble:  # which begins once its members fit
             self._registry.begin(config.name, version)
-            try:
+        try:
+            if ensemble:
+                runtime = build_ensemble(
+                    config,
+                    version,
+                    self._registry.configs(),
+                    self._registry.versions(),
+                    self._registry.resolve,
+                    directory,
+                )
+            else:
                 runtime = build_model(
                     config,
                     source,
@@ -220,9 +226,10 @@ class Versions(Inspection, ABC):
                     auto_complete=auto_complete,
                     settings=self._settings,
                 )
-            except TritonError as error:
+        except TritonError as error:
+            if not ensemble or isinstance(error, LoadError):
                 self._registry.miss(config.name, {version: error.message.strip()})
-                raise
+            raise
         if runtime.config.response_cache.enable:
             runtime.cache = self.cache
         if self.keeps_summaries:
@@ -362,6 +369,7 @@ class Versions(Inspection, ABC):
                 for runtime in runtimes
             ),
             agents=agents,
+            labels=any(runtime.directory is not None for runtime in runtimes),
             cache=self.cache is not None,
             limiter=self.limiter is not None,
         )

@@ -263,24 +263,23 @@ class Service:
         """Return the class labels of an output; none if the model has no file of them."""
         try:
             config = self.server.config(name, version)
+            directory = self.server.directory(name, version)
         except TritonError:  # unloaded since
             return ()
-        if is_ensemble(config):
+        wanted = next((t.label_filename for t in config.output if t.name == output), "")
+        if is_ensemble(config) and not wanted:
             for step in config.ensemble_scheduling.step:
                 for inner, outer in step.output_map.items():
                     if outer == output:
                         return self.labels(step.model_name, step.model_version, inner)
             return ()
-        source = self.server.source(name, version)
-        for tensor in config.output:
-            if tensor.name == output and tensor.label_filename and isinstance(source, Path):
-                folder = source.parent.parent if source.parent.name.isdigit() else source.parent
-                file = folder / tensor.label_filename
-                try:
-                    return _read_labels(file, file.stat().st_mtime_ns)
-                except OSError:
-                    return ()
-        return ()
+        if directory is None or not wanted:
+            return ()
+        file = directory / wanted
+        try:
+            return _read_labels(file, file.stat().st_mtime_ns)
+        except OSError:
+            return ()
 
 
 @lru_cache(maxsize=64)

@@ -117,6 +117,7 @@ def build_versions(
                     found.source(version),
                     version,
                     auto_complete=auto_complete,
+                    directory=found.directory,
                 )
                 runtimes.append(_with_retries(build, name, version, retries))
             except TritonError as error:
@@ -131,7 +132,7 @@ def build_versions(
         return runtimes, updates
     _give_back(runtimes, updates)
     first = next(iter(failed.values()))
-    if is_ensemble(found.config):
+    if is_ensemble(found.config) and isinstance(first, ConfigError):
         known.states = before  # it never came so far as to have a version
         raise load_error(name, first)
     # What could not be updated serves on, and its entry in the index says why it was not.

@@ -95,7 +95,13 @@ def validate_repository(
             validate(read[name])
             _check_versions(name, versions[name], by_name[name].versions)
             _check_members(name, read, failed)
-            done[name] = check_ensemble(read[name], {**ensembles, **done}, versions)
+            done[name] = check_ensemble(
+                read[name],
+                max(versions[name]),
+                {**ensembles, **done},
+                versions,
+                by_name[name].directory,
+            )
         except TritonError as error:
             failed[name] = error
         yield _finding(name, read, done, failed)
