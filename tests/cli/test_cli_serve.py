@@ -9,12 +9,14 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,6 +136,78 @@ def test_a_client_that_stays_is_cut_off_in_time_which_is_told(repository: Path) 
         process.send_signal(signal.SIGTERM)
         _, rest = process.communicate(timeout=30)
         assert process.returncode == 1
+        assert "failed to stop server: Internal - Exit timeout expired." in rest
+
+
+@pytest.fixture
+def pipelines(repository: Path) -> Path:
+    """A model that calls another one, and an ensemble of two steps; all wait as long as their input says."""
+    (repository / "other" / "1" / "model.py").write_text(
+        MODEL.replace('"OUT", x * 2', '"OUT", answer.output_tensors()[0].as_numpy()').replace(
+            "            found.append",
+            """            answer = pb_utils.InferenceRequest(
+                model_name="double", requested_output_names=["OUT"],
+                inputs=[pb_utils.Tensor("IN", x)],
+            ).exec()
+            found.append""",
+        )
+    )
+    step = 'step { model_name: "double" model_version: -1 input_map { key: "IN" value: "%s" } output_map { key: "OUT" value: "%s" } }'
+    folder = repository / "twice" / "1"
+    folder.mkdir(parents=True)
+    (folder.parent / "config.pbtxt").write_text(
+        'platform: "ensemble" '
+        + CONFIG
+        + f"ensemble_scheduling {{ {step % ('IN', 'MID')} {step % ('MID', 'OUT')} }}"
+    )
+    return repository
+
+
+GRPC = ("--http-port=0", "--metrics-port=0", "--grpc-port=0")
+
+
+def _grpc_infer(channel: Any, model: str, value: float) -> Any:
+    from tests.frontends.grpc_support import infer, open_call, tensor
+
+    raw = struct.pack("<f", value)
+    return open_call(channel).future(infer(model, [tensor(shape=(1, 1))], [raw]), timeout=30)
+
+
+def test_what_models_call_and_ensembles_have_begun_is_finished(pipelines: Path) -> None:
+    grpc = pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+    with serving("--model-repository", str(pipelines), *GRPC) as (process, ports, _lines):
+        with grpc.insecure_channel(f"127.0.0.1:{ports['GRPCInferenceService']}") as channel:
+            running = [_grpc_infer(channel, name, 0.2) for name in ("other", "twice")]
+            assert process.stdout is not None
+            for _ in running:
+                assert process.stdout.readline() == "executing\n"
+            process.send_signal(signal.SIGTERM)
+            found = [
+                round(struct.unpack("<f", one.result().raw_output_contents[0])[0], 3)
+                for one in running
+            ]
+            assert found == [0.4, 0.8]
+            _, rest = process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert "failed to stop server" not in rest
+
+
+def test_what_runs_for_too_long_is_told_so(repository: Path) -> None:
+    grpc = pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+    flags = ("--model-repository", str(repository), "--exit-timeout-secs=1", *GRPC)
+    with serving(*flags) as (process, ports, _lines):
+        with grpc.insecure_channel(f"127.0.0.1:{ports['GRPCInferenceService']}") as channel:
+            running = _grpc_infer(channel, "double", 3600.0)
+            assert process.stdout is not None
+            assert process.stdout.readline() == "executing\n"
+            process.send_signal(signal.SIGTERM)
+            with pytest.raises(grpc.RpcError) as told:
+                running.result()
+            assert told.value.code().name == "UNAVAILABLE"
+            assert told.value.details() == "Server is stopping"
+            _, rest = process.communicate(timeout=30)
+        assert process.returncode == 1
+        assert "Model 'double' (version 1) has 1 in-flight inferences" in rest
         assert "failed to stop server: Internal - Exit timeout expired." in rest
 
 

@@ -129,7 +129,9 @@ NAMES = {
     "model-namespacing": (
         "tests/repository/test_control.py::test_a_model_of_two_repositories_is_none"
     ),
-    "shutdown-over-grpc": "tests/frontends/test_grpc_closing.py::test_no_call_is_left_without_an_end",
+    "shutdown-over-grpc": (
+        "tests/cli/test_cli_serve.py::test_what_models_call_and_ensembles_have_begun_is_finished"
+    ),
     "addresses": "tests/cli/test_cli_serve.py::test_it_says_when_others_may_come_in",
     "flag-values": "tests/cli/test_flags.py::test_what_is_meant_is_said",
     # Metrics

@@ -589,6 +589,33 @@ def test_closing_waits_for_what_runs(server: Server, waiting: Any) -> None:
     endpoints.close()  # harmless when repeated
 
 
+def test_closing_ends_streams_once_they_have_their_answers(server: Server, waiting: Any) -> None:
+    endpoints = serve(server, http_port=None, metrics_port=None, grpc_port=0)
+    never = threading.Event()
+
+    def requests(*messages: Any) -> Iterator[Any]:
+        yield from messages
+        never.wait(TIMEOUT_S)
+
+    with grpc.insecure_channel(f"127.0.0.1:{endpoints.grpc_port}") as channel:
+        idle = open_stream(channel)(requests(infer("one")), timeout=TIMEOUT_S)
+        assert not next(idle).error_message
+        busy = open_stream(channel)(requests(infer("waiting")), timeout=TIMEOUT_S)
+        assert waiting.running.wait(TIMEOUT_S)
+        closer = threading.Thread(target=endpoints.close, kwargs={"drain_s": 10 * TIMEOUT_S})
+        closer.start()
+        with pytest.raises(grpc.RpcError) as ended:
+            next(idle)
+        assert (ended.value.code().name, ended.value.details()) == ("UNAVAILABLE", "Server exiting")
+        waiting.leave.set()
+        assert next(busy).infer_response.model_name == "waiting"
+        with pytest.raises(grpc.RpcError, match="Server exiting"):
+            next(busy)
+        closer.join(TIMEOUT_S)
+        assert not closer.is_alive()
+        never.set()
+
+
 def test_closing_cuts_off_what_does_not_end(server: Server, waiting: Any) -> None:
     endpoints = serve(server, http_port=None, metrics_port=None, grpc_port=0)
     with grpc.insecure_channel(f"127.0.0.1:{endpoints.grpc_port}") as channel:

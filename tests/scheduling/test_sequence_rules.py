@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nbtriton.scheduling import SEQUENCE_START, SequenceSettings
+from nbtriton.scheduling import SEQUENCE_START, Decision, SequenceSettings
 from tests.scheduling.sequence_clock import SequenceClock, oldest
 
 # -- common to both strategies -------------------------------------------------------------------
@@ -169,6 +169,24 @@ def test_Q9_requests_keep_a_sequence_alive(strategy):
     assert len(clock.ran) == 5
     assert not clock.dropped
     assert clock.now_ms == 420  # and then it ends
+
+
+@BOTH
+def test_a_sequence_is_live_from_start_to_end_or_until_it_is_idle(strategy):
+    clock = SequenceClock(1, idle_ms=100, strategy=strategy and oldest(1))
+    seen: list[int] = []
+    clock.arrive(0, "a1", "S")
+    clock.arrive(20, "b1", "S")
+    clock.arrive(40, "a2", "E")
+
+    def look(_: int) -> list[Decision]:
+        seen.append(clock.batcher.live)
+        return []
+
+    for at_ms in (10, 30, 50, 300):
+        clock.at(at_ms, look)
+    clock.run()
+    assert seen == [1, 2, 1, 0]
 
 
 @BOTH

@@ -19,11 +19,12 @@ from nbtriton.engine.registry import Registry
 from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.waits import waits
 
-__all__ = ["close_at_exit", "drop", "end", "runtimes_of"]
+__all__ = ["STOPPING", "close_at_exit", "drop", "end", "runtimes_of"]
 
 _log = logging.getLogger("nbtriton.engine")
 
-_STOPPING = "Server is stopping"
+# What requests are answered with that a closing server does not finish.
+STOPPING = "Server is stopping"
 # For instances whose last requests have just been given up, to finalize.
 _GRACE_S = 0.25
 # An exit must not hang on a model that does.
@@ -54,7 +55,7 @@ def end(runtimes: Sequence[Runtime], clock: SchedulerThread, timeout_s: float) -
     """
     for runtime in runtimes:
         runtime.retire()
-        runtime.abandon(_STOPPING)
+        runtime.abandon(STOPPING)
     if waits.blocked_here() or get_ident() in waits.helpers:
         with contextlib.suppress(RuntimeError):  # no more threads: the rest ends by itself
             threading.Thread(
@@ -70,7 +71,7 @@ def end(runtimes: Sequence[Runtime], clock: SchedulerThread, timeout_s: float) -
 def _finish(runtimes: Sequence[Runtime], clock: SchedulerThread, timeout_s: float) -> None:
     if left := _still_there(runtimes, timeout_s):
         for runtime in left:
-            runtime.give_up(_STOPPING)
+            runtime.give_up(STOPPING)
         _still_there(left, _GRACE_S)
     clock.stop()
 

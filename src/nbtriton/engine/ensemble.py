@@ -162,6 +162,9 @@ class EnsembleRuntime(Runtime):
         """Wait until no request is in flight; False if time ran out."""
         return wait_in_slices(self._retired.wait, timeout_s)
 
+    def in_flight(self) -> int:
+        return len(self._flights)
+
     def snapshot(self, state: str, reason: str) -> ModelSnapshot:
         """Return what can be seen of this version now."""
         books = self.statistics

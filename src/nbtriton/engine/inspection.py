@@ -23,6 +23,12 @@ class Inspection:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+        self._stopping = False
+
+    @property
+    def is_stopping(self) -> bool:
+        """True after `nbtriton.Server.stop_accepting`."""
+        return self._stopping
 
     def check_answering(self) -> None:
         """Check that questions about models are answered.
@@ -30,10 +36,10 @@ class Inspection:
         Raises
         ------
         UnavailableError
-            ``Server not ready``.
+            ``Server not ready``: it could not be set up, or stops.
         """
-        if self._registry.refusal:
-            raise UnavailableError(self._registry.refusal)
+        if self._registry.refusal or self._stopping:
+            raise UnavailableError(self._registry.refusal or "Server not ready")
 
     def was_begun(self, name: str) -> bool:
         """Return True if a model is loaded, was, or was to be: Triton's lifecycle knows it."""

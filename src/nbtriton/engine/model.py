@@ -642,6 +642,11 @@ class ModelRuntime(Runtime):
 
     # -- what can be seen ------------------------------------------------------------------------
 
+    def in_flight(self) -> int:
+        found = max(0, self._taken - self._over - sum(self._ended))
+        batcher = self._batcher
+        return max(found, batcher.live) if isinstance(batcher, SequenceBatcher) else found
+
     def snapshot(self, state: str, reason: str) -> ModelSnapshot:
         """Return what can be seen of this version now."""
         books = self.statistics

@@ -221,5 +221,9 @@ class Runtime(ABC):
         """Wait until nothing of this version is left; False if time ran out."""
 
     @abstractmethod
+    def in_flight(self) -> int:
+        """Return how many requests are accepted and not over, or sequences have begun."""
+
+    @abstractmethod
     def snapshot(self, state: str, reason: str) -> ModelSnapshot:
         """Return what can be seen of this version now."""

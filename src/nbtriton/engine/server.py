@@ -22,6 +22,7 @@ from nbtriton.engine.result import InferenceResult
 from nbtriton.engine.runtime import Runtime
 from nbtriton.engine.shield import shield
 from nbtriton.engine.stamps import stamp_ns
+from nbtriton.engine.stopping import refusal
 from nbtriton.engine.stream import ResponseStream
 from nbtriton.engine.tracing import Trace
 from nbtriton.engine.versions import Versions
@@ -415,6 +416,8 @@ class Server(Versions):
                 try:
                     runtime = self._resolve(call.name, call.version, decoupled=True)
                     request = runtime.interface.admit(call.inputs, *call.options)
+                    if self._stopping and (error := refusal(runtime, request)) is not None:
+                        raise error
                 except TritonError as error:
                     found.append(error)
                     if call.trace is not None:

@@ -16,7 +16,7 @@ from nbtriton.backends.base import ServerHandle
 from nbtriton.config import ModelConfig, ignored_fields, validate_ensemble
 from nbtriton.engine.cache import ResponseCache
 from nbtriton.engine.clock import SchedulerThread
-from nbtriton.engine.closing import close_at_exit, drop, end, runtimes_of
+from nbtriton.engine.closing import STOPPING, close_at_exit, drop, end, runtimes_of
 from nbtriton.engine.devices import visible_gpus
 from nbtriton.engine.ensemble import EnsembleRuntime
 from nbtriton.engine.forks import elsewhere, keep_for_good, tell_children
@@ -381,6 +381,26 @@ class Versions(Inspection, ABC):
     def refuse(self, reason: str) -> None:
         """Answer no question about a model from now on, as a server that could not be set up."""
         self._registry.refusal = reason
+
+    def stop_accepting(self) -> None:
+        """Refuse what clients begin from now on; what they have begun goes on.
+
+        For endpoints that are about to close: a request of a sequence that has begun is taken, and
+        the steps and calls of requests that were accepted before are no new ones.
+        """
+        self._stopping = True
+
+    def in_flight(self) -> list[tuple[str, int, int]]:
+        """Return name, version and number of the requests, or sequences, that versions have."""
+        runtimes = [*runtimes_of(self._registry), *self._leaving]
+        found = [(runtime.name, runtime.version, runtime.in_flight()) for runtime in runtimes]
+        return [one for one in found if one[2]]
+
+    def give_up(self) -> None:
+        """Answer all that clients wait for with UNAVAILABLE; models may go on, unheard."""
+        for runtime in [*runtimes_of(self._registry), *self._leaving]:
+            runtime.abandon(STOPPING)
+            runtime.give_up(STOPPING)
 
     def _retire(self, runtime: Runtime) -> None:
         self._registry.miss(runtime.name, {runtime.version: UNLOADED})

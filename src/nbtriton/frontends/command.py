@@ -11,8 +11,9 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,10 @@ _GRPC_PORT = 8001
 # How long a signal may go unnoticed that comes when the main thread is about to wait: it sets a flag that
 # is looked at between bytecodes, and interrupts only a wait that has begun. One in 50 did, on a busy machine.
 _SLICE_S = 0.2
+# How often it is looked whether all requests are answered.
+_LOOK_S = 0.02
+# How long clients may take to be told that the time is up.
+_LAST_WORDS_S = 0.5
 _COMPRESSION = ("none", "low", "medium", "high")
 
 
@@ -176,21 +181,37 @@ def _stop(server: Server, endpoints: Endpoints, timeout_s: int) -> int:
         _log.info("Timeout %d: Found %d HTTP service connections", second, clients)
         clients = endpoints.wait_for_clients(1)
     _log.info("Waiting for in-flight requests to complete.")
-    busy = [(model, model.queued + model.executing) for model in server.models()]
-    busy = [(model, count) for model, count in busy if count]
-    _log.info(
-        "Timeout %d: Found %d model versions that have in-flight inferences",
-        max(0, round(deadline - monotonic())),
-        len(busy),
-    )
-    for model, count in busy:
-        text = "Model '%s' (version %d) has %d in-flight inferences"
-        _log.info(text, model.name, model.version, count)
-    endpoints.close(drain_s=max(0.0, deadline - monotonic()))
+    server.stop_accepting()
+    if not _wait_for_requests(server, deadline):
+        server.give_up()
+    endpoints.close(drain_s=max(_LAST_WORDS_S, deadline - monotonic()))
+    server.close(timeout_s=max(0.0, deadline - monotonic()))
     if monotonic() < deadline:
         return 0
     _log.error("failed to stop server: Internal - Exit timeout expired. Exiting immediately.")
     return 1
+
+
+def _wait_for_requests(server: Server, deadline: float) -> bool:
+    """Wait until no version has requests or sequences; False if there was not time enough.
+
+    Says each second which versions still have some.
+    """
+    told = float("inf")
+    while True:
+        busy = server.in_flight()
+        left = max(0.0, deadline - monotonic())
+        if left <= told - 1 or not busy:
+            told = ceil(left)
+            text = "Timeout %d: Found %d model versions that have in-flight inferences"
+            _log.info(text, told, len(busy))
+            for name, version, count in busy:
+                _log.info(
+                    "Model '%s' (version %d) has %d in-flight inferences", name, version, count
+                )
+        if not busy or not left:
+            return not busy
+        sleep(min(_LOOK_S, left))
 
 
 def _endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:

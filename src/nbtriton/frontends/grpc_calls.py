@@ -20,6 +20,7 @@ from nbtriton.frontends.grpc_wire import (
     INTERNAL,
     OK,
     RESOURCE_EXHAUSTED,
+    UNAVAILABLE,
     Opening,
     StatusError,
     code_of,
@@ -247,6 +248,9 @@ class Call:
         """No more messages will come."""
         raise NotImplementedError
 
+    def wind_up(self) -> None:
+        """End now if nothing is to be answered: the port closes."""
+
     def gone(self) -> None:
         """Nobody waits for answers any more."""
         self.is_gone = True
@@ -353,6 +357,12 @@ class StreamRpc(Call):
         if self.held and not self.works:
             self.held = False
             self._go_on()
+        if self.connection.port.closing:
+            self.wind_up()
+
+    def wind_up(self) -> None:
+        if not self._in_flight:
+            self.connection.finish(self, UNAVAILABLE, "Server exiting")
 
     def send(self, message: bytes) -> None:
         """Send a message after those before it; dropped if nobody waits for it."""

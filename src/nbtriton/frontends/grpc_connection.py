@@ -357,6 +357,9 @@ class Connection(Outlet):
 
     def leave(self) -> None:
         """Tell the client to call no more; what it has called until it knows is answered."""
+        if self.port.closing:
+            for call in list(self._calls.values()):
+                call.wind_up()
         if self._leaving:
             return
         self._leaving = True

@@ -138,6 +138,7 @@ class _Methods:
     def model_metadata(self, request: Any) -> Any:
         version = read_version(request.version)
         found = self._server.metadata(request.name, version)
+        self._server.check_answering()  # who asks for an unknown model is told that first
         if version != -1:
             found["versions"] = [str(version)]
         return messages.ModelMetadataResponse(**found)
@@ -160,6 +161,7 @@ class _Methods:
         if request.repository_name:
             raise UnsupportedError("'repository_name' specification is not supported")
         response = messages.RepositoryIndexResponse()
+        self._server.check_answering()
         for entry in self._service.control.index(ready=request.ready):
             response.models.add(**entry)
         return response
@@ -180,6 +182,7 @@ class _Methods:
                     f"invalid value type for load parameter '{name}', expected {wanted}."
                 )
             parameters[name] = getattr(parameter, wanted)
+        self._server.check_answering()
         self._service.control.load(request.model_name, parameters)
         return messages.RepositoryModelLoadResponse()
 
@@ -194,6 +197,7 @@ class _Methods:
                     "invalid value type for 'unload_dependents' parameter, expected bool_param."
                 )
             parameters["unload_dependents"] = parameter.bool_param
+        self._server.check_answering()
         self._service.control.unload(request.model_name, parameters)
         return messages.RepositoryModelUnloadResponse()
 

@@ -82,6 +82,11 @@ class Port(ABC, Generic[_C]):
         Where it runs; several ports may share one.
     tls : ssl.SSLContext, optional
         With which clients are to talk.
+
+    Attributes
+    ----------
+    closing : bool
+        Whether clients have been told to leave.
     """
 
     def __init__(
@@ -104,6 +109,7 @@ class Port(ABC, Generic[_C]):
         ] = {}  # those that have not asked for anything, the first one first
         self._unanswered = 0
         self._sweeping = False
+        self.closing = False
         self._idle: asyncio.Event | None = None
         self._gone: asyncio.Event | None = None
         self._server = thread.call(self._start(at, tls))
@@ -166,6 +172,7 @@ class Port(ABC, Generic[_C]):
 
     async def _stop(self, drain_s: float) -> None:
         self._stop_listening()
+        self.closing = True
         self._idle = asyncio.Event()
         for connection in list(self.connections):
             connection.leave()

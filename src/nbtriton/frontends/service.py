@@ -229,14 +229,32 @@ class Service:
         }
 
     def is_live(self) -> bool:
-        """Return True unless the server could not be set up."""
+        """Return True unless the server could not be set up.
+
+        Raises
+        ------
+        UnavailableError
+            The server stops.
+        """
+        self._check_staying()
         return not isinstance(self.control, FailedControl)
 
     def is_ready(self) -> bool:
-        """Return True if the server is live, and with strict readiness its models are ready."""
+        """Return True if the server is live, and with strict readiness its models are ready.
+
+        Raises
+        ------
+        UnavailableError
+            The server stops.
+        """
+        self._check_staying()
         if not self.strict_readiness:
             return self.is_live()
         return self.control.is_server_ready()
+
+    def _check_staying(self) -> None:
+        if self.server.is_stopping:
+            raise UnavailableError("Server exiting")
 
     def statistics(self, name: str, version: int) -> dict[str, Any]:
         """Return Triton's statistics of a model, or of all for an empty name.
@@ -246,7 +264,7 @@ class Service:
         InvalidArgumentError
             There is nothing ready that they could be of.
         UnavailableError
-            The server could not be set up.
+            The server could not be set up, or stops.
         """
         self.server.check_answering()
         try:

@@ -299,6 +299,11 @@ class SequenceBatcher:
         return self._waiting + staged + sum(b.waiting for b in self._batchers.values())
 
     @property
+    def live(self) -> int:
+        """Sequences that have begun and may go on."""
+        return len(self._live)
+
+    @property
     def forms_ahead(self) -> bool:
         """Whether a batch may be formed while no instance is idle; see `Batcher`."""
         return self._settings.oldest is not None

@@ -1,0 +1,116 @@
+"""A server that stops: what clients begin is refused, what they have begun goes on."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nbtriton.backends.base import Response
+from nbtriton.engine import InferenceRequest, Server, Submission
+from nbtriton.errors import EngineStoppedError, InvalidArgumentError, UnavailableError
+from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
+from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones
+from tests.until import until
+
+STOPPED = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+NOBODY = "[request id: <id_unknown>] "
+
+
+def client(server: Server, name: str, correlation_id: int = 0, flags: int = 0) -> Any:
+    """Send a request as an endpoint does; return its response."""
+    found: list[Response] = []
+    there = threading.Event()
+
+    def take(_: InferenceRequest, response: Response, final: bool) -> None:
+        found.append(response)
+        if final:
+            there.set()
+
+    options = ((), "", 0, 0, correlation_id, flags)
+    (sent,) = server.submit_many([Submission(name, -1, {"IN": ones()}, options, take)])
+    if not isinstance(sent, InferenceRequest):
+        raise sent
+    assert there.wait(WAIT_S)
+    if found[0].error is not None:
+        raise found[0].error
+    return found[0].outputs["OUT"]
+
+
+def ensemble(*members: str) -> str:
+    """Configuration of an ensemble of one model behind the other, IN to OUT."""
+    names = ["IN", *(f"T{n}" for n in range(1, len(members))), "OUT"]
+    steps = [(member, {"IN": names[n]}, {"OUT": names[n + 1]}) for n, member in enumerate(members)]
+    return ensemble_text(*steps, inputs={"IN": "FP32[4]"}, outputs={"OUT": "FP32[4]"})
+
+
+@pytest.fixture
+def loaded(server: Server, gate: Gate) -> Server:
+    server.load(echo(), gated(gate), name="plain")
+    server.load(echo("sequence_batching {}"), gated(gate), name="seq")
+    server.load(echo("sequence_batching { iterative_sequence: true }"), gated(gate), name="iter")
+    server.load(ensemble("plain"), name="one")
+    server.load(ensemble("seq", "plain"), name="both")
+    server.load(ensemble("both"), name="outer")
+    server.load(ensemble("one"), name="nested")
+    return server
+
+
+def test_what_is_new_is_refused_in_triton_s_words(loaded: Server, gate: Gate):
+    gate.open()
+    loaded.stop_accepting()
+    for name, begins, text in (
+        ("plain", {}, NOBODY + STOPPED),
+        ("one", {}, f"in ensemble 'one', {NOBODY}{STOPPED}"),
+        ("nested", {}, f"in ensemble 'nested', in ensemble 'one', {NOBODY}{STOPPED}"),
+        ("seq", {"correlation_id": 1, "flags": SEQUENCE_START}, STOPPED),
+        ("both", {"correlation_id": 1, "flags": SEQUENCE_START}, f"in ensemble 'both', {STOPPED}"),
+        ("iter", {}, STOPPED),
+        ("plain", {"correlation_id": 1}, NOBODY + STOPPED),
+    ):
+        with pytest.raises(UnavailableError) as refused:
+            client(loaded, name, **begins)
+        assert refused.value.message == text, name
+        assert not refused.value.accepted
+    assert not gate.batches
+    with pytest.raises(UnavailableError, match="Server not ready"):
+        loaded.check_answering()
+    # Who holds the server may use it as before.
+    assert loaded.infer("plain", {"IN": ones()})["OUT"].tolist() == ones().tolist()
+
+
+def test_a_sequence_that_has_begun_goes_on_to_its_end(loaded: Server, gate: Gate):
+    gate.open()
+    for name in ("seq", "outer"):
+        client(loaded, name, {"seq": 1, "outer": 2}[name], SEQUENCE_START)
+    assert until(lambda: loaded.in_flight() == [("seq", 1, 2)])
+    loaded.stop_accepting()
+    for name, correlation_id in (("seq", 1), ("outer", 2)):
+        client(loaded, name, correlation_id)
+        client(loaded, name, correlation_id, SEQUENCE_END)
+        with pytest.raises(InvalidArgumentError, match="must specify the START flag"):
+            client(loaded, name, correlation_id)
+    assert until(lambda: not loaded.in_flight())
+
+
+def test_an_ensemble_that_is_under_way_goes_through_all_its_steps(loaded: Server, gate: Gate):
+    loaded.load(ensemble("plain", "plain"), name="two")
+    future = loaded.submit("two", {"IN": ones()})
+    gate.wait_entered()
+    assert sorted(loaded.in_flight()) == [("plain", 1, 1), ("two", 1, 1)]
+    loaded.stop_accepting()
+    gate.open()
+    np.testing.assert_array_equal(future.result(WAIT_S)["OUT"], ones())
+    assert until(lambda: not loaded.in_flight())
+
+
+def test_what_there_is_no_time_for_is_answered_once(loaded: Server, gate: Gate):
+    futures = [loaded.submit(name, {"IN": ones()}) for name in ("plain", "plain", "nested")]
+    gate.wait_entered()
+    loaded.stop_accepting()
+    loaded.give_up()
+    for future in futures:
+        with pytest.raises(EngineStoppedError, match="Server is stopping"):
+            future.result(WAIT_S)
