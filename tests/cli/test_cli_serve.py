@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -209,6 +210,70 @@ def test_what_runs_for_too_long_is_told_so(repository: Path) -> None:
         assert process.returncode == 1
         assert "Model 'double' (version 1) has 1 in-flight inferences" in rest
         assert "failed to stop server: Internal - Exit timeout expired." in rest
+
+
+def test_what_runs_under_load_is_answered_once(repository: Path, tmp_path: Path) -> None:
+    grpc = pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+    from tests.frontends.grpc_support import infer, open_stream, tensor
+
+    ran = tmp_path / "ran"
+    (repository / "double" / "1" / "model.py").write_text(
+        MODEL.replace('print("executing", flush=True)', f'open({str(ran)!r}, "ab").write(b"x")')
+    )
+    (repository / "double" / "config.pbtxt").write_text(CONFIG + "dynamic_batching { }")
+    message = infer("double", [tensor(shape=(1, 1))], [bytes(4)])
+    answered = threading.Semaphore(0)
+    ends: list[str] = []
+
+    def call(channel: Any) -> None:
+        with contextlib.suppress(grpc.RpcError):
+            while True:
+                for one in [_grpc_infer(channel, "double", 0.0) for _ in range(4)]:
+                    try:
+                        one.result()
+                    except grpc.RpcError as error:
+                        ends.append(error.code().name)
+                        raise
+                    answered.release()
+
+    def stream(channel: Any) -> None:
+        room = threading.Semaphore(4)
+        over = threading.Event()
+
+        def messages() -> Iterator[Any]:
+            while room.acquire(timeout=60) and not over.is_set():
+                yield message
+
+        try:
+            for answer in open_stream(channel)(messages(), timeout=60):
+                if not answer.error_message:
+                    answered.release()
+                room.release()
+        except grpc.RpcError as error:
+            ends.append(error.code().name)
+        over.set()
+        room.release()
+
+    with serving("--model-repository", str(repository), *GRPC) as (process, ports, _lines):
+        with grpc.insecure_channel(f"127.0.0.1:{ports['GRPCInferenceService']}") as channel:
+            clients = [
+                threading.Thread(target=act, args=(channel,))
+                for act in (call, call, stream, stream)
+            ]
+            for client in clients:
+                client.start()
+            for _ in range(40):
+                assert answered.acquire(timeout=30)
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=30)
+            for client in clients:
+                client.join(30)
+        assert process.returncode == 0
+        assert ends == 4 * ["UNAVAILABLE"]
+    count = 40
+    while answered.acquire(blocking=False):
+        count += 1
+    assert count == ran.stat().st_size
 
 
 def test_flags_that_change_what_clients_see_or_may(repository: Path) -> None:

@@ -44,8 +44,9 @@ def close_at_exit(server: _Closable) -> None:
 
 
 def runtimes_of(registry: Registry) -> list[Runtime]:
-    """Return every version of every model."""
-    return [slot.runtime for entry in registry.entries.values() for slot in entry.slots.values()]
+    """Return every version of every model; others may load and unload meanwhile."""
+    entries = list(registry.entries.values())
+    return [slot.runtime for entry in entries for slot in entry.slots.values()]
 
 
 def end(runtimes: Sequence[Runtime], clock: SchedulerThread, timeout_s: float) -> None:
