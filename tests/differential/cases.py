@@ -49,6 +49,15 @@ APART = ensemble(
     "apart", ("X FP32 [1]", "Y FP32 [1]"), ("A FP32 [1]", "B FP32 [1]"),
     "doubles: IN=X -> OUT=A", "doubles: IN=Y -> OUT=B",
 )  # fmt: skip
+WIDE = python("wide", sources.DOUBLE, ("IN FP32 [-1]",), ("OUT FP32 [-1]",))
+FOUR = python("four", sources.DOUBLE, ("IN FP32 [4]",), ("OUT FP32 [4]",))
+TOGETHER = tuple(
+    ensemble(
+        f"{one}_and_{other}", ("X FP32 [-1]",), ("A FP32 [-1]", "B FP32 [-1]"),
+        f"{one}: IN=X -> OUT=A", f"{other}: IN=X -> OUT=B",
+    )
+    for one, other in (("wide", "four"), ("four", "wide"))
+)  # fmt: skip
 MAYBE = python(
     "maybes", actors.MAYBE,
     ("A FP32 [1]", "B FP32 [1] optional: true"), ("OUT FP32 [1]", "SUM FP32 [1]"),
@@ -101,6 +110,13 @@ CASES = [
         "A6 a required input is missing", (NEEDED,), (Send({"A": f32(1, 1), "C": f32(1, 1)}),),
         deliberate="required-inputs", instead={0: Answer(status="INVALID_ARG", message=LACKS)},
         instead_counts={"needed": {**NOTHING, **NO_BATCHES}},
+    ),
+    *(
+        Scenario(
+            f"E13 one of two steps that are ready is refused: {both.name}", (WIDE, FOUR, both),
+            (Send({"X": f32(1, 3)}), Send({"X": f32(1, 4)})), one_by_one=True,
+        )
+        for both in TOGETHER
     ),
     Scenario(
         "E10 a required input of a step is missing", (NEEDED, NEEDS), (Send({"X": f32(1, 1)}),),

@@ -52,13 +52,13 @@ def chain(*models: str, max_batch_size: int = 8, dims: str = FP32) -> str:
     )
 
 
-def fork(left: str, right: str) -> str:
+def fork(left: str, right: str, *, dims: str = FP32) -> str:
     """X -> left -> L, X -> right -> R."""
     return ensemble_text(
         (left, {"IN": "X"}, {"OUT": "L"}),
         (right, {"IN": "X"}, {"OUT": "R"}),
-        inputs={"X": FP32},
-        outputs={"L": FP32, "R": FP32},
+        inputs={"X": dims},
+        outputs={"L": dims, "R": dims},
     )
 
 
@@ -505,6 +505,25 @@ def test_E13_a_refused_step_fails_the_ensemble_whatever_runs(server: Server, gat
     server.infer("slow", {"IN": ones()}, request_id="last")
     # The first one's sibling ran; the second one's never began.
     assert len(gate.batches) == 2
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_E13_steps_that_are_ready_together_are_checked_before_one_begins(
+    server: Server, swapped: bool
+):
+    log: list[str] = []
+    wide = echo().replace("dims: 4", "dims: -1")
+    server.load(wide, lambda IN: log.append("wide") or {"OUT": IN}, name="wide")
+    server.load(echo(), lambda IN: log.append("four") or {"OUT": IN}, name="four")
+    members = ("four", "wide") if swapped else ("wide", "four")
+    server.load(fork(*members, dims="FP32[-1]"), name="e")
+    with pytest.raises(InvalidArgumentError, match="shape for input 'IN' for model 'four'"):
+        server.infer("e", {"X": np.ones((1, 3), np.float32)})
+    assert not log
+    counts = fields(server.statistics(), "e")
+    assert (counts["fail"], counts["success"]) == (2, 0)  # twice, as nothing runs any more (T4)
+    server.infer("e", {"X": ones()})
+    assert sorted(log) == ["four", "wide"]
 
 
 def test_nested_ensembles(server: Server):

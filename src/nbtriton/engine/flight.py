@@ -73,8 +73,7 @@ class Flight:
             ready = self._ready(self.run.start().starts, 0)
         if not ready:
             self._conclude()
-        for step, iteration, inputs, mark in ready:
-            self._start(step, iteration, inputs, mark)
+        self._start(ready)
 
     def cancel(self) -> None:
         """Drop the steps that still wait."""
@@ -114,15 +113,27 @@ class Flight:
                     del wave[tensor]
         return ready
 
-    def _start(
-        self, step: int, iteration: int, inputs: dict[str, Array], mark: _Mark | None
-    ) -> threading.Event | None:
-        """Start a step, or leave it to do so when there is a place in it (E21)."""
+    def _start(self, ready: list[_Ready]) -> list[threading.Event]:
+        """Start steps, or leave them to do so when there is a place in them (E21).
+
+        As in Triton, all are checked before one begins: if one is refused, no other one runs.
+        """
+        turns: list[threading.Event] = []
         gates = self.ensemble.gates
-        if not gates:
+        if gates:
+            for step, iteration, inputs, mark in ready:
+                turn = gates[step].enter(partial(self._enter, step, iteration, inputs, mark))
+                if turn is not None:
+                    turns.append(turn)
+        elif len(ready) == 1:
+            step, iteration, inputs, mark = ready[0]
             self._enter(step, iteration, inputs, mark)
-            return None
-        return gates[step].enter(partial(self._enter, step, iteration, inputs, mark))
+        else:
+            admitted = [self._admit(*one) for one in ready]
+            for sub in admitted:
+                if sub is not None:
+                    self._begin_step(sub)
+        return turns
 
     def _left(self, step: int) -> None:
         """A step is over: its place is free."""
@@ -132,16 +143,21 @@ class Flight:
     def _enter(
         self, step: int, iteration: int, inputs: dict[str, Array], mark: _Mark | None
     ) -> None:
+        sub = self._admit(step, iteration, inputs, mark)
+        if sub is not None:
+            self._begin_step(sub)
+
+    def _admit(
+        self, step: int, iteration: int, inputs: dict[str, Array], mark: _Mark | None
+    ) -> InferenceRequest | None:
+        """Make the request for a step; None if it is refused."""
         crew = self.crew
-        runtime = crew.runtimes[step]
         request = self.request
         correlation_id, flags = request.correlation_id, request.flags
         if mark is not None:
             correlation_id, flags = mark
         try:
-            if self.run.failed:  # while it waited for its place, or beside it
-                raise CancelledError("the ensemble's request failed")
-            sub = runtime.interface.admit(
+            sub = crew.runtimes[step].interface.admit(
                 inputs,
                 crew.wanted[step],
                 request.request_id,
@@ -154,6 +170,19 @@ class Flight:
             )  # E5
         except Exception as error:
             self._refused(step, iteration, error)
+            return None
+        sub.step = step
+        sub.iteration = iteration
+        return sub
+
+    def _begin_step(self, sub: InferenceRequest) -> None:
+        crew = self.crew
+        request = self.request
+        step = sub.step
+        runtime = crew.runtimes[step]
+        if self.run.failed:  # while it waited for its place, or beside it
+            error = CancelledError("the ensemble's request failed")
+            self._refused(step, sub.iteration, error)
             return
         if request.trace is not None:
             request.trace.child().follow(sub)
@@ -161,8 +190,6 @@ class Flight:
             crew.owned_of_all[step] if request.owned_inputs >= crew.inputs else crew.owned[step]
         )
         sub.flight = self
-        sub.step = step
-        sub.iteration = iteration
         self._running.add(sub)
         owed = owed_here()
         if owed is None:
@@ -228,11 +255,7 @@ class Flight:
             outbox.send(self._send)
         elif emit is not None:
             self._answer(emit)
-        turns: list[threading.Event] = []
-        for following, wave, inputs, mark in ready:
-            turn = self._start(following, wave, inputs, mark)
-            if turn is not None:
-                turns.append(turn)
+        turns = self._start(ready) if ready else None
         if done:
             self._conclude()
         if final:
@@ -240,8 +263,9 @@ class Flight:
             return
         # A decoupled model is held back until what it sent has found its places: its next
         # responses would only pile up in memory.
-        for turn in turns:
-            turn.wait()
+        if turns is not None:
+            for turn in turns:
+                turn.wait()
 
     def _take(
         self, step: int, iteration: int, response: Response, final: bool
