@@ -54,6 +54,9 @@ NAMES = {
     "module-names": (
         "tests/backends/test_imports.py::test_an_instance_s_modules_have_a_package_of_their_own"
     ),
+    "names-of-python-models": (
+        "tests/backends/test_python_based.py::test_a_name_with_what_triton_does_not_take_is_refused"
+    ),
     "missing-model-file": "tests/backends/test_lifecycle.py::test_B6_a_missing_file_fails_at_once",
     "long-file-path": (
         "tests/repository/test_control.py::test_L12_a_name_that_no_file_system_takes_is_refused"

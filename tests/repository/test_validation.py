@@ -354,3 +354,17 @@ def test_a_file_that_the_configuration_names_has_to_be_there(repository, name):
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(bytes(16))
     assert lines(root)["m"] == "OK"
+
+
+@pytest.mark.parametrize("auto_complete", [True, False])
+@pytest.mark.parametrize(("name", "group"), [("m;", "g"), ("m", "#g")])
+def test_a_name_that_triton_does_not_take(repository, name, group, auto_complete):
+    root = repository(
+        name,
+        source=MODEL,
+        config=f"""backend: "python" max_batch_size: 8 instance_group {{ name: "{group}" }}
+            input {{ name: "IN" data_type: TYPE_FP32 dims: 4 }}
+            output {{ name: "OUT" data_type: TYPE_FP32 dims: 4 }}""",
+    )
+    said = lines(root, auto_complete=auto_complete)[name]
+    assert said.endswith("Invalid argument: Invalid stub name: contains invalid characters;")

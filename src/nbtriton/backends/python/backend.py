@@ -113,15 +113,19 @@ class PythonBackend(Backend):
         return complete_from(context.config, completed.as_dict())
 
     def check(self, context: ModelContext) -> None:
-        """Check the parameters that Triton's backend reads.
+        """Check the names, and the parameters that Triton's backend reads.
 
         Raises
         ------
+        InvalidArgumentError
+            A name has a character that Triton does not take.
         InternalError
             EXECUTION_ENV_PATH names no environment.
         UnsupportedError
             FORCE_CPU_ONLY_INPUT_TENSORS is neither yes nor no.
         """
+        for name in (context.name, *(group.name for group in context.config.instance_group)):
+            _check_name(name)
         _force_cpu(context.config)
         check_environment(context.config, context.model_directory)
 
