@@ -368,3 +368,37 @@ def test_a_name_that_triton_does_not_take(repository, name, group, auto_complete
     )
     said = lines(root, auto_complete=auto_complete)[name]
     assert said.endswith("Invalid argument: Invalid stub name: contains invalid characters;")
+
+
+SAMPLE = 'name: "w" batch_size: 1 inputs {{ key: "{name}" value {{ data_type: {type} dims: {dims} {data} }} }}'
+
+
+@pytest.mark.parametrize(
+    ("sample", "said"),
+    [
+        (SAMPLE.format(name="IN", type="TYPE_FP32", dims=4, data="zero_data: true"), "OK"),
+        (
+            SAMPLE.format(name="X", type="TYPE_FP32", dims=4, data="zero_data: true"),
+            "Invalid argument: [request id: <id_unknown>] expected 1 inputs but got 0 inputs",
+        ),
+        (
+            SAMPLE.format(name="IN", type="TYPE_INT8", dims=4, data="zero_data: true"),
+            "inference input 'IN' data-type is 'INT8', but model 'm' expects 'FP32'",
+        ),
+        (
+            SAMPLE.format(name="IN", type="TYPE_FP32", dims=4, data=""),
+            "to have input_data_type set",
+        ),
+        (
+            (
+                'name: "w" batch_size: 9 inputs { key: "IN" value { data_type: TYPE_FP32 dims: 4 '
+                "zero_data: true } }"
+            ),
+            "failed to run warmup sample 'w': batch size 9 for 'm_0', max allowed is 8; ",
+        ),
+        ('name: "w" batch_size: 0', "OK"),
+    ],
+)
+def test_warmup_samples_are_requests_for_the_model(repository, sample, said):
+    config = f'backend: "python" model_warmup {{ {sample} }}'
+    assert said in lines(repository("m", source=MODEL, config=config))["m"]

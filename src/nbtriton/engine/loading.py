@@ -28,6 +28,7 @@ from nbtriton.engine.limiter import Limiter
 from nbtriton.engine.model import ModelRuntime
 from nbtriton.engine.stamps import stamp_ns
 from nbtriton.engine.update import InstanceUpdate
+from nbtriton.engine.warmup import check_samples
 from nbtriton.errors import ConfigError, InternalError, LoadError, NotFoundError, TritonError
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "build_ensemble",
     "build_model",
     "check_ensemble",
+    "check_model",
     "complete_model",
     "is_light",
     "update_model",
@@ -112,6 +114,20 @@ def complete_model(
     except TritonError as error:
         raise _load_error(config.name, version, error) from error
     return backend, config
+
+
+def check_model(config: ModelConfig, source: object, version: int) -> None:
+    """Check of a completed configuration what a load meets only once its instances are there.
+
+    Raises
+    ------
+    LoadError
+        A warmup sample is no request for the model, with Triton's text.
+    """
+    try:
+        check_samples(config, _model_directory(source))
+    except TritonError as error:
+        raise _load_error(config.name, version, error) from error
 
 
 def build_model(

@@ -11,6 +11,8 @@ import numpy as np
 
 from nbtriton.backends.base import BackendInstance, InstanceContext, Response
 from nbtriton.backends.executing import running_as
+from nbtriton.config import ModelConfig, plan_instances
+from nbtriton.engine.admission import Interface
 from nbtriton.engine.execution import Execution
 from nbtriton.engine.request import InferenceRequest
 from nbtriton.engine.sequences import enum_name
@@ -20,7 +22,7 @@ from nbtriton.tensors import Array, deserialize_bytes, numpy_dtype, to_protocol
 if TYPE_CHECKING:
     from nbtriton.engine.runtime import Runtime
 
-__all__ = ["warm_up"]
+__all__ = ["check_samples", "warm_up"]
 
 
 class _Sample(InferenceRequest):
@@ -48,6 +50,24 @@ class _Sample(InferenceRequest):
             self.over.set()
 
 
+def check_samples(config: ModelConfig, directory: Path | None) -> None:
+    """Check the warmup samples of a configuration as far as that can be done without the model.
+
+    Raises
+    ------
+    TritonError
+        As `warm_up`.
+    """
+    interface = Interface(config)
+    for sample, values in _samples(config, directory, interface):
+        _admit(interface, values)
+        for plan in plan_instances(config, gpus=None)[:1]:
+            try:
+                _check_size(sample.batch_size, plan.name, interface.max_batch_size)
+            except InternalError as error:
+                raise _failed(sample, [str(error)] * sample.batch_size) from error
+
+
 def warm_up(runtime: Runtime, context: InstanceContext, model: BackendInstance) -> None:
     """Run every warmup sample of the configuration on one instance, bypassing the scheduler (W1).
 
@@ -60,32 +80,42 @@ def warm_up(runtime: Runtime, context: InstanceContext, model: BackendInstance) 
     InvalidArgumentError
         A sample failed: the load fails with Triton's text (W4). All of them are read first.
     """
-    samples = [sample for sample in context.model.config.model_warmup if sample.batch_size > 0]
-    inputs = [
-        {name: _data(runtime, context, name, spec) for name, spec in sample.inputs.items()}
-        for sample in samples
-    ]
-    for values in inputs:
-        _admit(runtime, values)
-    for sample, values in zip(samples, inputs, strict=True):
+    samples = _samples(context.model.config, context.model.model_directory, runtime.interface)
+    for _, values in samples:
+        _admit(runtime.interface, values)
+    for sample, values in samples:
         for _ in range(max(1, sample.count)):
             _run(runtime, context.name, model, sample, values)
 
 
-def _admit(runtime: Runtime, inputs: dict[str, Array]) -> _Sample:
+def _samples(
+    config: ModelConfig, directory: Path | None, interface: Interface
+) -> list[tuple[Any, dict[str, Array]]]:
+    """Read the samples that make requests, each with its inputs."""
+    return [
+        (
+            sample,
+            {name: _data(interface, directory, name, spec) for name, spec in sample.inputs.items()},
+        )
+        for sample in config.model_warmup
+        if sample.batch_size > 0
+    ]
+
+
+def _admit(interface: Interface, inputs: dict[str, Array]) -> _Sample:
     """Make a request of those inputs that the model has; others are added as they are.
 
     The others are control inputs of sequences, which no request of a client names.
     """
-    known = {name: value for name, value in inputs.items() if name in runtime.interface.inputs}
-    admitted = runtime.interface.admit(known)
+    known = {name: value for name, value in inputs.items() if name in interface.inputs}
+    admitted = interface.admit(known)
     return _Sample(admitted, {**inputs, **admitted.inputs})
 
 
 def _run(
     runtime: Runtime, instance: str, model: BackendInstance, sample: Any, inputs: dict[str, Array]
 ) -> None:
-    requests = [_admit(runtime, inputs) for _ in range(sample.batch_size)]
+    requests = [_admit(runtime.interface, inputs) for _ in range(sample.batch_size)]
     numbers = tuple([request.number for request in requests])
     execution = Execution(len(requests), instance, numbers, "warmup")
     for request in requests:
@@ -100,12 +130,16 @@ def _run(
     except Exception as error:
         errors = [str(error)] * len(requests)  # Triton answers each of them with it
     if errors:
-        raise InvalidArgumentError(
-            f"failed to run warmup sample '{sample.name}': " + "".join(f"{e}; " for e in errors)
-        )
+        raise _failed(sample, errors)
     execution.inferences = len(requests)
     execution.total_ns = len(requests) * (execution.end_ns - execution.start_ns)
     runtime.statistics.warmed(execution)
+
+
+def _failed(sample: Any, errors: list[str]) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"failed to run warmup sample '{sample.name}': " + "".join(f"{e}; " for e in errors)
+    )
 
 
 def _errors(requests: list[_Sample], responses: Sequence[Response | None] | None) -> list[str]:
@@ -126,13 +160,13 @@ def _check_size(size: int, instance: str, limit: int) -> None:
         raise InternalError(f"batch size {size} for '{instance}', max allowed is {limit}")
 
 
-def _data(runtime: Runtime, context: InstanceContext, name: str, spec: Any) -> Array:
+def _data(interface: Interface, directory: Path | None, name: str, spec: Any) -> Array:
     shape = tuple(spec.dims)
     if -1 in shape:
         raise InvalidArgumentError(
             f"warmup setting expects all variable-size dimensions are specified for input '{name}'"
         )
-    if runtime.interface.max_batch_size > 0:
+    if interface.max_batch_size > 0:
         shape = (1, *shape)
     datatype = to_protocol(enum_name(spec, "data_type"))
     source = spec.WhichOneof("input_data_type")
@@ -142,7 +176,7 @@ def _data(runtime: Runtime, context: InstanceContext, name: str, spec: Any) -> A
             f"'{name}' to have input_data_type set"
         )
     if source == "input_data_file":
-        return _from_file(context, spec.input_data_file, datatype, shape)
+        return _from_file(directory, spec.input_data_file, datatype, shape)
     if datatype == "BYTES":  # zero and random data alike are empty strings (W3)
         return np.full(shape, b"", dtype=object)
     dtype = numpy_dtype(datatype)
@@ -153,9 +187,8 @@ def _data(runtime: Runtime, context: InstanceContext, name: str, spec: Any) -> A
 
 
 def _from_file(
-    context: InstanceContext, filename: str, datatype: str, shape: tuple[int, ...]
+    directory: Path | None, filename: str, datatype: str, shape: tuple[int, ...]
 ) -> Array:
-    directory = context.model.model_directory
     path = Path(directory or "") / "warmup" / filename
     if directory is None or not path.is_file():
         raise InternalError(f"failed to open text file for read {path}: No such file or directory")

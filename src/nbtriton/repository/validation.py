@@ -11,7 +11,7 @@ from types import MappingProxyType
 from nbtriton.backends import BackendSettings, find_backend
 from nbtriton.config import ModelConfig, ignored_fields, is_ensemble, validate
 from nbtriton.engine.devices import visible_gpus
-from nbtriton.engine.loading import check_ensemble, complete_model
+from nbtriton.engine.loading import check_ensemble, check_model, complete_model
 from nbtriton.engine.registry import versions_to_keep
 from nbtriton.errors import ConfigError, InternalError, TritonError
 from nbtriton.repository.reader import RepositoryModel, read_config, read_repository
@@ -137,6 +137,7 @@ def _check(
             config, source, version,
             gpus=visible_gpus(), auto_complete=auto_complete, settings=settings,
         )  # fmt: skip
+        check_model(completed, source, version)
     return completed
 
 
