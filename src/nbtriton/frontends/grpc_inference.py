@@ -67,7 +67,7 @@ class GrpcInference:
             then = partial(self._put_unary, rpc, times)
             rpc.work(partial(self.read_long, data, rpc.metadata, then, unary=True))
         else:
-            self._put_unary(rpc, times, found)
+            self.put(_Unary(self, *found, rpc), times)
 
     def _put_unary(self, rpc: Rpc, times: tuple[int, int], found: _Read | TritonError) -> None:
         if isinstance(found, TritonError):
@@ -87,7 +87,8 @@ class GrpcInference:
         if like is not None:
             name, version, call = like
             found = self._interface(name, version, unary), version, call
-            self._forward(metadata, call)
+            if self.service.grpc_forwards is not None:
+                self._forward(metadata, call)
             return found
         request, found = self._read_new(data, self._short, unary)
         self._plans.learn(data, request, found[1], found[2])

@@ -74,7 +74,7 @@ class LoopThread:
         while self._posted:
             function, arguments = self._posted.popleft()
             function(*arguments)
-            if monotonic() > until:  # others come first
+            if self._posted and monotonic() > until:  # others come first
                 self.loop.call_soon(self._work_off)
                 return
         self._awake = False

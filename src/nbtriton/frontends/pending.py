@@ -55,7 +55,7 @@ class Pending(ABC):
             call.by_position(),
             self.take,
             self.trace,
-            all(lease.tensor is None for lease in call.leases),
+            not call.leases or all(lease.tensor is None for lease in call.leases),
         )
 
     def tell(self, *activities: str) -> None:

@@ -192,14 +192,17 @@ class Port(ABC, Generic[_C]):
         So requests that arrive together are submitted together, and one batch can hold them.
         """
         if not self._unanswered:
-            self.thread.loop.call_soon(self._look, 0, monotonic() + TURN_S)
+            self.thread.loop.call_soon(self._look, 0, 0.0)
         self._unanswered += 1
 
     def _look(self, seen: int, until: float) -> None:
         found = self._unanswered
-        if seen < found < _TOGETHER and monotonic() < until:  # more has come: look once more
-            self.thread.loop.call_soon(self._look, found, until)
-            return
+        if seen < found < _TOGETHER:  # more has come: look once more
+            now = monotonic()
+            until = until or now + TURN_S
+            if now < until:
+                self.thread.loop.call_soon(self._look, found, until)
+                return
         self._unanswered = 0
         self.hand_over()
 
