@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -104,7 +104,6 @@ def name_outputs(result: Any, names: Sequence[str], *, model: str) -> dict[str, 
     InternalError
         Wrong number of outputs, a missing or an unknown name.
     """
-    listed = ", ".join(f"'{name}'" for name in names)
     if isinstance(result, Mapping):
         for name in result:
             if name not in names:
@@ -117,18 +116,24 @@ def name_outputs(result: Any, names: Sequence[str], *, model: str) -> dict[str, 
         if missing:
             raise InternalError(
                 f"model '{model}' did not return the output '{missing[0]}', found only "
-                + (", ".join(f"'{name}'" for name in result) or "an empty dict")
+                + (_listed(result) or "an empty dict")
             )
         return dict(result)
     if result is None:
-        raise InternalError(f"model '{model}' returned None, its configuration has {listed}")
+        raise InternalError(
+            f"model '{model}' returned None, its configuration has {_listed(names)}"
+        )
     values = result if isinstance(result, (tuple, list)) else (result,)
     if len(values) != len(names):
         raise InternalError(
             f"model '{model}' returned {len(values)} outputs, its configuration has "
-            f"{len(names)}: {listed}"
+            f"{len(names)}: {_listed(names)}"
         )
     return dict(zip(names, values, strict=True))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
 
 
 def scatter_outputs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import numpy as np
 
@@ -11,11 +12,20 @@ from nbtriton.tensors import Array, copy_of, is_on_device, to_numpy
 
 __all__ = ["copies_of", "to_host", "wait_for_outputs"]
 
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_ndarray: Final = np.ndarray
+
 
 def copies_of(arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return copies that are complete: whoever gets them may use any stream, or the host."""
-    copies = {name: copy_of(array) for name, array in arrays.items()}
-    wait_for_outputs(copies.values())
+    copies: dict[str, Array] = {}
+    foreign: list[Array] = []
+    for name, array in arrays.items():
+        copies[name] = copy = copy_of(array)
+        if type(copy) is not _ndarray:
+            foreign.append(copy)
+    if foreign:
+        wait_for_outputs(foreign)
     return copies
 
 
@@ -26,7 +36,7 @@ def wait_for_outputs(arrays: Iterable[Array]) -> None:
     """
     devices = set()
     for array in arrays:
-        if type(array) is not np.ndarray and is_on_device(array):
+        if type(array) is not _ndarray and is_on_device(array):
             devices.add(getattr(array, "device", None))
     for device in devices:
         torch = sys.modules.get("torch")

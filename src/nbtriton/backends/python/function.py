@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +26,8 @@ from nbtriton.tensors import Array, as_array, kind_of, read_only, to_kind, to_to
 __all__ = ["FunctionInstance"]
 
 
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_ndarray: Final = np.ndarray
 _OVER: Final = object()
 
 
@@ -52,7 +55,13 @@ class FunctionInstance(BackendInstance):
         self._reads_only = reads_only(config)
         self._inputs = list(model.inputs)
         default = "numpy" if device is None else "torch"
-        self._kinds = {name: kind or default for name, kind in model.inputs.items()}
+        # The inputs that are no NumPy arrays for the function.
+        self._kinds = {
+            name: kind or default
+            for name, kind in model.inputs.items()
+            if (kind or default) != "numpy"
+        }
+        self._outputs = list(model.outputs)
         self._device = device
         self._batches = config.max_batch_size > 0
         self._layout = layout(config)
@@ -83,9 +92,10 @@ class FunctionInstance(BackendInstance):
         wanted = requests[0].requested_outputs
         if len(requests) > 1:
             wanted = wanted.union(*(request.requested_outputs for request in requests))
-        outputs = self._checked(self._of_user(self._apply, (inputs, wanted)), wanted)
+        outputs = self._checked(self._of_user(partial(self._model.call, inputs), wanted), wanted)
         timer.infer_done()
-        check_unchanged(versions, self._running.model_name)
+        if versions:
+            check_unchanged(versions, self._running.model_name)
         return self._responses(requests, outputs)
 
     def _stream(self, request: BackendRequest) -> None:
@@ -94,7 +104,7 @@ class FunctionInstance(BackendInstance):
         try:
             inputs = self._gather([request])
             versions = versions_of(inputs) if self._reads_only else {}
-            values = self._of_user(self._apply, (inputs, wanted))
+            values = self._of_user(partial(self._model.call, inputs), wanted)
             while not request.is_cancelled():
                 value = self._of_user(_next, values)
                 if value is _OVER:
@@ -112,8 +122,14 @@ class FunctionInstance(BackendInstance):
     def _responses(
         self, requests: Sequence[BackendRequest], outputs: Mapping[str, Any]
     ) -> Sequence[Response]:
-        arrays = {name: leaving(array) for name, array in outputs.items()}
-        wait_for_outputs(arrays.values())
+        arrays: dict[str, Array] = {}
+        foreign: list[Array] = []
+        for name, array in outputs.items():
+            arrays[name] = sent = leaving(array)
+            if type(sent) is not _ndarray:
+                foreign.append(sent)
+        if foreign:
+            wait_for_outputs(foreign)
         return scatter_outputs(
             requests,
             arrays,
@@ -125,15 +141,12 @@ class FunctionInstance(BackendInstance):
     def _gather(self, requests: Sequence[BackendRequest]) -> dict[str, Array]:
         inputs = gather_inputs(requests, self._inputs, self._layout, copy=not self._reads_only)
         for name, array in inputs.items():
-            kind = self._kinds.get(name, "numpy")
-            if kind != "numpy" or type(array) is not np.ndarray:
+            if type(array) is not _ndarray or name in self._kinds:
+                kind = self._kinds.get(name, "numpy")
                 inputs[name] = _as_kind(array, kind, self._device)
         if self._reads_only:
             return {name: read_only(array) for name, array in inputs.items()}
         return inputs
-
-    def _apply(self, given: tuple[Mapping[str, Array], frozenset[str]]) -> Any:
-        return self._model.call(*given)
 
     def _of_user(self, call: Callable[[Any], Any], argument: Any) -> Any:
         """Run the user's code; what it raises names the user's line."""
@@ -152,13 +165,13 @@ class FunctionInstance(BackendInstance):
         if isinstance(result, list):
             # A list is a tensor written by hand; several outputs are a tuple or a dict.
             result = (result,)
-        names = list(self._model.outputs)
+        names = self._outputs
         if self._model.selective:
             names = [name for name in names if name in wanted]
         named = name_outputs(result, names, model=self._running.model_name)
         for name, value in named.items():
             datatype = self._model.outputs[name]
-            if type(value) is not np.ndarray or datatype == "BYTES":
+            if type(value) is not _ndarray or datatype == "BYTES":
                 try:
                     named[name] = as_array(value, datatype, name=name)
                 except EngineError as error:
