@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.errors import InternalError, InvalidArgumentError
+from nbtriton.errors import CancelledError, InternalError, InvalidArgumentError
 from tests.backends.fakes import DEFAULT, Request, Server, ones
 
 install_pb_utils()
@@ -423,3 +423,19 @@ def test_an_error_of_another_kind_is_told_by_its_type(inside, server):
 
     server.models["broken"] = broken
     assert message(inside(lambda: request("broken").exec())) == "inside"
+
+
+def test_B60_a_call_that_nobody_cancelled_has_no_error_of_the_code_CANCELLED(make, run):
+    def given_up(A, B):
+        raise CancelledError("by itself")
+
+    codes = []
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            (response,) = request("given_up").exec(decoupled=True)
+            codes.append(response.error().code())
+            return [pb_utils.InferenceResponse() for _ in requests]
+
+    run(make(TritonPythonModel, server=Server({"given_up": given_up})), ones())
+    assert codes == [pb_utils.TritonError.INTERNAL]

@@ -59,6 +59,7 @@ class ResponseIterator:
         # Responses and whether each is the last one; None for an end without one.
         self._queue: SimpleQueue[tuple[InferenceResponse, bool] | None] = SimpleQueue()
         self._future: Any = None
+        self._cancelled = False
         self._ended = False  # the producer's side
         self._exhausted = False  # the consumer's side
         self._responses: list[InferenceResponse] = []
@@ -107,13 +108,18 @@ class ResponseIterator:
         A target that honours it ends with an error of the code CANCELLED.
         """
         if self._future is not None and not self._exhausted:
+            self._cancelled = True
             self._future.ask_to_end()
 
     def _on_response(self, response: Response | None, final: bool) -> None:
         if self._ended:
             return
         self._ended = final
-        self._put((_from_response(response or Response(), self._preferred), final))
+        answer = response or Response()
+        if answer.error is not None:
+            self._put((_failed(answer.error.message, self._code(answer.error)), final))
+        else:
+            self._put((_respond(answer.outputs, answer.parameters, self._preferred), final))
 
     def _on_done(self, future: Any) -> None:
         # Requests that failed before their model saw them may end without any response.
@@ -124,7 +130,13 @@ class ResponseIterator:
             self._ended = True
             self._put(None)
         else:
-            self._fail(_failed(str(getattr(error, "message", error)), _code(error)))
+            self._fail(_failed(str(getattr(error, "message", error)), self._code(error)))
+
+    def _code(self, error: BaseException) -> TritonErrorCode:
+        # INTERNAL, whatever the target's own status was: so does Triton (B-60). But whoever cancels
+        # a call wants to tell that from a failure.
+        cancelled = self._cancelled and isinstance(error, CancelledError)
+        return TritonErrorCode.CANCELLED if cancelled else TritonErrorCode.INTERNAL
 
     def _fail(self, response: InferenceResponse) -> None:
         self._ended = True
@@ -374,19 +386,6 @@ def _late_text(error: BaseException) -> str:
 
 def _failed(message: str, code: TritonErrorCode = TritonErrorCode.INTERNAL) -> InferenceResponse:
     return InferenceResponse([], TritonError(message, code))
-
-
-def _code(error: BaseException) -> TritonErrorCode:
-    # INTERNAL, whatever the target's own status was: so does Triton (B-60). But whoever cancels a
-    # call wants to tell that from a failure.
-    cancelled = isinstance(error, CancelledError)
-    return TritonErrorCode.CANCELLED if cancelled else TritonErrorCode.INTERNAL
-
-
-def _from_response(response: Response, preferred: PreferredMemory | None) -> InferenceResponse:
-    if response.error is not None:
-        return _failed(response.error.message, _code(response.error))
-    return _respond(response.outputs, response.parameters, preferred)
 
 
 def _respond(
