@@ -51,6 +51,10 @@ APART = ensemble(
 )  # fmt: skip
 WIDE = python("wide", sources.DOUBLE, ("IN FP32 [-1]",), ("OUT FP32 [-1]",))
 FOUR = python("four", sources.DOUBLE, ("IN FP32 [4]",), ("OUT FP32 [4]",))
+LISTED_TWICE = python(
+    "listed_twice", sources.DOUBLE,
+    ("IN FP32 [1]", "IN INT32 [2] optional: true"), ("OUT FP32 [1]", "OUT INT32 [2]"),
+)  # fmt: skip
 TOGETHER = tuple(
     ensemble(
         f"{one}_and_{other}", ("X FP32 [-1]",), ("A FP32 [-1]", "B FP32 [-1]"),
@@ -111,6 +115,7 @@ CASES = [
         deliberate="required-inputs", instead={0: Answer(status="INVALID_ARG", message=LACKS)},
         instead_counts={"needed": {**NOTHING, **NO_BATCHES}},
     ),
+    Scenario("A16 tensors that are listed twice", (LISTED_TWICE,), (Send({"IN": f32(1, 1)}),)),
     *(
         Scenario(
             f"E13 one of two steps that are ready is refused: {both.name}", (WIDE, FOUR, both),

@@ -22,6 +22,7 @@ NAMES = {
     "one-memory": CASE,
     "exact-numbers": "tests/frontends/test_codec.py::test_numbers_in_json_are_the_nearest_ones",
     "bool-bytes": "tests/frontends/test_cases.py::test_answer",
+    "repeated-inputs": "tests/engine/test_lifecycle.py::test_the_first_tensor_of_a_name_counts",
     "repeated-outputs": "tests/backends/test_execute.py::test_the_first_output_of_a_name_counts",
     "deadly-requests": "tests/frontends/test_cases.py::test_answer",
     "classification-ties": "tests/frontends/test_codec.py::test_classification_is_a_stable_sort",
@@ -53,6 +54,9 @@ NAMES = {
     "crashed-instances": "tests/engine/test_faults.py::test_a_model_that_leaves_by_sys_exit_keeps_serving",
     "module-names": (
         "tests/backends/test_imports.py::test_an_instance_s_modules_have_a_package_of_their_own"
+    ),
+    "packed-environments": (
+        "tests/repository/test_validation.py::test_an_environment_that_is_there"
     ),
     "names-of-python-models": (
         "tests/backends/test_python_based.py::test_a_name_with_what_triton_does_not_take_is_refused"

@@ -699,6 +699,26 @@ def test_what_has_no_effect_is_told_at_every_load_and_at_no_request(server: Serv
     assert shown.ignored == ("instance_group[0].host_policy", "response_cache")
 
 
+def test_the_first_tensor_of_a_name_counts(server: Server):
+    tensor = '{ name: "%s" data_type: %s dims: %d }'
+    ins = [tensor % ("IN", "TYPE_FP32", 4), tensor % ("IN", "TYPE_INT32", 2)]
+    outs = [tensor % ("OUT", "TYPE_FP32", 4), tensor % ("OUT", "TYPE_FP32", 1)]
+    text = " ".join(
+        [
+            "max_batch_size: 8",
+            *(f"input {one}" for one in ins),
+            *(f"output {one}" for one in outs),
+        ]
+    )
+    server.load(text, plus(1), name="m")
+    assert server.infer("m", {"IN": row(1)})["OUT"][0, 0] == 2
+    told = server.metadata("m")
+    assert [(one["datatype"], one["shape"]) for one in told["inputs"]] == [
+        ("FP32", [-1, 4]), ("INT32", [-1, 2]),
+    ]  # fmt: skip
+    assert [one["shape"] for one in told["outputs"]] == [[-1, 4], [-1, 1]]
+
+
 def test_labels_are_told_where_no_file_of_them_can_be(server: Server, tmp_path: Path):
     text = """
         input { name: "IN" data_type: TYPE_FP32 dims: 4 }

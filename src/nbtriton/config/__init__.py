@@ -35,6 +35,8 @@ from nbtriton.config.read_only import READ_ONLY_INPUTS, reads_only
 from nbtriton.config.sequence_tensors import control_types, state_inputs, state_outputs
 from nbtriton.config.signature import (
     TensorSpec,
+    all_input_specs,
+    all_output_specs,
     input_specs,
     output_specs,
     parse_annotation,
@@ -53,6 +55,8 @@ __all__ = [
     "InstancePlan",
     "ModelConfig",
     "TensorSpec",
+    "all_input_specs",
+    "all_output_specs",
     "amend",
     "apply_options",
     "as_config",

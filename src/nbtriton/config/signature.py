@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TensorSpec",
+    "all_input_specs",
+    "all_output_specs",
     "input_specs",
     "output_specs",
     "parse_annotation",
@@ -57,9 +59,18 @@ class TensorSpec:
 
 def input_specs(config: ModelConfig) -> dict[str, TensorSpec]:
     """Return the inputs by name, in the order of the configuration; the first of a name counts."""
-    specs: dict[str, TensorSpec] = {}
-    for tensor in config.input:
-        spec = TensorSpec(
+    return _by_name(all_input_specs(config))
+
+
+def output_specs(config: ModelConfig) -> dict[str, TensorSpec]:
+    """Return the outputs by name, in the order of the configuration; the first of a name counts."""
+    return _by_name(all_output_specs(config))
+
+
+def all_input_specs(config: ModelConfig) -> list[TensorSpec]:
+    """Return the inputs as the configuration lists them."""
+    return [
+        TensorSpec(
             name=tensor.name,
             datatype=protocol_name(tensor.data_type),
             dims=tuple(tensor.dims),
@@ -67,22 +78,28 @@ def input_specs(config: ModelConfig) -> dict[str, TensorSpec]:
             allow_ragged_batch=tensor.allow_ragged_batch,
             reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
         )
-        specs.setdefault(tensor.name, spec)
-    return specs
+        for tensor in config.input
+    ]
 
 
-def output_specs(config: ModelConfig) -> dict[str, TensorSpec]:
-    """Return the outputs by name, in the order of the configuration; the first of a name counts."""
-    specs: dict[str, TensorSpec] = {}
-    for tensor in config.output:
-        spec = TensorSpec(
+def all_output_specs(config: ModelConfig) -> list[TensorSpec]:
+    """Return the outputs as the configuration lists them."""
+    return [
+        TensorSpec(
             name=tensor.name,
             datatype=protocol_name(tensor.data_type),
             dims=tuple(tensor.dims),
             reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
             label_filename=tensor.label_filename,
         )
-        specs.setdefault(tensor.name, spec)
+        for tensor in config.output
+    ]
+
+
+def _by_name(listed: list[TensorSpec]) -> dict[str, TensorSpec]:
+    specs: dict[str, TensorSpec] = {}
+    for spec in listed:
+        specs.setdefault(spec.name, spec)
     return specs
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
-from nbtriton.config import ModelConfig
+from nbtriton.config import ModelConfig, all_input_specs, all_output_specs
 from nbtriton.engine.admission import Interface
 from nbtriton.engine.model import ModelRuntime
 from nbtriton.engine.registry import Registry
@@ -107,12 +107,12 @@ class Inspection:
             "platform": runtime.snapshot("READY", "").platform,
             **{
                 key: [
-                    {"name": n, "datatype": spec.datatype, "shape": [*batch, *spec.dims]}
-                    for n, spec in specs.items()
+                    {"name": spec.name, "datatype": spec.datatype, "shape": [*batch, *spec.dims]}
+                    for spec in specs
                 ]
                 for key, specs in (
-                    ("inputs", runtime.interface.inputs),
-                    ("outputs", runtime.interface.outputs),
+                    ("inputs", all_input_specs(runtime.config)),
+                    ("outputs", all_output_specs(runtime.config)),
                 )
             },
         }
