@@ -88,12 +88,11 @@ class _Waits:
     def blocked_here(self) -> tuple[Instance, ...]:
         """Return the instances that a wait in this thread holds up, the outermost first."""
         home = self.threads.get(get_ident())
-        callers = tuple(
-            # What a decoupled model does after execute returned blocks no instance.
-            caller
-            for caller in EXECUTING.get().callers
-            if not caller.decoupled or caller.thread == get_ident()
-        )
+        callers = EXECUTING.get().callers
+        if callers:  # What a decoupled model does after execute returned blocks no instance.
+            callers = tuple(
+                caller for caller in callers if not caller.decoupled or caller.thread == get_ident()
+            )
         return callers if home is None or home in callers else (home, *callers)
 
     def begin(self, instances: tuple[Instance, ...], request: InferenceRequest) -> None:

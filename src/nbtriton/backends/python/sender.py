@@ -75,7 +75,8 @@ class InferenceResponseSender:
             if response is not None:
                 foreign: list[Array] = []
                 reply = to_engine_response(response, self._request, foreign)
-                wait_for_outputs(foreign)
+                if foreign:
+                    wait_for_outputs(foreign)
             try:
                 self._request.send(reply, final=final)
             except EngineError as error:

@@ -57,7 +57,10 @@ class Tensor:
 
     __slots__ = ("_array", "_name")
 
-    def __init__(self, name: str | bytes, numpy_array: np.ndarray[Any, Any], /) -> None:
+    # Triton's takes neither by keyword, under these names. The compiled core takes every parameter by
+    # its name, the "/" notwithstanding, hence those of pybind11.
+    def __init__(self, arg0: str | bytes, arg1: np.ndarray[Any, Any], /) -> None:
+        name, numpy_array = arg0, arg1
         if not isinstance(numpy_array, _ndarray):
             raise TypeError(
                 "__init__(): incompatible constructor arguments. Expected Tensor(name: str, "
