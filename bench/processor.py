@@ -14,7 +14,7 @@ from bench.load import analyzer, in_process
 from bench.models import Model
 from bench.processes import cpu_s
 from bench.session import Session
-from nbtriton.repository.reference import Reference, ReferenceServer
+from nbtriton.repository.verify.reference import Reference, ReferenceServer
 
 __all__ = ["IN_FLIGHT", "processor_figure", "processor_us"]
 

@@ -18,7 +18,7 @@ import nbtriton
 from bench.figures import Measure, Missing, Sides
 from bench.models import Model, load, write
 from nbtriton.errors import TritonError
-from nbtriton.repository.reference import (
+from nbtriton.repository.verify.reference import (
     Reference,
     ReferenceServer,
     ensure_reference,

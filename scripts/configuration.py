@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nbtriton.config import field_effects
-from nbtriton.frontends.flags import GROUPS, Flag
+from nbtriton.frontends.serve.flags import GROUPS, Flag
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 

@@ -17,12 +17,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nbtriton.api import Server, server
     from nbtriton.engine import InferenceFuture, InferenceResult, ModelHandle
     from nbtriton.engine.frames import status
     from nbtriton.errors import ConfigWarning, TritonError
     from nbtriton.magics import load_ipython_extension, unload_ipython_extension
     from nbtriton.perf import PerfReport, perf
-    from nbtriton.process import Server, server
     from nbtriton.widgets.calls import dag, watch
 
 __version__ = "0.1.0"
@@ -34,12 +34,12 @@ _PUBLIC = {
     "InferenceResult": "nbtriton.engine",
     "ModelHandle": "nbtriton.engine",
     "PerfReport": "nbtriton.perf",
-    "Server": "nbtriton.process",
+    "Server": "nbtriton.api",
     "TritonError": "nbtriton.errors",
     "dag": "nbtriton.widgets.calls",
     "load_ipython_extension": "nbtriton.magics",
     "perf": "nbtriton.perf",
-    "server": "nbtriton.process",
+    "server": "nbtriton.api",
     "status": "nbtriton.engine.frames",
     "unload_ipython_extension": "nbtriton.magics",
     "watch": "nbtriton.widgets.calls",

@@ -175,10 +175,10 @@ def _add_export(export: argparse.ArgumentParser) -> None:
 
 
 def _serve(argv: Sequence[str]) -> int:
-    from nbtriton.process import Server
+    from nbtriton.api import Server
 
     with needed("nbtriton serve", extra="serve"):
-        from nbtriton.frontends.command import serve_command
+        from nbtriton.frontends.serve.command import serve_command
 
     return serve_command(Server, argv)
 
@@ -208,8 +208,8 @@ def _validate(arguments: argparse.Namespace) -> int:
 
 
 def _perf(arguments: argparse.Namespace) -> int:
+    from nbtriton.api import Server
     from nbtriton.perf import perf
-    from nbtriton.process import Server
 
     with contextlib.ExitStack() as stack:
         server = None
@@ -258,8 +258,8 @@ def _perf(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from nbtriton.process import Server
-    from nbtriton.repository.verification import Verification
+    from nbtriton.api import Server
+    from nbtriton.repository.verify.verification import Verification
 
     with Server() as server:
         control = server.load_repository(arguments.repository)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nbtriton.backends import InstanceContext, ModelContext, find_backend
-from nbtriton.backends.executing import running_as
+from nbtriton.backends.core.executing import running_as
 from nbtriton.config import as_config, normalize
 from tests.backends.fakes import DEFAULT, Request, Timer
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nbtriton.backends.batching import scatter_outputs
+from nbtriton.backends.core.batching import scatter_outputs
 from tests.backends.fakes import Request
 
 TABLE = np.arange(12, dtype=np.float32).reshape(6, 2)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import nbtriton as nt
-from nbtriton.backends.python.metrics import families_of
+from nbtriton.backends.python.api.metrics import families_of
 from nbtriton.errors import LoadError
 
 PREFIX = "load failed for model 'm': version 1 is at UNAVAILABLE state: Invalid argument: "

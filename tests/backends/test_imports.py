@@ -230,7 +230,7 @@ def test_models_that_load_side_by_side_do_not_get_half_a_package(
 
 def test_a_copy_of_pb_utils_beside_a_model_is_not_used(make, ask, model_file):
     source = model_file(ASKED, triton_python_backend_utils="raise RuntimeError\n")
-    assert ask(make(source), "pb_utils.__name__") == "nbtriton.backends.python.pb_utils"
+    assert ask(make(source), "pb_utils.__name__") == "nbtriton.backends.python.api.pb_utils"
 
 
 def test_a_folder_of_data_does_not_hide_a_package(make, ask, model_file, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ import tritonclient.http as httpclient
 
 import nbtriton as nt
 from nbtriton.config import as_config, to_dict
-from nbtriton.engine.loading import complete_model
+from nbtriton.engine.lifecycle.loading import complete_model
 from nbtriton.errors import LoadError
 from nbtriton.frontends import serve
 from nbtriton.repository.validation import validate_repository

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.backends.python.metrics import families_of
+from nbtriton.backends.python.api.metrics import families_of
 from tests.backends.fakes import Server, ones
 
 install_pb_utils()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nbtriton.backends import InstanceContext, ModelContext, find_backend
-from nbtriton.backends.pytorch.naming import (
+from nbtriton.backends.pytorch.core.naming import (
     Forward,
     InputOrder,
     arrange_inputs,

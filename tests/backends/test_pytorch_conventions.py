@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nbtriton.engine import Server
 from nbtriton.errors import ConfigError, InternalError, LoadError
-from nbtriton.repository.torchfiles import save_torchscript
+from nbtriton.repository.export.torchfiles import save_torchscript
 
 ignore_jit_warnings = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -309,7 +309,7 @@ class TwoResults(torch.nn.Module):
 
 def test_errors_are_of_the_statuses_of_triton():
     from nbtriton.backends.pytorch.check import check
-    from nbtriton.backends.pytorch.naming import Forward
+    from nbtriton.backends.pytorch.core.naming import Forward
     from nbtriton.config import as_config
 
     with pytest.raises(ConfigError):

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from nbtriton.cli import main
-from nbtriton.frontends.command import model_table
+from nbtriton.frontends.serve.command import model_table
 from tests.until import until
 
 MODEL = """

@@ -13,7 +13,7 @@ import pytest
 
 from nbtriton.cli import main
 from nbtriton.errors import InvalidArgumentError, UnavailableError
-from nbtriton.frontends.flag_settings import (
+from nbtriton.frontends.serve.flag_settings import (
     backend_config,
     cache_bytes,
     check_ports,
@@ -21,7 +21,7 @@ from nbtriton.frontends.flag_settings import (
     restricted_apis,
     trace_settings,
 )
-from nbtriton.frontends.flags import FLAGS, parse_flags
+from nbtriton.frontends.serve.flags import FLAGS, parse_flags
 
 RESTRICTED_TWICE = (
     "--http-restricted-api=inference,health:k=v", "--http-restricted-api=health:a=b",

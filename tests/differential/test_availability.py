@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from nbtriton.repository.reference import ReferenceServer, launch
+from nbtriton.repository.verify.reference import ReferenceServer, launch
 from tests.until import until
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nbtriton.repository.reference import Reference, launch
+from nbtriton.repository.verify.reference import Reference, launch
 
 pytestmark = [pytest.mark.reference]
 

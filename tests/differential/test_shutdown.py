@@ -20,7 +20,7 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
-from nbtriton.repository.reference import ReferenceServer, launch
+from nbtriton.repository.verify.reference import ReferenceServer, launch
 from tests.frontends.grpc_support import Seen, ask, infer, open_call, stream, tensor
 from tests.until import until
 

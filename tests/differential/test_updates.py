@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 import nbtriton
+from nbtriton.clients.http import HttpClient
 from nbtriton.config import as_config, format_pbtxt
-from nbtriton.repository.client import HttpClient
 from tests.differential.harness import Model, write
 from tests.until import until
 

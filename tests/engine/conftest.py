@@ -9,7 +9,7 @@ import pytest
 
 from nbtriton.backends.python.install import install_pb_utils
 from nbtriton.engine import Server
-from nbtriton.engine.shield import shield
+from nbtriton.engine.interrupts import shield
 from tests.engine.support import WAIT_S, Gate
 
 # One for the process, not for a server: the python backend's, for requests that a model forgot.

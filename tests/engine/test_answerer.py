@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nbtriton.engine import Server
-from nbtriton.engine.answerer import Answerer
+from nbtriton.engine.core.response_thread import Answerer
 from tests.engine.support import WAIT_S, Gate, echo, fields, gated, ones, order_of, row, waited
 
 PAIRS = echo("dynamic_batching { preferred_batch_size: 2 }", max_batch_size=2)

@@ -11,10 +11,10 @@ import threading
 
 import pytest
 
+from nbtriton.api import server as process_server
 from nbtriton.engine import Server
-from nbtriton.engine.shield import shield
+from nbtriton.engine.interrupts import shield
 from nbtriton.errors import EngineStoppedError
-from nbtriton.process import server as process_server
 from tests.engine.support import WAIT_S, Gate, echo, gated, ones, row
 from tests.forked import in_child, start_child
 

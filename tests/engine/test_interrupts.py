@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nbtriton.engine import Server
-from nbtriton.engine.shield import shield
+from nbtriton.engine.interrupts import shield
 from nbtriton.errors import CancelledError, InternalError
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, fields, gated, ones, row, waited
 

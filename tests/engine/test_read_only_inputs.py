@@ -13,7 +13,7 @@ from nbtriton.backends.python import install_pb_utils
 from nbtriton.config import parse_pbtxt
 from nbtriton.engine import Server
 from nbtriton.errors import ConfigError, ModelError
-from nbtriton.repository.writer import export_repository
+from nbtriton.repository.export.writer import export_repository
 from tests.engine.support import echo, ensemble_text, ones
 
 install_pb_utils()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nbtriton.engine import Server
-from nbtriton.engine.sequences import SequenceTensors
+from nbtriton.engine.core.sequence_tensors import SequenceTensors
 from nbtriton.errors import (
     EngineStoppedError,
     InvalidArgumentError,

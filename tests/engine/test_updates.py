@@ -11,7 +11,7 @@ import pytest
 
 from nbtriton.config import InstancePlan
 from nbtriton.engine import Server
-from nbtriton.engine.update import match_instances
+from nbtriton.engine.core.instance_update import match_instances
 from nbtriton.errors import ConfigError, LoadError
 from tests.engine.sequence_models import accumulator
 from tests.engine.sequence_models import config as sequences

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nbtriton.engine import Server
-from nbtriton.engine.execution import Execution
+from nbtriton.engine.core.execution import Execution
 from tests.frontends.models import MODELS, load_all, write_all
 
 __all__ = ["Part", "Tally", "fuzz", "load_models", "main", "scratched", "short_run"]

@@ -22,8 +22,8 @@ from google.protobuf.message import Message
 from nbtriton.engine import Server
 from nbtriton.errors import TritonError
 from nbtriton.frontends import Limits, serve
-from nbtriton.frontends.grpc_inference import GrpcInference, InferStream
-from nbtriton.frontends.grpc_methods import grpc_methods
+from nbtriton.frontends.grpc.inference import GrpcInference, InferStream
+from nbtriton.frontends.grpc.methods import grpc_methods
 from nbtriton.frontends.service import NoControl, Service
 from tests.frontends.fuzzing import Tally, main, scratched
 from tests.frontends.grpc_cases import CASES

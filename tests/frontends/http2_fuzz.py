@@ -26,8 +26,8 @@ from pathlib import Path
 
 from nbtriton.engine import Server
 from nbtriton.frontends import serve
-from nbtriton.frontends.grpc_calls import Call
-from nbtriton.frontends.grpc_connection import Connection
+from nbtriton.frontends.grpc.calls import Call
+from nbtriton.frontends.grpc.connection import Connection
 from tests.frontends.fuzzing import load_models, scratched
 from tests.frontends.grpc_support import infer, tensor
 from tests.frontends.http2_raw import (

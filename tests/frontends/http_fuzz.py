@@ -19,8 +19,8 @@ from typing import Any
 
 from nbtriton.engine import Server
 from nbtriton.frontends import Limits, serve
-from nbtriton.frontends.exchange import Exchange, Head, Reply
-from nbtriton.frontends.handlers import Handlers
+from nbtriton.frontends.http1.exchange import Exchange, Head, Reply
+from nbtriton.frontends.http1.handlers import Handlers
 from nbtriton.frontends.service import NoControl, Service
 from tests.frontends.cases import CASES, Case
 from tests.frontends.fuzzing import Tally, main, scratched

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from nbtriton.config import as_config, normalize
 from nbtriton.engine import Interface, Server
 from nbtriton.errors import InternalError, InvalidArgumentError, TritonError
-from nbtriton.frontends.answer import encode_infer, json_elements
-from nbtriton.frontends.classification import classify
-from nbtriton.frontends.codec import Call, OutputRequest, decode_infer
-from nbtriton.frontends.inference import best_encoding
-from nbtriton.frontends.jsontext import dumps, format_double, parse, write_array
-from nbtriton.frontends.plan import Plans
-from nbtriton.frontends.shared_memory import SharedMemory
-from nbtriton.frontends.wire import wire_bytes
+from nbtriton.frontends.http1.inference import best_encoding
+from nbtriton.frontends.kserve.classification import classify
+from nbtriton.frontends.kserve.json_codec import Call, OutputRequest, decode_infer
+from nbtriton.frontends.kserve.json_plans import Plans
+from nbtriton.frontends.kserve.json_responses import encode_infer, json_elements
+from nbtriton.frontends.kserve.jsontext import dumps, format_double, parse, write_array
+from nbtriton.frontends.kserve.shared_memory import SharedMemory
+from nbtriton.frontends.kserve.wire import wire_bytes
 from nbtriton.tensors import serialize_bytes
 
 MEMORY = SharedMemory()
@@ -65,7 +65,7 @@ def test_P20_binary_tensors_of_every_datatype(server: Server, datatype: str, pad
 
 
 def test_P20_bf16(server: Server) -> None:
-    from nbtriton.frontends.wire import WireInput, arrays_of
+    from nbtriton.frontends.kserve.wire import WireInput, arrays_of
 
     bits = np.array([0x3F80, 0x4000], np.uint16)
 

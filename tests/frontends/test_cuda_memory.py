@@ -18,9 +18,9 @@ from nbtriton.config import as_config
 from nbtriton.engine import Interface, Server
 from nbtriton.errors import InternalError, InvalidArgumentError, NotFoundError
 from nbtriton.frontends import Endpoints, serve
-from nbtriton.frontends.cuda_memory import HANDLE_BYTES, open_cuda_memory
-from nbtriton.frontends.shared_memory import Lease, SharedMemory
-from nbtriton.frontends.wire import WireInput, arrays_of, write_shared
+from nbtriton.frontends.kserve.cuda_memory import HANDLE_BYTES, open_cuda_memory
+from nbtriton.frontends.kserve.shared_memory import Lease, SharedMemory
+from nbtriton.frontends.kserve.wire import WireInput, arrays_of, write_shared
 
 REFUSED = "failed to register shared memory region: invalid args"
 

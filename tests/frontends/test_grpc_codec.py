@@ -16,15 +16,15 @@ from tritonclient.grpc import service_pb2 as pb
 from nbtriton.config import parse_pbtxt
 from nbtriton.engine import Interface
 from nbtriton.errors import TritonError
-from nbtriton.frontends.codec import Call, OutputRequest
-from nbtriton.frontends.grpc_answers import (
+from nbtriton.frontends.kserve.json_codec import Call, OutputRequest
+from nbtriton.frontends.kserve.proto_codec import parse_infer, read_request, read_version
+from nbtriton.frontends.kserve.proto_plans import GrpcPlans
+from nbtriton.frontends.kserve.proto_responses import (
     encode_response,
     encode_stream_error,
     encode_stream_response,
 )
-from nbtriton.frontends.grpc_codec import parse_infer, read_request, read_version
-from nbtriton.frontends.grpc_plans import GrpcPlans
-from nbtriton.frontends.shared_memory import SharedMemory
+from nbtriton.frontends.kserve.shared_memory import SharedMemory
 from tests.frontends.grpc_support import infer, tensor
 
 INTERFACE = Interface(

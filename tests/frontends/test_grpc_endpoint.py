@@ -23,7 +23,7 @@ from tritonclient.utils import InferenceServerException
 from nbtriton.engine import Server
 from nbtriton.errors import UnavailableError
 from nbtriton.frontends import Endpoints, Limits, serve
-from nbtriton.frontends.grpc_inference import GrpcInference
+from nbtriton.frontends.grpc.inference import GrpcInference
 from nbtriton.frontends.service import NoControl, Service
 from tests.frontends.grpc_fuzz import Collected
 from tests.frontends.grpc_support import (

@@ -23,7 +23,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from nbtriton.engine import Server
 from nbtriton.frontends import Endpoints, Limits, serve
-from nbtriton.frontends.grpc_pulse import Options, Pulse
+from nbtriton.frontends.grpc.keepalive import Options, Pulse
 from tests.frontends.grpc_support import infer, tensor
 from tests.frontends.http2_fuzz import fuzz_frames
 from tests.frontends.http2_raw import (

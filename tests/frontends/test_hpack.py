@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.frontends.hpack import Decoder, HpackError, indexed, literal, remembered
+from nbtriton.frontends.http2.hpack import Decoder, HpackError, indexed, literal, remembered
 
 MOST = 1 << 16
 PLAIN = [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"www.example.com")]  # fmt: skip

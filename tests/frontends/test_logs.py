@@ -14,7 +14,7 @@ import pytest
 
 from nbtriton.engine import Server
 from nbtriton.frontends import serve
-from nbtriton.frontends.logs import LogSettings
+from nbtriton.frontends.serve.logs import LogSettings
 
 _log = logging.getLogger("nbtriton.model.some")
 LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)

@@ -24,7 +24,7 @@ pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
 import tritonclient.grpc as grpcclient
 
 import nbtriton as nt
-from nbtriton.engine.summaries import Summary
+from nbtriton.engine.core.summaries import Summary
 from nbtriton.frontends.metrics import DEFAULT_QUANTILES, Metrics, MetricsConfig
 from tests.until import until
 

@@ -19,7 +19,7 @@ from nbtriton.config import as_config
 from nbtriton.engine import Server
 from nbtriton.errors import InternalError, LoadError
 from nbtriton.frontends import Endpoints, serve
-from nbtriton.frontends.forwarding import forwards_of
+from nbtriton.frontends.kserve.forwarding import forwards_of
 from nbtriton.frontends.service import EXTENSIONS
 from nbtriton.frontends.tracing import Tracing
 from tests.frontends.cases import CASES, ONE_JSON, Case, ask, document, tensor

@@ -17,7 +17,7 @@ import pytest
 from nbtriton.engine import Server
 from nbtriton.errors import AlreadyExistsError, InternalError, InvalidArgumentError, NotFoundError
 from nbtriton.frontends import serve
-from nbtriton.frontends.shared_memory import LongReadError, SharedMemory, ShortReads
+from nbtriton.frontends.kserve.shared_memory import LongReadError, SharedMemory, ShortReads
 from tests.engine.support import Gate
 from tests.frontends.cases import Case, ask
 from tests.frontends.raw import Client, post

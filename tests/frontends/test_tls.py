@@ -23,8 +23,8 @@ import tritonclient.http as http_client
 from nbtriton.engine import Server
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.frontends import Endpoints, Tls, serve
-from nbtriton.frontends.command import _endpoint_options
-from nbtriton.frontends.flags import parse_flags
+from nbtriton.frontends.serve.command import _endpoint_options
+from nbtriton.frontends.serve.flags import parse_flags
 from tests.frontends.certificates import openssl, write_keys
 from tests.frontends.raw import Client, post
 from tests.frontends.starving import BODY, CONFIG, LIVE

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from nbtriton.api import server
 from nbtriton.errors import TritonError
 from nbtriton.magics.inputs import split_inputs
-from nbtriton.process import server
 from tests.magics.cells import ADD_UP, STREAM
 
 INFER = "%triton_infer double IN=np.ones((2, 4), np.float32)"

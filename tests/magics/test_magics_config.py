@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from nbtriton.api import server
 from nbtriton.errors import ConfigError, NotFoundError, TritonError
-from nbtriton.process import server
 from tests.magics.cells import DOUBLE
 
 PBTXT = """\

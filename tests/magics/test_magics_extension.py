@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from nbtriton.process import server
+from nbtriton.api import server
 from tests.magics.cells import DOUBLE
 from tests.magics.conftest import Notebook
 

@@ -8,8 +8,8 @@ import threading
 import numpy as np
 import pytest
 
+from nbtriton.api import server
 from nbtriton.errors import ConfigError, LoadError, ModelError
-from nbtriton.process import server
 from tests.magics.cells import DOUBLE
 
 PYTHON_MODEL = """\

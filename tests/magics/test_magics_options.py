@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
+from nbtriton.api import server
 from nbtriton.errors import InvalidArgumentError
-from nbtriton.process import server
 from tests.magics.cells import DOUBLE
 
 CACHED = f"""\

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from IPython.core.magic_arguments import parse_argstring
 
+from nbtriton.api import server
 from nbtriton.errors import InvalidArgumentError, TritonError
 from nbtriton.magics import live
 from nbtriton.perf import PerfProgress, PerfReport, perf
-from nbtriton.process import server
 from nbtriton.widgets import CurveView
 from tests.magics.cells import ADD_UP, STREAM
 

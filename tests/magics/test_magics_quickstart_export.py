@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nbtriton.api import Server, server
 from nbtriton.config import to_dict
-from nbtriton.process import Server, server
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "01_quickstart.ipynb"
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from IPython.core.error import UsageError
 
+from nbtriton.api import server
 from nbtriton.errors import AlreadyExistsError, NotFoundError, UnavailableError
-from nbtriton.process import server
 from tests.frontends.certificates import write_keys
 from tests.magics.cells import DOUBLE
 from tests.repository.models import BROKEN, MODEL, add, times

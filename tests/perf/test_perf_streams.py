@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
 
 import nbtriton as nt
-from nbtriton.backends.python import pb_utils
+from nbtriton.backends.python.api import pb_utils
 from nbtriton.errors import InvalidArgumentError
 
 SEQUENCE = 'max_batch_size: 4 sequence_batching { control_input { name: "ID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } } }'

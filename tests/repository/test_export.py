@@ -19,8 +19,8 @@ from nbtriton.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from nbtriton.repository.sources import free_names, split_future
-from nbtriton.repository.writer import ExportWarning
+from nbtriton.repository.export.sources import free_names, split_future
+from nbtriton.repository.export.writer import ExportWarning
 from nbtriton.tensors import numpy_dtype
 from tests.repository.models import MODEL, add, ensemble, times
 from tests.repository.notebook import Cells

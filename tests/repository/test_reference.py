@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nbtriton.errors import AlreadyExistsError, UnavailableError
-from nbtriton.repository import reference as module
+from nbtriton.repository.verify import reference as module
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
+from nbtriton.clients.grpc import Part
+from nbtriton.clients.http import HttpClient
 from nbtriton.errors import NotFoundError, UnavailableError
-from nbtriton.repository.client import HttpClient
-from nbtriton.repository.comparing import Difference
-from nbtriton.repository.find_server import Executable, find_server
-from nbtriton.repository.grpc_client import Part
-from nbtriton.repository.verification import Checked, Verification, verify_repository
+from nbtriton.repository.verify.comparing import Difference
+from nbtriton.repository.verify.find_server import Executable, find_server
+from nbtriton.repository.verify.verification import Checked, Verification, verify_repository
 from tests.repository.models import BROKEN, MODEL, add, ensemble, times
 from tests.repository.notebook import Cells
 

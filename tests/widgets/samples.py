@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nbtriton.drawing import Edge, Graph, Node, Point, Series
-from nbtriton.engine.snapshot import InstanceSnapshot, ModelSnapshot, ServerSnapshot
+from nbtriton.engine.core.snapshot import InstanceSnapshot, ModelSnapshot, ServerSnapshot
 
 SECOND = 1_000_000_000
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from nbtriton.engine.snapshot import ServerSnapshot
+from nbtriton.engine.core.snapshot import ServerSnapshot
 from nbtriton.widgets.activity import Recorder, encode
 from tests.widgets.samples import SECOND, instance, loaded, model
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from nbtriton.backends.response import Response
+from nbtriton.backends.core.response import Response
 
 if TYPE_CHECKING:
     from nbtriton.config import ModelConfig
@@ -242,7 +242,7 @@ class BackendInstance(ABC):
         Asks the model itself whether it can take requests now, on any thread; it may take seconds.
         None for a model that always can.
     running : object
-        What the code of the model may ask for while it runs; see `nbtriton.backends.executing`. Set
+        What the code of the model may ask for while it runs; see `nbtriton.backends.core.executing`. Set
         by who creates the instance, before the first `execute`.
     """
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from nbtriton.backends.base import Response
-from nbtriton.backends.executing import EXECUTING
-from nbtriton.engine.waits import waits
+from nbtriton.backends.core.executing import EXECUTING
+from nbtriton.engine.diagnostics.deadlocks import waits
 from nbtriton.errors import EngineStoppedError, InternalError, TritonError
 from nbtriton.tensors import Array
 
 if TYPE_CHECKING:
-    from nbtriton.engine.future import InferenceFuture
+    from nbtriton.engine.core.future import InferenceFuture
     from nbtriton.engine.server import Server
 
 __all__ = ["ModelRepository", "ModelServer"]

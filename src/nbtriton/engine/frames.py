@@ -13,8 +13,8 @@ from nbtriton.tensors import Array, to_numpy
 if TYPE_CHECKING:
     import pandas as pd
 
+    from nbtriton.engine.core.snapshot import ModelSnapshot
     from nbtriton.engine.server import Server
-    from nbtriton.engine.snapshot import ModelSnapshot
 
 __all__ = ["frame_of", "status"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.config import ModelConfig, scheduling_choice
 
 if TYPE_CHECKING:
-    from nbtriton.engine.result import InferenceResult
+    from nbtriton.engine.core.result import InferenceResult
     from nbtriton.engine.server import Server
 
 __all__ = ["ModelHandle"]

@@ -12,20 +12,20 @@ from nbtriton.backends import find_backend
 from nbtriton.backends.base import Response
 from nbtriton.config import Dumpable, ModelConfig, as_config, is_ensemble
 from nbtriton.engine.bls import ModelRepository, ModelServer
-from nbtriton.engine.future import InferenceFuture
+from nbtriton.engine.core.future import InferenceFuture
+from nbtriton.engine.core.model_runtime import ModelRuntime
+from nbtriton.engine.core.request import InferenceRequest, Submission
+from nbtriton.engine.core.result import InferenceResult
+from nbtriton.engine.core.runtime import Runtime
+from nbtriton.engine.diagnostics.tracing import Trace
 from nbtriton.engine.handle import ModelHandle
-from nbtriton.engine.loading import is_light, updated_config
-from nbtriton.engine.model import ModelRuntime
-from nbtriton.engine.options import ServerOptions
-from nbtriton.engine.request import InferenceRequest, Submission
-from nbtriton.engine.result import InferenceResult
-from nbtriton.engine.runtime import Runtime
-from nbtriton.engine.shield import shield
-from nbtriton.engine.stamps import stamp_ns
-from nbtriton.engine.stopping import refusal
+from nbtriton.engine.interrupts import shield
+from nbtriton.engine.lifecycle.loading import is_light, updated_config
+from nbtriton.engine.lifecycle.modified import stamp_ns
+from nbtriton.engine.lifecycle.options import ServerOptions
+from nbtriton.engine.lifecycle.stopping import refusal
+from nbtriton.engine.lifecycle.versions import Versions
 from nbtriton.engine.stream import ResponseStream
-from nbtriton.engine.tracing import Trace
-from nbtriton.engine.versions import Versions
 from nbtriton.errors import (
     ConfigError,
     ConfigWarning,

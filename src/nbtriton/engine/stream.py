@@ -8,8 +8,8 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Self
 
 from nbtriton.backends.base import Response
-from nbtriton.engine.request import BARE_FINAL, InferenceRequest
-from nbtriton.engine.result import InferenceResult
+from nbtriton.engine.core.request import BARE_FINAL, InferenceRequest
+from nbtriton.engine.core.result import InferenceResult
 
 if TYPE_CHECKING:
     import asyncio

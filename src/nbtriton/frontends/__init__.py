@@ -14,14 +14,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from nbtriton.engine.forks import tell_children
-from nbtriton.engine.shield import shield
-from nbtriton.frontends.exchange import Exchange, Reply, error_body
-from nbtriton.frontends.forwarding import forwards_of
-from nbtriton.frontends.handlers import Handlers
-from nbtriton.frontends.http import HttpEndpoint
-from nbtriton.frontends.logs import LogSettings
+from nbtriton.engine.interrupts import shield
+from nbtriton.frontends.http1.endpoint import HttpEndpoint
+from nbtriton.frontends.http1.exchange import Exchange, Reply, error_body
+from nbtriton.frontends.http1.handlers import Handlers
+from nbtriton.frontends.kserve.forwarding import forwards_of
 from nbtriton.frontends.loop import LoopThread
 from nbtriton.frontends.metrics import Metrics, MetricsConfig
+from nbtriton.frontends.serve.logs import LogSettings
 from nbtriton.frontends.service import Control, Endpoint, Limits, NoControl, Service
 from nbtriton.frontends.tls import Tls
 from nbtriton.frontends.tracing import TraceValues, Tracing
@@ -288,7 +288,7 @@ def serve(
         if grpc_port is not None:
             # By name: the messages come with Triton's client for grpcio, which is an extra, and heavy.
             with needed("gRPC", extra="serve", package="grpc"):
-                module = importlib.import_module("nbtriton.frontends.grpc")
+                module = importlib.import_module("nbtriton.frontends.grpc.endpoint")
             endpoints.add(
                 "grpc",
                 module.GrpcEndpoint(

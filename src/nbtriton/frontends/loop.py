@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any, TypeVar, cast
 
-from nbtriton.engine.answering import after_answers
+from nbtriton.engine.core.completion import after_answers
 
 __all__ = ["TURN_S", "LoopThread"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.backends.python.metrics import Family, MetricKind, Sample, families_of
+from nbtriton.backends.python.api.metrics import Family, MetricKind, Sample, families_of
 from nbtriton.errors import TritonError
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from nbtriton.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from nbtriton.frontends.logs import LogSettings
-from nbtriton.frontends.shared_memory import SharedMemory
+from nbtriton.frontends.kserve.shared_memory import SharedMemory
+from nbtriton.frontends.serve.logs import LogSettings
 from nbtriton.frontends.tracing import Tracing
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
-    from nbtriton.frontends.forwarding import Forwards
+    from nbtriton.frontends.kserve.forwarding import Forwards
 
 __all__ = ["EXTENSIONS", "Control", "Endpoint", "FailedControl", "Limits", "NoControl", "Service"]
 

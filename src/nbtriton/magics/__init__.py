@@ -9,6 +9,7 @@ import sys
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.api import close_server
 from nbtriton.backends.python.install import install_pb_utils
 from nbtriton.magics import completion, display
 from nbtriton.magics.ask import AskMagics
@@ -17,7 +18,6 @@ from nbtriton.magics.measure import MeasureMagics
 from nbtriton.magics.options import OptionsMagics
 from nbtriton.magics.repository import RepositoryMagics
 from nbtriton.magics.views import views
-from nbtriton.process import close_server
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

@@ -15,6 +15,7 @@ from IPython.core.magic import (
 )
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from nbtriton.api import server
 from nbtriton.engine.frames import status
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.magics.common import (
@@ -29,7 +30,6 @@ from nbtriton.magics.inputs import split_inputs
 from nbtriton.magics.responses import Responses
 from nbtriton.magics.views import views
 from nbtriton.packages import needed
-from nbtriton.process import server
 
 __all__ = ["AskMagics", "check_known"]
 

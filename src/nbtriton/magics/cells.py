@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from nbtriton.errors import ConfigError
-from nbtriton.repository.sources import SOURCE
+from nbtriton.repository.export.sources import SOURCE
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

@@ -16,8 +16,8 @@ from IPython.core.completer import (
     context_matcher,
 )
 
+from nbtriton.api import server
 from nbtriton.errors import TritonError
-from nbtriton.process import server
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

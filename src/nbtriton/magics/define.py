@@ -15,6 +15,7 @@ from IPython.core.magic import (
 )
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from nbtriton.api import Server, server
 from nbtriton.config import (
     ModelConfig,
     amend,
@@ -38,7 +39,6 @@ from nbtriton.magics.common import (
     scheduling_options,
     unquoted,
 )
-from nbtriton.process import Server, server
 
 if TYPE_CHECKING:
     from nbtriton.engine import ModelHandle

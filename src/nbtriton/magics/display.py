@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from nbtriton.config import ModelConfig
     from nbtriton.engine import InferenceResult, ModelHandle
-    from nbtriton.engine.options import ServerOptions
-    from nbtriton.engine.result import RequestTiming
+    from nbtriton.engine.core.result import RequestTiming
+    from nbtriton.engine.lifecycle.options import ServerOptions
 
 __all__ = ["preview", "register", "unregister"]
 
@@ -138,9 +138,9 @@ def show_options(
 
 
 _FORMS: Mapping[tuple[str, str], Any] = {
-    ("nbtriton.engine.result", "InferenceResult"): show_result,
+    ("nbtriton.engine.core.result", "InferenceResult"): show_result,
     ("nbtriton.engine.handle", "ModelHandle"): show_handle,
-    ("nbtriton.engine.options", "ServerOptions"): show_options,
+    ("nbtriton.engine.lifecycle.options", "ServerOptions"): show_options,
 }
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nbtriton.drawing import measure
-from nbtriton.engine.shield import shield
+from nbtriton.engine.interrupts import shield
 from nbtriton.perf import PerfProgress, PerfReport
 from nbtriton.perf.render import series_of
 from nbtriton.widgets import CurveView, Shown, show_live

@@ -8,6 +8,7 @@ from typing import Any
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from nbtriton.api import server
 from nbtriton.magics.common import (
     evaluate,
     int_list,
@@ -17,7 +18,6 @@ from nbtriton.magics.common import (
     parse,
     unquoted,
 )
-from nbtriton.process import server
 
 __all__ = ["MeasureMagics"]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from nbtriton.api import server
 from nbtriton.magics.common import evaluate, keep, keep_option, name_list, parse, unquoted
-from nbtriton.process import server
 
 if TYPE_CHECKING:
     from nbtriton.frontends import Endpoints

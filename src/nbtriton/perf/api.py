@@ -29,7 +29,7 @@ from nbtriton.perf.traffic import NUM_OF_SEQUENCES, SequencePlan, read_id_range
 from nbtriton.perf.windows import STABLE_WINDOWS, StabilityRule
 
 if TYPE_CHECKING:
-    from nbtriton.process import Server
+    from nbtriton.api import Server
 
 __all__ = ["PROTOCOLS", "perf"]
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbtriton.engine.shield import wait_in_slices
+from nbtriton.engine.interrupts import wait_in_slices
 from nbtriton.perf.loads import Concurrency, Load, RequestIntervals, RequestRate, send_times_ns
 from nbtriton.perf.traffic import Call, Traffic
 from nbtriton.perf.windows import StreamWindow, Window

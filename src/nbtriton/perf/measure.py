@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Literal
 
-from nbtriton.engine.shield import wait_in_slices
+from nbtriton.engine.interrupts import wait_in_slices
 from nbtriton.perf.breakdown import (
     ServerBreakdown,
     StatisticsDocument,

@@ -16,6 +16,8 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, get_args
 
+from nbtriton.clients.grpc import GrpcClient
+from nbtriton.clients.http import HttpClient, encode_infer, error_of, infer_path
 from nbtriton.config import ModelConfig, from_dict
 from nbtriton.errors import (
     CancelledError,
@@ -26,8 +28,6 @@ from nbtriton.errors import (
     nearest,
 )
 from nbtriton.perf.data import Request
-from nbtriton.repository.client import HttpClient, encode_infer, error_of, infer_path
-from nbtriton.repository.grpc_client import GrpcClient
 
 __all__ = ["Pending", "RemoteProtocol", "RemoteServer", "Target", "remote_server"]
 

@@ -11,8 +11,8 @@ from functools import partial
 
 from nbtriton.config import is_ensemble
 from nbtriton.engine import Server
-from nbtriton.engine.runtime import Runtime
-from nbtriton.engine.update import InstanceUpdate
+from nbtriton.engine.core.instance_update import InstanceUpdate
+from nbtriton.engine.core.runtime import Runtime
 from nbtriton.errors import ConfigError, EngineStoppedError, LoadError, TritonError
 from nbtriton.repository.known import LOADS, UNLOADED, Known, load_error, load_reason
 from nbtriton.repository.polling import Polled

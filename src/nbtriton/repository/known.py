@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
-from nbtriton.engine.loading import CODE_TEXTS
-from nbtriton.engine.versions import UNLOADED
+from nbtriton.engine.lifecycle.loading import CODE_TEXTS
+from nbtriton.engine.lifecycle.versions import UNLOADED
 from nbtriton.errors import ConfigError, LoadError, TritonError
 from nbtriton.repository.polling import Polled
 

@@ -24,8 +24,8 @@ from nbtriton.config import (
     validate,
     validate_io,
 )
-from nbtriton.engine.registry import versions_to_keep
-from nbtriton.engine.stamps import newest
+from nbtriton.engine.core.registry import versions_to_keep
+from nbtriton.engine.lifecycle.modified import newest
 from nbtriton.errors import (
     ConfigError,
     InternalError,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nbtriton.config import ModelConfig, normalize, parse_pbtxt
-from nbtriton.engine.agents import run_agents
+from nbtriton.engine.lifecycle.agents import run_agents
 from nbtriton.errors import ConfigError, NotFoundError
 
 __all__ = [

@@ -10,9 +10,9 @@ from types import MappingProxyType
 
 from nbtriton.backends import BackendSettings, find_backend
 from nbtriton.config import ModelConfig, ignored_fields, is_ensemble, validate
-from nbtriton.engine.devices import visible_gpus
-from nbtriton.engine.loading import check_ensemble, check_model, complete_model
-from nbtriton.engine.registry import versions_to_keep
+from nbtriton.engine.core.registry import versions_to_keep
+from nbtriton.engine.lifecycle.devices import visible_gpus
+from nbtriton.engine.lifecycle.loading import check_ensemble, check_model, complete_model
 from nbtriton.errors import ConfigError, InternalError, TritonError
 from nbtriton.repository.reader import RepositoryModel, read_config, read_repository
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nbtriton.drawing import Lane, ModelActivity, batch_bins, bin_counts
-from nbtriton.engine.snapshot import InstanceSnapshot, ModelSnapshot, ServerSnapshot
+from nbtriton.engine.core.snapshot import InstanceSnapshot, ModelSnapshot, ServerSnapshot
 
 __all__ = ["Recorder", "encode"]
 

@@ -19,7 +19,7 @@ from nbtriton.backends.base import (
     Response,
 )
 from nbtriton.backends.parameters import integer_parameter
-from nbtriton.backends.python.metrics import Metric, MetricKind, family_of
+from nbtriton.backends.python.api.metrics import Metric, MetricKind, family_of
 from nbtriton.config import ModelConfig, TensorSpec, input_specs, output_specs
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.tensors import Array, copy_of, format_shape, nbytes_of, numpy_dtype, to_config

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
-from nbtriton.backends.batching import gather_inputs, scatter_outputs
+from nbtriton.backends.core.batching import gather_inputs, scatter_outputs
 from nbtriton.backends.onnxruntime.check import Model
 from nbtriton.backends.onnxruntime.runtime import import_onnxruntime, runtime_error
 from nbtriton.backends.ragged import batch_input_names, layout

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
-from nbtriton.backends.executing import running_as
+from nbtriton.backends.core.executing import running_as
 from nbtriton.backends.python.callables import complete_callable, is_callable_model
-from nbtriton.backends.python.environment import check_environment
-from nbtriton.backends.python.function import FunctionInstance
-from nbtriton.backends.python.imports import LocalModules
+from nbtriton.backends.python.core.function import FunctionInstance
+from nbtriton.backends.python.core.instance import PythonInstance
+from nbtriton.backends.python.core.responses import COMPACT
 from nbtriton.backends.python.install import install_pb_utils
-from nbtriton.backends.python.instance import PythonInstance
-from nbtriton.backends.python.responses import COMPACT
-from nbtriton.backends.python.running import Running
+from nbtriton.backends.python.isolation.environment import check_environment
+from nbtriton.backends.python.isolation.imports import LocalModules
+from nbtriton.backends.python.isolation.running import Running
 from nbtriton.backends.tracebacks import load_error
 from nbtriton.config import (
     AutoCompleteConfig,

@@ -13,7 +13,7 @@ def install_pb_utils() -> None:
     It stays under both of Triton's names: the module itself, and the compiled one inside it that
     some models import.
     """
-    from nbtriton.backends.python import pb_utils
+    from nbtriton.backends.python.api import pb_utils
 
     sys.modules["triton_python_backend_utils"] = pb_utils
     sys.modules["c_python_backend_utils"] = pb_utils

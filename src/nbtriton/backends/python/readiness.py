@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from nbtriton.backends.executing import running_as
-from nbtriton.backends.python.running import Running
+from nbtriton.backends.core.executing import running_as
+from nbtriton.backends.python.isolation.running import Running
 from nbtriton.backends.tracebacks import describe
 
 __all__ = ["TIMEOUT_S", "Readiness"]

@@ -10,9 +10,9 @@ from typing import ClassVar
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
 from nbtriton.backends.pytorch.check import check, indexed_inputs
 from nbtriton.backends.pytorch.complete import complete
-from nbtriton.backends.pytorch.instance import ModuleInstance
+from nbtriton.backends.pytorch.core.instance import ModuleInstance
+from nbtriton.backends.pytorch.core.naming import arrange_inputs
 from nbtriton.backends.pytorch.modules import Modules
-from nbtriton.backends.pytorch.naming import arrange_inputs
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.config import ModelConfig
 from nbtriton.errors import ConfigError, InternalError, UnsupportedError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nbtriton.backends.pytorch.naming import Forward, index_of
+from nbtriton.backends.pytorch.core.naming import Forward, index_of
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.config import (
     ModelConfig,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from nbtriton.backends.base import ModelContext
+from nbtriton.backends.pytorch.core.naming import Forward, arrange_inputs
 from nbtriton.backends.pytorch.modules import Modules
-from nbtriton.backends.pytorch.naming import Forward, arrange_inputs
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.backends.signature import complete_signature, read_signature
 from nbtriton.backends.tracebacks import model_error

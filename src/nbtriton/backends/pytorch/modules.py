@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
-from nbtriton.backends.pytorch.naming import Forward
+from nbtriton.backends.pytorch.core.naming import Forward
 from nbtriton.backends.tracebacks import load_error
 from nbtriton.errors import InternalError
 from nbtriton.errors import TritonError as EngineError

@@ -1,0 +1,398 @@
+"""Calls from one model to another (business logic scripting) and to the repository."""
+
+# ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.backends.base import Response, ServerHandle
+from nbtriton.backends.python.api.errors import TritonError, TritonErrorCode, TritonModelException
+from nbtriton.backends.python.api.memory import PreferredMemory, place
+from nbtriton.backends.python.api.text import as_text
+from nbtriton.backends.python.core.responses import InferenceResponse, answer_of
+from nbtriton.backends.python.core.tensor import wire_array
+from nbtriton.backends.python.isolation.loop import mark_answer, only_awaits_answers
+from nbtriton.backends.python.isolation.running import current, current_server
+from nbtriton.errors import CancelledError
+from nbtriton.errors import TritonError as EngineError
+from nbtriton.tensors import Array
+
+if TYPE_CHECKING:
+    from nbtriton.backends.python.api.requests import InferenceRequest
+
+__all__ = [
+    "ResponseIterator",
+    "execute",
+    "execute_async",
+    "is_model_ready",
+    "load_model",
+    "unload_model",
+]
+
+_SEQUENCE_START = 1
+_SEQUENCE_END = 2
+_SEQUENCE_FLAGS = _SEQUENCE_START | _SEQUENCE_END
+_ONLY_DURING_EXECUTE = "BLS is only supported during the 'execute' function."
+
+
+class ResponseIterator:
+    """The responses of one call, in order; ends after the final one.
+
+    Notes
+    -----
+    A decoupled target that ends with a bare final flag gives one last response without tensors.
+    Who iterates again gets the same responses again; one loop that ended early goes on in the next.
+    """
+
+    def __init__(
+        self,
+        preferred: PreferredMemory | None,
+        on_first: Callable[[ResponseIterator], None] | None = None,
+    ) -> None:
+        self._preferred = preferred
+        self._on_first = on_first  # called once there is something to iterate over
+        # Responses and whether each is the last one; None for an end without one.
+        self._queue: SimpleQueue[tuple[InferenceResponse, bool] | None] = SimpleQueue()
+        self._future: Any = None
+        self._cancelled = False
+        self._ended = False  # the producer's side
+        self._exhausted = False  # the consumer's side
+        self._responses: list[InferenceResponse] = []
+        self._position = 0  # of the next one, once exhausted
+
+    def __iter__(self) -> Iterator[InferenceResponse]:
+        if self._exhausted and self._position >= len(self._responses):
+            self._position = 0
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        if self._exhausted:
+            if self._position >= len(self._responses):
+                raise StopIteration
+            self._position += 1
+            return self._responses[self._position - 1]
+        item = self._next()
+        if item is not None:
+            self._responses.append(item[0])
+        if item is None or item[1]:
+            self._exhausted = True
+            self._position = len(self._responses)
+        if item is None:
+            raise StopIteration
+        return item[0]
+
+    def _next(self) -> tuple[InferenceResponse, bool] | None:
+        if self._future is None:  # it was refused: what there is, is there
+            return self._queue.get()
+        taken: list[tuple[InferenceResponse, bool] | None] = []
+
+        def take(timeout_s: float) -> bool:
+            try:
+                taken.append(self._queue.get(timeout=timeout_s))
+            except Empty:
+                return False
+            return True
+
+        if not take(0):
+            self._future.wait_for(take)
+        return taken[0]
+
+    def cancel(self) -> None:
+        """Tell the target that no more is wanted; the iterator still ends by itself.
+
+        A target that honours it ends with an error of the code CANCELLED.
+        """
+        if self._future is not None and not self._exhausted:
+            self._cancelled = True
+            self._future.ask_to_end()
+
+    def _on_response(self, response: Response | None, final: bool) -> None:
+        if self._ended:
+            return
+        self._ended = final
+        answer = response or Response()
+        if answer.error is not None:
+            self._put((_failed(answer.error.message, self._code(answer.error)), final))
+        else:
+            self._put((_respond(answer.outputs, answer.parameters, self._preferred), final))
+
+    def _on_done(self, future: Any) -> None:
+        # Requests that failed before their model saw them may end without any response.
+        if self._ended:
+            return
+        error = future.exception()
+        if error is None:
+            self._ended = True
+            self._put(None)
+        else:
+            self._fail(_failed(str(getattr(error, "message", error)), self._code(error)))
+
+    def _code(self, error: BaseException) -> TritonErrorCode:
+        # INTERNAL, whatever the target's own status was: so does Triton (B-60). But whoever cancels
+        # a call wants to tell that from a failure.
+        cancelled = self._cancelled and isinstance(error, CancelledError)
+        return TritonErrorCode.CANCELLED if cancelled else TritonErrorCode.INTERNAL
+
+    def _fail(self, response: InferenceResponse) -> None:
+        self._ended = True
+        self._put((response, True))
+
+    def _put(self, item: tuple[InferenceResponse, bool] | None) -> None:
+        self._queue.put(item)
+        on_first, self._on_first = self._on_first, None
+        if on_first is not None:
+            on_first(self)
+
+
+def execute(request: InferenceRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
+    """Run a request and wait; see `InferenceRequest.exec`."""
+    server = _server(request)
+    if decoupled:
+        return _iterate(server, request)
+    if request._trace._trace is not None:
+        # A traced call goes the usual way: nobody measures what is traced.
+        future = _submit(server, request)
+        if isinstance(future, InferenceResponse):
+            return future
+        try:
+            result = future.result()
+        except EngineError as error:
+            return _failed(_late_text(error))
+        return _respond(result, result.parameters, request._preferred_memory)
+    try:
+        response = server.call(
+            request._model_name,
+            request._model_version,
+            _inputs(request),
+            (
+                request._requested_output_names,
+                request._request_id,
+                0,
+                request._timeout,
+                request._correlation_id,
+                request._flags & _SEQUENCE_FLAGS,
+                request._parameters or None,
+            ),
+        )
+    except EngineError as error:
+        return _failed(_refusal_text(server, request, error))
+    if response.error is not None:
+        return _failed(response.error.message)
+    return _respond(response.outputs, response.parameters, request._preferred_memory)
+
+
+def execute_async(request: InferenceRequest, decoupled: bool) -> asyncio.Future[Any]:
+    """Return an awaitable of what `execute` returns; needs a running event loop.
+
+    An iterator is there with its first response: until then nothing blocks the loop.
+    """
+    loop = asyncio.get_running_loop()
+    server = _server(request)
+    answer: asyncio.Future[Any] = loop.create_future()
+
+    def set_answer(response: InferenceResponse | ResponseIterator) -> None:
+        if not answer.done():
+            answer.set_result(response)
+
+    def deliver(response: InferenceResponse | ResponseIterator) -> None:
+        # the loop was closed: nobody waits
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(set_answer, response)
+
+    def done(future: Any) -> None:
+        error = future.exception()
+        if error is None:
+            result = future.result()
+            deliver(_respond(result, result.parameters, request._preferred_memory))
+        else:
+            deliver(_failed(_late_text(error)))
+
+    if decoupled:
+        future = _iterate(server, request, deliver)._future
+        if future is None:
+            return answer
+    else:
+        future = _submit(server, request)
+        if isinstance(future, InferenceResponse):
+            answer.set_result(future)
+            return answer
+        future.add_done_callback(done)
+    mark_answer(answer)
+    server.awaits(future, partial(only_awaits_answers, loop))
+    # Once this coroutine, too, waits.
+    loop.call_soon(server.look_for_circles)
+    return answer
+
+
+def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
+    """Load or reload a model of the server's repository.
+
+    Parameters
+    ----------
+    model_name : str
+    config : str
+        JSON that replaces the model's configuration.
+    files : dict of str to bytes
+        Files of the model directory, by path, instead of those on disk.
+
+    Raises
+    ------
+    TritonModelException
+        The server could not load it.
+    """
+    if not isinstance(config, str):
+        raise TypeError(
+            "load_model(): incompatible function arguments. Expected config: str, found type "
+            f"{type(config).__name__}"
+        )
+    for path, content in (files or {}).items():
+        if not isinstance(content, bytes):
+            raise TypeError(
+                f"load_model(): incompatible function arguments. Expected bytes for file "
+                f"'{path}', found type {type(content).__name__}"
+            )
+    try:
+        _any_server().load_model(as_text(model_name), config, files)
+    except EngineError as error:
+        raise TritonModelException(f"Failed to load model: {_with_instance(error)}") from error
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Unload a model; unknown names are no error."""
+    try:
+        _any_server().unload_model(as_text(model_name), unload_dependents)
+    except EngineError as error:
+        raise TritonModelException(f"Failed to unload model: {_with_instance(error)}") from error
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Return True if the model can be called now."""
+    if not isinstance(model_version, str):
+        raise TypeError(
+            "is_model_ready(): incompatible function arguments. Expected model_version: str, found "
+            f"type {type(model_version).__name__}"
+        )
+    try:
+        version = int(model_version) if model_version else -1
+    except ValueError:
+        raise TritonModelException(
+            f"Failed to get the readiness of model '{model_name}': version '{model_version}' is no "
+            "number"
+        ) from None
+    return _any_server().is_model_ready(as_text(model_name), version)
+
+
+def _server(request: InferenceRequest) -> ServerHandle:
+    server = current_server()
+    if server is None:
+        raise TritonModelException(_ONLY_DURING_EXECUTE)
+    running = current()
+    if running is not None:
+        server.note_call(running.model_name, request._model_name)
+    return server
+
+
+def _any_server() -> ServerHandle:
+    # Unlike inference, model control is allowed in initialize and finalize.
+    running = current()
+    server = running.server if running is not None else current_server()
+    if server is None:
+        raise TritonModelException("Model control needs a model that a server runs.")
+    return server
+
+
+def _with_instance(error: EngineError) -> str:
+    running = current()
+    name = running.instance_name if running is not None else ""
+    return f"Failed to process the request for model '{name}', message: {error.message}"
+
+
+def _submit(server: ServerHandle, request: InferenceRequest) -> Any | InferenceResponse:
+    """Return the engine's future, or the response of a request that was not accepted."""
+    try:
+        return server.submit(request._model_name, _inputs(request), **_options(request))
+    except EngineError as error:
+        return _failed(_refusal_text(server, request, error))
+
+
+def _iterate(
+    server: ServerHandle,
+    request: InferenceRequest,
+    on_first: Callable[[ResponseIterator], None] | None = None,
+) -> ResponseIterator:
+    responses = ResponseIterator(request._preferred_memory, on_first)
+    name = request._model_name
+    try:
+        future = server.submit(
+            name, _inputs(request), on_response=responses._on_response, **_options(request)
+        )
+    except EngineError as error:
+        responses._fail(_failed(_admission_text(server, request, error)))
+        return responses
+    responses._future = future
+    future.add_done_callback(responses._on_done)
+    return responses
+
+
+def _inputs(request: InferenceRequest) -> dict[str, Array]:
+    return {tensor._name: wire_array(tensor._array) for tensor in request._inputs}
+
+
+def _options(request: InferenceRequest) -> dict[str, Any]:
+    trace = request._trace._trace
+    return {
+        **({} if trace is None else {"trace": trace.child()}),
+        "version": request._model_version,
+        "outputs": request._requested_output_names,
+        "request_id": request._request_id,
+        "timeout_us": request._timeout,
+        "correlation_id": request._correlation_id,
+        "sequence_start": bool(request._flags & _SEQUENCE_START),
+        "sequence_end": bool(request._flags & _SEQUENCE_END),
+        "parameters": request._parameters or None,
+    }
+
+
+def _refusal_text(server: ServerHandle, request: InferenceRequest, error: EngineError) -> str:
+    """Return what is said of a request for one answer that was not accepted."""
+    name = request._model_name
+    if server.is_decoupled(name, request._model_version):
+        return (
+            f"Model {name} - Error when running inference: Model {name} is using the "
+            "decoupled. The current BLS request call doesn't support models using the "
+            "decoupled transaction policy. Please use 'decoupled=True' argument to the "
+            "'exec' or 'async_exec' calls for decoupled models.'"
+        )
+    return _admission_text(server, request, error)
+
+
+def _admission_text(server: ServerHandle, request: InferenceRequest, error: EngineError) -> str:
+    name = request._model_name
+    prefix = f"Model {name} - Error when running inference: "
+    if not server.is_model_ready(name, request._model_version):
+        return f"{prefix}Failed for execute the inference request. Model '{name}' is not ready."
+    return prefix + error.message
+
+
+def _late_text(error: BaseException) -> str:
+    # What the target itself answered is passed on unchanged.
+    return error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+
+
+def _failed(message: str, code: TritonErrorCode = TritonErrorCode.INTERNAL) -> InferenceResponse:
+    return InferenceResponse([], TritonError(message, code))
+
+
+def _respond(
+    outputs: Mapping[str, Array],
+    parameters: Mapping[str, bool | int | str],
+    preferred: PreferredMemory | None,
+) -> InferenceResponse:
+    if preferred is not None:
+        outputs = {name: place(array, preferred) for name, array in outputs.items()}
+    return answer_of(outputs, parameters)

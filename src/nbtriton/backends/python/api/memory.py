@@ -1,0 +1,45 @@
+"""Where the outputs of a call to another model are wanted."""
+
+from __future__ import annotations
+
+from operator import index
+
+from nbtriton.backends.python.api.enums import BoundEnum
+from nbtriton.tensors import Array, is_on_device, to_numpy, to_torch
+
+__all__ = ["MemoryType", "PreferredMemory", "place"]
+
+
+class MemoryType(BoundEnum):
+    """Where a tensor is wanted."""
+
+    TRITONSERVER_MEMORY_GPU = 0
+    TRITONSERVER_MEMORY_CPU = 1
+
+
+class PreferredMemory:
+    """Where the outputs of a call to another model are wanted."""
+
+    __slots__ = ("device_id", "memory_type")
+
+    def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
+        if not isinstance(preferred_memory_type, MemoryType):
+            raise TypeError(
+                "__init__(): incompatible constructor arguments. Expected preferred_memory_type: "
+                "TRITONSERVER_MEMORY_CPU or TRITONSERVER_MEMORY_GPU, found type "
+                f"{type(preferred_memory_type).__name__}"
+            )
+        self.memory_type = preferred_memory_type
+        self.device_id = index(preferred_device_id)
+
+
+def place(array: Array, preferred: PreferredMemory) -> Array:
+    """Return an array in the memory that is preferred."""
+    if preferred.memory_type is MemoryType.TRITONSERVER_MEMORY_CPU:
+        return to_numpy(array) if is_on_device(array) else array
+    import torch
+
+    # Without a GPU everything is in host memory, as in Triton's CPU builds.
+    if is_on_device(array) or not torch.cuda.is_available():
+        return array
+    return to_torch(array, f"cuda:{preferred.device_id}")

@@ -1,0 +1,250 @@
+"""`pb_utils.MetricFamily`: a model's own metrics, kept per server until its objects go."""
+
+from __future__ import annotations
+
+import bisect
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
+
+from nbtriton.backends.forking import after_fork
+from nbtriton.backends.python.api.enums import BoundEnum
+from nbtriton.backends.python.api.errors import TritonModelException
+from nbtriton.backends.python.api.text import as_text
+from nbtriton.backends.python.isolation.running import current
+
+if TYPE_CHECKING:
+    from nbtriton.backends.base import ServerHandle
+
+__all__ = ["Family", "Metric", "MetricFamily", "MetricKind", "Sample", "families_of", "family_of"]
+
+
+class MetricKind(BoundEnum):
+    """Triton's kinds of metrics."""
+
+    COUNTER = 0
+    GAUGE = 1
+    HISTOGRAM = 2
+
+
+@dataclass(eq=False)
+class Sample:
+    """The shared value of all `Metric` objects with the same family and labels."""
+
+    labels: tuple[tuple[str, str], ...]
+    bounds: tuple[float, ...] = ()
+    value: float = 0.0
+    count: int = 0
+    total: float = 0.0
+    buckets: list[int] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass(eq=False)
+class Family:
+    """The shared part of all `MetricFamily` objects of one name."""
+
+    name: str
+    description: str
+    kind: MetricKind
+    samples: WeakValueDictionary[tuple[tuple[str, str], ...], Sample] = field(
+        default_factory=WeakValueDictionary
+    )
+
+
+class _Registry:
+    def __init__(self) -> None:
+        self.families: WeakValueDictionary[str, Family] = WeakValueDictionary()
+
+
+# As prometheus-cpp has them, which Triton keeps its metrics in.
+_METRIC_NAME: Final = re.compile(r"(?!__)[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
+_LABEL_NAME: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
+_lock = threading.Lock()
+
+
+def _unlock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+after_fork(_unlock)
+_by_server: WeakKeyDictionary[ServerHandle, _Registry] = WeakKeyDictionary()
+_without_server = _Registry()
+
+
+def families_of(server: ServerHandle | None) -> list[Family]:
+    """Return the families that the models of a server hold now, by name."""
+    with _lock:
+        return sorted(_registry(server).families.values(), key=lambda family: family.name)
+
+
+def family_of(server: ServerHandle | None, name: str, description: str, kind: MetricKind) -> Family:
+    """Return the family of this name on a server: a new one, or the one that a model holds."""
+    with _lock:
+        registry = _registry(server)
+        family = registry.families.get(name)
+        if family is None:
+            family = registry.families[name] = Family(name, description, kind)
+        return family
+
+
+class MetricFamily:
+    """Metrics of one name, told apart by labels.
+
+    Parameters
+    ----------
+    name, description : str
+        A second family of the same name and kind is the same family; the first description stays.
+    kind : MetricFamily.COUNTER, .GAUGE or .HISTOGRAM
+    """
+
+    COUNTER = MetricKind.COUNTER
+    GAUGE = MetricKind.GAUGE
+    HISTOGRAM = MetricKind.HISTOGRAM
+
+    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        if not isinstance(kind, MetricKind):
+            raise TypeError(
+                "__init__(): incompatible constructor arguments. Expected kind: MetricFamily.COUNTER, "
+                f".GAUGE or .HISTOGRAM, found type {type(kind).__name__}"
+            )
+        running = current()
+        server = running.server if running is not None else None
+        if not _METRIC_NAME.fullmatch(as_text(name)):
+            raise TritonModelException(
+                "Error when creating MetricFamily: " + _for_instance("Invalid metric name")
+            )
+        family = family_of(server, as_text(name), as_text(description), kind)
+        if family.kind != kind:
+            raise TritonModelException(
+                "Error when creating MetricFamily: "
+                + _for_instance("Family name already exists with different type")
+            )
+        self._family = family
+
+    def Metric(
+        self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None
+    ) -> Metric:
+        """Return the metric with these labels.
+
+        Parameters
+        ----------
+        labels : dict of str to str
+        buckets : sequence of float
+            Ascending upper bounds; for histograms, which need them.
+        """
+        return Metric(self._family, {} if labels is None else labels, buckets, self)
+
+
+class Metric:
+    """One value, or one histogram; of use while the `MetricFamily` that made it is there."""
+
+    def __init__(
+        self,
+        family: Family,
+        labels: Mapping[str, str],
+        buckets: Sequence[float] | None,
+        owner: MetricFamily | None = None,
+    ) -> None:
+        self._family = family
+        self._owner = None if owner is None else ref(owner)
+        bounds: tuple[float, ...] = ()
+        if not isinstance(labels, dict):
+            raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
+        if family.kind is MetricKind.HISTOGRAM:
+            if buckets is None:
+                raise TritonModelException("Failed to create metric. Missing required buckets.")
+            if not isinstance(buckets, list):
+                raise TritonModelException("Failed to create metric. Buckets must be a list.")
+            bounds = tuple(float(bound) for bound in buckets)
+            if list(bounds) != sorted(set(bounds)):
+                raise TritonModelException(
+                    "Error when creating Metric: "
+                    + _for_instance("Bucket Boundaries must be strictly sorted")
+                )
+        elif buckets is not None:
+            raise TritonModelException("Failed to create metric. Unexpected buckets found.")
+        if not all(_LABEL_NAME.fullmatch(str(name)) for name in labels):
+            raise TritonModelException(
+                "Error when creating Metric: " + _for_instance("Invalid label name")
+            )
+        key = tuple(sorted((str(name), str(value)) for name, value in labels.items()))
+        with _lock:
+            sample = family.samples.get(key)
+            if sample is None:
+                sample = Sample(key, bounds, buckets=[0] * (len(bounds) + 1))
+                family.samples[key] = sample
+        self._sample = sample
+
+    def increment(self, value: float) -> None:
+        """Add to a counter (0 or more) or to a gauge."""
+        self._check("increment")
+        kind = self._family.kind
+        if kind is MetricKind.HISTOGRAM:
+            raise self._unsupported("increment metric", "Increment")
+        if kind is MetricKind.COUNTER and value < 0:
+            raise TritonModelException(
+                "Failed to increment metric value: "
+                + _for_instance(
+                    "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by "
+                    "non-negative values."
+                )
+            )
+        with self._sample.lock:
+            self._sample.value += value
+
+    def set(self, value: float) -> None:
+        """Set a gauge."""
+        self._check("set")
+        if self._family.kind is not MetricKind.GAUGE:
+            raise self._unsupported("set metric", "Set")
+        with self._sample.lock:
+            self._sample.value = float(value)
+
+    def observe(self, value: float) -> None:
+        """Add an observation to a histogram."""
+        self._check("observe")
+        if self._family.kind is not MetricKind.HISTOGRAM:
+            raise self._unsupported("observe metric", "Observe")
+        sample = self._sample
+        with sample.lock:
+            sample.count += 1
+            sample.total += value
+            sample.buckets[bisect.bisect_left(sample.bounds, value)] += 1
+
+    def value(self) -> float:
+        """Return the value of a counter or a gauge."""
+        self._check("get")
+        if self._family.kind is MetricKind.HISTOGRAM:
+            raise self._unsupported("get metric", "Value")
+        return self._sample.value
+
+    def _check(self, what: str) -> None:
+        if self._owner is not None and self._owner() is None:
+            raise TritonModelException(
+                f"Failed to {what} metric value: Invalid metric operation as the corresponding "
+                "'MetricFamily' has been deleted. The 'MetricFamily' object should be deleted AFTER "
+                "its corresponding 'Metric' objects have been deleted."
+            )
+
+    def _unsupported(self, what: str, method: str) -> TritonModelException:
+        kind = f"TRITONSERVER_METRIC_KIND_{self._family.kind.name}"
+        return TritonModelException(
+            f"Failed to {what} value: " + _for_instance(f"{kind} does not support {method}")
+        )
+
+
+def _registry(server: ServerHandle | None) -> _Registry:
+    if server is None:
+        return _without_server
+    return _by_server.setdefault(server, _Registry())
+
+
+def _for_instance(text: str) -> str:
+    running = current()
+    name = running.instance_name if running is not None else ""
+    return f"Failed to process the request for model '{name}', message: {text}"

@@ -1,0 +1,318 @@
+"""`pb_utils.InferenceRequest`: what ``execute`` receives, and what a model sends to others."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from nbtriton.backends.base import BackendRequest, RequestTrace
+from nbtriton.backends.forking import after_fork
+from nbtriton.backends.python.api import bls
+from nbtriton.backends.python.api.errors import TritonModelException
+from nbtriton.backends.python.api.memory import MemoryType, PreferredMemory
+from nbtriton.backends.python.api.sender import InferenceResponseSender
+from nbtriton.backends.python.api.text import as_text, as_texts
+from nbtriton.backends.python.core.responses import COMPACT, InferenceResponse, check_parameters
+from nbtriton.backends.python.core.tensor import Tensor
+
+__all__ = ["InferenceRequest", "InferenceTrace", "ReceivedRequest"]
+
+_RELEASE_RESCHEDULE = 2
+_one_sender = threading.Lock()
+
+
+def _unlock() -> None:
+    global _one_sender
+    _one_sender = threading.Lock()
+
+
+after_fork(_unlock)
+# Not `str | bytes`: to make that union takes 0.2 us.
+_TEXT = (str, bytes)
+# What pybind11 takes for a list: anything with a length and places, such as numpy's arrays.
+_SEQUENCES = (Sequence, np.ndarray)
+_LARGEST_FLAGS = 2**32 - 1
+_END_OF_IDS = 2**64
+
+
+class InferenceTrace:
+    """The trace that a request belongs to; give it to the requests that follow from it."""
+
+    __slots__ = ("_context", "_trace")
+
+    def __init__(self, context: str | None = None, *, _trace: RequestTrace | None = None) -> None:
+        self._context = context
+        self._trace = _trace
+
+    def get_context(self) -> str | None:
+        """Return the OpenTelemetry context as JSON, or None."""
+        return self._context
+
+
+_UNTRACED = InferenceTrace()
+# Stands for no preference, which models cannot write otherwise: None is refused, as in Triton.
+_ANYWHERE = PreferredMemory(MemoryType.TRITONSERVER_MEMORY_CPU)
+
+
+def _incompatible(expected: str, found: object) -> TypeError:
+    return TypeError(
+        f"__init__(): incompatible constructor arguments. Expected {expected}, found type "
+        f"{type(found).__name__}"
+    )
+
+
+def _is_sequence(value: object) -> bool:
+    kind = type(value)
+    return kind is list or (isinstance(value, _SEQUENCES) and not isinstance(value, _TEXT))
+
+
+def _number(name: str, value: int, smallest: int, largest: int) -> int:
+    # `index` alone takes as long as the rest.
+    number = value if type(value) is int else index(value)
+    if not smallest <= number <= largest:
+        raise TypeError(
+            f"incompatible arguments. Expected {name}: int from {smallest} to {largest}, found "
+            f"{number}"
+        )
+    return number
+
+
+def _correlation_id(value: int | str) -> int | str:
+    if type(value) is int and 0 <= value < _END_OF_IDS:
+        return value
+    if value is None:
+        raise _incompatible("correlation_id: int or str", value)
+    if isinstance(value, str):
+        return str(value)
+    if not isinstance(value, int):
+        raise TritonModelException("Correlation ID must be integer or string")
+    if not 0 <= value < _END_OF_IDS:
+        raise RuntimeError(
+            f"Unable to cast Python instance to C++ type: {value} is no unsigned integer of 64 bits"
+        )
+    return int(value)
+
+
+class InferenceRequest:
+    """A request to another model, made inside ``execute`` (business logic scripting).
+
+    Names may be ``bytes`` too, such as a BYTES tensor's element. The requests that ``execute``
+    receives are of this type.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_correlation_id",
+        "_flags",
+        "_inputs",
+        "_model_name",
+        "_model_version",
+        "_parameters",
+        "_preferred_memory",
+        "_request_id",
+        "_requested_output_names",
+        "_timeout",
+        "_trace",
+    )
+
+    def __init__(
+        self,
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        inputs: Sequence[Tensor] | None = None,
+        requested_output_names: Sequence[str] | None = None,
+        model_name: str | None = None,
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: PreferredMemory = _ANYWHERE,
+        trace: InferenceTrace = _UNTRACED,
+        parameters: Mapping[str, bool | int | str] | None = None,
+    ) -> None:
+        if inputs is None or requested_output_names is None or model_name is None:
+            given = {
+                "inputs": inputs,
+                "requested_output_names": requested_output_names,
+                "model_name": model_name,
+            }
+            raise TypeError(
+                "__init__(): incompatible constructor arguments. Missing: "
+                + ", ".join(name for name, value in given.items() if value is None)
+            )
+        if not _is_sequence(inputs):
+            raise _incompatible("inputs: list of Tensor", inputs)
+        for tensor in inputs:
+            if tensor is None:
+                raise TritonModelException(
+                    f"Input tensor for request with id '{request_id}' and model name "
+                    f"'{model_name}' should not be empty."
+                )
+            if not isinstance(tensor, Tensor):
+                raise _incompatible("inputs: list of Tensor", tensor)
+        self._request_id = as_text(request_id)
+        self._correlation_id = _correlation_id(correlation_id)
+        self._inputs = list(inputs)
+        if not _is_sequence(requested_output_names):
+            raise _incompatible("requested_output_names: list of str", requested_output_names)
+        self._requested_output_names = as_texts(requested_output_names)
+        if "" in self._requested_output_names:
+            raise TritonModelException(
+                f"Requested output name for request with id '{request_id}' and model name "
+                f"'{model_name}' should not be empty."
+            )
+        self._model_name = as_text(model_name)
+        self._model_version = _number("model_version", model_version, -(2**63), 2**63 - 1)
+        self._flags = _number("flags", flags, 0, _LARGEST_FLAGS)
+        self._timeout = _number("timeout", timeout, 0, 2**64 - 1)
+        if not isinstance(preferred_memory, PreferredMemory):
+            raise _incompatible("preferred_memory: PreferredMemory", preferred_memory)
+        self._preferred_memory = None if preferred_memory is _ANYWHERE else preferred_memory
+        if not isinstance(trace, InferenceTrace):
+            raise _incompatible("trace: InferenceTrace", trace)
+        self._trace = trace
+        self._parameters = {} if parameters is None else check_parameters(parameters)
+
+    def inputs(self) -> list[Tensor]:
+        """Return the input tensors, in no promised order."""
+        return self._inputs
+
+    def request_id(self) -> str:
+        """Return the id that the client gave, or an empty string."""
+        return self._request_id
+
+    def correlation_id(self) -> int | str:
+        """Return the id of the sequence that this belongs to; 0 without one."""
+        return self._correlation_id
+
+    def flags(self) -> int:
+        """Return TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END, combined."""
+        return self._flags
+
+    def set_flags(self, flags: int) -> None:
+        """Replace the flags."""
+        self._flags = _number("flags", flags, 0, _LARGEST_FLAGS)
+
+    def timeout(self) -> int:
+        """Return the timeout in microseconds; 0 without one."""
+        return self._timeout
+
+    def parameters(self) -> str:
+        """Return the request parameters as JSON."""
+        # With blanks, as Triton's module writes those of a request that a model makes.
+        return json.dumps(self._parameters)
+
+    def requested_output_names(self) -> set[str]:
+        """Return the names of the outputs that are wanted."""
+        return set(self._requested_output_names)
+
+    def trace(self) -> InferenceTrace:
+        """Return the trace that this request belongs to."""
+        return self._trace
+
+    def is_cancelled(self) -> bool:
+        """Return True once nobody waits for the answer any more."""
+        return False
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        """Return the object that answers this request."""
+        raise TritonModelException(
+            "get_response_sender is only available for requests received by 'execute'."
+        )
+
+    def set_release_flags(self, flags: int) -> None:  # noqa: ARG002 - received requests use it
+        """Say what happens to the request when ``execute`` returns."""
+        raise TritonModelException(
+            "set_release_flags is only available for requests received by 'execute'."
+        )
+
+    def exec(self, decoupled: bool = False) -> InferenceResponse | bls.ResponseIterator:
+        """Run this request and wait for its response; failures come back as ``has_error()``.
+
+        With ``decoupled=True`` return an iterator over the responses.
+        """
+        return bls.execute(self, decoupled)
+
+    def async_exec(self, decoupled: bool = False) -> Any:
+        """Return an awaitable of what `exec` returns."""
+        return bls.execute_async(self, decoupled)
+
+
+class ReceivedRequest(InferenceRequest):
+    """A request as ``execute`` gets it: a thin view on the engine's own, read on demand."""
+
+    __slots__ = (
+        "_backend_request",
+        "_decoupled",
+        "_own_flags",
+        "_rescheduled",
+        "_sender",
+        "_tensors",
+    )
+
+    def __init__(
+        self, request: BackendRequest, tensors: dict[str, Tensor], decoupled: bool
+    ) -> None:
+        self._backend_request = request
+        self._tensors = tensors
+        self._decoupled = decoupled
+        self._sender: InferenceResponseSender | None = None
+        self._own_flags: int | None = None
+        self._rescheduled = False
+
+    def inputs(self) -> list[Tensor]:
+        return list(self._tensors.values())
+
+    def request_id(self) -> str:
+        return self._backend_request.request_id
+
+    def correlation_id(self) -> int | str:
+        return self._backend_request.correlation_id
+
+    def flags(self) -> int:
+        return self._backend_request.flags if self._own_flags is None else self._own_flags
+
+    def set_flags(self, flags: int) -> None:
+        self._own_flags = _number("flags", flags, 0, _LARGEST_FLAGS)
+
+    def timeout(self) -> int:
+        return self._backend_request.timeout_us
+
+    def parameters(self) -> str:
+        return json.dumps(dict(self._backend_request.parameters), separators=COMPACT)
+
+    def requested_output_names(self) -> set[str]:
+        return set(self._backend_request.requested_outputs)
+
+    def trace(self) -> InferenceTrace:
+        return InferenceTrace(_trace=self._backend_request.trace)
+
+    def is_cancelled(self) -> bool:
+        return self._backend_request.is_cancelled()
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        if self._sender is None:
+            # The instance's thread may ask at the same moment as the model's own: a second sender
+            # that is let go would answer the request.
+            with _one_sender:
+                if self._sender is None:
+                    self._sender = InferenceResponseSender(
+                        self._backend_request, decoupled=self._decoupled
+                    )
+        return self._sender
+
+    def set_release_flags(self, flags: int) -> None:
+        self._rescheduled = bool(flags & _RELEASE_RESCHEDULE)
+
+    def exec(self, decoupled: bool = False) -> InferenceResponse | bls.ResponseIterator:  # noqa: ARG002
+        raise TritonModelException("A received request cannot be executed; construct a new one.")
+
+    def async_exec(self, decoupled: bool = False) -> Any:  # noqa: ARG002
+        raise TritonModelException("A received request cannot be executed; construct a new one.")
+
+
+ReceivedRequest.__name__ = ReceivedRequest.__qualname__ = InferenceRequest.__name__

@@ -1,0 +1,1 @@
+"""What every batch of the python backend runs through. Compiled where a compiler is."""

@@ -1,0 +1,203 @@
+"""An instance that runs a plain function on whole batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
+from nbtriton.backends.core.batching import gather_inputs, name_outputs, scatter_outputs
+from nbtriton.backends.core.synchronize import wait_for_outputs
+from nbtriton.backends.python.callables import open_callable
+from nbtriton.backends.python.core.loopless import without_running_loop
+from nbtriton.backends.python.core.tensor import leaving
+from nbtriton.backends.python.isolation.running import Running, enter_live, leave_live
+from nbtriton.backends.ragged import layout
+from nbtriton.backends.read_only import check_unchanged, explain_write, versions_of
+from nbtriton.backends.tracebacks import execute_error
+from nbtriton.config import ModelConfig, reads_only
+from nbtriton.errors import TritonError as EngineError
+from nbtriton.errors import UnsupportedError
+from nbtriton.tensors import Array, as_array, kind_of, read_only, to_kind, to_torch
+
+__all__ = ["FunctionInstance"]
+
+
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_ndarray: Final = np.ndarray
+_OVER: Final = object()
+
+
+class FunctionInstance(BackendInstance):
+    """Calls the function once per batch, with the inputs joined along axis 0, by keyword.
+
+    Arrays are NumPy's, or of the type that an annotation says. On a GPU they are torch tensors on
+    that device where nothing is said.
+
+    Parameters
+    ----------
+    source : callable or object
+        Returns a dict by output name, a tuple in the order of the outputs, or the one output; a
+        generator function yields any number of them for each request.
+    config : ModelConfig
+    running : Running
+    device : str, optional
+        Such as ``"cuda:0"``; None on the host.
+    """
+
+    def __init__(
+        self, source: Any, config: ModelConfig, running: Running, device: str | None = None
+    ) -> None:
+        self._model = model = open_callable(source, config)
+        self._reads_only = reads_only(config)
+        self._inputs = list(model.inputs)
+        default = "numpy" if device is None else "torch"
+        # The inputs that are no NumPy arrays for the function.
+        self._kinds = {
+            name: kind or default
+            for name, kind in model.inputs.items()
+            if (kind or default) != "numpy"
+        }
+        self._outputs = list(model.outputs)
+        self._device = device
+        self._batches = config.max_batch_size > 0
+        self._layout = layout(config)
+        self.running = self._running = running
+        enter_live(running)
+
+    def execute(
+        self, requests: Sequence[BackendRequest], timer: BatchTimer
+    ) -> Sequence[Response | None] | None:
+        """Run one batch; see `BackendInstance.execute`."""
+        if self._model.streams:
+            for request in requests:
+                self._stream(request)
+            timer.infer_done()
+            return None
+        if not self._batches and len(requests) > 1:
+            return [self._run([request], timer)[0] for request in requests]
+        return self._run(requests, timer)
+
+    def finalize(self) -> None:
+        """Forget that this instance runs."""
+        leave_live(self._running)
+
+    def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
+        inputs = self._gather(requests)
+        versions = versions_of(inputs) if self._reads_only else {}
+        timer.inputs_ready()
+        wanted = requests[0].requested_outputs
+        if len(requests) > 1:
+            wanted = wanted.union(*(request.requested_outputs for request in requests))
+        outputs = self._checked(self._of_user(partial(self._model.call, inputs), wanted), wanted)
+        timer.infer_done()
+        if versions:
+            check_unchanged(versions, self._running.model_name)
+        return self._responses(requests, outputs)
+
+    def _stream(self, request: BackendRequest) -> None:
+        """Send a response for each value that the function yields."""
+        wanted = request.requested_outputs
+        try:
+            inputs = self._gather([request])
+            versions = versions_of(inputs) if self._reads_only else {}
+            values = self._of_user(partial(self._model.call, inputs), wanted)
+            while not request.is_cancelled():
+                value = self._of_user(_next, values)
+                if value is _OVER:
+                    break
+                outputs = self._checked(value, wanted)
+                request.send(self._responses([request], outputs)[0], final=False)
+            else:
+                self._of_user(_close, values)
+            check_unchanged(versions, self._running.model_name)
+        except EngineError as error:
+            request.send(Response(error=error), final=True)
+        else:
+            request.send(None, final=True)
+
+    def _responses(
+        self, requests: Sequence[BackendRequest], outputs: Mapping[str, Any]
+    ) -> Sequence[Response]:
+        arrays: dict[str, Array] = {}
+        foreign: list[Array] = []
+        for name, array in outputs.items():
+            arrays[name] = sent = leaving(array)
+            if type(sent) is not _ndarray:
+                foreign.append(sent)
+        if foreign:
+            wait_for_outputs(foreign)
+        return scatter_outputs(
+            requests,
+            arrays,
+            batches=self._batches,
+            model=self._running.model_name,
+            layout=self._layout,
+        )
+
+    def _gather(self, requests: Sequence[BackendRequest]) -> dict[str, Array]:
+        inputs = gather_inputs(requests, self._inputs, self._layout, copy=not self._reads_only)
+        for name, array in inputs.items():
+            if type(array) is not _ndarray or name in self._kinds:
+                kind = self._kinds.get(name, "numpy")
+                inputs[name] = _as_kind(array, kind, self._device)
+        if self._reads_only:
+            return {name: read_only(array) for name, array in inputs.items()}
+        return inputs
+
+    def _of_user(self, call: Callable[[Any], Any], argument: Any) -> Any:
+        """Run the user's code; what it raises names the user's line."""
+        try:
+            return without_running_loop(call, argument)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            failure = execute_error(self._running.instance_name, error)
+            if self._reads_only:
+                explain_write(failure, error)
+            raise failure from error
+
+    def _checked(self, result: Any, wanted: frozenset[str]) -> dict[str, Any]:
+        """Return a result by output name, as arrays of the configured datatypes."""
+        if isinstance(result, list):
+            # A list is a tensor written by hand; several outputs are a tuple or a dict.
+            result = (result,)
+        names = self._outputs
+        if self._model.selective:
+            names = [name for name in names if name in wanted]
+        named = name_outputs(result, names, model=self._running.model_name)
+        for name, value in named.items():
+            datatype = self._model.outputs[name]
+            if type(value) is not _ndarray or datatype == "BYTES":
+                try:
+                    named[name] = as_array(value, datatype, name=name)
+                except EngineError as error:
+                    error.args = (error.message.replace(f"input '{name}'", f"output '{name}'"),)
+                    raise
+        return named
+
+
+def _next(values: Iterator[Any]) -> Any:
+    return next(values, _OVER)
+
+
+def _close(values: Any) -> None:
+    """Let a generator run its ``finally``."""
+    close = getattr(values, "close", None)
+    if close is not None:
+        close()
+
+
+def _as_kind(array: Array, kind: str, device: str | None) -> Array:
+    """Return an array as the kind that the function wants, strings as NumPy's."""
+    if kind_of(array) == "numpy" and array.dtype == object:
+        return array
+    if kind == "torch":
+        return to_torch(array, device)
+    try:
+        return to_kind(array, kind)
+    except UnsupportedError:
+        return array  # NumPy has no BF16 without ml_dtypes: it stays a torch tensor

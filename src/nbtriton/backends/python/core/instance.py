@@ -1,0 +1,347 @@
+"""One instance of a `TritonPythonModel`: Triton's contract of ``execute``."""
+
+# ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import CoroutineType
+from typing import Any, Final, TypeGuard
+
+import numpy as np
+
+from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
+from nbtriton.backends.core.executing import running_as
+from nbtriton.backends.core.synchronize import to_host, wait_for_outputs
+from nbtriton.backends.python.api.requests import ReceivedRequest
+from nbtriton.backends.python.api.sender import SECOND_RESPONSE, stop_answering_abandoned
+from nbtriton.backends.python.core.loopless import without_running_loop
+from nbtriton.backends.python.core.responses import InferenceResponse, to_engine_response
+from nbtriton.backends.python.core.tensor import Tensor
+from nbtriton.backends.python.isolation.loop import LoopThread, Outcome
+from nbtriton.backends.python.isolation.running import Running, any_live, enter_live, leave_live
+from nbtriton.backends.python.readiness import Readiness
+from nbtriton.backends.read_only import explain_write
+from nbtriton.backends.tracebacks import describe, execute_error, load_error
+from nbtriton.errors import ModelError
+from nbtriton.errors import TritonError as EngineError
+from nbtriton.tensors import Array, datatype_of, is_on_device, own, read_only, to_numpy
+
+__all__ = ["PythonInstance"]
+
+_log = logging.getLogger("nbtriton.python")
+
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_ndarray: Final = np.ndarray
+_received: Final = ReceivedRequest
+_new: Final = Tensor.__new__
+
+
+class PythonInstance(BackendInstance):
+    """Runs one model object.
+
+    Parameters
+    ----------
+    create : callable
+        Makes the model object; what it raises is a load error.
+    running : Running
+        What the model's code may know about this instance.
+    arguments : dict of str to str
+        For ``initialize``.
+    force_cpu : bool
+        Bring inputs from a GPU to the host before the model sees them.
+    reads_only : bool
+        The configuration says that inputs need not be copied for the model.
+    source_name : str
+        File or class, for messages.
+    release : callable
+        Called when the model object has gone.
+    """
+
+    def __init__(
+        self,
+        create: Callable[[], object],
+        running: Running,
+        arguments: dict[str, str],
+        *,
+        force_cpu: bool,
+        reads_only: bool,
+        source_name: str,
+        release: Callable[[], None],
+    ) -> None:
+        self.running = self._running = running
+        self._decoupled = running.decoupled
+        self._release = release
+        self._force_cpu = force_cpu
+        self._reads_only = reads_only
+        self._source_name = source_name
+        self._loop: LoopThread | None = None
+        self._prefix = (
+            f"Failed to process the request(s) for model '{running.instance_name}', message: "
+        )
+        try:
+            with running_as(running):
+                self._model: object = create()
+                initialize = getattr(self._model, "initialize", None)
+                if initialize is not None:
+                    initialize(arguments)
+        except (EngineError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise load_error(error) from error
+        self._execute: Callable[[list[ReceivedRequest]], Any] | None = getattr(
+            self._model, "execute", None
+        )
+        is_ready = getattr(self._model, "is_ready", None)
+        if is_ready is not None:
+            self.readiness = Readiness(is_ready, running).ask
+        enter_live(running)
+
+    def execute(
+        self, requests: Sequence[BackendRequest], timer: BatchTimer
+    ) -> Sequence[Response | None] | None:
+        """Run one batch; see `BackendInstance.execute`."""
+        execute = self._execute
+        if execute is None:
+            raise self._error(
+                f"Python model {self._source_name} does not implement `execute` method."
+            )
+        batch = tuple(requests)  # a tuple is not copied
+        received = self._receive(batch)
+        timer.inputs_ready()
+        try:
+            # A copy: the model may empty its list.
+            result = without_running_loop(execute, received.copy())
+            if type(result) is CoroutineType:
+                result = self._await(result, received)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            failure = execute_error(self._running.instance_name, error)
+            if self._reads_only:
+                explain_write(failure, error)
+            if all(request.is_answered() for request in batch):
+                _log.error("%s", failure.message)
+                return [None] * len(batch)
+            raise failure from error
+        finally:
+            timer.infer_done()
+        if self._decoupled:
+            self._finish_decoupled(batch, received, result)
+            return None
+        return self._finish(batch, received, result)
+
+    def finalize(self) -> None:
+        """Call the model's ``finalize``; what it raises is logged only, as in Triton."""
+        leave_live(self._running)
+        finalize = getattr(self._model, "finalize", None)
+        try:
+            if finalize is not None:
+                with running_as(self._running):
+                    finalize()
+        except Exception as error:
+            _log.error("finalize of '%s': %s", self._running.instance_name, describe(error))
+        finally:
+            self.readiness = None
+            if self._loop is not None:
+                self._loop.close()
+                self._loop = None
+            self._model = None
+            self._execute = None
+            self._release()
+            if not any_live():
+                stop_answering_abandoned()
+
+    def _receive(self, requests: tuple[BackendRequest, ...]) -> list[ReceivedRequest]:
+        reads_only = self._reads_only
+        received = []
+        for request in requests:
+            tensors = {}
+            owned = request.owned_inputs
+            for name, given in request.inputs.items():
+                # Tensor._wrap, in line: the models of an ensemble come by here with every step.
+                tensors[name] = tensor = _new(Tensor)
+                tensor._name = name
+                array, mine = given, name in owned
+                if type(given) is not _ndarray and self._force_cpu and is_on_device(given):
+                    array, mine = to_host(given), True
+                tensor._array = _lent(array) if reads_only else own(array, mine)
+            received.append(_received(request, tensors, self._decoupled))
+        return received
+
+    def _await(
+        self, coroutine: CoroutineType[Any, Any, object], received: list[ReceivedRequest]
+    ) -> object:
+        if self._loop is None:
+            self._loop = LoopThread(f"nbtriton-loop-{self._running.instance_name}")
+        future = self._loop.start(coroutine)
+        if self._running.decoupled:
+            # The next batch may start while this one awaits (B-36).
+            future.add_done_callback(_Background(self._running.instance_name, received))
+            return None
+        try:
+            outcome = future.result()
+        except BaseException:
+            future.cancel()
+            raise
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
+
+    def _finish(
+        self,
+        requests: tuple[BackendRequest, ...],
+        received: list[ReceivedRequest],
+        result: object,
+    ) -> list[Response | None]:
+        responses: list[Response | None] = []
+        foreign: list[Array] = []
+        if _all_plain(result, received):
+            for request in requests:
+                responses.append(to_engine_response(result[len(responses)], request, foreign))
+            if foreign:
+                wait_for_outputs(foreign)
+            return responses
+        items = self._checked(received, result)
+        for item, request, view in zip(items, requests, received, strict=True):
+            if view._rescheduled:
+                responses.append(_run_again(view))
+            elif item is _SENT:
+                responses.append(None)
+            elif item is None:
+                _leave_open(view)
+                responses.append(None)
+            else:
+                # Answered by the returned response: a sender that was taken and not used is
+                # worthless now.
+                if view._sender is not None:
+                    view._sender.close()
+                responses.append(to_engine_response(item, request, foreign))
+        wait_for_outputs(foreign)
+        return responses
+
+    def _checked(self, received: list[ReceivedRequest], result: object) -> list[Any]:
+        """Return what ``execute`` returned if it may; `_SENT` stands for what a sender answered."""
+        by_sender = [r._sender is not None and r._sender.was_used() for r in received]
+        ended = [r._sender is not None and r._sender.is_closed() for r in received]
+        if result is None or all(ended):
+            result = [None] * len(received)
+        if not isinstance(result, list):
+            raise self._error(
+                f"Expected a list in the execute return, found type '{type(result)}'."
+            )
+        if len(result) != len(received):
+            raise self._error(
+                "Number of InferenceResponse objects do not match the number of InferenceRequest "
+                f"objects. InferenceRequest(s) size is:{len(received)}, and InferenceResponse(s) "
+                f"size is:{len(result)}\n"
+            )
+        for item, view, sent, over in zip(result, received, by_sender, ended, strict=True):
+            if item is not None and view._rescheduled:
+                raise self._error(
+                    "Expected a None object in the execute function return list for reschduled "
+                    f"request, found type '{type(item)}'."
+                )
+            if item is not None and not isinstance(item, InferenceResponse):
+                raise self._error(
+                    "Expected an 'InferenceResponse' object in the execute function return list, "
+                    f"found type '{type(item)}'."
+                )
+            if item is not None and sent and not over:
+                raise self._error(SECOND_RESPONSE)
+        return [_SENT if sent else item for item, sent in zip(result, by_sender, strict=True)]
+
+    def _finish_decoupled(
+        self,
+        requests: tuple[BackendRequest, ...],
+        received: list[ReceivedRequest],
+        result: object,
+    ) -> None:
+        if result is not None and not all(request.is_answered() for request in requests):
+            raise self._error(
+                f"Python model '{self._running.instance_name}' is using the decoupled mode and "
+                "the execute function must return None."
+            )
+        for view in received:
+            if not view._rescheduled:
+                _leave_open(view)
+                continue
+            failed = _run_again(view)
+            if failed is not None and not view._backend_request.is_answered():
+                view._backend_request.send(failed, final=True)
+
+    def _error(self, text: str) -> ModelError:
+        return ModelError(self._prefix + text)
+
+
+class _Background:
+    """Answers what a decoupled ``async def execute`` left unanswered when it raised."""
+
+    def __init__(self, instance: str, received: list[ReceivedRequest]) -> None:
+        self._instance = instance
+        self._received = received
+
+    def __call__(self, future: Future[Outcome]) -> None:
+        received, self._received = self._received, []
+        error: BaseException | None = None
+        if future.cancelled():
+            error = RuntimeError("the model was unloaded")
+        else:
+            error = future.result().error
+        if error is None:
+            return
+        failure = execute_error(self._instance, error)
+        _log.error("%s", failure.message)
+        for view in received:
+            request = view._backend_request
+            try:
+                if not request.is_answered():
+                    request.send(Response(error=failure), final=True)
+            except EngineError:
+                _log.debug("answered in between: %s", request.request_id)
+
+
+# In the place of a response that the model sent itself: nothing of it is looked at again.
+_SENT: Final = InferenceResponse()
+
+
+def _lent(array: Array) -> Array:
+    """Return an input for a model that only reads: read-only, as numpy if that can have it."""
+    if type(array) is not _ndarray and not is_on_device(array) and datatype_of(array) != "BF16":
+        array = to_numpy(array)
+    return read_only(array)
+
+
+def _all_plain(
+    result: object, received: list[ReceivedRequest]
+) -> TypeGuard[list[InferenceResponse]]:
+    """Return True in the usual case: each request has its response.
+
+    Then no sender was taken, and nothing is to be run again.
+    """
+    if type(result) is not list or len(result) != len(received):
+        return False
+    for item, view in zip(result, received):  # noqa: B905 - of one length; 0.1 us less
+        if type(item) is not InferenceResponse or view._sender is not None or view._rescheduled:
+            return False
+    return True
+
+
+def _leave_open(view: ReceivedRequest) -> None:
+    # The model may answer later, from any thread that has the request or its sender. The sender
+    # must exist now: when the last reference to it goes, it answers with an error.
+    if not view._backend_request.is_answered():
+        view.get_response_sender()
+
+
+def _run_again(view: ReceivedRequest) -> Response | None:
+    """Hand the request back to its sequence; the error if that is not iterative."""
+    if view._sender is not None:
+        view._sender.close()
+    try:
+        view._backend_request.reschedule()
+    except EngineError as error:
+        # Triton logs this and leaves the client without an answer.
+        return Response(error=error)
+    return None

@@ -1,0 +1,152 @@
+"""`pb_utils.InferenceResponse`, and its way to the engine."""
+
+# ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from nbtriton.backends.base import BackendRequest, Response
+from nbtriton.backends.compiling import mypyc_attr
+from nbtriton.backends.python.api.errors import TritonError, TritonModelException, as_engine_error
+from nbtriton.backends.python.api.newer import tell_newer
+from nbtriton.backends.python.core.tensor import Tensor, leaving
+from nbtriton.tensors import Array
+
+__all__ = [
+    "COMPACT",
+    "InferenceResponse",
+    "answer_of",
+    "check_parameters",
+    "to_engine_response",
+]
+
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_new_tensor: Final = Tensor.__new__
+_ndarray: Final = np.ndarray
+
+# As Triton writes parameters, for models that compare the text.
+COMPACT = (",", ":")
+
+
+@mypyc_attr(allow_interpreted_subclasses=True, serializable=True)
+class InferenceResponse:
+    """The answer to one request.
+
+    Parameters
+    ----------
+    output_tensors : sequence of Tensor
+    error : TritonError, optional
+        Fails this request alone; the tensors are then ignored.
+    parameters : dict, optional
+        bool, int or str values by name. Newer versions of Triton have it, 2.51 refuses it.
+    """
+
+    __slots__ = ("_error", "_output_tensors", "_parameters")
+
+    def __init__(
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: TritonError | None = None,
+        parameters: Mapping[str, bool | int | str] | None = None,
+    ) -> None:
+        given: Sequence[Any] = output_tensors  # whatever a model gives
+        if type(given) is not list and isinstance(given, (set, Iterator)):
+            raise TypeError(
+                "__init__(): incompatible constructor arguments. Expected a list of Tensor, found "
+                f"type {type(given).__name__}"
+            )
+        for tensor in given:
+            if tensor is None:
+                raise TritonModelException(
+                    "Output tensor for inference response should not be empty."
+                )
+            if not isinstance(tensor, Tensor):
+                raise TypeError(
+                    "__init__(): incompatible constructor arguments. Expected a list of Tensor, "
+                    f"found type {type(tensor).__name__}"
+                )
+        if error is not None and not isinstance(error, TritonError):
+            raise TypeError(
+                "__init__(): incompatible constructor arguments. Expected error: TritonError, "
+                f"found type {type(error).__name__}"
+            )
+        self._output_tensors = list(output_tensors)
+        self._error = error
+        self._parameters: Mapping[str, bool | int | str] = {}
+        if parameters is not None:
+            tell_newer("pb_utils.InferenceResponse(parameters=…)")
+            self._parameters = check_parameters(parameters)
+
+    def output_tensors(self) -> list[Tensor]:
+        """Return the tensors."""
+        return self._output_tensors
+
+    def has_error(self) -> bool:
+        """Return True if the request failed."""
+        return self._error is not None
+
+    def error(self) -> TritonError | None:
+        """Return the error or None."""
+        return self._error
+
+    def parameters(self) -> str:
+        """Return the response parameters as JSON."""
+        return json.dumps(dict(self._parameters), separators=COMPACT)
+
+
+def answer_of(
+    outputs: Mapping[str, Array], parameters: Mapping[str, bool | int | str]
+) -> InferenceResponse:
+    """Return the answer of another model: arrays and parameters that are known to be good."""
+    tensors: list[Tensor] = []
+    for name, array in outputs.items():
+        # Tensor._wrap, in line: models that call others come by here with every call.
+        tensor = _new_tensor(Tensor)
+        tensor._name = name
+        tensor._array = array
+        tensors.append(tensor)
+    response = InferenceResponse.__new__(InferenceResponse)
+    response._output_tensors = tensors
+    response._error = None
+    response._parameters = parameters
+    return response
+
+
+def to_engine_response(
+    response: InferenceResponse, request: BackendRequest, foreign: list[Array]
+) -> Response:
+    """Return the engine's form of a response: copies of the requested outputs, or the error alone.
+
+    Outputs that are no numpy arrays are added to `foreign`: a GPU may still have to write them.
+    """
+    if response._error is not None:
+        return Response(error=as_engine_error(response._error), parameters=response._parameters)
+    requested = request.requested_outputs
+    outputs: dict[str, Array] = {}
+    for tensor in response._output_tensors:
+        name = tensor._name
+        if name in requested and name not in outputs:  # the first of a name, as clients read it
+            outputs[name] = array = leaving(tensor._array)
+            if type(array) is not _ndarray:
+                foreign.append(array)
+    return Response(outputs, None, response._parameters)
+
+
+def check_parameters(parameters: Any) -> dict[str, Any]:
+    """Return a copy of request or response parameters; TritonModelException with Triton's texts."""
+    if not isinstance(parameters, dict):
+        raise TritonModelException(f"Expect N8pybind114dictE, got {type(parameters)}")
+    for key, value in parameters.items():
+        if not isinstance(key, str):
+            raise TritonModelException(
+                f"Expect parameters keys to have type str, found type {type(key)}"
+            )
+        if not isinstance(value, (bool, int, str)):
+            raise TritonModelException(
+                f"Expect parameters values to have type bool/int/str, found type {type(value)}"
+            )
+    return dict(parameters)

@@ -1,0 +1,180 @@
+"""`pb_utils.Tensor`: a named array, as a model sees it."""
+
+# ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from nbtriton.backends.compiling import mypyc_attr
+from nbtriton.backends.python.api.dlpack import CPU, from_dlpack
+from nbtriton.backends.python.api.errors import TritonModelException
+from nbtriton.backends.python.api.text import as_text
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.tensors import (
+    Array,
+    as_bytes_array,
+    copy_of,
+    datatype_number,
+    datatype_of,
+    is_on_device,
+    to_numpy,
+    to_torch,
+)
+
+__all__ = ["Tensor", "leaving", "wire_array"]
+
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_ndarray: Final = np.ndarray
+
+_NO_NAME = "Tensor name cannot be an empty string."
+_NO_STRINGS = "DLPack does not have support for string tensors."
+_NO_BF16 = (
+    "Tensor dtype is BF16 and cannot be converted to NumPy. "
+    "Use to_dlpack() and from_dlpack() instead."
+)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True, serializable=True)
+class Tensor:
+    """A named tensor.
+
+    Parameters
+    ----------
+    name : str
+    numpy_array : numpy.ndarray
+        Used as it is where it is contiguous in C order, else copied. For BYTES an object or ``S``
+        array.
+
+    Raises
+    ------
+    TypeError
+        Not a numpy array (other libraries' arrays: `from_dlpack`).
+    TritonModelException
+        An empty name, or a dtype that Triton does not have.
+    """
+
+    __slots__ = ("_array", "_name")
+
+    # Triton's takes neither by keyword, under these names. The compiled core takes every parameter by
+    # its name, the "/" notwithstanding, hence those of pybind11.
+    def __init__(self, arg0: str | bytes, arg1: np.ndarray[Any, Any], /) -> None:
+        name, numpy_array = arg0, arg1
+        if not isinstance(numpy_array, _ndarray):
+            raise TypeError(
+                "__init__(): incompatible constructor arguments. Expected Tensor(name: str, "
+                f"numpy_array: numpy.ndarray), found type {type(numpy_array).__name__}"
+            )
+        if not name:
+            raise TritonModelException(_NO_NAME)
+        try:
+            datatype_of(numpy_array)
+        except InvalidArgumentError:
+            raise TritonModelException("NumPy dtype is not supported.") from None
+        self._name = name if type(name) is str else as_text(name)
+        self._array: Array = (
+            numpy_array if numpy_array.flags.c_contiguous else np.ascontiguousarray(numpy_array)
+        )
+
+    @classmethod
+    def _wrap(cls, name: str, array: Array) -> Tensor:
+        """Make a tensor of any kind of array that is known to be good."""
+        tensor = cls.__new__(cls)
+        tensor._name = name
+        tensor._array = array
+        return tensor
+
+    @staticmethod
+    def from_dlpack(name: str | bytes, tensor: object) -> Tensor:
+        """Make a tensor from a DLPack capsule or an object with ``__dlpack__``, without a copy."""
+        if not name:
+            raise TritonModelException(_NO_NAME)
+        if isinstance(tensor, Tensor):
+            return Tensor._wrap(as_text(name), tensor._array)
+        array = tensor if isinstance(tensor, _ndarray) else from_dlpack(tensor)
+        if isinstance(array, _ndarray):
+            return Tensor(name, array)
+        return Tensor._wrap(as_text(name), array)
+
+    def name(self) -> str:
+        """Return the tensor's name."""
+        return self._name
+
+    def as_numpy(self) -> np.ndarray[Any, Any]:
+        """Return the data as a numpy array: the tensor's own memory.
+
+        That of a model's input is the model's alone, contiguous and writable; read-only where the
+        configuration has the parameter READ_ONLY_INPUTS.
+
+        Raises
+        ------
+        TritonModelException
+            The tensor is on a GPU, or BF16.
+        """
+        array = self._array
+        if type(array) is not _ndarray:
+            if is_on_device(array):
+                raise TritonModelException(
+                    "Tensor is stored in GPU and cannot be converted to NumPy."
+                )
+            if datatype_of(array) == "BF16":
+                raise TritonModelException(_NO_BF16)
+            array = self._array = to_numpy(array)
+        elif array.dtype.kind == "V" and datatype_of(array) == "BF16":
+            raise TritonModelException(_NO_BF16)
+        return array
+
+    def shape(self) -> list[int]:
+        """Return the shape."""
+        return list(self._array.shape)
+
+    def triton_dtype(self) -> int:
+        """Return the number of the datatype, as `triton_to_numpy_type` takes it."""
+        return datatype_number(datatype_of(self._array))
+
+    def is_cpu(self) -> bool:
+        """Return True if the data is in host memory."""
+        return not is_on_device(self._array)
+
+    def to_dlpack(self) -> Any:
+        """Return a DLPack capsule of the same memory; of a copy where that is read-only."""
+        return self.__dlpack__()
+
+    def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
+        array = self._array
+        if isinstance(array, _ndarray):
+            if array.dtype.kind in "OS":
+                raise TritonModelException(_NO_STRINGS)
+            if array.dtype.kind == "V":
+                array = to_torch(array)
+            elif not array.flags.writeable:  # which a capsule cannot say
+                array = array.copy()
+        return array.__dlpack__(stream=stream, **options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        if isinstance(self._array, _ndarray):
+            return (CPU, 0)
+        kind, index = self._array.__dlpack_device__()
+        return (int(kind), int(index))
+
+    def __repr__(self) -> str:
+        return f"Tensor({self._name!r}, {datatype_of(self._array)}, {self.shape()})"
+
+
+def wire_array(array: Array) -> Array:
+    """Return the array with BYTES of any form as an object array of `bytes`."""
+    if type(array) is _ndarray:
+        kind: str = array.dtype.kind
+        if kind in ("O", "S"):
+            return as_bytes_array(array)
+    return array
+
+
+def leaving(array: Array) -> Array:
+    """Return an output as it leaves its model: a copy, as the model may go on with its own memory.
+
+    It may keep the array and send it again, send one as two outputs, or a part of its input.
+    """
+    sent = wire_array(array)
+    return sent if sent is not array else copy_of(array)

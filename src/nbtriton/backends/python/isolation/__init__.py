@@ -1,0 +1,1 @@
+"""Modules, event loops and environments of one model, apart from those of others."""

@@ -1,0 +1,98 @@
+"""Who is running: the link from code inside a model to the instance that called it.
+
+`triton_python_backend_utils` is one module for the whole process, but several instances of several
+servers run at once. What executes is in a context variable around every call of the model
+(`nbtriton.backends.core.executing`). A thread that a model starts itself inherits nothing; there the
+answer is taken if it cannot be wrong: all live instances have the same server.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nbtriton.backends.core.executing import EXECUTING
+from nbtriton.backends.forking import after_fork
+
+if TYPE_CHECKING:
+    from nbtriton.backends.base import ServerHandle
+
+__all__ = [
+    "Running",
+    "any_live",
+    "current",
+    "current_server",
+    "enter_live",
+    "leave_live",
+]
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """What code inside a model may know about its instance.
+
+    ``initialized`` is True between the end of ``initialize`` and the start of ``finalize``:
+    Triton allows business logic scripting in just that span.
+    """
+
+    model_name: str
+    instance_name: str
+    version_directory: Path | None = None
+    server: ServerHandle | None = None
+    decoupled: bool = False
+    initialized: bool = False
+
+
+_live: set[Running] = set()
+_live_lock = threading.Lock()
+
+
+def _forget_all() -> None:
+    """Instances are threads: none of them is in a process that was forked."""
+    global _live_lock
+    _live_lock = threading.Lock()
+    _live.clear()
+
+
+after_fork(_forget_all)
+
+
+def enter_live(running: Running) -> None:
+    """Note that an instance is initialized."""
+    running.initialized = True
+    with _live_lock:
+        _live.add(running)
+
+
+def leave_live(running: Running) -> None:
+    """Note that an instance is about to be finalized."""
+    running.initialized = False
+    with _live_lock:
+        _live.discard(running)
+
+
+def any_live() -> bool:
+    """Return True while an instance is initialized in this process."""
+    with _live_lock:
+        return bool(_live)
+
+
+def current() -> Running | None:
+    """Return the instance whose code calls, or None where that cannot be known."""
+    running = EXECUTING.get().running
+    if isinstance(running, Running):
+        return running
+    with _live_lock:
+        return next(iter(_live)) if len(_live) == 1 else None
+
+
+def current_server() -> ServerHandle | None:
+    """Return the server that calls to other models go to, or None outside of a running model."""
+    running = EXECUTING.get().running
+    if isinstance(running, Running):
+        return running.server if running.initialized else None
+    with _live_lock:
+        servers = {r.server for r in _live if r.server is not None}
+    return servers.pop() if len(servers) == 1 else None

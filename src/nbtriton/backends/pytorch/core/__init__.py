@@ -1,0 +1,1 @@
+"""What every batch of the pytorch backend runs through. Compiled where a compiler is."""

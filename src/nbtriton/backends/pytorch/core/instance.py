@@ -1,0 +1,226 @@
+"""One instance of a torch module: gather, ``forward``, scatter, on a stream of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
+from nbtriton.backends.core.batching import gather_inputs, scatter_outputs
+from nbtriton.backends.pytorch.core.naming import InputOrder, arrange_outputs, name_results
+from nbtriton.backends.ragged import layout
+from nbtriton.backends.read_only import check_unchanged, versions_of
+from nbtriton.backends.tracebacks import model_error
+from nbtriton.config import ModelConfig, output_specs, reads_only, state_outputs
+from nbtriton.errors import InternalError, InvalidArgumentError
+from nbtriton.errors import TritonError as EngineError
+from nbtriton.tensors import (
+    Array,
+    as_bytes_array,
+    copy_of,
+    datatype_of,
+    is_on_device,
+    own,
+    to_config,
+    to_numpy,
+    to_protocol,
+    to_torch,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["ModuleInstance"]
+
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_ndarray: Final = np.ndarray
+
+
+class ModuleInstance(BackendInstance):
+    """Runs one module on one device.
+
+    Parameters
+    ----------
+    name : str
+        The model's name.
+    module : torch.nn.Module
+        On `device`; other instances may share it.
+    device : torch.device or None
+        Where inputs go; None leaves them where they are (KIND_MODEL).
+    config : ModelConfig
+    order : InputOrder
+    inference_mode : bool
+        Triton's parameter INFERENCE_MODE; gradients are off either way.
+    optimized : bool
+        False for Triton's parameter DISABLE_OPTIMIZED_EXECUTION (TorchScript).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: Any,
+        device: torch.device | None,
+        config: ModelConfig,
+        order: InputOrder,
+        *,
+        inference_mode: bool,
+        optimized: bool,
+    ) -> None:
+        import torch
+
+        # Looked up once: after a batch the import machinery is not in the processor's cache.
+        self._torch, self._tensor = torch, torch.Tensor
+        self._name = name
+        self._module = module
+        self._device = device
+        self._order = order
+        self._outputs = {key: spec.datatype for key, spec in output_specs(config).items()}
+        for key, data_type in state_outputs(config).items():
+            self._outputs.setdefault(key, to_protocol(data_type))
+        self._results = arrange_outputs(list(self._outputs))
+        self._batches = config.max_batch_size > 0
+        self._layout = layout(config)
+        self._reads_only = reads_only(config)
+        # One for all batches: there is one at a time.
+        self._guard = torch.inference_mode() if inference_mode else torch.no_grad()
+        script = isinstance(module, torch.jit.ScriptModule)
+        self._plain_execution = script and not optimized
+        self._stream = None
+        if device is not None and device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)
+
+    def execute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
+        """Run one batch; see `BackendInstance.execute`."""
+        if not self._batches and len(requests) > 1:
+            return [self._run([request], timer)[0] for request in requests]
+        return self._run(requests, timer)
+
+    def finalize(self) -> None:
+        """Let go of the module."""
+        self._module = None
+        self._stream = None
+
+    def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
+        if self._stream is None:
+            outputs = self._compute(requests, timer)
+        else:
+            torch = self._torch
+            # Inputs on the device come from another instance, which waited for its stream, or from
+            # a caller, who by default works on the default stream.
+            callers = torch.cuda.default_stream(self._stream.device)
+            self._stream.wait_stream(callers)
+            with torch.cuda.stream(self._stream):
+                outputs = self._compute(requests, timer)
+            for array in outputs.values():
+                # Else the allocator reuses the memory while the caller's last kernel still reads it.
+                if is_on_device(array):
+                    array.record_stream(callers)
+            # Once per batch: whoever gets the outputs may use any stream or the host.
+            self._stream.synchronize()
+        timer.infer_done()
+        return scatter_outputs(
+            requests,
+            outputs,
+            batches=self._batches,
+            model=self._name,
+            layout=self._layout,
+        )
+
+    def _compute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> dict[str, Array]:
+        """Return the outputs by name: copies, as the module may go on with its own memory.
+
+        It may keep a tensor and return it again, return one twice, or a weight, or its input.
+        """
+        gathered = gather_inputs(requests, self._order.names, self._layout, copy=False)
+        inputs = self._inputs(requests, gathered)
+        versions = None
+        if self._reads_only:
+            versions = versions_of({k: v for k, v in inputs.items() if type(v) is not list})
+        timer.inputs_ready()
+        with self._guard:
+            outputs = self._name_outputs(self._forward(inputs))
+        if versions:
+            check_unchanged(versions, self._name)
+        as_numpy = True
+        for array in gathered.values():
+            as_numpy = as_numpy and type(array) is _ndarray
+        if as_numpy:
+            return {name: self._as_numpy(tensor) for name, tensor in outputs.items()}
+        return {
+            name: tensor if type(tensor) is _ndarray else copy_of(tensor)
+            for name, tensor in outputs.items()
+        }
+
+    def _inputs(
+        self, requests: Sequence[BackendRequest], gathered: Mapping[str, Array]
+    ) -> dict[str, Any]:
+        """Return tensors for the module: its own memory, unless it only reads. Strings are a list."""
+        device = self._device
+        # Several requests were joined, and that made new memory.
+        copies = len(requests) == 1 and not self._reads_only
+        owned = requests[0].owned_inputs
+        inputs: dict[str, Any] = {}
+        for name, given in gathered.items():
+            if _is_text(given):
+                inputs[name] = [item.decode() for item in given.reshape(-1).tolist()]
+                continue
+            # What goes from the host to a GPU, or back, is a copy there.
+            stays = device is None or is_on_device(given) == (device.type != "cpu")
+            array = own(given, name in owned) if copies and stays else given
+            inputs[name] = to_torch(array, device).contiguous()
+        return inputs
+
+    def _forward(self, inputs: Mapping[str, Array]) -> Any:
+        try:
+            if self._plain_execution:
+                with self._torch.jit.optimized_execution(False):  # type: ignore[no-untyped-call]
+                    return self._order.call(self._module, inputs)
+            return self._order.call(self._module, inputs)
+        except (EngineError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise model_error("PyTorch execute failure: ", error) from error
+
+    def _name_outputs(self, result: Any) -> dict[str, Array]:
+        # (A tensor is not asked whether it is a mapping: that takes the machinery of abc.)
+        single = isinstance(result, self._tensor) or _is_list_of_text(result)
+        results = (result,) if single else result
+        named = name_results(results, self._results, model=self._name)
+        for name, tensor in named.items():
+            if self._outputs[name] == "BYTES" and _is_list_of_text(tensor):
+                named[name] = as_bytes_array(np.array(tensor, dtype=object))
+                continue
+            if not isinstance(tensor, self._tensor):
+                raise InternalError(
+                    "PyTorch execute failure: output must be of type Tensor, List[str] or Tuple "
+                    "containing one of these two types. It should not be a List / Dictionary of "
+                    "Tensors or a Scalar",
+                    hint=f"output '{name}' is of type {type(tensor).__name__}",
+                )
+            found = datatype_of(tensor)
+            if found != self._outputs[name]:
+                raise InvalidArgumentError(
+                    f"configuration expects datatype {to_config(self._outputs[name])} for output "
+                    f"'{name}', model provides {to_config(found)}",
+                    hint="change data_type of the output, or cast in forward",
+                )
+        return named
+
+    def _as_numpy(self, tensor: torch.Tensor) -> Array:
+        """Return what is on the host as numpy, split and looked at in a tenth of the time."""
+        if type(tensor) is _ndarray:  # strings
+            return tensor
+        # numpy may have no BF16: its reader decides.
+        on_host = tensor.is_cpu and datatype_of(tensor) != "BF16"
+        return copy_of(to_numpy(tensor) if on_host else tensor)
+
+
+def _is_text(array: Array) -> bool:
+    return type(array) is _ndarray and array.dtype.kind == "O"
+
+
+def _is_list_of_text(result: Any) -> bool:
+    """Return True for TorchScript's ``List[str]``; an empty list is one as well."""
+    return type(result) is list and (not result or type(result[0]) is str)

@@ -1,0 +1,1 @@
+"""Clients of a server elsewhere, over HTTP and gRPC."""

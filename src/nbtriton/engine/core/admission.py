@@ -1,0 +1,295 @@
+"""What a request must be before any scheduler sees it (scheduling.md §1, rules A3 to A16).
+
+Failures here are raised to the caller at once; they never count in the model's statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Hashable, Mapping
+from operator import index
+from typing import TYPE_CHECKING, Any, Final, NoReturn, SupportsIndex
+
+import numpy as np
+
+from nbtriton.config import ModelConfig, input_specs, output_specs, reads_only
+from nbtriton.engine.core.faults import Claim, Faults
+from nbtriton.engine.core.request import InferenceRequest
+from nbtriton.errors import InternalError, InvalidArgumentError
+from nbtriton.tensors import (
+    Array,
+    as_array,
+    datatype_of,
+    kind_of,
+    numpy_dtype,
+    shape_of,
+)
+
+if TYPE_CHECKING:
+    from nbtriton.engine.core.runtime import Runtime
+
+__all__ = ["Interface"]
+
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_ndarray: Final = np.ndarray
+
+_ANY_PRIORITY: Final = 2**64 - 1
+# Of one input, kept as known to be good; 1,000 lengths of text would be some 200 kB.
+_KNOWN_SHAPES: Final = 1000
+# Floats come over gRPC alone.
+_PARAMETER: Final = (bool, int, str, float)
+
+
+class _InputRule:
+    """What one input must be, prepared for the hot path."""
+
+    __slots__ = (
+        "compared", "datatype", "dims", "dtype", "fixed", "known", "name", "optional", "plain",
+        "reshape",
+    )  # fmt: skip
+
+    def __init__(self, spec: Any) -> None:
+        self.name: str = spec.name
+        self.datatype: str = spec.datatype
+        self.dims: tuple[int, ...] = spec.dims
+        self.optional: bool = spec.optional
+        self.reshape: tuple[int, ...] | None = spec.reshape
+        self.fixed = -1 not in spec.dims
+        self.compared = not self.fixed and not spec.allow_ragged_batch  # G1
+        # The dtype that needs no second look; BYTES elements and BF16 always get one.
+        self.dtype = numpy_dtype(spec.datatype) if spec.datatype not in ("BYTES", "BF16") else None
+        # Nothing follows from its shape but the batch size.
+        self.plain = self.reshape is None and not self.compared
+        # Whole shapes that have passed, with the shape of one item: most clients send few.
+        self.known: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def matches(self, shape: tuple[int, ...]) -> bool:
+        """True if a shape without batch dimension fits ``dims``."""
+        if self.fixed:
+            return shape == self.dims
+        return len(shape) == len(self.dims) and all(
+            want in (-1, found) for want, found in zip(self.dims, shape, strict=True)
+        )
+
+    def reshaped(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape that the model sees: each -1 takes the next variable dimension (A12)."""
+        assert self.reshape is not None
+        variable = iter(n for want, n in zip(self.dims, shape, strict=True) if want == -1)
+        return tuple(next(variable) if want == -1 else want for want in self.reshape)
+
+
+class Interface:
+    """The signature of one model version, and the gate that every request passes.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        Normalised and completed.
+    version : int
+    runtime : Runtime, optional
+        Who is to take the requests that pass.
+    """
+
+    def __init__(
+        self, config: ModelConfig, version: int = 1, runtime: Runtime | None = None
+    ) -> None:
+        self.name: str = config.name
+        self.version = version
+        self._runtime = runtime
+        self.max_batch_size: int = config.max_batch_size
+        self.decoupled: bool = config.model_transaction_policy.decoupled
+        self.reads_only = reads_only(config)
+        self.inputs = input_specs(config)
+        self.outputs = output_specs(config)
+        self._rules = {name: _InputRule(spec) for name, spec in self.inputs.items()}
+        # Outputs that leave with another shape than the model made them with.
+        self.reshaped_outputs = {
+            name: (spec.reshape, spec.dims)
+            for name, spec in self.outputs.items()
+            if spec.reshape is not None
+        }
+        self._required = [rule.name for rule in self._rules.values() if not rule.optional]
+        self._any_optional = len(self._required) < len(self._rules)
+        # With a batch dimension every backend takes the size of its batch from some input.
+        self.may_lack_inputs = self.max_batch_size > 0 and not self._required
+        self._any_compared = any(rule.compared for rule in self._rules.values())
+        self._all_outputs = frozenset(self.outputs)
+        self.faults = Faults(self.name, self.max_batch_size, self.inputs, self._all_outputs)
+        batcher = config.dynamic_batching
+        self._priority_levels: int = batcher.priority_levels
+        self._default_priority: int = batcher.default_priority_level
+        if config.HasField("ensemble_scheduling"):
+            # Its steps have levels, or have not: any priority passes through (E5).
+            self._priority_levels = _ANY_PRIORITY
+            self._default_priority = 0
+
+    def admit(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Collection[str] = (),
+        request_id: str = "",
+        priority: SupportsIndex = 0,
+        timeout_us: SupportsIndex = 0,
+        correlation_id: SupportsIndex | str = 0,
+        flags: SupportsIndex = 0,
+        parameters: Mapping[str, bool | int | str] | None = None,
+        parent: InferenceRequest | None = None,
+    ) -> InferenceRequest:
+        """Check a request and make it.
+
+        Parameters
+        ----------
+        inputs : mapping of str to array_like
+            Whole tensors, batch dimension first if the model batches. Python values become arrays
+            of the input's datatype; arrays must have it already.
+        priority, timeout_us, correlation_id, flags : int
+            numpy's integers too.
+
+        Raises
+        ------
+        InvalidArgumentError
+            With Triton's text; the order of the checks is Triton's.
+        """
+        requested = self._all_outputs
+        if outputs:
+            requested = frozenset(outputs)
+            if not requested <= self._all_outputs:
+                self.faults.complain({}, outputs)
+        rules = self._rules
+        # The dict that an ensemble makes for its step belongs to nobody else.
+        arrays: dict[str, Any] = (
+            inputs if parent is not None and isinstance(inputs, dict) else dict(inputs)
+        )
+        usual = len(arrays) == len(rules)
+        for name in arrays:
+            usual = usual and name in rules
+        if not usual and not self._known(arrays):
+            self._refuse(inputs, request_id)
+        kind = "numpy"
+        batching = self.max_batch_size > 0
+        batch_size = 0
+        first = True
+        key: list[Hashable] = []
+        changed: dict[str, Any] | None = None  # not put in yet: who is refused is told of what came
+        for name, given in arrays.items():
+            rule = rules[name]
+            value: Array = given
+            if type(given) is not _ndarray or given.dtype != rule.dtype:
+                value = as_array(given, rule.datatype, name=name)
+                if datatype_of(value) != rule.datatype:
+                    self._refuse(inputs, request_id)
+                if kind == "numpy":
+                    kind = kind_of(value)
+            shape: tuple[int, ...] = value.shape
+            if batching and (not shape or (not first and shape[0] != batch_size)):
+                self._refuse(inputs, request_id)
+            first = False
+            item = rule.known.get(shape)
+            if item is None:
+                item = self._learn(rule, shape)
+                if item is None:
+                    self._refuse(inputs, request_id)
+            if batching:
+                batch_size = shape[0]
+            if not rule.plain:
+                if rule.compared:
+                    key.append((name, item))
+                if rule.reshape is not None:
+                    value = value.reshape((*shape[: len(shape) - len(item)], *rule.reshaped(item)))
+            if value is not given:
+                changed = changed or {}
+                changed[name] = value
+        if batching and not 0 < batch_size <= self.max_batch_size and arrays:
+            self._refuse(inputs, request_id)
+        if changed:
+            arrays.update(changed)
+        if parameters and parent is None:
+            _check_parameters(parameters)
+        if self._any_optional:  # G5
+            key.append(frozenset(arrays))
+        return InferenceRequest(
+            self._runtime,
+            arrays,
+            requested,
+            batch_size,
+            kind,
+            tuple(sorted(key, key=str)) if key else None,
+            self._priority(index(priority)) if self._priority_levels else 0,
+            timeout_us if isinstance(timeout_us, int) else index(timeout_us),
+            request_id,
+            correlation_id if isinstance(correlation_id, (int, str)) else index(correlation_id),
+            flags if isinstance(flags, int) else index(flags),
+            parameters,
+            parent,
+        )
+
+    def reshape_outputs(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return outputs as their clients see them: ``dims`` instead of ``reshape``.
+
+        Each -1 of ``dims`` takes the next variable dimension of what the model made. An output
+        whose number of elements does not fit is left as it is.
+        """
+        shaped = dict(outputs)
+        for name in self.reshaped_outputs.keys() & outputs.keys():
+            made, dims = self.reshaped_outputs[name]
+            array = outputs[name]
+            batch = tuple(array.shape[:1]) if self.max_batch_size > 0 else ()
+            item = array.shape[len(batch) :]
+            if len(item) < len(made):
+                continue
+            variable = iter(n for want, n in zip(made, item, strict=False) if want == -1)
+            shape = (*batch, *(next(variable) if want == -1 else want for want in dims))
+            if math.prod(shape) == math.prod(array.shape):
+                shaped[name] = array.reshape(shape)
+        return shaped
+
+    def _priority(self, priority: int) -> int:
+        return priority if 0 < priority <= self._priority_levels else self._default_priority  # A16
+
+    def _known(self, inputs: Mapping[str, Any]) -> bool:
+        """True if inputs that are not exactly those of the model will do."""
+        rules = self._rules
+        return all(name in rules for name in inputs) and all(
+            name in inputs for name in self._required
+        )
+
+    def _learn(self, rule: _InputRule, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Check a shape that is new, and return that of one item; None if it does not fit."""
+        item = tuple(shape[1:] if self.max_batch_size > 0 else shape)
+        if not rule.matches(item):
+            return None
+        if len(rule.known) >= _KNOWN_SHAPES:
+            rule.known.clear()
+        rule.known[tuple(shape)] = item
+        return item
+
+    def _refuse(self, inputs: Mapping[str, Any], request_id: str) -> NoReturn:
+        """Say what is wrong with inputs of which something is."""
+        claims: dict[str, Claim] = {}
+        for name, value in inputs.items():
+            spec = self.inputs.get(name)
+            if spec is None:
+                claims[name] = ("", tuple(getattr(value, "shape", ())))
+            else:
+                array = as_array(value, spec.datatype, name=name)
+                claims[name] = (datatype_of(array), shape_of(array))
+        self.faults.complain(claims, (), request_id)
+        raise InternalError(f"a request to '{self.name}' was refused without a reason")
+
+
+def _check_parameters(parameters: Any) -> None:
+    """Refuse what no client could send: the endpoints look at theirs by themselves."""
+    if not isinstance(parameters, Mapping):
+        raise InvalidArgumentError(
+            f"the parameters of a request are a mapping, found type {type(parameters).__name__}"
+        )
+    for name, value in parameters.items():
+        if not isinstance(name, str) or not isinstance(value, _PARAMETER):
+            what = (
+                f"parameter '{name}'" if isinstance(name, str) else f"the parameter name {name!r}"
+            )
+            kind = type(value if isinstance(name, str) else name).__name__
+            raise InvalidArgumentError(
+                f"{what} has invalid type. It should be either 'int', 'bool', or 'string'.",
+                hint=f"found type {kind}",
+            )

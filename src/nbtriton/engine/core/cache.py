@@ -1,0 +1,126 @@
+"""The response cache: answers to requests that were answered before (scheduling.md §14).
+
+Differences from the reference, all deliberate: the key also holds datatypes, shapes and the
+requested outputs, and errors are never kept. What is kept and what is handed out are copies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import monotonic_ns
+
+import numpy as np
+
+from nbtriton.backends.core.synchronize import copies_of
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.tensors import (
+    Array,
+    datatype_of,
+    nbytes_of,
+    serialize_bytes,
+    shape_of,
+    to_numpy,
+)
+
+__all__ = ["CacheStatistics", "ResponseCache"]
+
+
+@dataclass(slots=True, frozen=True)
+class CacheStatistics:
+    """Counts and nanoseconds since the server started, and what is held now in bytes."""
+
+    hits: int
+    misses: int
+    evictions: int
+    entries: int
+    used_bytes: int
+    size_bytes: int
+    lookup_ns: int
+    insertion_ns: int
+
+
+class ResponseCache:
+    """Least recently used answers, bounded by their size in bytes.
+
+    Parameters
+    ----------
+    size_bytes : int
+        Triton's ``--cache-config local,size=N``.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        if size_bytes <= 0:
+            raise InvalidArgumentError(
+                f"the size of the response cache must be positive, found {size_bytes}"
+            )
+        self._size = size_bytes
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[bytes, tuple[dict[str, Array], int]] = OrderedDict()
+        self._used = 0
+        self._hits = self._misses = self._evictions = 0
+        self._lookup_ns = self._insertion_ns = 0
+
+    @staticmethod
+    def key(
+        model: str, version: int, inputs: Mapping[str, Array], outputs: frozenset[str]
+    ) -> bytes:
+        """Return the key of a request: everything that its answer may depend on."""
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(f"{model}\0{version}\0{sorted(outputs)}".encode())
+        for name in sorted(inputs):
+            array = inputs[name]
+            datatype = datatype_of(array)
+            digest.update(f"\0{name}\0{datatype}\0{shape_of(array)}\0".encode())
+            host = to_numpy(array)
+            if datatype == "BYTES":
+                digest.update(serialize_bytes(host))
+            else:
+                digest.update(np.ascontiguousarray(host).view(np.uint8).data)
+        return digest.digest()
+
+    def look_up(self, key: bytes) -> dict[str, Array] | None:
+        """Return the outputs kept under a key, and make them the most recent; None for a miss."""
+        start_ns = monotonic_ns()
+        with self._lock:
+            found = self._entries.get(key)
+            if found is None:
+                self._misses += 1
+            else:
+                self._entries.move_to_end(key)
+                self._hits += 1
+            self._lookup_ns += monotonic_ns() - start_ns
+        return None if found is None else copies_of(found[0])
+
+    def insert(self, key: bytes, outputs: Mapping[str, Array]) -> bool:
+        """Keep outputs, letting the least recent ones go, unless they are too large for that.
+
+        False if there are outputs under this key already: then nothing was missing.
+        """
+        start_ns = monotonic_ns()
+        kept = copies_of(outputs)
+        size = sum(nbytes_of(array) for array in kept.values())
+        with self._lock:
+            if key in self._entries:
+                return False
+            if size > self._size:
+                return True
+            while self._used + size > self._size:
+                _, (_, freed) = self._entries.popitem(last=False)
+                self._used -= freed
+                self._evictions += 1
+            self._entries[key] = (kept, size)
+            self._used += size
+            self._insertion_ns += monotonic_ns() - start_ns
+            return True
+
+    def statistics(self) -> CacheStatistics:
+        """Return the counts and what is held."""
+        with self._lock:
+            return CacheStatistics(
+                self._hits, self._misses, self._evictions, len(self._entries), self._used,
+                self._size, self._lookup_ns, self._insertion_ns,
+            )  # fmt: skip

@@ -1,0 +1,129 @@
+"""Who does the work of an ensemble: the versions that serve its steps, and how tensors reach them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import chain
+
+from nbtriton.engine.core.admission import Interface
+from nbtriton.engine.core.hash_order import hash_order
+from nbtriton.engine.core.runtime import Runtime
+from nbtriton.scheduling import EnsemblePlan
+
+__all__ = ["Crew"]
+
+
+class Feed:
+    """An input of a step.
+
+    Attributes
+    ----------
+    name : str
+    tensor : str
+        Of the ensemble.
+    dims : tuple of int or None
+        Of the model's input, where the tensor comes from a model that batches and this one does
+        not, or the other way round (E9); None where it can be taken as it is.
+    """
+
+    __slots__ = ("dims", "name", "tensor")
+
+    def __init__(self, name: str, tensor: str, dims: tuple[int, ...] | None) -> None:
+        self.name = name
+        self.tensor = tensor
+        self.dims = dims
+
+
+class Crew:
+    """The versions that serve the steps, for all requests that began with them (E17).
+
+    Attributes
+    ----------
+    runtimes, batching, decoupled, wanted, feeds, makes : tuple
+        One entry a step: the version that serves it, whether that batches, whether it is decoupled,
+        the outputs that are asked of it (none for all of them), its inputs, and where its outputs go.
+    owned, owned_of_all : tuple
+        One entry a step: the inputs that nobody else gets, where the ensemble's own inputs are
+        somebody else's, and where they are the engine's.
+    inputs : frozenset of str
+        The ensemble's.
+    harvest : tuple
+        The ensemble's outputs, in the order in which Triton answers: name, dims where the tensor is
+        to be adapted, and whether a step gets the tensor, too.
+    flights : int
+        Requests that are with this crew; guarded by the ensemble's lock.
+    """
+
+    __slots__ = (
+        "batching", "decoupled", "feeds", "flights", "harvest", "inputs", "makes", "owned",
+        "owned_of_all", "runtimes", "wanted",
+    )  # fmt: skip
+
+    def __init__(
+        self, plan: EnsemblePlan, interface: Interface, runtimes: tuple[Runtime, ...]
+    ) -> None:
+        self.runtimes = runtimes
+        self.batching = tuple(runtime.interface.max_batch_size > 0 for runtime in runtimes)
+        self.decoupled = tuple(runtime.interface.decoupled for runtime in runtimes)
+        self.wanted = tuple(
+            _wanted(step.output_map, runtime.interface)
+            for step, runtime in zip(plan.steps, runtimes, strict=True)
+        )
+        self.makes = tuple(tuple(step.output_map.items()) for step in plan.steps)
+        own = interface.max_batch_size > 0
+        batched = {
+            tensor: self.batching[plan.producer[tensor]] if tensor in plan.producer else own
+            for tensor in plan.bits
+        }
+        self.feeds = tuple(
+            _feeds(step.input_map, runtime.interface, batching, batched)
+            for step, runtime, batching in zip(plan.steps, runtimes, self.batching, strict=True)
+        )
+        readers = Counter(chain(*(step.input_map.values() for step in plan.steps), plan.outputs))
+        once = frozenset([name for name, count in readers.items() if count == 1])
+        self.owned_of_all = tuple(
+            frozenset(name for name, tensor in step.input_map.items() if tensor in once)
+            for step in plan.steps
+        )
+        self.owned = tuple(
+            frozenset(name for name in owned if step.input_map[name] in plan.producer)
+            for step, owned in zip(plan.steps, self.owned_of_all, strict=True)
+        )
+        self.inputs = frozenset(interface.inputs)
+        self.harvest = tuple(
+            (
+                name,
+                None if batched[name] is own else interface.outputs[name].dims,
+                name not in once,
+            )
+            for name in hash_order(interface.outputs)
+        )
+        self.flights = 0
+
+    def disband(self) -> None:
+        """The last flight has landed, and none will come."""
+        for runtime in self.runtimes:
+            runtime.let_go()
+
+
+def _wanted(output_map: Mapping[str, str], interface: Interface) -> frozenset[str]:
+    names = frozenset(output_map)
+    return frozenset() if names == interface.outputs.keys() else names
+
+
+def _feeds(
+    input_map: Mapping[str, str],
+    interface: Interface,
+    batching: bool,
+    batched: Mapping[str, bool],
+) -> tuple[Feed, ...]:
+    specs = interface.inputs
+    return tuple(
+        Feed(
+            name,
+            tensor,
+            None if batched[tensor] is batching or name not in specs else specs[name].dims,
+        )
+        for name, tensor in input_map.items()
+    )

@@ -1,0 +1,113 @@
+"""One execution of a batch: when what of it happened, for the books and for each of its requests."""
+
+from __future__ import annotations
+
+from nbtriton.backends.compiling import mypyc_attr
+from nbtriton.engine.core.now import now_ns
+from nbtriton.engine.core.snapshot import BatchRecord
+
+__all__ = ["Execution", "StepTimes"]
+
+
+@mypyc_attr(acyclic=True)
+class Execution:
+    """The stop watch of one execution, on the clock of `time.monotonic_ns`; 0 for what is to come.
+
+    It is the backend's `BatchTimer`, and all requests of the batch refer to it: what is the same
+    for all of them is written down once. It outlives them in the books, so it knows them by number
+    only (and the compiled core's garbage collector need not walk it).
+
+    Attributes
+    ----------
+    batch_size : int
+    instance : str
+        Its name.
+    requests : tuple of int
+        Their numbers.
+    reason : str
+        Why the batch was closed at this size, in the scheduler's word.
+    start_ns, infer_start_ns, infer_end_ns, end_ns : int
+        compute_input is between the first two, compute_infer between those in the middle, and
+        compute_output between the last two (scheduling.md §18).
+    longest_ns : int
+        The longest wait among the requests.
+    failed : bool
+        It answered none of its requests well.
+    reached : bool
+        The model saw it: what it did counts as an execution.
+    inferences, queue_ns, total_ns : int
+        Sums over the requests: their batch sizes, how long they waited, and how long each took
+        until the end.
+    """
+
+    __slots__ = (
+        "batch_size", "end_ns", "failed", "infer_end_ns", "infer_start_ns", "inferences", "instance",
+        "longest_ns", "queue_ns", "reached", "reason", "requests", "start_ns", "total_ns",
+    )  # fmt: skip
+
+    def __init__(
+        self, batch_size: int, instance: str = "", requests: tuple[int, ...] = (), reason: str = ""
+    ) -> None:
+        self.batch_size = batch_size
+        self.instance = instance
+        self.requests = requests
+        self.reason = reason
+        self.longest_ns = 0
+        self.failed = False
+        self.reached = True
+        self.inferences = 0
+        self.queue_ns = 0
+        self.total_ns = 0
+        self.start_ns = now_ns()
+        self.infer_start_ns = 0
+        self.infer_end_ns = 0
+        self.end_ns = 0
+
+    def inputs_ready(self) -> None:
+        """compute_input ends, compute_infer begins."""
+        self.infer_start_ns = now_ns()
+
+    def infer_done(self) -> None:
+        """compute_infer ends, compute_output begins."""
+        self.infer_end_ns = now_ns()
+
+    def end(self) -> None:
+        """compute_output ends; a mark that the backend did not set was at the end."""
+        self.end_ns = end_ns = now_ns()
+        if not self.infer_start_ns:
+            self.infer_start_ns = end_ns
+        if not self.infer_end_ns:
+            self.infer_end_ns = end_ns
+
+    def times(self) -> tuple[int, int, int]:
+        """Return compute_input, compute_infer and compute_output, of what has happened so far."""
+        end = self.end_ns or now_ns()
+        infer_start = self.infer_start_ns or end
+        infer_end = self.infer_end_ns or end
+        return infer_start - self.start_ns, infer_end - infer_start, end - infer_end
+
+    def record(self, model: str, version: int) -> BatchRecord:
+        """Return what can be seen of it, once it has ended."""
+        return BatchRecord(
+            model, version, self.instance, self.requests, self.batch_size, self.reason,
+            self.longest_ns, self.start_ns, self.end_ns, self.failed,
+        )  # fmt: skip
+
+
+class StepTimes:
+    """What the steps of an ensemble's request took: sums in nanoseconds (T4)."""
+
+    __slots__ = ("infer_ns", "input_ns", "output_ns", "queue_ns")
+
+    def __init__(self) -> None:
+        self.queue_ns = 0
+        self.input_ns = 0
+        self.infer_ns = 0
+        self.output_ns = 0
+
+    def add(self, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+        """Add those of one more step."""
+        self.queue_ns += queue_ns
+        self.input_ns += input_ns
+        self.infer_ns += infer_ns
+        self.output_ns += output_ns

@@ -1,0 +1,282 @@
+"""The answer that is yet to come: what `Server.submit` returns."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from _thread import allocate_lock, get_ident
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.engine.core.completion import owed_here
+from nbtriton.engine.diagnostics.deadlocks import waits
+from nbtriton.engine.forks import elsewhere
+from nbtriton.engine.interrupts import shield, wait_in_slices
+from nbtriton.errors import CancelledError, TritonError
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from nbtriton.engine.core.instance import Instance
+    from nbtriton.engine.core.request import InferenceRequest
+    from nbtriton.engine.core.result import InferenceResult
+
+__all__ = ["InferenceFuture"]
+
+_gathering = threading.Lock()
+
+_log = logging.getLogger("nbtriton.engine")
+
+
+class InferenceFuture:
+    """One request's answer.
+
+    It is resolved exactly once. Unlike `concurrent.futures.Future` it owns no condition: a waiter
+    brings its own lock, so a request nobody waits for costs nothing.
+
+    Attributes
+    ----------
+    number : int
+        The request's number, as in `BatchRecord.requests`.
+    """
+
+    __slots__ = ("_crowd", "_done", "_error", "_request", "_result", "_then", "number")
+
+    def __init__(self, request: InferenceRequest) -> None:
+        self.number = request.number
+        # Until the answer is there, to cancel it; then let go, so that nothing holds its tensors.
+        self._request: InferenceRequest | None = request
+        self._result: InferenceResult | None = None
+        self._error: TritonError | None = None
+        self._done = False
+        # What to call once the answer is there. The first entry stands for the answer itself:
+        # removing it is atomic with and without a GIL, and who does may answer. (One list and not
+        # three: what a waiting request holds is what the garbage collector has to walk.)
+        self._then: list[Callable[[InferenceFuture], object]] = [_answer]
+        # Who waits for this future among others; made when somebody first does.
+        self._crowd: _Crowd | None = None
+
+    @property
+    def pending(self) -> InferenceRequest | None:
+        """The request while it has no answer."""
+        return self._request
+
+    def done(self) -> bool:
+        """Return True once the answer, the error or the cancellation is there."""
+        return self._done
+
+    def cancelled(self) -> bool:
+        """Return True if the request was given up."""
+        return isinstance(self._error, CancelledError)
+
+    def result(self, timeout_s: float | None = None) -> InferenceResult:
+        """Wait for the answer.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            Seconds to wait; for ever by default. The request goes on after a timeout.
+
+        Raises
+        ------
+        TritonError
+            The request failed, with Triton's status and message.
+        TimeoutError
+            There is no answer yet.
+        """
+        if not self._done:
+            self._wait(timeout_s)
+        if self._error is not None:
+            raise self._error.with_traceback(None)  # not with the lines of who asked before
+        assert self._result is not None
+        return self._result
+
+    def exception(self, timeout_s: float | None = None) -> TritonError | None:
+        """Wait, and return the error instead of raising it; None if the request succeeded."""
+        if not self._done:
+            self._wait(timeout_s)
+        return self._error
+
+    def add_done_callback(self, callback: Callable[[InferenceFuture], object]) -> None:
+        """Call ``callback(self)`` once done: on the thread that finished it, or here and now.
+
+        It holds up the instance that answers. A call in it that only this instance could serve is
+        refused, as it would wait for ever.
+        """
+        self._then.append(callback)
+        if self._done:
+            self._call_back()
+
+    def cancel(self) -> bool:
+        """Give the request up; True if it had no answer yet.
+
+        A request that still waits is dropped. One that is already part of a batch runs on, as in
+        Triton (scheduling.md §17); its answer is thrown away.
+        """
+        with shield:
+            request = self._request
+            if not self.resolve(None, CancelledError("the request was cancelled by the caller")):
+                return False
+            if request is not None:
+                request.cancel()
+            return True
+
+    def ask_to_end(self) -> None:
+        """Tell the model that no more is wanted, and go on taking what it sends.
+
+        A request that still waits is dropped. A model that executes sees `is_cancelled`, and may end
+        early or not.
+        """
+        with shield:
+            request = self._request
+            if request is not None:
+                request.cancel()
+
+    # What `concurrent.futures.wait` and `as_completed` ask of a future, under these very names.
+
+    @property
+    def _condition(self) -> threading.RLock:
+        return self._gather().lock
+
+    @property
+    def _waiters(self) -> list[Any]:
+        return self._gather().waiters
+
+    @property
+    def _state(self) -> str:
+        if not self._done:
+            return "PENDING"
+        return "CANCELLED_AND_NOTIFIED" if self.cancelled() else "FINISHED"
+
+    def _gather(self) -> _Crowd:
+        crowd = self._crowd
+        if crowd is None:
+            made = _Crowd()
+            with _gathering:
+                crowd = self._crowd
+                if crowd is None:
+                    crowd = self._crowd = made
+                    self.add_done_callback(made.tell)
+        return crowd
+
+    def __await__(self) -> Generator[Any, None, InferenceResult]:
+        return self._as_asyncio().__await__()
+
+    def _as_asyncio(self) -> asyncio.Future[InferenceResult]:
+        import asyncio  # 20 ms: not for those who never await
+
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[InferenceResult] = loop.create_future()
+
+        def settle() -> None:
+            if future.cancelled():
+                return
+            if self._error is not None:
+                future.set_exception(self._error.with_traceback(None))
+            else:
+                assert self._result is not None
+                future.set_result(self._result)
+
+        def hand_over(_: InferenceFuture) -> None:
+            # The loop may have been closed while the request ran.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle)
+
+        self.add_done_callback(hand_over)
+        future.add_done_callback(lambda f: self.cancel() if f.cancelled() else None)
+        return future
+
+    def _wait(self, timeout_s: float | None) -> None:
+        lock = allocate_lock()
+        lock.acquire()
+        # Waiters come before callbacks, which may take their time.
+        self._then.insert(1, lambda _: lock.release())
+        if self._done:  # in between
+            return
+        timeout = None if timeout_s is None else max(0.0, timeout_s)
+        if not self.wait_for(partial(lock.acquire, True), timeout):
+            raise TimeoutError(f"no answer within {timeout_s} s")
+
+    def wait_for(self, wait: Callable[[float], bool], timeout_s: float | None = None) -> bool:
+        """Wait for something that comes of this request; ``wait(seconds)`` is asked until True.
+
+        Whoever waits can be interrupted, and is told where it would wait for ever.
+        """
+        owed = owed_here()
+        if owed is not None:  # a callback waits: perhaps for what is to follow from it
+            owed.make_way()
+        raised = shield.raised
+        on_main = get_ident() == raised.main
+        depth = raised.depth
+        # What waits without a limit on an instance's behalf may wait for itself.
+        request = self._request
+        runtime = None if request is None else request.runtime
+        if runtime is not None and runtime.process != os.getpid():
+            raise elsewhere()
+        held: tuple[Instance, ...] = ()
+        if timeout_s is None and request is not None:
+            held = waits.blocked_here()
+            if held:
+                waits.begin(held, request)
+        try:
+            if on_main:  # waiting can be interrupted
+                raised.depth = 0
+                shield.flush()
+            return wait_in_slices(wait, timeout_s)
+        finally:
+            if on_main:
+                raised.depth = depth
+            if held:
+                waits.end(held)
+
+    def resolve(self, result: InferenceResult | None, error: TritonError | None) -> bool:
+        """Set the answer; False if there was one already."""
+        try:
+            self._then.remove(_answer)
+        except ValueError:
+            return False
+        self._result = result
+        self._error = error
+        self._done = True
+        self._request = None
+        if self._then:
+            self._call_back()
+        return True
+
+    def _call_back(self) -> None:
+        while self._then:
+            try:
+                callback = self._then.pop(0)
+            except IndexError:
+                return
+            try:
+                callback(self)
+            except Exception:  # a caller's mistake must not hurt the thread that finished
+                _log.exception("a done callback of an inference request raised")
+
+
+class _Crowd:
+    """Those who wait for several futures, as `concurrent.futures` has them wait."""
+
+    __slots__ = ("lock", "waiters")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.waiters: list[Any] = []
+
+    def tell(self, future: InferenceFuture) -> None:
+        """Tell them all that a future is done."""
+        with self.lock:
+            for waiter in self.waiters:
+                if future.cancelled():
+                    waiter.add_cancelled(future)
+                elif future.exception() is not None:
+                    waiter.add_exception(future)
+                else:
+                    waiter.add_result(future)
+
+
+def _answer(_: InferenceFuture) -> None:
+    """Stand for the answer that is yet to come in a future's list of what comes then."""

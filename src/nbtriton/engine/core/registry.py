@@ -1,0 +1,178 @@
+"""Which versions of which models serve now (scheduling.md §16).
+
+The registry is read on every request and changed rarely, so readers take no lock: every change
+puts a new immutable `Entry` in the place of the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import index
+from typing import Any, SupportsIndex
+
+from nbtriton.config import ModelConfig, is_ensemble
+from nbtriton.engine.core.runtime import Runtime
+from nbtriton.errors import NotFoundError, TritonError, UnavailableError, nearest
+
+__all__ = ["Entry", "Registry", "Slot", "versions_to_keep"]
+
+
+@dataclass(slots=True, frozen=True)
+class Slot:
+    """One version: what serves it, and its state as the repository index tells it."""
+
+    runtime: Runtime
+    state: str = "READY"
+    reason: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class Entry:
+    """One model: its versions, the configuration as the user gave it, and what it sets in vain."""
+
+    slots: Mapping[int, Slot]
+    user_config: ModelConfig
+    ignored: Sequence[tuple[str, str]] = ()
+    latest: Runtime | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        ready = [n for n, slot in self.slots.items() if slot.state == "READY"]
+        object.__setattr__(self, "latest", self.slots[max(ready)].runtime if ready else None)
+
+    def with_slot(self, version: int, slot: Slot) -> Entry:
+        """Return the entry with one version put in or replaced."""
+        return replace(self, slots={**self.slots, version: slot})
+
+
+class Registry:
+    """All models by name.
+
+    Attributes
+    ----------
+    entries : dict of str to Entry
+        What is loaded.
+    absent : dict of str to dict of int to str
+        The versions that were loaded once, or were to be, and why they do not serve; a name without
+        versions is one whose version policy left none. Those that serve now may be among them.
+    refusal : str
+        Why no question about a model is answered; empty if they are.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.absent: dict[str, dict[int, str]] = {}
+        self.refusal = ""
+
+    def miss(self, name: str, versions: Mapping[int, str]) -> None:
+        """Note versions that do not serve, and why."""
+        self.absent.setdefault(name, {}).update(versions)
+
+    def begin(self, name: str, version: int) -> None:
+        """Note that a version is to be: why an earlier one of it does not serve stays said."""
+        self.absent.setdefault(name, {}).setdefault(version, "")
+
+    def leave_out(self, name: str, version: int) -> None:
+        """Note that a version is not to be after all, as its version policy does not want it."""
+        versions = self.absent.setdefault(name, {})
+        if not versions.get(version):
+            versions.pop(version, None)
+
+    def resolve(self, name: str, version: SupportsIndex = -1) -> Runtime:
+        """Return what serves this version now; -1 is the highest that is ready (A1, A2).
+
+        A version may be numpy's integer too.
+
+        Raises
+        ------
+        NotFoundError, UnavailableError
+            With Triton's texts.
+        """
+        number = index(version)
+        entry = self.entries.get(name)
+        if entry is not None:
+            if number == -1:
+                if entry.latest is not None:
+                    return entry.latest
+            else:
+                slot = entry.slots.get(number)
+                if slot is not None and slot.state == "READY":
+                    return slot.runtime
+        raise self._missing(name, number)
+
+    def _missing(self, name: str, number: int) -> TritonError:
+        """Return the error of a version that does not serve now."""
+        if self.refusal:
+            return UnavailableError(self.refusal)
+        entry = self.entries.get(name)
+        reasons = dict(self.absent.get(name, {}))
+        if entry is None and name not in self.absent:
+            return NotFoundError(
+                f"Request for unknown model: '{name}' is not found",
+                hint=nearest(name, self.entries) or "no model is loaded",
+            )
+        if entry is not None:
+            reasons |= {version: slot.reason for version, slot in entry.slots.items()}
+        if number == -1:
+            return NotFoundError(
+                f"Request for unknown model: '{name}' has no available versions",
+                hint="; ".join(dict.fromkeys(filter(None, reasons.values()))),
+            )
+        if number not in reasons:
+            return NotFoundError(
+                f"Request for unknown model: '{name}' version {number} is not found",
+                hint="versions: " + ", ".join(str(version) for version in sorted(reasons)),
+            )
+        return UnavailableError(
+            f"Request for unknown model: '{name}' version {number} is not at ready state",
+            hint=reasons[number],
+        )
+
+    def configs(self) -> dict[str, ModelConfig]:
+        """Return the configuration of the latest ready version of every model."""
+        return {
+            name: entry.latest.config
+            for name, entry in self.entries.items()
+            if entry.latest is not None
+        }
+
+    def versions(self) -> dict[str, list[int]]:
+        """Return the ready versions of every model that has one."""
+        return {
+            name: [number for number, slot in entry.slots.items() if slot.state == "READY"]
+            for name, entry in self.entries.items()
+            if entry.latest is not None
+        }
+
+    def dependents(self, name: str) -> list[str]:
+        """Return the ensembles that use a model, directly or through other ensembles."""
+        found: list[str] = []
+        front = [name]
+        while front:
+            used = front.pop()
+            for other, entry in self.entries.items():
+                if other not in found and any(
+                    step.model_name == used for step in _steps(entry.slots.values())
+                ):
+                    found.append(other)
+                    front.append(other)
+        return found
+
+
+def _steps(slots: Iterable[Slot]) -> Iterable[Any]:
+    for slot in slots:
+        if is_ensemble(slot.runtime.config):
+            yield from slot.runtime.config.ensemble_scheduling.step
+
+
+def versions_to_keep(config: ModelConfig, versions: Iterable[int]) -> set[int]:
+    """Return the versions that the version policy wants of those that are there (L2)."""
+    policy = config.version_policy
+    there = sorted(versions)
+    choice = policy.WhichOneof("policy_choice")
+    if choice == "all":
+        return set(there)
+    if choice == "specific":
+        return set(there) & set(policy.specific.versions)
+    count = policy.latest.num_versions if choice == "latest" else 1
+    return set(there[-count:]) if count else set()

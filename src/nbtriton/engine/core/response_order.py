@@ -1,0 +1,70 @@
+"""Responses in the order in which their requests left the queue (preserve_ordering, D12)."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from nbtriton.backends.base import Response
+from nbtriton.engine.core.request import InferenceRequest
+from nbtriton.scheduling import Decision, Leave, ResponseOrder, Run
+
+__all__ = ["InOrder"]
+
+
+class InOrder:
+    """Hold early responses of a model back.
+
+    Parameters
+    ----------
+    deliver : callable
+        ``deliver(request, response, final)`` gets them, one at a time.
+    per_instance : bool
+        True under the oldest strategy of sequences: each instance has a batcher of its own, and with
+        it an order of its own.
+    """
+
+    __slots__ = ("_deliver", "_lock", "_order", "_outgoing", "_per_instance", "_sending")
+
+    def __init__(
+        self,
+        deliver: Callable[[InferenceRequest, Response | None, bool], None],
+        *,
+        per_instance: bool,
+    ) -> None:
+        self._deliver = deliver
+        self._per_instance = per_instance
+        self._order: ResponseOrder[tuple[InferenceRequest, Response | None, bool]] = ResponseOrder()
+        self._lock = threading.Lock()
+        self._outgoing: deque[tuple[InferenceRequest, Response | None, bool]] = deque()
+        self._sending = threading.Lock()
+
+    def line_up(self, decisions: Sequence[Decision]) -> None:
+        """Requests that leave the queue take their places; refused ones have none."""
+        for decision in decisions:
+            if isinstance(decision, Run):
+                for ticket in decision.tickets:
+                    self.accept(ticket, decision.instance)  # type: ignore[arg-type]
+            elif isinstance(decision, Leave) and self._per_instance:
+                with self._lock:
+                    self._order.forget(decision.instance)
+
+    def accept(self, request: InferenceRequest, instance: int = 0) -> None:
+        """A request takes its place, behind all others or those of its instance."""
+        with self._lock:
+            self._order.accept(request.number, instance if self._per_instance else 0)
+
+    def respond(self, request: InferenceRequest, response: Response | None, *, final: bool) -> None:
+        """Deliver a response, and what waited for it, as soon as it may be seen."""
+        with self._lock:
+            self._outgoing += self._order.respond(
+                request.number, (request, response, final), final=final
+            )
+        # One thread at a time sends, or what was put in order could overtake itself.
+        while self._outgoing and self._sending.acquire(blocking=False):
+            try:
+                while self._outgoing:
+                    self._deliver(*self._outgoing.popleft())
+            finally:
+                self._sending.release()

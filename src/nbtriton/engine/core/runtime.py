@@ -1,0 +1,229 @@
+"""What every loaded model version is to the rest of the engine, whatever runs behind it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from _thread import get_ident
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from nbtriton.backends.base import Response
+from nbtriton.backends.core.executing import EXECUTING
+from nbtriton.config import ModelConfig
+from nbtriton.engine.core.admission import Interface
+from nbtriton.engine.core.cache import ResponseCache
+from nbtriton.engine.core.now import now_ns
+from nbtriton.engine.core.request import InferenceRequest
+from nbtriton.engine.core.snapshot import ModelSnapshot
+from nbtriton.engine.core.statistics import Statistics
+from nbtriton.errors import InternalError, TritonError
+
+if TYPE_CHECKING:
+    from nbtriton.engine.core.instance import Instance
+
+__all__ = ["Runtime"]
+
+_log = logging.getLogger("nbtriton.engine")
+
+# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+_thread_id: Final = get_ident
+
+# Models that call each other in one thread; the next one has a thread of its own. Each takes some 20
+# of Python's 1,000 nested calls.
+_DEEPEST: Final = 24
+
+
+class Runtime(ABC):
+    """One version of one model, ready to take requests.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        Normalised and completed.
+    version : int
+    """
+
+    def __init__(self, config: ModelConfig, version: int) -> None:
+        self.config = config
+        self.name: str = config.name
+        self.process = os.getpid()
+        self.version = version
+        # The model's own, in a repository; None for a model of a notebook.
+        self.directory: Path | None = None
+        self.interface = Interface(config, version, self)
+        self.statistics = Statistics()
+        # Set by the server before the first request if it has a cache and the model wants it (K1).
+        self.cache: ResponseCache | None = None
+        # Whether each answer that was not in the cache before its request counts as a miss.
+        self.counts_twins = False
+        self._holding = threading.Lock()
+        self._holds = 0
+        self._leaving = False
+
+    def own_checks(self) -> Sequence[Callable[[], bool]]:
+        """Return what asks the model itself whether it is ready; each may take seconds."""
+        return ()
+
+    def submit(self, request: InferenceRequest) -> bool:
+        """Accept an admitted request; False if this version has been retired meanwhile."""
+        if self.cache is not None and self._answer_from_cache(self.cache, request):
+            return True
+        return self._enter(request)
+
+    def submit_here(self, request: InferenceRequest) -> bool:
+        """Submit, and run in this very thread what an idle instance can run of the request."""
+        # A chain of models that call each other would end on Python's limit of nested calls.
+        if len(EXECUTING.get().callers) < _DEEPEST:
+            request.home = _thread_id()
+        try:
+            accepted = self.submit(request)
+            while request.here is not None:
+                instance, run = request.here
+                request.here = None
+                instance.execute(run)
+        except BaseException:  # Ctrl-C in a model; what it executed has its answers
+            if request.here is not None:  # its instance waits for it
+                instance, run = request.here
+                instance.put(run)
+            request.expect().cancel()
+            raise
+        finally:
+            request.home = 0
+        return accepted
+
+    def submit_many(self, requests: Sequence[InferenceRequest]) -> Sequence[bool | TritonError]:
+        """Accept requests that are there at the same moment; for each what `submit` did."""
+        found: list[bool | TritonError] = []
+        for request in requests:
+            try:
+                found.append(self.submit(request))
+            except TritonError as error:
+                found.append(error)
+        return found
+
+    @abstractmethod
+    def _enter(self, request: InferenceRequest) -> bool:
+        """Schedule a request that the cache cannot answer; False if this version is retired."""
+
+    @abstractmethod
+    def blockers(self, request: InferenceRequest) -> Collection[Instance] | list[InferenceRequest]:
+        """Return what must move before a request can be answered.
+
+        A list has the steps of an ensemble that are in flight; any other collection the instances
+        of which one must become free, or the one that runs the request.
+        """
+
+    @abstractmethod
+    def cancel(self, request: InferenceRequest) -> None:
+        """The caller gave the request up."""
+
+    @abstractmethod
+    def refuse(self, request: InferenceRequest, error: TritonError) -> None:
+        """Answer a request that could never run; it will not."""
+
+    def respond(self, request: InferenceRequest, response: Response | None, *, final: bool) -> None:
+        """Deliver one response of a request.
+
+        Raises
+        ------
+        InternalError
+            The final response was sent already.
+        """
+        if not (request.claim() if final else request.open):
+            raise InternalError("Unable to send response. Response sender has been closed.")
+        self.deliver(request, response, final=final)
+
+    def deliver(self, request: InferenceRequest, response: Response | None, *, final: bool) -> None:
+        """Pass on a response whose right to be sent is settled."""
+        if self.interface.reshaped_outputs and response is not None and response.outputs:
+            outputs = self.interface.reshape_outputs(response.outputs)
+            response = Response(outputs, response.error, response.parameters)
+        if request.cache_key and response is not None:
+            self._keep(request, response)
+        request.deliver(response, final=final)
+
+    def _answer_from_cache(self, cache: ResponseCache, request: InferenceRequest) -> bool:
+        """Answer from the cache if it can: before the queue, without an execution (K3)."""
+        start = now_ns()
+        key = cache.key(self.name, self.version, request.inputs, request.requested_outputs)
+        outputs = cache.look_up(key)
+        now = now_ns()
+        if outputs is None:
+            request.cache_key = key
+            request.lookup_ns = now - start
+            return False
+        self.statistics.cache_hit(now - request.start_ns, start - request.start_ns, now - start)
+        self._take_place(request)
+        if request.claim():
+            self.deliver(request, Response(outputs), final=True)
+        return True
+
+    def _take_place(self, request: InferenceRequest) -> None:
+        """An answered request takes part in the order of responses too, where there is one."""
+
+    def _keep(self, request: InferenceRequest, response: Response) -> None:
+        assert self.cache is not None
+        start = now_ns()
+        if response.error is None:
+            # Kept by a twin that was faster: neither a hit nor a miss (K4), but of an ensemble.
+            missed = self.cache.insert(request.cache_key, response.outputs) or self.counts_twins
+        else:  # never kept; what an execution gave counts nevertheless
+            missed = request.execution is not None
+        if missed:
+            self.statistics.cache_miss(request.lookup_ns + now_ns() - start)
+
+    def hold(self) -> bool:
+        """Keep this version for requests that may still come (E17); False if it leaves already."""
+        with self._holding:
+            if self._leaving:
+                return False
+            self._holds += 1
+            return True
+
+    def let_go(self) -> None:
+        """Undo one `hold`."""
+        with self._holding:
+            self._holds -= 1
+            last = self._leaving and not self._holds
+        if last:
+            self.retire()
+
+    def leave(self) -> None:
+        """Nobody finds this version any more: retire it as soon as nobody holds it."""
+        with self._holding:
+            self._leaving = True
+            free = not self._holds
+        if free:
+            self.retire()
+
+    @abstractmethod
+    def retire(self) -> None:
+        """Take no more requests; what was accepted is finished, then everything is given back."""
+
+    @abstractmethod
+    def abandon(self, reason: str) -> None:
+        """Answer everything that waits with UNAVAILABLE: the server is stopping."""
+
+    def tell_unloaded(self) -> None:
+        """Log that nothing of this version is left."""
+        _log.info("successfully unloaded '%s' version %d", self.name, self.version)
+
+    @abstractmethod
+    def give_up(self, reason: str) -> None:
+        """Answer everything that still runs with UNAVAILABLE; models may go on, unheard."""
+
+    @abstractmethod
+    def wait_retired(self, timeout_s: float | None) -> bool:
+        """Wait until nothing of this version is left; False if time ran out."""
+
+    @abstractmethod
+    def in_flight(self) -> int:
+        """Return how many requests are accepted and not over, or sequences have begun."""
+
+    @abstractmethod
+    def snapshot(self, state: str, reason: str) -> ModelSnapshot:
+        """Return what can be seen of this version now."""

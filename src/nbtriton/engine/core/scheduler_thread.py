@@ -1,0 +1,82 @@
+"""The background scheduler thread: it wakes the batchers whose time has come."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from _thread import get_ident
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from time import monotonic_ns
+
+from nbtriton.engine.diagnostics.deadlocks import waits
+
+__all__ = ["SchedulerThread"]
+
+_log = logging.getLogger("nbtriton.engine")
+
+Wake = Callable[[], None]
+
+
+class SchedulerThread:
+    """One thread per server that calls ``wake`` functions at their time.
+
+    It starts with the first appointment, so a server without queue delays and timeouts has none.
+    An appointment cannot be withdrawn: whoever is woken looks at its own state, as after any
+    spurious wake-up.
+    """
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._heap: list[tuple[int, int, Wake]] = []
+        self._sequence = count()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    def call_at(self, when_ns: int, wake: Wake) -> None:
+        """Call ``wake()`` at ``when_ns`` (`time.monotonic_ns`) or soon after."""
+        with self._condition:
+            if self._stopping:
+                return
+            heappush(self._heap, (when_ns, next(self._sequence), wake))
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="nbtriton-scheduler", daemon=True
+                )
+                self._thread.start()
+            elif self._heap[0][2] is wake and self._heap[0][0] == when_ns:
+                self._condition.notify()
+
+    def stop(self) -> None:
+        """End the thread; appointments still open are dropped."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        waits.helpers.add(get_ident())
+        try:
+            self._wake_in_time()
+        finally:
+            waits.helpers.discard(get_ident())
+
+    def _wake_in_time(self) -> None:
+        while True:
+            with self._condition:
+                while not self._stopping:
+                    now = monotonic_ns()
+                    if self._heap and self._heap[0][0] <= now:
+                        break
+                    # Without an appointment: until somebody makes one.
+                    self._condition.wait((self._heap[0][0] - now) / 1e9 if self._heap else None)
+                if self._stopping:
+                    return
+                _, _, wake = heappop(self._heap)
+            try:
+                wake()
+            except Exception:
+                _log.exception("the scheduler thread: a wake-up raised")

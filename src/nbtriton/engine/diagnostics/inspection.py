@@ -1,0 +1,208 @@
+"""What can be asked of a server without changing it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any
+
+from nbtriton.config import ModelConfig, all_input_specs, all_output_specs
+from nbtriton.engine.core.admission import Interface
+from nbtriton.engine.core.model_runtime import ModelRuntime
+from nbtriton.engine.core.registry import Registry
+from nbtriton.engine.core.snapshot import BatchRecord, ModelSnapshot, ServerSnapshot
+from nbtriton.engine.core.summaries import LatencySummaries
+from nbtriton.errors import TritonError, UnavailableError
+
+__all__ = ["Inspection"]
+
+
+class Inspection:
+    """The questions of a `nbtriton.Server`: readiness, configurations, statistics, pictures."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._stopping = False
+
+    @property
+    def is_stopping(self) -> bool:
+        """True after `nbtriton.Server.stop_accepting`."""
+        return self._stopping
+
+    def check_answering(self) -> None:
+        """Check that questions about models are answered.
+
+        Raises
+        ------
+        UnavailableError
+            ``Server not ready``: it could not be set up, or stops.
+        """
+        if self._registry.refusal or self._stopping:
+            raise UnavailableError(self._registry.refusal or "Server not ready")
+
+    def was_begun(self, name: str) -> bool:
+        """Return True if a model is loaded, was, or was to be: Triton's lifecycle knows it."""
+        return name in self._registry.entries or name in self._registry.absent
+
+    def has_no_version(self, name: str) -> bool:
+        """Return True if the version policy of a model left none, from its first load on."""
+        return name not in self._registry.entries and self._registry.absent.get(name) == {}
+
+    def is_ready(self, name: str, version: int = -1) -> bool:
+        """Return True if a request to this version would be taken."""
+        try:
+            self._registry.resolve(name, version)
+        except TritonError:
+            return False
+        return True
+
+    def is_model_ready(self, name: str, version: int = -1) -> bool:
+        """Return what clients are told of a version: `is_ready`, and what the model itself says.
+
+        Python models may say so by ``is_ready``; with it this may take 5 s an instance.
+        """
+        try:
+            checks = self._registry.resolve(name, version).own_checks()
+        except TritonError:
+            return False
+        return all(check() for check in checks)
+
+    def asks_models(self) -> bool:
+        """Return True if `is_model_ready` may take long, as some model has its own say."""
+        return any(
+            slot.runtime.own_checks()
+            for entry in list(self._registry.entries.values())
+            for slot in entry.slots.values()
+        )
+
+    def is_decoupled(self, name: str, version: int = -1) -> bool:
+        """Return True if a version answers with any number of responses."""
+        return self._registry.resolve(name, version).interface.decoupled
+
+    def interface(self, name: str, version: int = -1) -> Interface:
+        """Return the signature of a version: what the endpoints read requests by."""
+        return self._registry.resolve(name, version).interface
+
+    def config(self, name: str, version: int = -1) -> ModelConfig:
+        """Return a copy of the completed configuration of a version."""
+        copy = ModelConfig()
+        copy.CopyFrom(self._registry.resolve(name, version).config)
+        return copy
+
+    def user_config(self, name: str) -> ModelConfig:
+        """Return a copy of a model's configuration as it was given, before completion."""
+        self._registry.resolve(name)
+        copy = ModelConfig()
+        copy.CopyFrom(self._registry.entries[name].user_config)
+        return copy
+
+    def metadata(self, name: str, version: int = -1) -> dict[str, Any]:
+        """Return Triton's model metadata: tensors with the batch dimension (config.md J4)."""
+        runtime = self._registry.resolve(name, version)
+        batch = [-1] if runtime.interface.max_batch_size > 0 else []
+        return {
+            "name": name,
+            "versions": [str(number) for number in sorted(self._registry.entries[name].slots)],
+            "platform": runtime.snapshot("READY", "").platform,
+            **{
+                key: [
+                    {"name": spec.name, "datatype": spec.datatype, "shape": [*batch, *spec.dims]}
+                    for spec in specs
+                ]
+                for key, specs in (
+                    ("inputs", all_input_specs(runtime.config)),
+                    ("outputs", all_output_specs(runtime.config)),
+                )
+            },
+        }
+
+    def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
+        """Return the statistics in the form of Triton's endpoint.
+
+        Parameters
+        ----------
+        name : str
+            All models by default.
+        version : int
+            All versions by default.
+
+        Returns
+        -------
+        dict
+            ``{"model_stats": [...]}``; counts, and durations in nanoseconds.
+        """
+        if name:
+            self._registry.resolve(name, version)
+        return {
+            "model_stats": [
+                slot.runtime.statistics.to_dict(model, number)
+                for model, entry in sorted(self._registry.entries.items())
+                for number, slot in sorted(entry.slots.items())
+                if name in ("", model) and version in (-1, number) and slot.state == "READY"
+            ]
+        }
+
+    def failures(self, name: str, version: int) -> dict[str, int]:
+        """Return how many requests to a version failed, by Triton's reasons; none if it is gone."""
+        entry = self._registry.entries.get(name)
+        slot = entry.slots.get(version) if entry is not None else None
+        return dict(slot.runtime.statistics.failures) if slot is not None else {}
+
+    def summaries(self, name: str, version: int) -> LatencySummaries | None:
+        """Return the latency summaries of a version, where the server keeps them."""
+        entry = self._registry.entries.get(name)
+        slot = entry.slots.get(version) if entry is not None else None
+        return slot.runtime.statistics.summaries if slot is not None else None
+
+    def models(self) -> tuple[ModelSnapshot, ...]:
+        """Return every version of every model, by name."""
+        found: list[ModelSnapshot] = []
+        for _, entry in sorted(self._registry.entries.items()):
+            fields = tuple(path for path, _ in entry.ignored)
+            for _, slot in sorted(entry.slots.items()):
+                snapshot = slot.runtime.snapshot(slot.state, slot.reason)
+                found.append(replace(snapshot, ignored=fields) if fields else snapshot)
+        return tuple(found)
+
+    def ignored(self, name: str) -> dict[str, str]:
+        """Return the fields of a model's configuration that have no effect here, with the reasons.
+
+        Raises
+        ------
+        NotFoundError
+            No such model.
+        """
+        self._registry.resolve(name)
+        return dict(self._registry.entries[name].ignored)
+
+    def model_names(self) -> tuple[str, ...]:
+        """Return the names of all models; cheap enough for completion."""
+        return tuple(sorted(self._registry.entries))
+
+    def snapshot(self) -> ServerSnapshot:
+        """Return everything that can be seen at this moment."""
+        return ServerSnapshot(monotonic_ns(), self.models())
+
+    def batches(self, name: str, version: int = -1) -> tuple[BatchRecord, ...]:
+        """Return a model's recent executions, oldest first; none for an ensemble."""
+        runtime = self._registry.resolve(name, version)
+        return runtime.batches() if isinstance(runtime, ModelRuntime) else ()
+
+    def source(self, name: str, version: int = -1) -> object:
+        """Return what a model was made of; None for an ensemble."""
+        return getattr(self._registry.resolve(name, version), "source", None)
+
+    def directory(self, name: str, version: int = -1) -> Path | None:
+        """Return a model's directory; None for one that no files were loaded of."""
+        return self._registry.resolve(name, version).directory
+
+    def forms_own_batches(self, name: str, version: int = -1) -> bool:
+        """Return True if custom batching decides what a batch of a version is."""
+        runtime = self._registry.resolve(name, version)
+        return isinstance(runtime, ModelRuntime) and runtime.forms_own_batches
+
+    def served(self, name: str, version: int = -1) -> object:
+        """Return what the instances of a version run: the source, or a module with its weights."""
+        runtime = self._registry.resolve(name, version)
+        return runtime.served() if isinstance(runtime, ModelRuntime) else None

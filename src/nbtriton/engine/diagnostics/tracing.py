@@ -1,0 +1,208 @@
+"""Traces of sampled requests: when what happened to them, and to the requests that they led to.
+
+What a request records for its own books is what a trace is made of, once the request is through;
+one that nobody traces only finds, twice, that it has no trace.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Mapping
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbtriton.tensors import datatype_of, shape_of, to_numpy
+
+if TYPE_CHECKING:
+    from nbtriton.backends.base import Response
+    from nbtriton.engine.core.request import InferenceRequest
+
+__all__ = ["Activity", "TensorActivity", "Trace", "TraceSample"]
+
+_ids = itertools.count(1)
+
+
+class Activity(NamedTuple):
+    """Something that happened, on the clock of `time.monotonic_ns`."""
+
+    name: str
+    ns: int
+
+
+class TensorActivity(NamedTuple):
+    """A tensor that came or went; ``array`` is a numpy array of its own."""
+
+    name: str
+    tensor: str
+    datatype: str
+    shape: tuple[int, ...]
+    array: Any
+
+
+class TraceSample:
+    """One sampled request and all that follow from it; complete when the last of them is.
+
+    What a model calls after that, from a thread that it kept, belongs to no sample any more.
+
+    Parameters
+    ----------
+    levels : frozenset of str
+        ``"TIMESTAMPS"``, ``"TENSORS"`` or both.
+    on_complete : callable
+        Called once with the sample, on the thread that ended the last trace.
+    """
+
+    def __init__(
+        self, levels: frozenset[str], on_complete: Callable[[TraceSample], object]
+    ) -> None:
+        self.timestamps = "TIMESTAMPS" in levels
+        self.tensors = "TENSORS" in levels
+        self.traces: list[Trace] = []
+        self._on_complete = on_complete
+        self._lock = threading.Lock()
+        self._open = 0
+        self._complete = False
+
+    def begin(self, parent: Trace | None = None) -> Trace:
+        """Open a trace."""
+        with self._lock:
+            self._open += 1
+            trace = Trace(self, next(_ids), parent.id if parent is not None else 0)
+            self.traces.append(trace)
+        return trace
+
+    def hold(self) -> None:
+        """Keep the sample open for what comes after its requests."""
+        with self._lock:
+            self._open += 1
+
+    def let_go(self) -> None:
+        """End one trace or one `hold`."""
+        with self._lock:
+            self._open -= 1
+            complete = not self._open and not self._complete
+            self._complete = self._complete or complete
+        if complete:
+            self._on_complete(self)
+
+
+class Trace:
+    """What is known of one request.
+
+    Attributes
+    ----------
+    id, parent_id : int
+        Unique in the process; 0 for a request that a client sent.
+    model, version, request_id : str, int, str
+        Set when the request is through.
+    before, activities, after : list
+        What whoever received the request did; the request's own; and what was done with its answer.
+    """
+
+    __slots__ = (
+        "_answered_ns", "_closing", "_delivered", "activities", "after", "before", "id", "model",
+        "parent_id", "request_id", "sample", "version",
+    )  # fmt: skip
+
+    def __init__(self, sample: TraceSample, number: int, parent_id: int) -> None:
+        self.sample = sample
+        self.id = number
+        self.parent_id = parent_id
+        self.model = ""
+        self.version = 0
+        self.request_id = ""
+        self.before: list[Activity] = []
+        self.activities: list[Activity | TensorActivity] = []
+        self.after: list[Activity] = []
+        self._answered_ns = 0
+        self._delivered = False
+        # Popping is atomic with and without a GIL: who gets the item closes the trace.
+        self._closing = [None]
+
+    def follow(self, request: InferenceRequest) -> None:
+        """Trace an admitted request that was not submitted yet."""
+        request.trace = self
+        self.activities = []  # of a request that was not accepted, as its version had just gone
+        self.tensors("TENSOR_QUEUE_INPUT", request.inputs)
+
+    def child(self) -> Trace:
+        """Open the trace of a request that this one makes: a step of an ensemble, a call."""
+        return self.sample.begin(self)
+
+    def received(self, first: str, last: str, received_ns: tuple[int, int]) -> None:
+        """Note when a client's request came; it is there now if nobody looked at the clock."""
+        if self.sample.timestamps:
+            now = monotonic_ns()
+            first_ns, last_ns = received_ns
+            self.before += [Activity(first, first_ns or now), Activity(last, last_ns or now)]
+
+    def answered(self, name: str) -> None:
+        """Note what is done with an answer."""
+        if self.sample.timestamps:
+            self.after.append(Activity(name, monotonic_ns()))
+
+    def tensors(self, name: str, tensors: Mapping[str, Any]) -> None:
+        """Note tensors; they are copied, as their memory may be used again."""
+        if self.sample.tensors:
+            self.activities += [
+                TensorActivity(
+                    name, tensor, datatype_of(value), shape_of(value), to_numpy(value).copy()
+                )
+                for tensor, value in tensors.items()
+            ]
+
+    def refused(self) -> None:
+        """End without a request: it was not accepted."""
+        self.sample.let_go()
+
+    def answering(self, response: Response | None, *, final: bool) -> None:
+        """Note a response that is about to be delivered."""
+        if response is not None and response.outputs:
+            self.tensors("TENSOR_BACKEND_OUTPUT", response.outputs)
+        if final:
+            # What the answer leads to, such as the next step of an ensemble, comes behind it.
+            self._answered_ns = monotonic_ns()
+
+    def delivered(self, request: InferenceRequest) -> None:
+        """Note that the final response was delivered."""
+        self._delivered = True
+        self.executed(request)
+
+    def executed(self, request: InferenceRequest) -> None:
+        """Close if the request is through: a model may send its final response before it returns."""
+        execution = request.execution
+        if not self._delivered or (execution is not None and not execution.end_ns):
+            return
+        try:
+            self._closing.pop()
+        except IndexError:
+            return
+        self._close(request)
+
+    def _close(self, request: InferenceRequest) -> None:
+        """Take over what the request recorded."""
+        runtime = request.runtime
+        assert runtime is not None
+        self.model, self.version, self.request_id = (
+            runtime.name,
+            runtime.version,
+            request.request_id,
+        )
+        if self.sample.timestamps:
+            queued = request.enqueued_ns or request.start_ns  # a hit of the cache enters no queue
+            head = [Activity("REQUEST_START", request.start_ns), Activity("QUEUE_START", queued)]
+            computed = []
+            execution = request.execution
+            through = self._answered_ns
+            if execution is not None:
+                computed = [
+                    Activity("COMPUTE_START", execution.start_ns),
+                    Activity("COMPUTE_INPUT_END", execution.infer_start_ns),
+                    Activity("COMPUTE_OUTPUT_START", execution.infer_end_ns),
+                    Activity("COMPUTE_END", execution.end_ns),
+                ]
+                through = max(through, execution.end_ns)
+            end = Activity("REQUEST_END", through)
+            self.activities = [*head, *self.activities, *computed, end]
+        self.sample.let_go()

@@ -1,0 +1,80 @@
+"""The options of a server: what `nbtriton.Server` is made with, and what can be set anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from nbtriton.engine.core.cache import ResponseCache
+from nbtriton.engine.core.limiter import Limiter, parse_resources
+from nbtriton.errors import InvalidArgumentError, nearest
+
+__all__ = ["ServerOptions"]
+
+_RATE_LIMITS = ("off", "execution_count")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """What holds for all models of a server; each as for `nbtriton.Server`.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A value that no server could have.
+    """
+
+    gpus: Sequence[int] | None = None
+    cache_bytes: int | None = None
+    rate_limit: str = "off"
+    rate_limit_resources: Sequence[str] = ()
+    backend_config: Mapping[str, Mapping[str, str]] | None = None
+    summaries: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rate_limit not in _RATE_LIMITS:
+            raise InvalidArgumentError(
+                f"unknown rate limit '{self.rate_limit}'",
+                hint=nearest(self.rate_limit, _RATE_LIMITS),
+            )
+        parse_resources(self.rate_limit_resources)
+        if self.gpus is not None and (
+            isinstance(self.gpus, str) or not all(isinstance(gpu, int) for gpu in self.gpus)
+        ):
+            raise InvalidArgumentError(
+                f"gpus={self.gpus!r} is not a list of GPU ids", hint="such as [0, 1]; None for all"
+            )
+        # Equal options shall be equal, however they were written.
+        for name, value in (
+            ("gpus", None if self.gpus is None else tuple(self.gpus)),
+            ("rate_limit_resources", tuple(self.rate_limit_resources)),
+            ("backend_config", {k: dict(v) for k, v in (self.backend_config or {}).items()}),
+        ):
+            object.__setattr__(self, name, value)
+
+    def changed(self, **changes: Any) -> ServerOptions:
+        """Return these options with others in place of those that are named.
+
+        Raises
+        ------
+        InvalidArgumentError
+            There is no such option, with the nearest one.
+        """
+        known = [field.name for field in fields(self)]
+        for name in changes:
+            if name not in known:
+                raise InvalidArgumentError(
+                    f"a server has no option '{name}'", hint=nearest(name, known)
+                )
+        return replace(self, **changes)
+
+    def make_cache(self) -> ResponseCache | None:
+        """Return an empty response cache of this size, None without one."""
+        return None if self.cache_bytes is None else ResponseCache(self.cache_bytes)
+
+    def make_limiter(self) -> Limiter | None:
+        """Return a rate limiter with these resources, None where rates are not limited."""
+        if self.rate_limit == "off":
+            return None
+        return Limiter(parse_resources(self.rate_limit_resources))

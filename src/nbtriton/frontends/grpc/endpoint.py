@@ -1,0 +1,179 @@
+"""KServe v2 over gRPC: the endpoint that `nbtriton.frontends.serve` opens on ``grpc_port``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nbtriton.errors import InternalError, TritonError, UnavailableError
+from nbtriton.frontends.grpc.calls import (
+    Handler,
+    Rpc,
+    Stream,
+    StreamHandler,
+    StreamRpc,
+    UnaryHandler,
+)
+from nbtriton.frontends.grpc.inference import GrpcInference, InferStream
+from nbtriton.frontends.grpc.keepalive import Options
+from nbtriton.frontends.grpc.methods import Method, grpc_methods
+from nbtriton.frontends.grpc.transport import Transport
+from nbtriton.frontends.kserve.messages import SERVICE
+from nbtriton.frontends.loop import LoopThread
+
+if TYPE_CHECKING:
+    from nbtriton.frontends.service import Service
+    from nbtriton.frontends.tls import Tls
+
+__all__ = ["GrpcEndpoint"]
+
+_log = logging.getLogger("nbtriton.frontends")
+
+# Prefix of the header field that opens a restricted protocol.
+_RESTRICTED = "triton-grpc-protocol-"
+
+
+class GrpcEndpoint:
+    """One gRPC port of a server.
+
+    Parameters
+    ----------
+    service : Service
+        What is served; its limits bound messages and what a client leaves unread.
+    host : str
+        The address to listen on.
+    port : int
+        0 takes any port that is free.
+    thread : LoopThread
+        Where it runs; several endpoints may share one.
+    options : sequence of (name, value)
+        gRPC's channel arguments, such as ``("grpc.keepalive_time_ms", 7200000)``.
+    restricted : mapping, optional
+        Triton's ``--grpc-restricted-protocol``: category to header field and value.
+    tls : Tls, optional
+        With what clients are to talk.
+
+    Raises
+    ------
+    UnavailableError
+        The port is taken, or the address is none of this machine's.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        host: str,
+        port: int,
+        thread: LoopThread,
+        *,
+        options: Sequence[tuple[str, int | str]] = (),
+        restricted: Mapping[str, tuple[str, str]] | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        self._restricted = {
+            category: (_RESTRICTED + header, value)
+            for category, (header, value) in (restricted or {}).items()
+        }
+        self._thread = thread
+        inference = GrpcInference(service)
+        handlers: dict[bytes, Handler] = {
+            name: UnaryHandler(self._unary(method))
+            for name, method in grpc_methods(service).items()
+        }
+        handlers[f"/{SERVICE}/ModelInfer".encode()] = UnaryHandler(
+            self._guarded("inference", inference.infer)
+        )
+
+        def open_stream(rpc: StreamRpc) -> Stream:
+            refusal = self._refusal("inference", rpc.metadata)
+            return _Refused(rpc, refusal) if refusal else InferStream(inference, rpc)
+
+        handlers[f"/{SERVICE}/ModelStreamInfer".encode()] = StreamHandler(open_stream)
+        self._transport = Transport(
+            host,
+            port,
+            handlers,
+            service.limits,
+            service.trace,
+            thread,
+            options=Options.of(options),
+            after_messages=inference.submit,
+            tls=tls,
+        )
+
+    @property
+    def port(self) -> int:
+        return self._transport.port
+
+    def close(self, *, drain_s: float = 0.0) -> None:
+        """Take no more calls, wait so long for those that run, then cancel them."""
+        self._transport.close(drain_s=drain_s)
+
+    def in_child(self) -> None:
+        """Leave the port to the parent of this process, which was forked."""
+        self._transport.in_child()
+
+    def _unary(self, method: Method | Callable[[bytes], bytes]) -> Callable[[bytes, Rpc], None]:
+        if not isinstance(method, Method):
+            return lambda data, rpc: _answer(method, data, rpc)
+
+        def answer(data: bytes, rpc: Rpc) -> None:
+            if method.slow():
+                self._thread.work(partial(_answer, method, data, rpc))
+            else:
+                _answer(method, data, rpc)
+
+        return self._guarded(method.category, answer)
+
+    def _guarded(
+        self, category: str, answer: Callable[[bytes, Rpc], None]
+    ) -> Callable[[bytes, Rpc], None]:
+        if category not in self._restricted:
+            return answer
+
+        def guarded(data: bytes, rpc: Rpc) -> None:
+            refusal = self._refusal(category, rpc.metadata)
+            if refusal:
+                rpc.fail(UnavailableError(refusal))
+            else:
+                answer(data, rpc)
+
+        return guarded
+
+    def _refusal(self, category: str, metadata: Sequence[tuple[str, object]]) -> str:
+        if category not in self._restricted:
+            return ""
+        header, value = self._restricted[category]
+        # HTTP/2 knows names of fields in lower case only.
+        if (header.lower(), value) in {tuple(field) for field in metadata}:
+            return ""
+        return f"This protocol is restricted, expecting header '{header}'"
+
+
+class _Refused:
+    """A stream that its client may not open."""
+
+    def __init__(self, rpc: StreamRpc, text: str) -> None:
+        self._rpc = rpc
+        self._text = text
+
+    def message(self, data: bytes) -> None:  # noqa: ARG002
+        self.half_closed()
+
+    def half_closed(self) -> None:
+        self._rpc.fail(UnavailableError(self._text))
+
+    def cancelled(self) -> None:
+        pass
+
+
+def _answer(method: Callable[[bytes], bytes], data: bytes, rpc: Rpc) -> None:
+    try:
+        rpc.reply(method(data))
+    except TritonError as error:
+        rpc.fail(error)
+    except Exception as error:
+        _log.exception("a gRPC call failed")
+        rpc.fail(InternalError(f"{type(error).__name__}: {error}"))

@@ -1,0 +1,474 @@
+"""ModelInfer and ModelStreamInfer (protocol.md §10, S-1 to S-9)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import abstractmethod
+from collections.abc import Mapping
+from functools import partial
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.engine.core.request import BARE_FINAL
+from nbtriton.errors import CancelledError, InternalError, TritonError, UnsupportedError
+from nbtriton.frontends.kserve.pending import Pending
+from nbtriton.frontends.kserve.proto_codec import InferCall, parse_infer, read_request, read_version
+from nbtriton.frontends.kserve.proto_plans import GrpcPlans
+from nbtriton.frontends.kserve.proto_responses import (
+    encode_response,
+    encode_stream_error,
+    encode_stream_response,
+)
+from nbtriton.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nbtriton.backends.base import Response
+    from nbtriton.engine import InferenceRequest, Interface
+    from nbtriton.frontends.grpc.calls import Rpc, StreamRpc
+    from nbtriton.frontends.kserve.shared_memory import SharedMemory
+    from nbtriton.frontends.service import Service
+
+    _Read = tuple[Interface, int, InferCall]
+
+__all__ = ["GrpcInference", "InferStream"]
+
+_log = logging.getLogger("nbtriton.frontends")
+
+_ENDS_AT_ERRORS = ("triton_grpc_error", "true")
+_CANCELLED = "the request was cancelled by the caller"
+_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"  # Y5
+
+
+class GrpcInference:
+    """Reads requests for inference, and gives them to the engine; used by one thread.
+
+    Parameters
+    ----------
+    service : Service
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._plans = GrpcPlans()
+        self._short = ShortReads(service.shared_memory, READ_AT_ONCE)
+        self._ready: list[_Waiting] = []
+
+    def infer(self, data: bytes, rpc: Rpc) -> None:
+        """Take one unary call; `submit` has it answered."""
+        times = (rpc.since_ns, self.now_ns())
+        try:
+            found = self.read(data, rpc.metadata, unary=True)
+        except TritonError as error:
+            rpc.fail(error)
+        except LongReadError:
+            then = partial(self._put_unary, rpc, times)
+            rpc.work(partial(self.read_long, data, rpc.metadata, then, unary=True))
+        else:
+            self.put(_Unary(self, *found, rpc), times)
+
+    def _put_unary(self, rpc: Rpc, times: tuple[int, int], found: _Read | TritonError) -> None:
+        if isinstance(found, TritonError):
+            rpc.fail(found)
+        else:
+            self.put(_Unary(self, *found, rpc), times)
+
+    def now_ns(self) -> int:
+        """Return what time it is if traces are taken, else 0."""
+        return monotonic_ns() if self.service.trace.on else 0
+
+    def read(
+        self, data: bytes, metadata: Sequence[tuple[str, Any]], *, unary: bool = False
+    ) -> _Read:
+        """Read a request; raises TritonError with Triton's text, or LongReadError."""
+        like = self._plans.read(data)
+        if like is not None:
+            name, version, call = like
+            found = self._interface(name, version, unary), version, call
+            if self.service.grpc_forwards is not None:
+                self._forward(metadata, call)
+            return found
+        request, found = self._read_new(data, self._short, unary)
+        self._plans.learn(data, request, found[1], found[2])
+        self._forward(metadata, found[2])
+        return found
+
+    def read_long(
+        self,
+        data: bytes,
+        metadata: Sequence[tuple[str, Any]],
+        then: Callable[[_Read | TritonError], object],
+        *,
+        unary: bool = False,
+    ) -> Callable[[], None]:
+        """Read a request that `read` would not, on a worker; returns what is to be done on the loop."""
+        found: _Read | TritonError
+        try:
+            _, found = self._read_new(data, self.service.shared_memory, unary)
+            self._forward(metadata, found[2])
+        except TritonError as error:
+            found = error
+        except Exception as error:
+            _log.exception("a request could not be read")
+            found = InternalError(f"{type(error).__name__}: {error}")
+
+        def put() -> None:
+            then(found)
+            self.submit()
+
+        return put
+
+    def _read_new(
+        self, data: bytes, memory: SharedMemory | ShortReads, unary: bool
+    ) -> tuple[Any, _Read]:
+        request = parse_infer(data)
+        version = read_version(request.model_version)
+        interface = self._interface(request.model_name, version, unary)
+        return request, (interface, version, read_request(request, interface, memory))
+
+    def _forward(self, metadata: Sequence[tuple[str, Any]], call: InferCall) -> None:
+        forwards = self.service.grpc_forwards
+        if forwards is None:
+            return
+        forwarded = {
+            header: value if isinstance(value, str) else _text(value)
+            for header, value in metadata
+            if forwards(header.encode())
+        }
+        parameters = {**call.options.get("parameters", {}), **forwarded}
+        call.options = {**call.options, "parameters": parameters}
+        call.positional = None
+
+    def _interface(self, name: str, version: int, unary: bool) -> Interface:
+        interface = self.service.server.interface(name, version)
+        if unary and interface.decoupled:  # Triton looks no further
+            raise UnsupportedError(_DECOUPLED)
+        return interface
+
+    def put(self, waiting: _Waiting, read_ns: tuple[int, int]) -> None:
+        """Keep a request for the next `submit`; since when it was waited for, and when it came."""
+        tracing = self.service.trace
+        if tracing.on:
+            trace = tracing.sample(waiting.interface.name)
+            waiting.watch(trace, "GRPC_WAITREAD_START", "GRPC_WAITREAD_END", read_ns)
+        self._ready.append(waiting)
+
+    def submit(self) -> None:
+        """Give the requests that came together to the engine."""
+        found, self._ready = self._ready, []
+        ready = []
+        for waiting in found:
+            if waiting.is_gone():  # given up in the same moment: it need not run
+                waiting.refused(CancelledError(_CANCELLED))
+            else:
+                ready.append(waiting)
+        if not ready:
+            return
+        try:
+            accepted = self.service.server.submit_many([one.submission() for one in ready])
+        except Exception as error:
+            _log.exception("requests could not be submitted")
+            refusal = InternalError(f"{type(error).__name__}: {error}")
+            for waiting in ready:
+                waiting.refused(refusal)
+            return
+        for waiting, request in zip(ready, accepted, strict=True):
+            waiting.submitted(request)
+
+
+class _Waiting(Pending):
+    """A request over gRPC that has been read, until its last response.
+
+    Parameters
+    ----------
+    inference : GrpcInference
+    interface, version, call
+        As for `Pending`.
+    """
+
+    __slots__ = ("_is_over", "_request", "_service")
+
+    call: InferCall
+
+    def __init__(
+        self, inference: GrpcInference, interface: Interface, version: int, call: InferCall
+    ) -> None:
+        super().__init__(interface, version, call)
+        self._service = inference.service
+        self._request: InferenceRequest | None = None
+        self._is_over = False
+
+    def submitted(self, request: InferenceRequest | TritonError) -> None:
+        """Take what the engine made of the request."""
+        if isinstance(request, TritonError):
+            self.refused(request)
+            return
+        self._request = request
+        if self._is_over:  # answered in the meantime
+            self._request = None
+        elif self.is_gone():
+            self.cancel()
+
+    def end(self) -> None:
+        super().end()
+        self._is_over = True
+        # It refers to this: nothing is to be left to the garbage collector, tensors least of all.
+        self._request = None
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more."""
+        request = self._request
+        if request is not None:
+            request.cancel()
+
+    def written(
+        self, outputs: Mapping[str, Any], parameters: Mapping[str, Any], version: int
+    ) -> bytes:
+        """Return a serialized response; raises TritonError where it cannot travel."""
+        try:
+            return encode_response(
+                self.call,
+                outputs,
+                parameters,
+                model_name=self.interface.name,
+                model_version=version,
+                batches=self.interface.max_batch_size > 0,
+                labels=self._service.labels,
+            )
+        except TritonError:
+            raise
+        except Exception as error:
+            _log.exception("a response of %s could not be written", self.interface.name)
+            raise InternalError(f"{type(error).__name__}: {error}") from error
+
+    @abstractmethod
+    def is_gone(self) -> bool:
+        """True if nobody waits for the answer any more."""
+
+    @abstractmethod
+    def refused(self, error: TritonError) -> None:
+        """Answer a request that the engine will not."""
+
+
+class _Unary(_Waiting):
+    """One ModelInfer call."""
+
+    __slots__ = ("_answer", "_rpc")
+
+    def __init__(
+        self,
+        inference: GrpcInference,
+        interface: Interface,
+        version: int,
+        call: InferCall,
+        rpc: Rpc,
+    ) -> None:
+        super().__init__(inference, interface, version, call)
+        self._rpc = rpc
+        self._answer: bytes | TritonError | None = None
+        rpc.on_gone = self.cancel
+
+    def is_gone(self) -> bool:
+        return self._rpc.is_gone
+
+    def cancel(self) -> None:
+        super().cancel()
+        # The call does not wait for a model that goes on regardless.
+        self._rpc.fail(CancelledError(_CANCELLED))
+
+    def refused(self, error: TritonError) -> None:
+        self.end()
+        self._rpc.fail(error)
+
+    def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
+        if final:
+            self.tell("INFER_RESPONSE_COMPLETE", "GRPC_SEND_START")
+        if self._answer is None or response is not BARE_FINAL:
+            self._answer = self._made(request, response)
+        if not final:
+            return
+        # First: who has the answer may unregister the memory.
+        self.call.release()
+        if isinstance(self._answer, bytes):
+            self._rpc.reply(self._answer)
+        else:
+            self._rpc.fail(self._answer)
+        self.tell("GRPC_SEND_END")
+        self.end()
+
+    def _made(self, request: InferenceRequest, response: Response) -> bytes | TritonError:
+        if response.error is not None:
+            return response.error
+        assert request.runtime is not None
+        try:
+            return self.written(response.outputs, response.parameters, request.runtime.version)
+        except TritonError as error:
+            return error
+
+
+class InferStream:
+    """One ModelStreamInfer call: any number of requests, each answered as it is done."""
+
+    def __init__(self, inference: GrpcInference, rpc: StreamRpc) -> None:
+        self._inference = inference
+        self._rpc = rpc
+        self._lock = threading.Lock()
+        # When the last request had come, or the call began.
+        self._since_ns = inference.now_ns()
+        self._running: set[_Streamed] = set()
+        self._ended = False
+        # What a model answers with an error ends the call with its status, if the client wants so.
+        self.ends_at_errors = any(field == _ENDS_AT_ERRORS for field in rpc.metadata)
+
+    def message(self, data: bytes) -> None:
+        """Take one request; `GrpcInference.submit` has it answered."""
+        since_ns, self._since_ns = self._since_ns, self._inference.now_ns()
+        times = (since_ns, self._since_ns)
+        inference, rpc = self._inference, self._rpc
+        try:
+            found = inference.read(data, rpc.metadata)
+        except TritonError as error:
+            self._put(data, times, error)
+        except LongReadError:
+            then = partial(self._put, data, times)
+            rpc.work(partial(inference.read_long, data, rpc.metadata, then))
+        else:
+            self._put(data, times, found)
+
+    def _put(self, data: bytes, times: tuple[int, int], found: _Read | TritonError) -> None:
+        rpc = self._rpc
+        if isinstance(found, TritonError):
+            rpc.send(encode_stream_error(found.message, _request_id(data)))
+            rpc.done()
+            return
+        request = _Streamed(self._inference, *found, self, rpc)
+        with self._lock:
+            self._running.add(request)
+        self._inference.put(request, times)
+
+    def half_closed(self) -> None:
+        """No more requests: the call ends with the last answer."""
+        with self._lock:
+            self._ended = True
+            over = not self._running
+        if over:
+            self._rpc.finish()
+
+    def cancelled(self) -> None:
+        """Nobody waits any more (S-8)."""
+        with self._lock:
+            running = list(self._running)
+        for request in running:
+            request.cancel()
+
+    def failed(self, error: TritonError) -> None:
+        """End the call with the error of a response; the other requests are cancelled."""
+        self._rpc.fail(error)
+        self.cancelled()
+
+    def over(self, request: _Streamed) -> None:
+        """Nothing more is sent for a request; harmless when repeated."""
+        with self._lock:
+            if request not in self._running:
+                return
+            self._running.discard(request)
+            over = self._ended and not self._running
+        self._rpc.done()
+        if over:
+            self._rpc.finish()
+
+
+class _Streamed(_Waiting):
+    """One request of a stream."""
+
+    __slots__ = ("_only", "_rpc", "_stream")
+
+    def __init__(
+        self,
+        inference: GrpcInference,
+        interface: Interface,
+        version: int,
+        call: InferCall,
+        stream: InferStream,
+        rpc: StreamRpc,
+    ) -> None:
+        super().__init__(inference, interface, version, call)
+        self._stream = stream
+        self._rpc = rpc
+        self._only: bytes | None = None
+
+    def is_gone(self) -> bool:
+        return self._rpc.is_gone
+
+    def cancel(self) -> None:
+        super().cancel()
+        self._stream.over(self)
+
+    def refused(self, error: TritonError) -> None:
+        self.end()
+        self._rpc.send(encode_stream_error(error.message, self.call.request_id))
+        self._stream.over(self)
+
+    def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
+        data: bytes | None
+        if self.interface.decoupled:
+            data = self._one_of_many(request, response, final=final)
+        else:  # S-3: what comes after the first is dropped, also what fails after it
+            if self._only is None:
+                self._only = self._made(request, response, final=True)
+            if not final:
+                return
+            data = self._only
+        if final:
+            self.call.release()
+        if data is not None:
+            self.tell("INFER_RESPONSE_COMPLETE", "GRPC_SEND_START")
+            self._rpc.send(data)
+            self.tell("GRPC_SEND_END")
+        if final:
+            self.end()
+            self._stream.over(self)
+
+    def _one_of_many(
+        self, request: InferenceRequest, response: Response, *, final: bool
+    ) -> bytes | None:
+        """Return what a response of a decoupled model becomes, if anything (S-2 to S-6)."""
+        if response is not BARE_FINAL:
+            return self._made(request, response, final=final)
+        if not self.call.empty_final:
+            return None
+        return encode_stream_response(self.written({}, {}, self.version), final=True)
+
+    def _made(self, request: InferenceRequest, response: Response, *, final: bool) -> bytes:
+        error = response.error
+        if error is None:
+            assert request.runtime is not None
+            try:
+                data = self.written(response.outputs, response.parameters, request.runtime.version)
+                return encode_stream_response(data, final=final)
+            except TritonError as raised:
+                error = raised
+        if not error.accepted:
+            return encode_stream_error(error.message, self.call.request_id)
+        if self._stream.ends_at_errors:
+            self._stream.failed(error)
+        return encode_stream_error(
+            error.message,
+            self.call.request_id,
+            model=self.interface.name,
+            version=self.version,
+            final=final,
+        )
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _request_id(data: bytes) -> str:
+    try:
+        return str(parse_infer(data).id)
+    except TritonError:
+        return ""

@@ -1,0 +1,314 @@
+"""What the gRPC endpoint answers to everything but inference (protocol.md §7 to §10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError
+
+from nbtriton.errors import (
+    InternalError,
+    InvalidArgumentError,
+    UnsupportedError,
+)
+from nbtriton.frontends.kserve.messages import (
+    HEALTH,
+    SERVICE,
+    UNPARSABLE,
+    HealthCheckRequest,
+    health_response,
+    messages,
+)
+from nbtriton.frontends.kserve.proto_codec import read_version
+from nbtriton.frontends.serve.logs import LOG_FORMATS, verbose_level
+from nbtriton.frontends.tracing import TRACE_LEVELS, parse_number
+
+if TYPE_CHECKING:
+    from nbtriton.frontends.service import Service
+
+__all__ = ["Method", "grpc_methods"]
+
+_TRACE_NUMBERS = ("trace_rate", "trace_count", "log_frequency")
+
+
+class Method:
+    """One unary method: serialized request in, serialized response out.
+
+    Attributes
+    ----------
+    category : str
+        Of Triton's restricted protocols.
+    slow : callable
+        Tells whether it may take long: it is run on a worker then.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Any], Any],
+        request: Any,
+        category: str,
+        *,
+        slow: Callable[[], bool],
+    ) -> None:
+        self.category = category
+        self.slow = slow
+        self._answer = answer
+        self._request = request
+
+    def __call__(self, data: bytes) -> bytes:
+        try:
+            request = self._request.FromString(data)
+        except DecodeError:
+            raise InternalError(UNPARSABLE) from None
+        response: bytes = self._answer(request).SerializeToString()
+        return response
+
+
+def grpc_methods(service: Service) -> dict[bytes, Method | Callable[[bytes], bytes]]:
+    """Return all unary methods but ModelInfer, by full name."""
+    methods = _Methods(service)
+    # The repository takes seconds, and its index looks at the disk.
+    slow: dict[str, Callable[[], bool]] = {
+        "model-repository": lambda: True,
+        "ModelReady": service.server.asks_models,
+    }
+    table = {
+        "ServerLive": (methods.server_live, "health"),
+        "ServerReady": (methods.server_ready, "health"),
+        "ModelReady": (methods.model_ready, "health"),
+        "ServerMetadata": (methods.server_metadata, "metadata"),
+        "ModelMetadata": (methods.model_metadata, "metadata"),
+        "ModelConfig": (methods.model_config, "model-config"),
+        "ModelStatistics": (methods.statistics, "statistics"),
+        "RepositoryIndex": (methods.index, "model-repository"),
+        "RepositoryModelLoad": (methods.load, "model-repository"),
+        "RepositoryModelUnload": (methods.unload, "model-repository"),
+        "SystemSharedMemoryStatus": (methods.system_status, "shared-memory"),
+        "SystemSharedMemoryRegister": (methods.system_register, "shared-memory"),
+        "SystemSharedMemoryUnregister": (methods.system_unregister, "shared-memory"),
+        "CudaSharedMemoryStatus": (methods.cuda_status, "shared-memory"),
+        "CudaSharedMemoryRegister": (methods.cuda_register, "shared-memory"),
+        "CudaSharedMemoryUnregister": (methods.cuda_unregister, "shared-memory"),
+        "TraceSetting": (methods.trace, "trace"),
+        "LogSettings": (methods.log, "logging"),
+    }
+    found: dict[bytes, Method | Callable[[bytes], bytes]] = {
+        f"/{SERVICE}/{name}".encode(): Method(
+            answer,
+            getattr(messages, f"{name}Request"),
+            category,
+            slow=slow.get(name) or slow.get(category) or (lambda: False),
+        )
+        for name, (answer, category) in table.items()
+    }
+    found[f"/{HEALTH}/Check".encode()] = methods.health
+    return found
+
+
+class _Methods:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._server = service.server
+
+    # -- server and models -----------------------------------------------------------------------
+
+    def health(self, data: bytes) -> bytes:
+        try:
+            HealthCheckRequest.FromString(data)
+        except DecodeError:
+            raise InternalError(UNPARSABLE) from None
+        return health_response(self._service.is_ready())
+
+    def server_live(self, _: Any) -> Any:
+        return messages.ServerLiveResponse(live=self._service.is_live())
+
+    def server_ready(self, _: Any) -> Any:
+        return messages.ServerReadyResponse(ready=self._service.is_ready())
+
+    def model_ready(self, request: Any) -> Any:
+        self._server.check_answering()
+        ready = self._server.is_model_ready(request.name, read_version(request.version))
+        return messages.ModelReadyResponse(ready=ready)
+
+    def server_metadata(self, _: Any) -> Any:
+        return messages.ServerMetadataResponse(**self._service.metadata())
+
+    def model_metadata(self, request: Any) -> Any:
+        version = read_version(request.version)
+        found = self._server.metadata(request.name, version)
+        self._server.check_answering()  # who asks for an unknown model is told that first
+        if version != -1:
+            found["versions"] = [str(version)]
+        return messages.ModelMetadataResponse(**found)
+
+    def model_config(self, request: Any) -> Any:
+        config = self._server.config(request.name, read_version(request.version))
+        response = messages.ModelConfigResponse()
+        response.config.MergeFromString(config.SerializeToString())
+        return response
+
+    def statistics(self, request: Any) -> Any:
+        found = self._service.statistics(request.name, read_version(request.version))
+        return json_format.ParseDict(
+            found, messages.ModelStatisticsResponse(), ignore_unknown_fields=True
+        )
+
+    # -- repository ------------------------------------------------------------------------------
+
+    def index(self, request: Any) -> Any:
+        if request.repository_name:
+            raise UnsupportedError("'repository_name' specification is not supported")
+        response = messages.RepositoryIndexResponse()
+        self._server.check_answering()
+        for entry in self._service.control.index(ready=request.ready):
+            response.models.add(**entry)
+        return response
+
+    def load(self, request: Any) -> Any:
+        if request.repository_name:
+            raise UnsupportedError("'repository_name' specification is not supported")
+        parameters: dict[str, Any] = {}
+        for name, parameter in request.parameters.items():
+            if name == "config":
+                wanted = "string_param"
+            elif name.startswith("file:"):
+                wanted = "bytes_param"
+            else:
+                raise InvalidArgumentError(f"unrecognized load parameter '{name}'.")
+            if parameter.WhichOneof("parameter_choice") != wanted:
+                raise InvalidArgumentError(
+                    f"invalid value type for load parameter '{name}', expected {wanted}."
+                )
+            parameters[name] = getattr(parameter, wanted)
+        self._server.check_answering()
+        self._service.control.load(request.model_name, parameters)
+        return messages.RepositoryModelLoadResponse()
+
+    def unload(self, request: Any) -> Any:
+        if request.repository_name:
+            raise UnsupportedError("'repository_name' specification is not supported")
+        parameters: dict[str, Any] = {}
+        if "unload_dependents" in request.parameters:
+            parameter = request.parameters["unload_dependents"]
+            if parameter.WhichOneof("parameter_choice") != "bool_param":
+                raise InvalidArgumentError(
+                    "invalid value type for 'unload_dependents' parameter, expected bool_param."
+                )
+            parameters["unload_dependents"] = parameter.bool_param
+        self._server.check_answering()
+        self._service.control.unload(request.model_name, parameters)
+        return messages.RepositoryModelUnloadResponse()
+
+    # -- shared memory ---------------------------------------------------------------------------
+
+    def system_status(self, request: Any) -> Any:
+        response = messages.SystemSharedMemoryStatusResponse()
+        for region in self._service.shared_memory.status_system(request.name):
+            status = response.regions[region["name"]]
+            for field, value in region.items():
+                setattr(status, field, value)
+        return response
+
+    def system_register(self, request: Any) -> Any:
+        self._service.clients_memory().register_system(
+            request.name, request.key, request.offset, request.byte_size
+        )
+        return messages.SystemSharedMemoryRegisterResponse()
+
+    def system_unregister(self, request: Any) -> Any:
+        self._service.clients_memory().unregister_system(request.name)
+        return messages.SystemSharedMemoryUnregisterResponse()
+
+    def cuda_status(self, request: Any) -> Any:
+        response = messages.CudaSharedMemoryStatusResponse()
+        for region in self._service.shared_memory.status_cuda(request.name):
+            status = response.regions[region["name"]]
+            for field, value in region.items():
+                setattr(status, field, value)
+        return response
+
+    def cuda_register(self, request: Any) -> Any:
+        self._service.clients_memory().register_cuda(
+            request.name, request.raw_handle, request.device_id, request.byte_size
+        )
+        return messages.CudaSharedMemoryRegisterResponse()
+
+    def cuda_unregister(self, request: Any) -> Any:
+        self._service.clients_memory().unregister_cuda(request.name)
+        return messages.CudaSharedMemoryUnregisterResponse()
+
+    # -- trace and log settings ------------------------------------------------------------------
+
+    def trace(self, request: Any) -> Any:
+        name = request.model_name
+        if name and not self._server.is_ready(name):
+            raise InvalidArgumentError(f"Request for unknown model : {name}")
+        if request.settings:
+            self._service.trace.update(name, _trace_changes(request.settings))
+        response = messages.TraceSettingResponse()
+        for key, value in self._service.trace.get(name).items():
+            values = value if isinstance(value, list) else [value]
+            response.settings[key].value.extend(values)
+        return response
+
+    def log(self, request: Any) -> Any:
+        if request.settings:
+            self._service.log.update(_log_changes(request.settings))
+        response = messages.LogSettingsResponse()
+        for key, value in self._service.log.get().items():
+            if isinstance(value, bool):
+                response.settings[key].bool_param = value
+            elif isinstance(value, int):
+                response.settings[key].uint32_param = value
+            else:
+                response.settings[key].string_param = value
+        return response
+
+
+def _trace_changes(settings: Mapping[str, Any]) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if "trace_file" in settings:
+        raise UnsupportedError("trace file location can not be updated through network protocol")
+    if "trace_level" in settings:
+        levels = list(settings["trace_level"].value)
+        if "OFF" in levels and len(levels) > 1:
+            raise InvalidArgumentError("Expect only one trace level 'OFF' is specified")
+        changes["level"] = frozenset(levels).intersection(TRACE_LEVELS) if levels else None
+    for name in _TRACE_NUMBERS:
+        if name not in settings:
+            continue
+        values = settings[name].value
+        if len(values) > 1:
+            raise InvalidArgumentError(f"expect only 1 value for '{name}'")
+        number = parse_number(name, values[0]) if values else None
+        if name == "trace_count" and number is not None and number < -1:
+            raise InvalidArgumentError(
+                f"Unable to parse 'trace_count'. Expecting value >= -1, got: {values[0]}"
+            )
+        changes[name.removeprefix("trace_")] = number
+    return changes
+
+
+def _log_changes(settings: Mapping[str, Any]) -> dict[str, bool | int | str]:
+    changes: dict[str, bool | int | str] = {}
+    if "log_file" in settings:
+        raise UnsupportedError("log file location can not be updated through network protocol")
+    for name, kind, word in (
+        ("log_info", "bool_param", "boolean"),
+        ("log_warning", "bool_param", "boolean"),
+        ("log_error", "bool_param", "boolean"),
+        ("log_verbose_level", "uint32_param", "int32"),
+        ("log_format", "string_param", "string"),
+    ):
+        if name not in settings:
+            continue
+        if settings[name].WhichOneof("parameter_choice") != kind:
+            raise InvalidArgumentError(f"expect {word} for '{name}'")
+        value = getattr(settings[name], kind)
+        changes[name] = verbose_level(value) if name == "log_verbose_level" else value
+    chosen = changes.get("log_format", LOG_FORMATS[0])
+    if chosen not in LOG_FORMATS:
+        raise InvalidArgumentError(f"invalid argument for log_format, got: {chosen}")
+    return changes

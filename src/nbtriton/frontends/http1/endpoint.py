@@ -1,0 +1,82 @@
+"""HTTP/1.1 on asyncio and httptools: a port with its clients.
+
+No model code runs on the loop. Answers come from other threads through `LoopThread.post`, which
+wakes the loop once for as many as there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from nbtriton.frontends.http1.connection import Connection
+from nbtriton.frontends.http1.exchange import Exchange
+from nbtriton.frontends.http1.heads import Heads
+from nbtriton.frontends.loop import LoopThread
+from nbtriton.frontends.port import Port, listen
+from nbtriton.frontends.service import Limits
+from nbtriton.frontends.tls import Tls
+from nbtriton.frontends.tracing import Tracing
+
+__all__ = ["HttpEndpoint"]
+
+# What is read at a time, as asyncio does.
+_READ_SIZE = 256 << 10
+
+
+class HttpEndpoint(Port[Connection]):
+    """One port that answers HTTP.
+
+    Parameters
+    ----------
+    handle : callable
+        ``handle(exchanges)`` answers requests that came together, each now or later; it must not
+        raise.
+    host : str
+    port : int
+        0 for any that is free.
+    limits : Limits
+    thread : LoopThread
+        Where it runs; several endpoints may share one.
+    keep_fields : bool
+        Whether exchanges keep the header fields as they were written.
+    tls : Tls, optional
+        With what clients are to talk.
+
+    Raises
+    ------
+    UnavailableError
+        The address is taken or is none of this machine's.
+    """
+
+    def __init__(
+        self,
+        handle: Callable[[Sequence[Exchange]], None],
+        host: str,
+        port: int,
+        limits: Limits,
+        tracing: Tracing,
+        thread: LoopThread,
+        *,
+        keep_fields: bool = False,
+        tls: Tls | None = None,
+    ) -> None:
+        self.handle = handle
+        self.keep_fields = keep_fields
+        # One for all: what is read is parsed before anything else is read.
+        self.buffer = memoryview(bytearray(_READ_SIZE))
+        self.heads = Heads()
+        self._read: list[Exchange] = []
+        context = None if tls is None else tls.context("http/1.1")
+        super().__init__(listen(host, port), limits, tracing, thread, context)
+
+    def connect(self) -> Connection:
+        return Connection(self)
+
+    def take(self, exchange: Exchange) -> None:
+        """Answer a request, with those that come with it."""
+        self._read.append(exchange)
+        self.arrived()
+
+    def hand_over(self) -> None:
+        read, self._read = self._read, []
+        self.handle(read)

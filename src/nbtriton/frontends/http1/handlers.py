@@ -1,0 +1,340 @@
+"""What the HTTP endpoint answers to everything but inference (protocol.md §2, §5, §7, §8)."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.config import to_reported_dict
+from nbtriton.errors import (
+    InternalError,
+    InvalidArgumentError,
+    TritonError,
+    UnavailableError,
+    UnsupportedError,
+)
+from nbtriton.frontends.http1.exchange import (
+    JSON,
+    TEXT,
+    Exchange,
+    Head,
+    Reply,
+    error_body,
+    error_reply,
+    unforeseen,
+)
+from nbtriton.frontends.http1.inference import Inference, Meaning, Waiting, read_version
+from nbtriton.frontends.http1.routes import Route, find_route
+from nbtriton.frontends.kserve.jsontext import (
+    as_bool,
+    as_string,
+    as_uint,
+    dumps,
+    member,
+    member_as_array,
+    member_as_string,
+    parse,
+)
+from nbtriton.frontends.serve.logs import LOG_FORMATS, verbose_level
+from nbtriton.frontends.tracing import TRACE_LEVELS, parse_number
+
+if TYPE_CHECKING:
+    from nbtriton.frontends.service import Service
+
+__all__ = ["Handlers"]
+
+_log = logging.getLogger("nbtriton.frontends")
+
+# Triton does not say of the errors of these that they are JSON.
+_PLAIN_ERRORS = frozenset({"infer", "model_ready", "server_live", "server_ready"})
+_CUDA_HANDLE = 64
+_NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/]")
+_OK_JSON = Reply(200, JSON)
+
+
+class Handlers:
+    """Answers exchanges.
+
+    Parameters
+    ----------
+    service : Service
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._inference = Inference(service)
+        self._infer: Mapping[str, Callable[..., Meaning]] = {
+            "infer": self._inference.infer,
+            "generate": self._inference.generate,
+            "generate_stream": self._inference.generate_stream,
+        }
+        # Loading takes seconds, and the index may have to look at the disk.
+        self._slow = {"repository_load", "repository_unload", "repository_index"}
+
+    def handle(self, exchanges: Sequence[Exchange]) -> None:
+        """Answer requests that came together, each now or later; nothing is raised."""
+        ready: list[Waiting] = []
+        for exchange in exchanges:
+            head = exchange.head
+            try:
+                meaning: Meaning | None = head.meaning
+                if meaning is None:
+                    meaning = head.meaning = self._meaning(head)
+                waiting = meaning(exchange)
+            except Exception as error:
+                _log.exception("a request to %s failed", head.path)
+                exchange.respond(unforeseen(error))
+            else:
+                if waiting is not None:
+                    ready.append(waiting)
+        if ready:
+            self._inference.submit(ready)
+
+    def _meaning(self, head: Head) -> Meaning:
+        """Return what answers the requests that have this head."""
+        route = find_route(head.path)
+        if route is None:
+            return _always(Reply(404, TEXT, (error_body("Not Found"),)))
+        restricted = self._service.restricted.get(route.category)
+        if restricted is not None:
+            header, value = restricted
+            if head.headers.get(header.lower().encode()) != value.encode():
+                text = f"This API is restricted, expecting header '{header}'"
+                return _always(Reply(403, TEXT, (error_body(text),)))
+        if head.method not in route.methods:
+            body = error_body("Method Not Allowed")
+            return _always(Reply(405, _kind_of_errors(route), (body,)))
+        if route.category == "inference":
+            return self._infer[route.handler](head, **route.arguments)
+        if route.handler in self._slow:
+            return lambda exchange: exchange.work(lambda: self._answer(exchange, route))
+        if route.handler == "model_ready":
+            return lambda exchange: self._ask_model(exchange, route)
+        return lambda exchange: self._answer(exchange, route)
+
+    def _ask_model(self, exchange: Exchange, route: Route) -> None:
+        if self._service.server.asks_models():
+            exchange.work(lambda: self._answer(exchange, route))
+        else:
+            self._answer(exchange, route)
+
+    def _answer(self, exchange: Exchange, route: Route) -> None:
+        handler: Callable[..., Reply] = getattr(self, f"_{route.handler}")
+        try:
+            reply = handler(exchange, **route.arguments)
+        except TritonError as error:
+            reply = error_reply(error, _kind_of_errors(route))
+        except Exception as error:
+            _log.exception("a request to %s failed", exchange.head.path)
+            reply = unforeseen(error, _kind_of_errors(route))
+        exchange.respond(reply)
+
+    # -- server and models -----------------------------------------------------------------------
+
+    def _server_live(self, _: Exchange) -> Reply:
+        return Reply(200 if self._service.is_live() else 400)
+
+    def _server_ready(self, _: Exchange) -> Reply:
+        return Reply(200 if self._service.is_ready() else 400)
+
+    def _server_metadata(self, _: Exchange) -> Reply:
+        return _json(self._service.metadata())
+
+    def _model_ready(self, _: Exchange, name: str, version: str) -> Reply:
+        self._service.server.check_answering()
+        if not self._service.server.is_model_ready(name, read_version(version)):
+            return Reply(400, TEXT, (error_body("Model version not ready"),))
+        return Reply()
+
+    def _model_metadata(self, _: Exchange, name: str, version: str) -> Reply:
+        found = self._service.server.metadata(name, read_version(version))
+        if version:
+            found["versions"] = [str(int(version))]
+        return _json(found)
+
+    def _model_config(self, _: Exchange, name: str, version: str) -> Reply:
+        return _json(to_reported_dict(self._service.server.config(name, read_version(version))))
+
+    def _statistics(self, _: Exchange, name: str = "", version: str = "") -> Reply:
+        return _json(self._service.statistics(name, read_version(version)))
+
+    # -- repository ------------------------------------------------------------------------------
+
+    def _repository_index(self, exchange: Exchange) -> Reply:
+        document = parse(exchange.body) if exchange.body else {}
+        ready = type(document) is dict and "ready" in document and as_bool(document["ready"])
+        return _json(self._service.control.index(ready=ready))
+
+    def _repository_load(self, exchange: Exchange, repository: str, name: str) -> Reply:
+        _check_repository(repository)
+        parameters: dict[str, Any] = {}
+        for key, value in _parameters(exchange).items():
+            if type(value) is not str:
+                raise InternalError("attempt to access JSON non-string as string")
+            if key == "config":
+                parameters[key] = value
+            elif key.startswith("file:"):
+                parameters[key] = _lenient_base64(value)
+            else:
+                raise InternalError("unexpected error on creating Triton parameter")
+        self._service.control.load(name, parameters)
+        return _OK_JSON
+
+    def _repository_unload(self, exchange: Exchange, repository: str, name: str) -> Reply:
+        _check_repository(repository)
+        parameters: dict[str, Any] = {}
+        # Triton unloads also where the body cannot be read, or says neither true nor false.
+        with suppress(TritonError):
+            document = parse(exchange.body) if exchange.body else {}
+            given = document.get("parameters") if type(document) is dict else None
+            if type(given) is dict and "unload_dependents" in given:
+                parameters["unload_dependents"] = as_bool(given["unload_dependents"])
+        self._service.control.unload(name, parameters)
+        return _OK_JSON
+
+    # -- shared memory ---------------------------------------------------------------------------
+
+    def _memory_status(self, _: Exchange, kind: str, region: str) -> Reply:
+        memory = self._service.shared_memory
+        status = memory.status_system if kind == "system" else memory.status_cuda
+        return _json(status(region))
+
+    def _memory_register(self, exchange: Exchange, kind: str, region: str) -> Reply:
+        memory = self._service.clients_memory()
+        if not region:
+            raise InvalidArgumentError(
+                f"'region name' is necessary to register {kind} shared memory region"
+            )
+        document = parse(exchange.body)
+        given = document if type(document) is dict else {}
+        missing = "Shared memory register request has no '{}' field"
+        if kind == "system":
+            if "key" not in given:
+                raise InvalidArgumentError(missing.format("key"))
+            key = as_string(given["key"])
+            offset = as_uint(given.get("offset", 0))
+            if "byte_size" not in given:
+                raise InvalidArgumentError(missing.format("byte_size"))
+            memory.register_system(region, key, offset, as_uint(given["byte_size"]))
+            return _OK_JSON
+        if "raw_handle" not in given:
+            raise InvalidArgumentError(missing.format("raw_handle"))
+        handle = _lenient_base64(member_as_string(given["raw_handle"], "b64"))
+        size, device = (as_uint(member(given, field)) for field in ("byte_size", "device_id"))
+        if len(handle) != _CUDA_HANDLE:
+            raise InvalidArgumentError(
+                "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"
+            )
+        memory.register_cuda(region, handle, device, size)
+        return _OK_JSON
+
+    def _memory_unregister(self, _: Exchange, kind: str, region: str) -> Reply:
+        memory = self._service.clients_memory()
+        (memory.unregister_system if kind == "system" else memory.unregister_cuda)(region)
+        return _OK_JSON
+
+    # -- trace and log settings ------------------------------------------------------------------
+
+    def _trace(self, exchange: Exchange, name: str = "") -> Reply:
+        if name:
+            self._service.server.check_answering()
+            if not self._service.server.is_ready(name):
+                raise InvalidArgumentError(f"Request for unknown model : {name}")
+        if exchange.head.method == "POST":
+            self._service.trace.update(name, _trace_changes(parse(exchange.body)))
+        return _json(self._service.trace.get(name))
+
+    def _logging(self, exchange: Exchange) -> Reply:
+        if exchange.head.method == "POST":
+            self._service.log.update(_log_changes(parse(exchange.body)))
+        return _json(self._service.log.get())
+
+
+def _kind_of_errors(route: Route) -> bytes:
+    return TEXT if route.handler in _PLAIN_ERRORS else JSON
+
+
+def _always(reply: Reply) -> Meaning:
+    return lambda exchange: exchange.respond(reply)
+
+
+def _json(value: Any) -> Reply:
+    return Reply(200, JSON, (dumps(value),))
+
+
+def _check_repository(repository: str) -> None:
+    if repository:
+        raise UnsupportedError("'repository_name' specification is not supported")
+
+
+def _parameters(exchange: Exchange) -> dict[str, Any]:
+    document = parse(exchange.body) if exchange.body else {}
+    if type(document) is not dict or "parameters" not in document:
+        return {}
+    if type(document["parameters"]) is not dict:
+        raise InternalError("attempt to get members for non-object")
+    found: dict[str, Any] = document["parameters"]
+    return found
+
+
+def _lenient_base64(text: str) -> bytes:
+    """Decode as libb64 does: what is no base64 is skipped, an incomplete end is dropped (P-61)."""
+    digits = _NOT_BASE64.sub(b"", text.encode("utf-8", "surrogateescape"))
+    digits = digits[: len(digits) - (len(digits) % 4 == 1)]
+    return base64.b64decode(digits + b"=" * (-len(digits) % 4))
+
+
+def _trace_changes(document: Any) -> dict[str, Any]:
+    given = document if type(document) is dict else {}
+    changes: dict[str, Any] = {}
+    if "trace_file" in given:
+        raise UnsupportedError("trace file location can not be updated through network protocol")
+    if "trace_level" in given:
+        changes["level"] = _trace_level(given)
+    for name in ("trace_rate", "trace_count", "log_frequency"):
+        if name in given:
+            field = name.removeprefix("trace_")
+            changes[field] = None if given[name] is None else _trace_number(name, given[name])
+    return changes
+
+
+def _trace_level(given: dict[str, Any]) -> frozenset[str] | None:
+    if given["trace_level"] is None:
+        return None
+    levels = [as_string(level) for level in member_as_array(given, "trace_level")]
+    if "OFF" in levels and len(levels) > 1:
+        raise InvalidArgumentError("Expect only one trace level 'OFF' is specified")
+    return frozenset(levels).intersection(TRACE_LEVELS)
+
+
+def _trace_number(name: str, value: Any) -> int:
+    text = as_string(value)
+    number = parse_number(name, text)
+    if name == "trace_count" and number < -1:
+        raise InvalidArgumentError(
+            f"Unable to parse 'trace_count'. Expecting value >= -1, got:{text}"
+        )
+    return number
+
+
+def _log_changes(document: Any) -> dict[str, bool | int | str]:
+    given = document if type(document) is dict else {}
+    found = {name: value for name, value in given.items() if value is not None}
+    changes: dict[str, bool | int | str] = {}
+    if "log_file" in found:
+        raise UnsupportedError("log file location can not be updated through network protocol")
+    for name in ("log_info", "log_warning", "log_error"):
+        if name in found:
+            changes[name] = as_bool(found[name])
+    if "log_verbose_level" in found:
+        changes["log_verbose_level"] = verbose_level(as_uint(found["log_verbose_level"]))
+    if "log_format" in found:
+        value = as_string(found["log_format"])
+        if value not in LOG_FORMATS:
+            raise UnavailableError(f"invalid argument for --log_format, got: {value}")
+        changes["log_format"] = value
+    return changes

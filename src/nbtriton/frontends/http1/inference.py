@@ -1,0 +1,275 @@
+"""Inference over HTTP: infer, generate and generate_stream (protocol.md §3, §6)."""
+
+from __future__ import annotations
+
+import logging
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nbtriton.errors import InvalidArgumentError, TritonError, UnsupportedError
+from nbtriton.frontends.decompression import DecompressionError, Decompressor, OversizeError
+from nbtriton.frontends.http1.exchange import (
+    JSON,
+    TEXT,
+    Data,
+    Exchange,
+    Head,
+    error_reply,
+    unforeseen,
+)
+from nbtriton.frontends.http1.waiting import Events, Single, Waiting, Whole
+from nbtriton.frontends.kserve.generate import decode_generate
+from nbtriton.frontends.kserve.json_codec import Call, decode_infer
+from nbtriton.frontends.kserve.json_plans import Plans
+from nbtriton.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
+from nbtriton.frontends.kserve.wire import BrokenStringError
+
+if TYPE_CHECKING:
+    from nbtriton.engine import Interface
+    from nbtriton.frontends.kserve.shared_memory import SharedMemory
+    from nbtriton.frontends.service import Service
+
+__all__ = ["Inference", "Meaning", "Waiting", "read_version"]
+
+# What a head asks for: answers a request, or returns one that is to be given to the engine.
+Meaning = Callable[[Exchange], Waiting | None]
+
+_log = logging.getLogger("nbtriton.frontends")
+
+# JSON of this size takes about a millisecond to read; longer ones are not read on the loop.
+_LONG_JSON = 64 << 10
+_DECOUPLED = "HTTP end point doesn't support models with decoupled transaction policy"
+_HEADER_LENGTH = b"inference-header-content-length"
+_ATOI = re.compile(rb"\s*([+-]?\d{1,18})")
+_INT64_MAX = (1 << 63) - 1
+_PLAIN = b"identity"
+_COMPRESSED = (b"gzip", b"deflate")
+# Either of the two whatever the header calls it, as in Triton: the body's first bytes tell.
+_GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
+
+
+def read_version(text: str) -> int:
+    """Return the version of a path, -1 for none (P-9).
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is beyond 64 bits.
+    """
+    if not text:
+        return -1
+    if len(text.lstrip("0")) > 19 or int(text) > _INT64_MAX:
+        raise InvalidArgumentError(
+            f"failed to get model version from specified version string '{text}' (details: stol), "
+            "version should be an integral value > 0"
+        )
+    return int(text)
+
+
+class Inference:
+    """Reads requests for inference, and gives them to the engine.
+
+    Parameters
+    ----------
+    service : Service
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.server = service.server
+        self.plans = Plans()
+        self.short = ShortReads(service.shared_memory, READ_AT_ONCE)
+
+    def infer(self, head: Head, name: str, version: str) -> Meaning:
+        """Return what answers a POST to ``…/infer``."""
+        return _Infer(self, head, name, version).read
+
+    def generate(self, head: Head, name: str, version: str) -> Meaning:
+        """Return what answers a POST to ``…/generate``."""
+        return partial(self._generate, Single, _encoding(head), name, version)
+
+    def generate_stream(self, head: Head, name: str, version: str) -> Meaning:
+        """Return what answers a POST to ``…/generate_stream``."""
+        return partial(self._generate, Events, _encoding(head), name, version)
+
+    def submit(self, ready: Sequence[Waiting]) -> None:
+        """Give requests that are ready at the same moment to the engine."""
+        tracing = self.service.trace
+        if tracing.on:
+            for waiting in ready:
+                trace = tracing.sample(waiting.interface.name)
+                times = waiting.exchange.received_ns
+                waiting.watch(trace, "HTTP_RECV_START", "HTTP_RECV_END", times)
+        try:
+            accepted = self.server.submit_many([waiting.submission() for waiting in ready])
+        except Exception as error:
+            _log.exception("requests could not be submitted")
+            for waiting in ready:
+                waiting.give_up(unforeseen(error))
+            return
+        for waiting, request in zip(ready, accepted, strict=True):
+            waiting.submitted(request)
+
+    def forward_headers(self, fields: Sequence[tuple[bytes, bytes]], call: Call) -> None:
+        """Make parameters of the header fields that are to be forwarded."""
+        forwards = self.service.forwards
+        if forwards is None:
+            return
+        parameters = dict(call.options.get("parameters", {}))
+        for raw_name, raw_value in fields:
+            if forwards(raw_name):
+                name = raw_name.decode("utf-8", "surrogateescape")
+                parameters[name] = raw_value.decode("utf-8", "surrogateescape")
+        call.options = {**call.options, "parameters": parameters}
+        call.positional = None
+
+    def _generate(
+        self, kind: type[Single], encoding: bytes, name: str, version: str, exchange: Exchange
+    ) -> Waiting | None:
+        try:
+            number = read_version(version)
+            interface = self.server.interface(name, number)
+            if encoding != _PLAIN:
+                raise InvalidArgumentError(
+                    "Unsupported content-encoding, only 'identity' is supported."
+                )
+            call = decode_generate(exchange.body, interface)
+        except TritonError as error:
+            exchange.respond(error_reply(error))
+            return None
+        return kind(exchange, interface, number, call)
+
+
+class _Infer:
+    """What the heads of infer requests say, read once for all that have the same."""
+
+    def __init__(self, inference: Inference, head: Head, name: str, version: str) -> None:
+        self._inference = inference
+        # Not the head itself: it holds this, and both would wait for the garbage collector.
+        self._fields = head.fields
+        self._name = name
+        self._version = version
+        self._given = _encoding(head)
+        self._wanted = best_encoding(head.headers.get(b"accept-encoding", b"").decode("latin-1"))
+        self._length: int | None = None
+        self._length_text = head.headers.get(_HEADER_LENGTH, b"")
+        if _HEADER_LENGTH in head.headers:
+            found = _ATOI.match(self._length_text)
+            self._length = int(found[1]) if found else 0  # as C's atoi
+
+    def read(self, exchange: Exchange) -> Waiting | None:
+        """Read a request; None if it is answered already, or read elsewhere."""
+        try:
+            number = read_version(self._version)
+            interface = self._inference.server.interface(self._name, number)
+            if interface.decoupled:
+                raise UnsupportedError(_DECOUPLED)
+            if self._given == _PLAIN:
+                length = self._header_length(len(exchange.data) - exchange.start)
+            elif self._given in _COMPRESSED:
+                length = -1
+            else:
+                reply = error_reply(UnsupportedError("Unsupported compression type"), TEXT)
+                reply.headers = ((b"Accept-Encoding", b"gzip, deflate"),)
+                exchange.respond(reply)
+                return None
+        except TritonError as error:
+            exchange.respond(error_reply(error, TEXT))
+            return None
+        if 0 <= length <= _LONG_JSON:
+            data, start = exchange.data, exchange.start
+            memory = self._inference.short
+            try:
+                return self._decode(exchange, interface, number, data, start, length, memory)
+            except LongReadError:
+                pass
+        exchange.work(partial(self._read_long, exchange, interface, number, length))
+        return None
+
+    def _header_length(self, size: int) -> int:
+        length = self._length
+        if length is None:
+            return size
+        if not 0 <= length <= size:
+            text = self._length_text.decode("latin-1")
+            raise InvalidArgumentError(
+                f"inference header size should be in range (0, {size}), got: {text}"
+            )
+        return length
+
+    def _read_long(
+        self, exchange: Exchange, interface: Interface, version: int, length: int
+    ) -> None:
+        """Read what takes long, on a worker."""
+        data, start = exchange.data, exchange.start
+        try:
+            if length < 0:
+                data, start = self._decompressed(exchange), 0
+                length = self._header_length(len(data))
+            memory = self._inference.service.shared_memory
+            waiting = self._decode(exchange, interface, version, data, start, length, memory)
+        except TritonError as error:
+            exchange.respond(error_reply(error, TEXT))
+        except Exception as error:
+            _log.exception("a request to %s could not be read", self._name)
+            exchange.respond(unforeseen(error))
+        else:
+            if waiting is not None:
+                self._inference.submit((waiting,))
+
+    def _decode(
+        self,
+        exchange: Exchange,
+        interface: Interface,
+        version: int,
+        data: Data,
+        start: int,
+        length: int,
+        memory: SharedMemory | ShortReads,
+    ) -> Waiting | None:
+        inference = self._inference
+        service = inference.service
+        try:
+            call = decode_infer(data, length, interface, memory, inference.plans, start)
+        except TritonError as error:
+            exchange.respond(
+                error_reply(error, TEXT if isinstance(error, BrokenStringError) else JSON)
+            )
+            return None
+        if service.forwards is not None:
+            inference.forward_headers(self._fields, call)
+        return Whole(exchange, interface, version, call, service, self._wanted)
+
+    def _decompressed(self, exchange: Exchange) -> memoryview:
+        if not exchange.body:
+            raise InvalidArgumentError("nothing to be decompressed")
+        limits = self._inference.service.limits
+        limit = min(limits.body_bytes, limits.decompressed_bytes)
+        try:
+            return Decompressor(exchange.body, _GZIP_OR_ZLIB, limit).all()
+        except OversizeError as error:
+            raise InvalidArgumentError(
+                f"the decompressed request is {error}", hint="--max-decompressed-size allows more"
+            ) from None
+        except DecompressionError as error:
+            raise InvalidArgumentError(f"the compressed request cannot be read: {error}") from None
+
+
+def _encoding(head: Head) -> bytes:
+    return head.headers.get(b"content-encoding", _PLAIN)
+
+
+def best_encoding(accepted: str) -> str:
+    """Return ``identity``, ``deflate`` or ``gzip``: the one that the client likes most."""
+    best, weight = "identity", 0.0
+    for item in accepted.split(","):
+        name, _, quality = item.lstrip(" ").partition(";q=")
+        found = re.match(r"\s*[+-]?(\d+\.?\d*|\.\d+)", quality or "1")
+        if found is None:
+            continue
+        if name in ("identity", "deflate", "gzip") and float(found[0]) > weight:
+            best, weight = name, float(found[0])
+    return best

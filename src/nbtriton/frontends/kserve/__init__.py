@@ -1,0 +1,1 @@
+"""KServe v2's messages: read, checked, written; the same for every protocol."""

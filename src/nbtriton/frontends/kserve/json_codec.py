@@ -1,0 +1,459 @@
+"""The body of an infer request over HTTP, read in Triton's order with Triton's complaints.
+
+KServe v2 JSON with the binary tensor data extension (protocol.md §3, §4). Pure: bytes and a model's
+signature go in, a `Call` for the engine comes out.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
+from nbtriton.frontends.kserve.jsontext import (
+    as_bool,
+    as_string,
+    as_uint,
+    member_as_array,
+    member_as_string,
+    parse,
+)
+from nbtriton.frontends.kserve.wire import (
+    WireInput,
+    arrays_of,
+    element_count,
+    log_prefix,
+    raw_input,
+)
+from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
+from nbtriton.tensors import DATATYPES, numpy_dtype
+
+if TYPE_CHECKING:
+    from nbtriton.engine import Interface
+    from nbtriton.frontends.kserve.json_plans import Plans
+    from nbtriton.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
+    from nbtriton.tensors import Array
+
+__all__ = ["Call", "OutputRequest", "decode_infer", "read_json_data", "read_parameter"]
+
+_KNOWN = frozenset(DATATYPES)
+_DTYPES = {name: numpy_dtype(name) for name in DATATYPES if name not in ("BYTES", "BF16")}
+_NO_JSON = ("FP16", "BF16")  # P-24
+_INT64 = range(-(1 << 63), 1 << 63)
+_UINT64 = range(1 << 64)
+# The reference counts the elements of JSON data in 32 bits, and dies of more.
+_MOST_ELEMENTS = (1 << 31) - 1
+_LONGEST_ID = 128
+_RESERVED = "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."  # fmt: skip
+_FIELDS = (
+    "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+    "'shared_memory_region' in 'parameters'. But"
+)
+_SHAPE = "Unable to parse 'data': Shape does not match true shape of 'data' field"
+
+
+@dataclass(slots=True)
+class OutputRequest:
+    """How one output is wanted: as JSON, as bytes behind the JSON, or in shared memory."""
+
+    kind: Literal["json", "binary", "shared"] = "json"
+    classes: int = 0
+    lease: Lease | None = None
+
+
+@dataclass(slots=True)
+class Call:
+    """One infer request, ready for `Server.submit`.
+
+    Parameters
+    ----------
+    arrays : mapping of str to array
+        The inputs.
+    outputs : mapping of str to OutputRequest
+        The requested outputs; empty for all of them.
+    default : OutputRequest
+        For outputs when none is named.
+    options : dict
+        Keyword arguments of `Server.submit`.
+    leases : list of Lease
+        Shared memory that is in use until the request is answered.
+    positional : tuple, optional
+        The options as a `Submission` takes them, where they are known.
+    """
+
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    outputs: Mapping[str, OutputRequest] = field(default_factory=dict)
+    default: OutputRequest = field(default_factory=OutputRequest)
+    options: dict[str, Any] = field(default_factory=dict)
+    leases: list[Lease] = field(default_factory=list)
+    positional: tuple[Any, ...] | None = field(default=None, kw_only=True)
+
+    def by_position(self) -> tuple[Any, ...]:
+        """Return the options as a `Submission` takes them."""
+        if self.positional is not None:
+            return self.positional
+        given = self.options.get
+        flags = SEQUENCE_START * given("sequence_start", False)
+        flags |= SEQUENCE_END * given("sequence_end", False)
+        return (
+            given("outputs", ()), given("request_id", ""), given("priority", 0),
+            given("timeout_us", 0), given("correlation_id", 0), flags, given("parameters"),
+        )  # fmt: skip
+
+    @property
+    def request_id(self) -> str:
+        """The client's id, empty if there is none."""
+        found: str = self.options.get("request_id", "")
+        return found
+
+    def wanted(self, name: str) -> OutputRequest:
+        """Return how an output is wanted."""
+        return self.outputs.get(name, self.default)
+
+    def release(self) -> None:
+        """Give the shared memory back."""
+        while self.leases:
+            self.leases.pop().release()
+
+
+def decode_infer(
+    data: bytes | memoryview,
+    header_length: int,
+    interface: Interface,
+    shared_memory: SharedMemory | ShortReads,
+    plans: Plans | None = None,
+    start: int = 0,
+) -> Call:
+    """Read the body of an infer request.
+
+    Parameters
+    ----------
+    data : bytes-like
+        Decompressed; the arrays of the result view it.
+    header_length : int
+        Length of the JSON text at its start; 0 for a raw request.
+    interface : Interface
+        The model's signature.
+    shared_memory : SharedMemory
+        Where regions are looked up.
+    plans : Plans, optional
+        What is known of texts that came before.
+    start : int
+        Where in `data` the body begins.
+
+    Raises
+    ------
+    TritonError
+        With Triton's text; nothing is held then.
+    """
+    size = len(data) - start - header_length
+    text = b""
+    if plans is not None and header_length and size:
+        text = bytes(data[start : start + header_length])
+        plan, request_id = plans.find(text, size)
+        if plan is not None:
+            return plan.call(data, start + header_length, request_id)
+    body = memoryview(data)[start:] if start else data
+    call = Call()
+    if header_length == 0:
+        call.default = OutputRequest("binary")
+        call.arrays = arrays_of(interface, [raw_input(interface, body)])
+        return call
+    text = text or bytes(data[start : start + header_length])
+    # The last bit of a double is lost when it becomes an FP32.
+    document = parse(text, exact=b"FP64" in text)
+    try:
+        if type(document) is dict:
+            if "id" in document:
+                call.options["request_id"] = as_string(document["id"], "Unable to parse 'id': ")
+            if "parameters" in document:
+                _read_parameters(document["parameters"], call)
+        inputs = _read_inputs(
+            document, memoryview(body)[header_length:], interface.name, shared_memory, call
+        )
+        if type(document) is dict and "outputs" in document:
+            _read_outputs(document, shared_memory, call)
+        call.arrays = arrays_of(
+            interface, inputs, request_id=call.request_id, outputs=tuple(call.outputs)
+        )
+    except BaseException:
+        call.release()
+        raise
+    if call.outputs:
+        call.options["outputs"] = tuple(call.outputs)
+    if plans is not None and size:
+        plans.learn(text, inputs, size, call)
+    return call
+
+
+# -- parameters --------------------------------------------------------------------------------------
+
+
+def _read_parameters(parameters: Any, call: Call) -> None:
+    if type(parameters) is not dict:
+        raise InternalError("failed to get request params.: attempt to get members for non-object")
+    custom: dict[str, Any] = {}
+    options = call.options
+    for name, value in parameters.items():
+        if name == "binary_data_output":
+            if as_bool(value, "Unable to parse 'binary_data_output': "):
+                call.default = OutputRequest("binary")
+            else:
+                call.default = OutputRequest()
+        elif name == "sequence_id":
+            found = _sequence_id(value)
+            if found != "":
+                options["correlation_id"] = found
+        elif name in ("sequence_start", "sequence_end"):
+            options[name] = as_bool(value, f"Unable to parse '{name}': ")
+        elif name == "priority":
+            options["priority"] = as_uint(value, "Unable to parse 'priority': ")
+        elif name == "timeout":
+            options["timeout_us"] = as_uint(value, "Unable to parse 'timeout': ")
+        elif name.startswith("triton_"):
+            raise InvalidArgumentError(_RESERVED)
+        else:
+            custom[name] = read_parameter(name, value)
+    if custom:
+        options["parameters"] = custom
+
+
+def _sequence_id(value: Any) -> int | str:
+    if type(value) is int and value in _UINT64:
+        return value
+    text = as_string(value, "Unable to parse 'sequence_id': ")
+    if len(text.encode("utf-8", "surrogateescape")) > _LONGEST_ID:
+        raise UnsupportedError("string correlation ID cannot be longer than 128 characters")
+    return text
+
+
+def read_parameter(name: str, value: Any) -> bool | int | float | str:
+    """Return the value of a custom parameter; integers beyond 63 bits turn into doubles.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is null, a list or an object.
+    """
+    if isinstance(value, int) and type(value) is not bool and value not in _INT64:
+        return float(value)
+    if isinstance(value, str | int | float):
+        return value
+    raise InvalidArgumentError(
+        f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."
+    )
+
+
+# -- inputs ------------------------------------------------------------------------------------------
+
+
+def _read_inputs(
+    document: Any,
+    blobs: memoryview,
+    model: str,
+    shared_memory: SharedMemory | ShortReads,
+    call: Call,
+) -> list[WireInput]:
+    inputs: list[WireInput] = []
+    seen: set[str] = set()
+    offset = 0
+    for item in member_as_array(document, "inputs", "Unable to parse 'inputs': "):
+        parameters = _parameters_of(item)
+        _check_one_source(item, parameters)
+        name = member_as_string(item, "name", "Unable to parse 'name': ")
+        datatype = member_as_string(item, "datatype", "Unable to parse 'datatype': ")
+        shape = tuple(
+            as_uint(dim, "Unable to parse 'shape': ")
+            for dim in member_as_array(item, "shape", "Unable to parse 'shape': ")
+        )
+        if name in seen:
+            raise InvalidArgumentError(
+                f"{log_prefix(call.request_id)}input '{name}' already exists in request"
+            )
+        seen.add(name)
+        data: bytes | memoryview | np.ndarray[Any, Any] | list[bytes]
+        if "binary_data_size" in parameters:
+            size = as_uint(parameters["binary_data_size"], "Unable to parse 'binary_data_size': ")
+            if size > len(blobs) - offset:
+                raise InvalidArgumentError(
+                    f"unexpected size for input '{name}', expecting "
+                    f"{size - (len(blobs) - offset)} additional bytes for model '{model}'"
+                )
+            data = blobs[offset : offset + size]
+            offset += size
+        elif "shared_memory_region" in parameters:
+            lease = _lease(parameters, shared_memory)
+            call.leases.append(lease)
+            data = lease.data()
+        else:
+            data = _json_tensor(item["data"], name, datatype, shape, model, call.request_id)
+        inputs.append(WireInput(name, datatype, shape, data))
+    if offset != len(blobs):
+        raise InvalidArgumentError(f"unexpected additional input data for model '{model}'")
+    return inputs
+
+
+def _parameters_of(item: Any) -> dict[str, Any]:
+    found = item.get("parameters") if type(item) is dict else None
+    return found if type(found) is dict else {}
+
+
+def _check_one_source(item: Any, parameters: Mapping[str, Any]) -> None:
+    found = []
+    if type(item) is dict and "data" in item:
+        found.append("'data'")
+    found += [
+        f"'{name}'" for name in ("binary_data_size", "shared_memory_region") if name in parameters
+    ]
+    if len(found) != 1:
+        says = " set " + " ".join(found) if found else " no field is set"
+        raise InvalidArgumentError(_FIELDS + says)
+
+
+def _lease(parameters: Mapping[str, Any], shared_memory: SharedMemory | ShortReads) -> Lease:
+    region = as_string(
+        parameters["shared_memory_region"], "Unable to parse 'shared_memory_region': "
+    )
+    offset, size = (
+        as_uint(parameters.get(name, 0), f"Unable to parse '{name}': ")
+        for name in ("shared_memory_offset", "shared_memory_byte_size")
+    )
+    return shared_memory.lease(region, offset, size)
+
+
+def _json_tensor(
+    data: Any, name: str, datatype: str, shape: tuple[int, ...], model: str, request_id: str
+) -> bytes | np.ndarray[Any, Any] | list[bytes]:
+    count = element_count(shape)
+    if count == 0:
+        return b"" if datatype != "BYTES" else []
+    if count > _MOST_ELEMENTS:
+        size = count * (_DTYPES[datatype].itemsize if datatype in _DTYPES else 1)
+        raise InvalidArgumentError(
+            f"{log_prefix(request_id)}input byte size mismatch for input '{name}' for model "
+            f"'{model}'. Expected {size}, got no more than a request can hold"
+        )
+    if type(data) is not list:
+        raise InternalError("Unable to parse 'data': attempt to access JSON non-array as array")
+    return read_json_data(data, name, datatype, count)
+
+
+def read_json_data(
+    data: list[Any], name: str, datatype: str, count: int
+) -> np.ndarray[Any, Any] | list[bytes]:
+    """Return the elements of a tensor that came as JSON, nested or flat (P-21, P-22).
+
+    Parameters
+    ----------
+    data : list
+        Nested to any depth.
+    name, datatype : str
+        Of the input.
+    count : int
+        How many elements its shape has.
+
+    Returns
+    -------
+    numpy.ndarray or list of bytes
+        One-dimensional. The number of strings is not compared with `count`: the engine's text for
+        that is another one.
+    """
+    flat, kinds = _flatten(data)
+    if datatype == "BYTES":
+        if kinds <= {str}:
+            return [item.encode("utf-8", "surrogateescape") for item in flat]
+        raise InternalError(
+            "Unable to parse JSON bytes array: attempt to access JSON non-string as string"
+        )
+    if datatype in _NO_JSON:
+        raise InvalidArgumentError(
+            f"receiving {datatype} data via JSON is not supported. Please use the binary data "
+            f"format for input {name}"
+        )
+    if datatype not in _KNOWN:
+        raise InvalidArgumentError(f"invalid datatype for input {name}")
+    dtype = _DTYPES[datatype]
+    wanted, complaint = _KINDS[dtype.kind]
+    if len(flat) != count or not kinds <= wanted:
+        _refuse_elements(flat, wanted, complaint, count)
+    if not flat:
+        return np.empty(0, dtype)
+    if dtype.kind == "b":
+        return np.array(flat, np.bool_)
+    # `array` casts as C does, without the warning that numpy would have to be kept from (4 us).
+    kind = "f" if dtype == np.float32 else {"f": "d", "i": "q", "u": "Q"}[dtype.kind]
+    try:
+        # Narrow types take the low bits, as in C.
+        return np.frombuffer(array(kind, flat), kind).astype(dtype, copy=False)
+    except OverflowError:
+        if dtype.kind != "f":
+            raise InternalError(f"Unable to parse 'data': {complaint}") from None
+        raise InternalError(
+            "failed to parse the request JSON buffer: Number too big to be stored in double. at 0"
+        ) from None
+
+
+_KINDS = {
+    "f": (frozenset({int, float}), "attempt to access JSON non-number as double"),
+    "i": (frozenset({int}), "attempt to access JSON non-signed-integer as signed-integer"),
+    "u": (frozenset({int}), "attempt to access JSON non-unsigned-integer as unsigned-integer"),
+    "b": (frozenset({bool}), "attempt to access JSON non-boolean as boolean"),
+}
+
+
+def _flatten(data: list[Any]) -> tuple[list[Any], set[type]]:
+    """Return the leaves in order, and their types."""
+    kinds = set(map(type, data))
+    while list in kinds:
+        if len(kinds) > 1:  # lists beside other things
+            data = [item if type(item) is list else [item] for item in data]
+        data = list(chain.from_iterable(data))
+        kinds = set(map(type, data))
+    return data, kinds
+
+
+def _refuse_elements(flat: list[Any], wanted: frozenset[type], complaint: str, count: int) -> None:
+    """Complain of the first thing Triton meets: a wrong element, or one too many."""
+    unsigned = complaint == _KINDS["u"][1]
+    if any(type(item) not in wanted or (unsigned and item < 0) for item in flat[:count]):
+        raise InternalError(f"Unable to parse 'data': {complaint}")
+    raise InternalError(_SHAPE)
+
+
+# -- outputs -----------------------------------------------------------------------------------------
+
+
+def _read_outputs(document: Any, shared_memory: SharedMemory | ShortReads, call: Call) -> None:
+    outputs: dict[str, OutputRequest] = {}
+    for item in member_as_array(document, "outputs", "Unable to parse 'outputs': "):
+        parameters = _parameters_of(item)
+        if "shared_memory_region" in parameters:
+            _check_shared_output(parameters)
+        name = member_as_string(item, "name", "Unable to parse 'name': ")
+        wanted = OutputRequest()
+        if parameters:
+            wanted.classes = as_uint(
+                parameters.get("classification", 0), "Unable to set 'classification': "
+            )
+            if "shared_memory_region" in parameters:
+                wanted.kind = "shared"
+                wanted.lease = _lease(parameters, shared_memory)
+                call.leases.append(wanted.lease)
+            elif as_bool(parameters.get("binary_data", False), "Unable to parse 'binary_data': "):
+                wanted.kind = "binary"
+        outputs.setdefault(name, wanted)  # P-27
+    call.outputs = outputs
+
+
+def _check_shared_output(parameters: Mapping[str, Any]) -> None:
+    if "classification" in parameters:
+        raise InvalidArgumentError(
+            "Output can't set both 'shared_memory_region' and 'classification'"
+        )
+    if as_bool(parameters.get("binary_data", False), "Unable to set 'binary_data': "):
+        raise InvalidArgumentError("Output can't set both 'shared_memory_region' and 'binary_data'")

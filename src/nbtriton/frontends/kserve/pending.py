@@ -1,0 +1,75 @@
+"""A request for inference between its reading and its last answer, whatever the protocol."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from nbtriton.engine import Submission
+
+if TYPE_CHECKING:
+    from nbtriton.backends.base import Response
+    from nbtriton.engine import InferenceRequest, Interface
+    from nbtriton.engine.diagnostics.tracing import Trace
+    from nbtriton.frontends.kserve.json_codec import Call
+
+__all__ = ["Pending"]
+
+
+class Pending(ABC):
+    """A request that has been read, until its last response.
+
+    Parameters
+    ----------
+    interface : Interface
+        Of the model that it is for.
+    version : int
+        Of the model, -1 for any.
+    call : Call
+        What the engine is asked for.
+    """
+
+    __slots__ = ("call", "interface", "trace", "version")
+
+    def __init__(self, interface: Interface, version: int, call: Call) -> None:
+        self.interface = interface
+        self.version = version
+        self.call = call
+        self.trace: Trace | None = None
+
+    def watch(
+        self, trace: Trace | None, first: str, last: str, received_ns: tuple[int, int]
+    ) -> None:
+        """Tell a trace what happens, if the request is to be traced, and when it came."""
+        self.trace = trace
+        if trace is not None:
+            trace.received(first, last, received_ns)
+
+    def submission(self) -> Submission:
+        """Return what the engine is asked for."""
+        call = self.call
+        return Submission(
+            self.interface.name,
+            self.version,
+            call.arrays,
+            call.by_position(),
+            self.take,
+            self.trace,
+            not call.leases or all(lease.tensor is None for lease in call.leases),
+        )
+
+    def tell(self, *activities: str) -> None:
+        """Note what is done with an answer, if the request is traced."""
+        if self.trace is not None:
+            for activity in activities:
+                self.trace.answered(activity)
+
+    def end(self) -> None:
+        """Let go of what the request holds: the last thing has been sent."""
+        self.call.release()
+        if self.trace is not None:
+            self.trace.sample.let_go()
+
+    @abstractmethod
+    def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
+        """One more response, on the thread that sent it: the model may reuse its memory after."""

@@ -1,0 +1,334 @@
+"""Infer requests over gRPC (protocol.md §10): read by protobuf, checked in Triton's order."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
+from nbtriton.frontends.kserve.json_codec import Call, OutputRequest
+from nbtriton.frontends.kserve.messages import UNPARSABLE, messages, parameter_value
+from nbtriton.frontends.kserve.wire import WireInput, arrays_of, log_prefix
+from nbtriton.tensors import DATATYPES, numpy_dtype
+
+if TYPE_CHECKING:
+    from nbtriton.engine import Interface
+    from nbtriton.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
+
+__all__ = ["InferCall", "parse_infer", "read_request", "read_version"]
+
+_LONGEST_ID = 128
+_UINT64 = (1 << 64) - 1
+_EMPTY_FINAL = "triton_enable_empty_final_response"
+_RESERVED = (
+    "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "
+    f"starting with 'triton_' are allowed: {_EMPTY_FINAL}"
+)
+_STOL = re.compile(r"\s*([+-]?\d+)")
+_INT64_MAX = (1 << 63) - 1
+
+# Where typed contents of a datatype are; int_contents and uint_contents hold the narrow ones too.
+_CONTENTS = {
+    "bool_contents": ("BOOL",),
+    "int_contents": ("INT32", "INT16", "INT8"),
+    "int64_contents": ("INT64",),
+    "uint_contents": ("UINT32", "UINT16", "UINT8"),
+    "uint64_contents": ("UINT64",),
+    "fp32_contents": ("FP32",),
+    "fp64_contents": ("FP64",),
+    "bytes_contents": ("BYTES",),
+}
+
+
+@dataclass(slots=True)
+class InferCall(Call):
+    """A request of a client, and how it wants its stream to end."""
+
+    empty_final: bool = False
+
+
+def read_version(text: str) -> int:
+    """Return a request's model version, -1 for none (P-9).
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is no number, or a negative one.
+    """
+    if not text:
+        return -1
+    found = _STOL.match(text)
+    # Python refuses to read thousands of digits.
+    if found is None or len(found[1].lstrip("+-0")) > 19 or int(found[1]) > _INT64_MAX:
+        raise InvalidArgumentError(
+            f"failed to get model version from specified version string '{text}' (details: stol), "
+            "version should be an integral value > 0"
+        )
+    version = int(found[1])
+    if version < 0:  # there is none of 0, but Triton says so later
+        raise InvalidArgumentError(
+            f"invalid model version specified '{text}' , version should be an integral value > 0"
+        )
+    return version
+
+
+def parse_infer(data: bytes) -> Any:
+    """Return the ModelInferRequest that these bytes are.
+
+    Raises
+    ------
+    InternalError
+        They are none.
+    """
+    try:
+        return messages.ModelInferRequest.FromString(data)
+    except DecodeError:
+        raise InternalError(UNPARSABLE) from None
+
+
+# -- requests ----------------------------------------------------------------------------------------
+
+
+def read_request(
+    request: Any, interface: Interface, shared_memory: SharedMemory | ShortReads
+) -> InferCall:
+    """Read a request whose model is known.
+
+    Parameters
+    ----------
+    request : ModelInferRequest
+    interface : Interface
+        The model's signature.
+    shared_memory : SharedMemory
+        Where regions are looked up.
+
+    Returns
+    -------
+    InferCall
+        Its arrays view the message's bytes.
+
+    Raises
+    ------
+    TritonError
+        With Triton's text; no shared memory is held then.
+    """
+    call = InferCall(default=OutputRequest("binary"))
+    if request.id:
+        call.options["request_id"] = request.id
+    try:
+        _read_parameters(request.parameters, call)
+        _check_names(request, call)
+        inputs = _read_inputs(request, shared_memory, call)
+        _read_outputs(request, shared_memory, call)
+        call.arrays = arrays_of(
+            interface, inputs, request_id=call.request_id, outputs=tuple(call.outputs)
+        )
+    except BaseException:
+        call.release()
+        raise
+    if call.outputs:
+        call.options["outputs"] = tuple(call.outputs)
+    return call
+
+
+def _read_parameters(parameters: Any, call: InferCall) -> None:
+    custom: dict[str, Any] = {}
+    options = call.options
+    for name, parameter in parameters.items():
+        kind, value = parameter_value(parameter)
+        if name == "sequence_id":
+            options["correlation_id"] = _sequence_id(kind, value)
+        elif name in ("sequence_start", "sequence_end"):
+            options[name] = _of_kind(kind, value, name, "bool_param")
+        elif name == "priority":
+            if kind == "uint64_param":
+                options["priority"] = value
+            else:
+                wanted = "int64_param"
+                options["priority"] = _of_kind(kind, value, name, wanted, " or uint64_param")
+                if value < 0:
+                    raise InvalidArgumentError("invalid value for 'priority', expected value >= 0.")
+        elif name == "timeout":
+            options["timeout_us"] = _of_kind(kind, value, name, "int64_param") & _UINT64
+        elif name.startswith("triton_"):
+            if name != _EMPTY_FINAL:
+                raise InvalidArgumentError(_RESERVED)
+            call.empty_final = _of_kind(kind, value, name, "bool_param")
+        elif kind in ("bool_param", "int64_param", "string_param", "double_param"):
+            custom[name] = value
+        else:
+            raise InvalidArgumentError(
+                f"invalid value type for '{name}' parameter, expected int64_param, bool_param, or "
+                "string_param."
+            )
+    if options.get("correlation_id") == "":
+        del options["correlation_id"]
+    if custom:
+        options["parameters"] = custom
+
+
+def _sequence_id(kind: str, value: Any) -> int | str:
+    if kind == "int64_param":
+        return int(value) & _UINT64
+    if kind != "string_param":
+        raise InvalidArgumentError(
+            "invalid value type for 'sequence_id' parameter, expected int64_param or string_param."
+        )
+    if len(value.encode()) > _LONGEST_ID:
+        raise UnsupportedError("string correlation ID cannot be longer than 128 characters")
+    return str(value)
+
+
+def _of_kind(kind: str, value: Any, name: str, wanted: str, more: str = "") -> Any:
+    if kind != wanted:
+        raise InvalidArgumentError(
+            f"invalid value type for '{name}' parameter, expected {wanted}{more}."
+        )
+    return value
+
+
+def _check_names(request: Any, call: InferCall) -> None:
+    names: set[str] = set()
+    for tensor in request.inputs:
+        if tensor.name in names:
+            raise InvalidArgumentError(
+                f"{log_prefix(call.request_id)}input '{tensor.name}' already exists in request"
+            )
+        names.add(tensor.name)
+
+
+def _read_inputs(
+    request: Any, shared_memory: SharedMemory | ShortReads, call: InferCall
+) -> list[WireInput]:
+    inputs: list[WireInput] = []
+    raw = request.raw_input_contents
+    index = 0
+    model = request.model_name
+    for tensor in request.inputs:
+        name = tensor.name
+        named = tensor.parameters and "shared_memory_region" in tensor.parameters
+        if named and tensor.HasField("contents"):
+            _region(tensor.parameters, name)
+            raise InvalidArgumentError(
+                "unexpected 'content' provided when using shared memory for input tensor "
+                f"'{name}' for model '{model}'"
+            )
+        lease = _lease(tensor.parameters, name, shared_memory, call)
+        data: bytes | memoryview | np.ndarray[Any, Any] | list[bytes]
+        if lease is not None:
+            data = lease.data()
+        elif tensor.HasField("contents"):
+            if raw:
+                raise InvalidArgumentError(
+                    "contents field must not be specified when using raw_input_contents for "
+                    f"'{name}' for model '{model}'"
+                )
+            data = _typed(tensor, model)
+        elif index < len(raw):
+            data = raw[index]
+            index += 1
+        else:
+            raise InvalidArgumentError(
+                f"unable to find data for input tensor '{name}' for model '{model}' in request."
+            )
+        inputs.append(WireInput(name, tensor.datatype, tuple(tensor.shape), data))
+    return inputs
+
+
+def _typed(tensor: Any, model: str) -> np.ndarray[Any, Any] | list[bytes] | bytes:
+    """Return the elements of ``contents``, as many as there are."""
+    contents = tensor.contents
+    datatype = tensor.datatype
+    for field, _ in contents.ListFields():
+        kinds = _CONTENTS[field.name]
+        if datatype not in kinds:
+            expected = datatype if datatype in DATATYPES else "<invalid>"
+            raise InvalidArgumentError(
+                f"unexpected explicit tensor data for input tensor '{tensor.name}' for model "
+                f"'{model}' of type '{kinds[0]}', expected datatype '{expected}'"
+            )
+        values = getattr(contents, field.name)
+        if datatype == "BYTES":
+            return list(values)
+        dtype = numpy_dtype(datatype)
+        if dtype.kind in "iu" and dtype.itemsize < 4:  # the low bits, as C++ takes them
+            wide = np.fromiter(values, np.int64, len(values))
+            return wide.astype(dtype)
+        return np.fromiter(values, dtype, len(values))
+    return b""
+
+
+def _lease(
+    parameters: Any, name: str, shared_memory: SharedMemory | ShortReads, call: InferCall
+) -> Lease | None:
+    """Return the shared memory that a tensor's parameters name, if they do."""
+    found = _region(parameters, name) if parameters else None
+    if found is None:
+        return None
+    region, offset, size = found
+    lease = shared_memory.lease(region, offset & _UINT64, size & _UINT64)
+    call.leases.append(lease)
+    return lease
+
+
+def _region(parameters: Any, name: str) -> tuple[str, int, int] | None:
+    """Return region, offset and size that a tensor's parameters say; None for none."""
+    region = None
+    about = f"parameter for tensor '{name}'"
+    if "shared_memory_region" in parameters:
+        kind, region = parameter_value(parameters["shared_memory_region"])
+        if kind != "string_param":
+            raise InvalidArgumentError(
+                f"invalid value type for 'shared_memory_region' {about}, expected string_param."
+            )
+    numbers = {"shared_memory_offset": 0, "shared_memory_byte_size": 0}
+    for field in numbers:
+        if field not in parameters:
+            continue
+        if region is None:
+            raise InvalidArgumentError(
+                f"'{field}' can not be specified without 'shared_memory_region' {about}"
+            )
+        kind, numbers[field] = parameter_value(parameters[field])
+        if kind != "int64_param":
+            raise InvalidArgumentError(
+                f"invalid value type for '{field}' {about}, expected int64_param."
+            )
+    if region is None:
+        return None
+    if "shared_memory_byte_size" not in parameters:
+        raise InvalidArgumentError(
+            f"'shared_memory_byte_size' must be specified along with 'shared_memory_region' {about}"
+        )
+    return region, numbers["shared_memory_offset"], numbers["shared_memory_byte_size"]
+
+
+def _read_outputs(request: Any, shared_memory: SharedMemory | ShortReads, call: InferCall) -> None:
+    outputs: dict[str, OutputRequest] = {}
+    for tensor in request.outputs:
+        wanted = OutputRequest("binary")
+        if tensor.parameters:
+            if "classification" in tensor.parameters:
+                kind, classes = parameter_value(tensor.parameters["classification"])
+                if kind != "int64_param":
+                    raise InvalidArgumentError(
+                        "invalid value type for 'classification' parameter, expected int64_param"
+                    )
+                if classes <= 0:  # the text is Triton's
+                    raise InvalidArgumentError(
+                        "invalid value for 'classification' parameter, expected >= 0"
+                    )
+                wanted.classes = classes
+            lease = _lease(tensor.parameters, tensor.name, shared_memory, call)
+            if lease is not None:
+                if "classification" in tensor.parameters:
+                    raise InvalidArgumentError(
+                        "output can't set both 'shared_memory_region' and 'classification'"
+                    )
+                wanted.kind, wanted.lease = "shared", lease
+        outputs.setdefault(tensor.name, wanted)
+    call.outputs = outputs

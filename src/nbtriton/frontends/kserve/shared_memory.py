@@ -1,0 +1,417 @@
+"""Regions of shared memory that clients register and name in their requests (protocol.md §5).
+
+Protocol-neutral: HTTP and gRPC share one `SharedMemory`. Two defects of the reference are not
+copied (P-43): a second region on the same key is accepted, and a region's offset counts once.
+
+Nothing of an object stays mapped: a client may cut it off at any time, and who touches a page that is gone is
+ended by SIGBUS. What is read and written through its descriptor is there or not.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+from nbtriton.errors import (
+    AlreadyExistsError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+)
+from nbtriton.frontends.http1.body import LONG
+from nbtriton.frontends.http1.buffers import buffers
+
+__all__ = ["READ_AT_ONCE", "Lease", "LongReadError", "SharedMemory", "ShortReads"]
+
+_ROOT = Path("/dev/shm")  # noqa: S108 - where shm_open puts its objects on Linux
+_NAME_MAX = 255
+# To read as much takes a tenth of a millisecond; more is not read on the loop.
+READ_AT_ONCE = 1 << 20
+_OUTSIDE = "Invalid offset + byte size for shared memory region: '{}'"
+_INT64_MAX = (1 << 63) - 1
+
+
+@dataclass(slots=True)
+class _SystemRegion:
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+    descriptor: int
+    leases: int = 0
+    over: bool = False
+
+    def there(self) -> int:
+        """Return how many bytes of it exist now: the object may have shrunk."""
+        return os.fstat(self.descriptor).st_size - self.offset
+
+    def part(self, start: int, end: int) -> None:  # noqa: ARG002
+        """Nothing of it is at hand."""
+        return
+
+    def close(self) -> None:
+        """Close the object once nobody uses it: another file may get the number of its descriptor."""
+        self.over = True
+        if not self.leases:
+            os.close(self.descriptor)
+
+
+@dataclass(slots=True)
+class _CudaRegion:
+    name: str
+    device_id: int
+    byte_size: int
+    memory: Any  # a torch tensor of bytes on that GPU
+    leases: int = 0
+    over: bool = False
+
+    def there(self) -> int:
+        return self.byte_size
+
+    def part(self, start: int, end: int) -> Any:
+        return self.memory[start:end]
+
+    def close(self) -> None:
+        # The last view of it to go unmaps it.
+        self.over = True
+        self.memory = None
+
+
+_Region = _SystemRegion | _CudaRegion
+_Any = TypeVar("_Any", _SystemRegion, _CudaRegion)
+_WORDS: dict[type, str] = {_SystemRegion: "system", _CudaRegion: "CUDA"}
+
+
+class LongReadError(Exception):
+    """So much is not read where others wait."""
+
+
+@dataclass(slots=True)
+class Lease:
+    """A part of a region that a request uses: it cannot be unregistered before `release`.
+
+    Attributes
+    ----------
+    byte_size : int
+    tensor : torch.Tensor, optional
+        Its bytes themselves, as uint8, where they are in a GPU's memory.
+    at_once : int, optional
+        No more than so many bytes are read.
+    """
+
+    byte_size: int
+    tensor: Any
+    _offset: int  # in the region
+    _owner: SharedMemory
+    _region: _Region | None = field(repr=False)
+    at_once: int | None = None
+
+    def data(self) -> Any:
+        """Return its bytes: a copy, or `tensor`.
+
+        Raises
+        ------
+        InvalidArgumentError
+            They are not there any more.
+        LongReadError
+            There are more than `at_once`.
+        """
+        if self.tensor is not None:
+            return self.tensor
+        size = self.byte_size
+        if self.at_once is not None and size > self.at_once:
+            raise LongReadError
+        descriptor, at = self._place()
+        whole = buffers.take(size) if size >= LONG else np.empty(size, np.uint8).data
+        done = 0
+        while done < size:
+            count = os.preadv(descriptor, [whole[done:]], at + done)
+            if not count:
+                self._refuse()
+            done += count
+        return whole
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write to its beginning, where it is in system memory; no more than it has room for.
+
+        Raises
+        ------
+        InvalidArgumentError
+            It is not there any more.
+        """
+        descriptor, at = self._place()
+        # Writing behind the end would make the object longer again.
+        if os.fstat(descriptor).st_size < at + len(data):
+            self._refuse()
+        done = 0
+        while done < len(data):
+            done += os.pwrite(descriptor, memoryview(data)[done:], at + done)
+
+    def _place(self) -> tuple[int, int]:
+        region = self._region
+        assert isinstance(region, _SystemRegion), "released, or not in system memory"
+        return region.descriptor, region.offset + self._offset
+
+    def _refuse(self) -> NoReturn:
+        assert self._region is not None
+        raise InvalidArgumentError(_OUTSIDE.format(self._region.name))
+
+    def release(self) -> None:
+        """Give the part back; harmless when repeated."""
+        region, self._region = self._region, None
+        if region is not None:
+            self._owner.give_back(region)
+
+
+class ShortReads:
+    """Shared memory for who must not read much at once: its leases refuse to.
+
+    Parameters
+    ----------
+    memory : SharedMemory
+    most : int
+        Bytes of an input.
+    """
+
+    def __init__(self, memory: SharedMemory, most: int) -> None:
+        self._memory = memory
+        self._most = most
+
+    def lease(self, name: str, offset: int, byte_size: int) -> Lease:
+        """Return a part of a region for one request, as `SharedMemory.lease`."""
+        lease = self._memory.lease(name, offset, byte_size)
+        lease.at_once = self._most
+        return lease
+
+
+class SharedMemory:
+    """The regions of one server, by name; every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._regions: dict[str, _Region] = {}
+
+    def register_system(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Map a POSIX shared memory object.
+
+        Parameters
+        ----------
+        name : str
+            How requests call the region.
+        key : str
+            The object, with or without its leading slash.
+        offset, byte_size : int
+            The part of it, in bytes; the offset in whole pages.
+
+        Raises
+        ------
+        AlreadyExistsError
+            There is a region of that name.
+        InternalError
+            There is no such object.
+        InvalidArgumentError
+            The part is not inside the object, is empty, or does not start at a page.
+        """
+        with self._lock:
+            if name in self._regions:
+                raise AlreadyExistsError(f"shared memory region '{name}' already in manager")
+            descriptor = _open(key)
+            try:
+                if offset + byte_size > min(os.fstat(descriptor).st_size, _INT64_MAX):
+                    _refuse(name, "invalid args")
+                if byte_size == 0 or offset % mmap.ALLOCATIONGRANULARITY:
+                    _refuse(name, "unable to process address spaceInvalid argument")
+                try:
+                    # What cannot be mapped is refused, as in Triton.
+                    mmap.mmap(descriptor, byte_size, offset=offset).close()
+                except (OSError, ValueError, OverflowError) as error:
+                    reason = getattr(error, "strerror", None) or str(error)
+                    _refuse(name, f"unable to process address space{reason}")
+            except BaseException:
+                os.close(descriptor)
+                raise
+            self._regions[name] = _SystemRegion(name, key, offset, byte_size, descriptor)
+
+    def register_cuda(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
+        """Map GPU memory of another process.
+
+        Parameters
+        ----------
+        name : str
+            How requests call the region.
+        raw_handle : bytes
+            Its ``cudaIpcMemHandle_t``.
+        device_id, byte_size : int
+            The GPU that it is on, and its size.
+
+        Raises
+        ------
+        AlreadyExistsError
+            There is a region of that name.
+        InvalidArgumentError
+            There is no such GPU, the handle cannot be opened, or the memory is smaller.
+        """
+        with self._lock:
+            if name in self._regions:
+                raise AlreadyExistsError(f"shared memory region '{name}' already in manager")
+            # Where there is no GPU nobody needs this.
+            from nbtriton.frontends.kserve.cuda_memory import open_cuda_memory
+
+            memory = open_cuda_memory(raw_handle, device_id, byte_size)
+            self._regions[name] = _CudaRegion(name, device_id, byte_size, memory)
+
+    def status_system(self, name: str = "") -> list[dict[str, Any]]:
+        """Return name, key, offset and size of a region, or of all of them by name.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such region.
+        """
+        return [
+            {
+                "name": region.name,
+                "key": region.key,
+                "offset": region.offset,
+                "byte_size": region.byte_size,
+            }
+            for region in self._of_kind(_SystemRegion, name)
+        ]
+
+    def status_cuda(self, name: str = "") -> list[dict[str, Any]]:
+        """Return name, GPU and size of a CUDA region, or of all of them by name.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such region, or it is not in a GPU's memory.
+        """
+        return [
+            {"name": region.name, "device_id": region.device_id, "byte_size": region.byte_size}
+            for region in self._of_kind(_CudaRegion, name)
+        ]
+
+    def unregister_system(self, name: str = "") -> None:
+        """Forget a region, or all of them; an unknown one is no error (P-41).
+
+        Raises
+        ------
+        InternalError
+            A request is using it.
+        """
+        self._unregister(_SystemRegion, name)
+
+    def unregister_cuda(self, name: str = "") -> None:
+        """Forget a CUDA region, or all of them, as `unregister_system`."""
+        self._unregister(_CudaRegion, name)
+
+    def _of_kind(self, kind: type[_Any], name: str) -> list[_Any]:
+        with self._lock:
+            found = self._regions.get(name)
+            if name and found is None:
+                raise NotFoundError(
+                    f"Unable to find {_WORDS[kind].lower()} shared memory region: '{name}'"
+                )
+            if found is not None and not isinstance(found, kind):
+                raise NotFoundError(
+                    f"The region named '{name}' is registered as {_WORDS[type(found)]} shared "
+                    f"memory, not {_WORDS[kind]} shared memory"
+                )
+            regions = sorted(self._regions.values(), key=lambda region: region.name)
+            return [
+                region
+                for region in regions
+                if isinstance(region, kind) and name in ("", region.name)
+            ]
+
+    def _unregister(self, kind: type[_Region], name: str) -> None:
+        with self._lock:
+            busy = []
+            for region in list(self._regions.values()):
+                if name not in ("", region.name) or not isinstance(region, kind):
+                    continue
+                if region.leases:
+                    busy.append(region.name)
+                else:
+                    del self._regions[region.name]
+                    region.close()
+        if busy and name:
+            raise InternalError(
+                f"Cannot unregister shared memory region '{name}', it is currently in use."
+            )
+        if busy:
+            names = "".join(f"{found} ," for found in sorted(busy))
+            raise InternalError(
+                f"Failed to unregister the following {_WORDS[kind].lower()} shared memory "
+                f"regions: {names}"
+            )
+
+    def lease(self, name: str, offset: int, byte_size: int) -> Lease:
+        """Return a part of a region for one request.
+
+        Parameters
+        ----------
+        name : str
+        offset, byte_size : int
+            Inside the region, in bytes.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such region.
+        InvalidArgumentError
+            The part is not inside the region, or the object has shrunk meanwhile.
+        """
+        with self._lock:
+            region = self._regions.get(name)
+            if region is None:
+                raise NotFoundError(f"Unable to find shared memory region: '{name}'")
+            if offset >= region.byte_size:
+                raise InvalidArgumentError(f"Invalid offset for shared memory region: '{name}'")
+            # Triton refuses nothing at the beginning, and lets nothing pass behind it.
+            if not offset + byte_size or offset + byte_size > min(region.byte_size, region.there()):
+                raise InvalidArgumentError(_OUTSIDE.format(name))
+            region.leases += 1
+            return Lease(byte_size, region.part(offset, offset + byte_size), offset, self, region)
+
+    def give_back(self, region: _Region) -> None:
+        """End one lease."""
+        with self._lock:
+            region.leases -= 1
+            if region.over and not region.leases:
+                region.close()
+
+    def close(self) -> None:
+        """Forget everything; what is in use goes with its last lease."""
+        with self._lock:
+            while self._regions:
+                self._regions.popitem()[1].close()
+
+
+def _open(key: str) -> int:
+    name = key.lstrip("/")
+    # As shm_open: one name in one folder, nothing that leads out of it.
+    fits = 0 < len(os.fsencode(name)) <= _NAME_MAX and name not in (".", "..")
+    if fits and "/" not in name and "\0" not in name:
+        try:
+            descriptor = os.open(
+                _ROOT / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            )
+        except OSError:
+            pass
+        else:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return descriptor
+            os.close(descriptor)
+    raise InternalError(f"Unable to open shared memory region: '{key}'")
+
+
+def _refuse(name: str, reason: str) -> NoReturn:
+    raise InvalidArgumentError(f"failed to register shared memory region '{name}': {reason}")

@@ -1,0 +1,1 @@
+"""`nbtriton serve`: the flags of tritonserver, the log, the command."""

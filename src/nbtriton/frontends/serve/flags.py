@@ -1,0 +1,310 @@
+"""The flags of tritonserver that `nbtriton serve` takes: their names, kinds and meanings.
+
+`GROUPS` is the one list of them: the command line, its help and the table in
+``docs/configuration.md`` are made of it.
+"""
+
+from __future__ import annotations
+
+import getopt
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from nbtriton.errors import InvalidArgumentError, TritonError, nearest
+from nbtriton.frontends.serve.flag_values import (
+    BACKEND_SETTING,
+    BOOLEAN,
+    CACHE_SETTING,
+    COUNT,
+    FLOAT,
+    FRACTION_BY_DEVICE,
+    HOST_POLICY,
+    INTEGER,
+    LEVEL,
+    METRICS_SETTING,
+    NAME,
+    NUMBER_BY_DEVICE,
+    PORT,
+    PORT_RANGE,
+    RESOURCE,
+    RESTRICTED_API,
+    RESTRICTED_PROTOCOL,
+    SWITCH,
+    TEXT,
+    TRACE_LEVEL,
+    TRACE_SETTING,
+    Kind,
+    choice,
+)
+
+__all__ = ["FLAGS", "GROUPS", "HELP", "Flag", "parse_flags", "usage"]
+
+HELP = "see nbtriton serve --help"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag.
+
+    Parameters
+    ----------
+    name : str
+        Without the dashes.
+    kind : Kind
+        What its value is.
+    default : object
+        Without the flag; of one that may be repeated None, for an empty list.
+    help : str
+        What it does; of one without effect why it has none.
+    repeated : bool
+        Every use counts; else the last one does.
+    effect : bool
+        False for one that is taken, checked and then told as without effect.
+    ours : bool
+        tritonserver 2.51 does not have it.
+    """
+
+    name: str
+    kind: Kind
+    default: Any
+    help: str
+    repeated: bool = False
+    effect: bool = True
+    ours: bool = False
+
+    @property
+    def attribute(self) -> str:
+        """Its name in what `parse_flags` returns."""
+        return self.name.replace("-", "_")
+
+
+def _idle(name: str, kind: Kind, why: str, *, repeated: bool = False) -> Flag:
+    """Return a flag that has no effect here, and why."""
+    return Flag(name, kind, None, why, repeated, effect=False)
+
+
+_POOLS = "pools grow with their use"
+_SAGEMAKER = "there is no endpoint for SageMaker"
+_VERTEX = "there is no endpoint for Vertex AI"
+
+GROUPS: Mapping[str, tuple[Flag, ...]] = {
+    "": (Flag("help", SWITCH, False, "print this"),),
+    "Server": (
+        Flag("id", TEXT, "triton", "the server's name in its metadata"),
+        Flag("exit-timeout-secs", INTEGER, 30, "seconds for running requests at the end"),
+        Flag("max-decompressed-size", COUNT, 64 << 20, "bytes that a compressed request may unpack "
+             "to, over HTTP and gRPC", ours=True),
+        Flag("allow-client-shm", BOOLEAN, True, "clients may register shared memory", ours=True),
+    ),
+    "Model repository": (
+        Flag("model-repository", TEXT, None, "a directory of models", True),
+        Flag("model-store", TEXT, None, "the same as --model-repository", True),
+        Flag("exit-on-error", BOOLEAN, True, "end if a model cannot be loaded at the start"),
+        Flag("disable-auto-complete-config", SWITCH, False, "take configurations as they are"),
+        Flag("strict-readiness", BOOLEAN, True, "ready only if every model is"),
+        Flag("model-control-mode", choice("model-control-mode", "none", "poll", "explicit"), "none",
+             "who loads models: none (all at the start), poll (the repository is looked at again and "
+             "again), explicit (clients may)"),
+        Flag("repository-poll-secs", INTEGER, 15, "seconds between two looks; 0 for none"),
+        Flag("load-model", TEXT, None, "with explicit control, load this one; * for all", True),
+        Flag("model-config-name", NAME, "", "prefer configs/NAME.pbtxt to config.pbtxt"),
+        Flag("model-load-thread-count", INTEGER, 4, "so many models load at a time"),
+        Flag("model-load-retry-count", INTEGER, 0, "a version that fails is tried so many times more"),
+        _idle("model-namespacing", BOOLEAN, "a name stands for one model"),
+        _idle("enable-peer-access", BOOLEAN, "PyTorch decides how GPUs copy from each other"),
+    ),
+    "HTTP": (
+        Flag("allow-http", BOOLEAN, True, "answer over HTTP"),
+        Flag("http-address", TEXT, "127.0.0.1", "where to listen; by default only this machine"),
+        Flag("http-port", PORT, 8000, "0 for any that is free"),
+        _idle("reuse-http-port", BOOLEAN, "a port belongs to one server"),
+        Flag("http-header-forward-pattern", TEXT, "", "headers that become request parameters"),
+        _idle("http-thread-count", INTEGER, "one thread serves all connections"),
+        Flag("http-restricted-api", RESTRICTED_API, None, "who sends this header may use it", True),
+        Flag("http-use-ssl", BOOLEAN, False, "answer over TLS", ours=True),
+        Flag("http-use-ssl-mutual", BOOLEAN, False, "and only clients with a certificate", ours=True),
+        Flag("http-server-cert", TEXT, "", "the server's certificate, a file in PEM", ours=True),
+        Flag("http-server-key", TEXT, "", "its private key, a file in PEM", ours=True),
+        Flag("http-root-cert", TEXT, "", "what clients' certificates are judged by, a file in PEM",
+             ours=True),
+    ),
+    "gRPC": (
+        Flag("allow-grpc", BOOLEAN, None, "answer over gRPC; needs grpcio"),
+        Flag("grpc-address", TEXT, None, "by default as --http-address"),
+        Flag("grpc-port", PORT, None, "8001 by default; 0 for any that is free"),
+        _idle("reuse-grpc-port", BOOLEAN, "a port belongs to one server"),
+        Flag("grpc-header-forward-pattern", TEXT, "", "headers that become request parameters"),
+        _idle("grpc-infer-allocation-pool-size", INTEGER, "Python reuses memory itself"),
+        Flag("grpc-use-ssl", BOOLEAN, False, "answer over TLS"),
+        Flag("grpc-use-ssl-mutual", BOOLEAN, False, "and only clients with a certificate"),
+        Flag("grpc-server-cert", TEXT, "", "the server's certificate, a file in PEM"),
+        Flag("grpc-server-key", TEXT, "", "its private key, a file in PEM"),
+        Flag("grpc-root-cert", TEXT, "", "what clients' certificates are judged by, a file in PEM"),
+        Flag("grpc-infer-response-compression-level",
+             choice("grpc_infer_response_compression_level", "none", "low", "medium", "high"),
+             "none", "of responses"),
+        Flag("grpc-keepalive-time", INTEGER, 7200000, "milliseconds without a call before a ping"),
+        Flag("grpc-keepalive-timeout", INTEGER, 20000, "milliseconds to wait for its answer"),
+        Flag("grpc-keepalive-permit-without-calls", BOOLEAN, False, "ping idle connections too"),
+        Flag("grpc-http2-max-pings-without-data", INTEGER, 2, "pings in a row without data"),
+        Flag("grpc-http2-min-recv-ping-interval-without-data", INTEGER, 300000,
+             "milliseconds between a client's pings"),
+        Flag("grpc-http2-max-ping-strikes", INTEGER, 2, "bad pings before a client is cut off"),
+        Flag("grpc-max-connection-age", INTEGER, None, "milliseconds a connection may live"),
+        Flag("grpc-max-connection-age-grace", INTEGER, None, "and those for its last calls"),
+        Flag("grpc-restricted-protocol", RESTRICTED_PROTOCOL, None, "as --http-restricted-api; the "
+             "header begins with triton-grpc-protocol-", True),
+    ),
+    "SageMaker": (
+        _idle("allow-sagemaker", BOOLEAN, _SAGEMAKER),
+        _idle("sagemaker-port", INTEGER, _SAGEMAKER),
+        _idle("sagemaker-safe-port-range", PORT_RANGE, _SAGEMAKER),
+        _idle("sagemaker-thread-count", INTEGER, _SAGEMAKER),
+    ),
+    "Vertex AI": (
+        _idle("allow-vertex-ai", BOOLEAN, _VERTEX),
+        _idle("vertex-ai-port", INTEGER, _VERTEX),
+        _idle("vertex-ai-thread-count", INTEGER, _VERTEX),
+        _idle("vertex-ai-default-model", TEXT, _VERTEX),
+    ),
+    "Metrics": (
+        Flag("allow-metrics", BOOLEAN, True, "answer Prometheus"),
+        _idle("allow-gpu-metrics", BOOLEAN, "there are no metrics of GPUs"),
+        Flag("allow-cpu-metrics", BOOLEAN, True, "with those of the processor and its memory"),
+        Flag("metrics-address", TEXT, None, "by default as --http-address"),
+        Flag("metrics-port", PORT, 8002, "0 for any that is free"),
+        _idle("metrics-interval-ms", FLOAT, "metrics are read when asked for"),
+        Flag("metrics-config", METRICS_SETTING, None, "counter_latencies (true), summary_latencies "
+             "(false), summary_quantiles (0.5:0.05,0.9:0.01,…)", True),
+    ),
+    "Log": (
+        Flag("log-verbose", LEVEL, 0, "above 0: tell more"),
+        Flag("log-info", BOOLEAN, True, "tell what happens"),
+        Flag("log-warning", BOOLEAN, True, "tell warnings"),
+        Flag("log-error", BOOLEAN, True, "tell errors"),
+        Flag("log-format", choice("log-format", "default", "ISO8601", any_case=False), "default",
+             "of the time in the log"),
+        Flag("log-file", TEXT, "", "write there instead of to the terminal"),
+    ),
+    "Tracing": (
+        Flag("trace-config", TRACE_SETTING, None, "level (TIMESTAMPS, TENSORS, OFF; may be "
+             "repeated), rate, count; triton,file=PATH; triton,log-frequency=N", True),
+    ),
+    "Backends": (
+        Flag("backend-directory", TEXT, None, "each NAME/model.py in it is a Python-based backend"),
+        Flag("backend-config", BACKEND_SETTING, None, "a setting of one backend, or of all", True),
+    ),
+    "Repository agents": (
+        _idle("repoagent-directory", TEXT, "repository agents are built in"),
+    ),
+    "Response cache": (
+        Flag("cache-config", CACHE_SETTING, None, "local,size=BYTES: keep responses", True),
+        _idle("cache-directory", TEXT, "the cache is built in"),
+    ),
+    "Rate limiter": (
+        Flag("rate-limit", choice("rate-limit", "off", "execution_count"), "off",
+             "how executions are limited"),
+        Flag("rate-limit-resource", RESOURCE, None, "how much of a resource there is", True),
+    ),
+    "Memory and devices": (
+        _idle("pinned-memory-pool-byte-size", COUNT, _POOLS),
+        _idle("cuda-memory-pool-byte-size", NUMBER_BY_DEVICE, _POOLS, repeated=True),
+        _idle("cuda-virtual-address-size", NUMBER_BY_DEVICE, _POOLS, repeated=True),
+        _idle("min-supported-compute-capability", FLOAT, "PyTorch decides which GPUs it can use"),
+        _idle("buffer-manager-thread-count", INTEGER, "instances copy for themselves"),
+        _idle("host-policy", HOST_POLICY, "the system places the threads", repeated=True),
+        _idle("model-load-gpu-limit", FRACTION_BY_DEVICE, "a GPU's memory is not watched",
+              repeated=True),
+    ),
+    "Old names": (
+        Flag("strict-model-config", BOOLEAN, None, "true: as --disable-auto-complete-config"),
+        Flag("response-cache-byte-size", COUNT, None, "as --cache-config local,size=BYTES"),
+        Flag("trace-file", TEXT, None, "as --trace-config triton,file=PATH"),
+        Flag("trace-level", TRACE_LEVEL, None, "as --trace-config level=LEVEL", True),
+        Flag("trace-rate", INTEGER, None, "as --trace-config rate=N"),
+        Flag("trace-count", INTEGER, None, "as --trace-config count=N"),
+        Flag("trace-log-frequency", INTEGER, None, "as --trace-config triton,log-frequency=N"),
+    ),
+}  # fmt: skip
+FLAGS: Mapping[str, Flag] = {flag.name: flag for flags in GROUPS.values() for flag in flags}
+
+
+def parse_flags(argv: Sequence[str]) -> SimpleNamespace:
+    """Parse a command line as tritonserver does: GNU's rules, unique beginnings of names too.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        ``--name=value`` or ``--name value``.
+
+    Returns
+    -------
+    SimpleNamespace
+        The values by `Flag.attribute`, and in ``given`` the names of the flags that were there.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A flag is unknown or a value wrong, with tritonserver's words.
+    """
+    names = [flag.name + "=" * bool(flag.kind.shown) for flag in FLAGS.values()]
+    try:
+        found, rest = getopt.gnu_getopt(list(argv), "", names)
+    except getopt.GetoptError as error:
+        raise _unreadable(error.opt, argv) from None
+    values = SimpleNamespace(given=set())
+    for flag in FLAGS.values():
+        setattr(values, flag.attribute, [] if flag.repeated else flag.default)
+    for option, text in found:
+        flag = FLAGS[option.removeprefix("--")]
+        values.given.add(flag.name)
+        try:
+            value = flag.kind.read(text) if flag.kind.shown else True
+        except TritonError as error:
+            raise InvalidArgumentError(
+                f'Bad option: "--{flag.name}".\n{error.message}', hint=error.hint or HELP
+            ) from None
+        if flag.repeated:
+            getattr(values, flag.attribute).append(value)
+        else:
+            setattr(values, flag.attribute, value)
+    if rest:
+        raise InvalidArgumentError(f"Unexpected argument: {rest[0]}", hint=HELP)
+    return values
+
+
+def _unreadable(option: str, argv: Sequence[str]) -> InvalidArgumentError:
+    """Return the error of a flag that cannot be read, as C's ``getopt_long`` words it."""
+    if f"--{option}" not in {text.partition("=")[0] for text in argv}:
+        return InvalidArgumentError(f"invalid option -- '{option}'", hint=HELP)
+    meant = [option] if option in FLAGS else [name for name in FLAGS if name.startswith(option)]
+    if not meant:
+        near = nearest(option, FLAGS)
+        hint = near.replace("'", "'--", 1) if near.startswith("did") else HELP
+        return InvalidArgumentError(f"unrecognized option '--{option}'", hint=hint)
+    if len(meant) > 1:
+        others = " ".join(f"'--{name}'" for name in meant)
+        return InvalidArgumentError(f"option '--{option}' is ambiguous; possibilities: {others}")
+    if FLAGS[meant[0]].kind.shown:
+        return InvalidArgumentError(f"option '--{meant[0]}' requires an argument", hint=HELP)
+    return InvalidArgumentError(f"option '--{meant[0]}' doesn't allow an argument", hint=HELP)
+
+
+def usage() -> str:
+    """Return the help: every flag, in groups."""
+    lines = [
+        "Usage: nbtriton serve --model-repository DIR [options]",
+        "",
+        "Serve a model repository over HTTP and gRPC, with tritonserver's flags, until SIGTERM or SIGINT.",
+    ]
+    for title, flags in GROUPS.items():
+        lines += ["", f"{title}:"] if title else [""]
+        for flag in flags:
+            lines.append(f"  --{flag.name} {flag.kind.shown}".rstrip())
+            text = flag.help if flag.effect else f"no effect: {flag.help}"
+            text += "; may be repeated" * flag.repeated
+            lines += textwrap.wrap(text, 90, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return "\n".join(lines)

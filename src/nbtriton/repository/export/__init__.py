@@ -1,0 +1,1 @@
+"""What a server holds, written as a model repository."""

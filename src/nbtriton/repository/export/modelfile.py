@@ -1,0 +1,489 @@
+"""``model.py`` from what a notebook defines: a class as it stands, a function in a small class."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pickle
+import shutil
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from nbtriton.backends.signature import read_signature
+from nbtriton.errors import InvalidArgumentError, UnsupportedError, nearest
+from nbtriton.repository.export.sources import (
+    defined_names,
+    free_names,
+    import_line,
+    is_local,
+    is_notebooks_own,
+    namespace_of,
+    source_of,
+    split_future,
+    split_imports,
+)
+
+__all__ = [
+    "ModelFile",
+    "check_carry",
+    "class_file",
+    "estimator_file",
+    "function_file",
+    "torch_file",
+]
+
+_CLASS = "TritonPythonModel"
+# Longer ones are easier to read as a file.
+_LONGEST_LITERAL = 500
+
+
+@dataclass(slots=True)
+class ModelFile:
+    """A ``model.py`` in the making.
+
+    Attributes
+    ----------
+    text : str
+    carried : dict
+        Notebook variables that the file has, and how.
+    missing : dict
+        Notebook variables that it uses and does not have, and what they are.
+    files : dict
+        What must stand beside it: file name to an array, bytes to write, or a path to copy.
+    """
+
+    text: str = ""
+    carried: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    files: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, directory: Path) -> None:
+        """Write it and what it needs into a version's directory."""
+        (directory / "model.py").write_text(self.text, encoding="utf-8")
+        for name, content in self.files.items():
+            target = directory / name
+            if isinstance(content, bytes):
+                target.write_bytes(content)
+            elif isinstance(content, Path):
+                if content.is_dir():
+                    ignored = shutil.ignore_patterns("__pycache__")
+                    shutil.copytree(content, target, ignore=ignored)
+                else:
+                    shutil.copyfile(content, target)
+            else:
+                np.save(target, content, allow_pickle=content.dtype.hasobject)
+
+
+def class_file(model: type, *, carry: Collection[str] | bool = ()) -> ModelFile:
+    """Return the file of a class with ``execute``.
+
+    Parameters
+    ----------
+    model : type
+    carry : collection of str or bool
+        Notebook variables to bring along; True for all that it uses.
+    """
+    text = source_of(model)
+    if model.__name__ != _CLASS:
+        text = f"{text.rstrip()}\n\n\n{_CLASS} = {model.__name__}\n"
+    return _complete(text, namespace_of(model), carry)
+
+
+def function_file(
+    function: Any, *, streams: bool = False, carry: Collection[str] | bool = ()
+) -> ModelFile:
+    """Return the file of a function that gets whole batches.
+
+    Parameters
+    ----------
+    function : function
+    streams : bool
+        Whether the model is decoupled: what the function yields are responses.
+    carry : collection of str or bool
+        As in `class_file`.
+    """
+    text, namespace = source_of(function), namespace_of(function)
+    kinds = read_signature(function).kinds
+    once = streams and not inspect.isgeneratorfunction(function)
+    wrapper = _wrapper(function.__name__, kinds, streams=streams, once=once)
+    needed = {
+        "json": sys.modules["json"],
+        "np": np,
+        "pb_utils": sys.modules["triton_python_backend_utils"],
+    }
+    for kind in ("torch", "cupy"):
+        if kind in kinds.values():
+            needed[kind] = sys.modules[kind]
+    own = defined_names(text) | set(free_names(text))
+    for alias, module in needed.items():
+        # The cell may mean something else by such a name.
+        taken = alias in own and namespace.get(alias) is not module
+        name = f"_{alias}" if taken else alias
+        wrapper = wrapper.replace(f"{alias.upper()}.", f"{name}.")
+        namespace[name] = module
+    return _complete(f"{text.rstrip()}\n\n\n{wrapper}", namespace, carry)
+
+
+def estimator_file(estimator: object, outputs: Collection[str], given: str) -> ModelFile:
+    """Return the file of a fitted estimator, which is pickled beside it.
+
+    Parameters
+    ----------
+    estimator : object
+    outputs : collection of str
+        Methods of the estimator.
+    given : str
+        The name of its input.
+
+    Raises
+    ------
+    UnsupportedError
+        It cannot be pickled, or its class is defined in the notebook.
+    """
+    module = type(estimator).__module__
+    try:
+        data = pickle.dumps(estimator)
+    except Exception as error:
+        raise UnsupportedError(
+            f"a {type(estimator).__name__} cannot be written: {type(error).__name__}: {error}",
+            hint="make it in the initialize of a class TritonPythonModel",
+        ) from None
+    if module == "__main__":
+        raise UnsupportedError(
+            f"a {type(estimator).__name__} cannot be written: its class is defined in the notebook",
+            hint="put the class into a module of its own",
+        )
+    calls = ", ".join(f"{name!r}: rows(MODEL.{name}(batch))" for name in outputs)
+    text = _ESTIMATOR.replace("CALLS", calls).replace("GIVEN", repr(given))
+    wrapper = _wrapper("predict", {}, streams=False, once=False)
+    for alias in ("json", "np", "pb_utils"):
+        wrapper = wrapper.replace(f"{alias.upper()}.", f"{alias}.")
+    return ModelFile(f"{text}\n\n{wrapper}", files={"model.pkl": data})
+
+
+def _wrapper(function: str, kinds: Mapping[str, str], *, streams: bool, once: bool) -> str:
+    """Return a class that calls a function of this name; upper-case names are modules."""
+    lines = "".join(
+        f"        if {name!r} in batch:\n            batch[{name!r}] = {_CONVERTED[kind]}(batch[{name!r}])\n"
+        for name, kind in kinds.items()
+        if kind in _CONVERTED
+    )
+    text = _FUNCTION + (_STREAM if streams else _BATCH)
+    values = "(FUNCTION(**batch),)" if once else "FUNCTION(**batch)"
+    text = text.replace("VALUES", values).replace("FUNCTION", function)
+    host = _HOST if lines else ""
+    return text.replace("        CONVERT\n", lines).replace("                HOST\n", host)
+
+
+def torch_file(filename: str) -> ModelFile:
+    """Return the file of a TorchScript program that stands beside it (inputs by position)."""
+    return ModelFile(_TORCH.replace("FILENAME", filename))
+
+
+class _Resolver:
+    """Finds for each name an import, a value to bring along, or nothing."""
+
+    def __init__(self, namespace: Mapping[str, Any], carry: Collection[str] | bool) -> None:
+        self.namespace = namespace
+        self.carry = carry
+        self.imports: list[str] = []
+        self.assignments: list[str] = []
+        self.definitions: list[str] = []
+        self.file = ModelFile()
+        self._seen: set[str] = set()
+
+    def resolve(self, text: str) -> None:
+        """Resolve all names that a text uses and does not have."""
+        for name in free_names(text):
+            if name not in self._seen:
+                self._seen.add(name)
+                self._resolve(name)
+
+    def _resolve(self, name: str) -> None:
+        if name not in self.namespace:
+            self.file.missing[name] = "not defined in the notebook either"
+            return
+        value = self.namespace[name]
+        wanted = self.carry is True or (self.carry is not False and name in self.carry)
+        line = None if is_notebooks_own(value, self.namespace) else import_line(name, value)
+        if line is None:
+            if wanted:
+                self.file.carried[name] = self._bring(name, value)
+            else:
+                self.file.missing[name] = _describe(value)
+            return
+        place = is_local(value)
+        if place is not None:
+            if _is_ours(value):
+                self.file.missing[name] = "nbtriton itself, which no Triton server has"
+                return
+            if not wanted:
+                self.file.missing[name] = f"from the file {place.name}, which is not installed"
+            else:
+                self.file.files[place.name] = place
+                self.file.carried[name] = place.name
+        self.imports.append(line)
+
+    def _bring(self, name: str, value: Any) -> str:
+        if is_notebooks_own(value, self.namespace):
+            text = source_of(value)
+            self.resolve(text)
+            self.definitions.append(text.strip() + "\n")
+            return "its source"
+        if _is_literal(value):
+            self.assignments.append(f"{name} = {value!r}")
+            return repr(value) if len(repr(value)) < 40 else "its value"
+        array = value
+        load = f'np.load(HERE / "{name}.npy"{{}})'
+        torch = sys.modules.get("torch")
+        if torch is not None and type(value) is torch.Tensor:
+            array = value.detach().cpu().numpy()
+            load = f"torch.from_numpy({load})"
+            self._need("torch")
+        if type(array) is np.ndarray:
+            self._need_here("numpy", "np")
+            allow = ", allow_pickle=True" if array.dtype.hasobject else ""
+            self.assignments.append(f"{name} = {load.format(allow)}")
+            self.file.files[f"{name}.npy"] = array
+            return f"{name}.npy"
+        return self._pickle(name, value)
+
+    def _pickle(self, name: str, value: Any) -> str:
+        main = str(self.namespace.get("__name__", "__main__"))
+        own = type(value).__module__ == main
+        try:
+            data = b"" if own else pickle.dumps(value)
+        except Exception as error:
+            raise UnsupportedError(
+                f"'{name}' cannot be carried: {type(error).__name__}: {error}",
+                hint="make it inside the model's initialize",
+            ) from None
+        if own or main.encode() in data:
+            raise UnsupportedError(
+                f"'{name}' cannot be carried: its class is defined in the notebook",
+                hint="put the class into the model's cell, or into a module of its own",
+            )
+        self._need_here("pickle", "pickle")
+        self.assignments.append(f'{name} = pickle.loads((HERE / "{name}.pkl").read_bytes())')
+        self.file.files[f"{name}.pkl"] = data
+        return f"{name}.pkl"
+
+    def _need_here(self, module: str, alias: str) -> None:
+        self._need(module, alias)
+        line = "from pathlib import Path"
+        if line not in self.imports:
+            self.imports.append(line)
+            self.assignments.insert(0, "HERE = Path(__file__).parent")
+
+    def _need(self, module: str, alias: str = "") -> None:
+        line = f"import {module}" + (f" as {alias}" if alias not in ("", module) else "")
+        if line not in self.imports:
+            self.imports.append(line)
+
+
+def _complete(text: str, namespace: Mapping[str, Any], carry: Collection[str] | bool) -> ModelFile:
+    resolver = _Resolver(namespace, carry)
+    resolver.resolve(text)
+    future, rest = split_future(text)
+    head, body = split_imports(rest)
+    imports = sorted(dict.fromkeys(resolver.imports), key=lambda line: (line[:4] == "from", line))
+    head = "\n".join(part for part in ("\n".join(imports), head.strip("\n")) if part)
+    values = "\n".join(resolver.assignments)
+    head = "\n\n".join(part.strip("\n") for part in (future, head, values) if part.strip())
+    kept = [part.strip("\n") for part in (head, *resolver.definitions, body) if part.strip()]
+    resolver.file.text = "\n\n\n".join(kept) + "\n"
+    return resolver.file
+
+
+def check_carry(carry: Collection[str], used: Collection[str]) -> None:
+    """Refuse names to carry that no model uses.
+
+    Raises
+    ------
+    InvalidArgumentError
+    """
+    for name in carry:
+        if name not in used:
+            raise InvalidArgumentError(
+                f"carry: no model uses a variable '{name}'", hint=nearest(name, used)
+            )
+
+
+def _is_literal(value: object) -> bool:
+    """Return True for what its `repr` says completely, exact types only."""
+    text = repr(value)
+    if len(text) > _LONGEST_LITERAL:
+        return False
+    try:
+        same = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return type(same) is type(value) and repr(same) == text
+
+
+def _is_ours(value: object) -> bool:
+    module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
+    return str(module).partition(".")[0] == "nbtriton"
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, type):
+        return "a class"
+    if callable(value) and hasattr(value, "__name__"):
+        return "a function"
+    shape = getattr(value, "shape", None)
+    kind = type(value).__name__
+    if shape is not None:
+        return f"{kind} {tuple(shape)}"
+    text = repr(value)
+    return text if len(text) <= 40 and "\n" not in text else kind
+
+
+_CONVERTED = {"torch": "TORCH.from_numpy", "cupy": "CUPY.asarray"}
+_HOST = """\
+                array = array.get() if hasattr(array, "get") else array
+                array = array.cpu() if hasattr(array, "cpu") else array
+"""
+
+# Called once per batch, with the requests' tensors joined along axis 0, by keyword.
+_FUNCTION = '''\
+class TritonPythonModel:
+    """Calls `FUNCTION` with the requests' tensors joined along axis 0."""
+
+    def initialize(self, args):
+        config = JSON.loads(args["model_config"])
+        self.batches = config["max_batch_size"] > 0
+        self.outputs = {
+            tensor["name"]: PB_UTILS.triton_string_to_numpy(tensor["data_type"])
+            for tensor in config["output"]
+        }
+
+    def gather(self, requests):
+        tensors = [{t.name(): t.as_numpy() for t in request.inputs()} for request in requests]
+        batch = {name: NP.concatenate([found[name] for found in tensors]) for name in tensors[0]}
+        CONVERT
+        return batch, [len(next(iter(found.values()))) if self.batches else 0 for found in tensors]
+
+    def scatter(self, result, requests, sizes):
+        if not isinstance(result, dict):
+            values = result if isinstance(result, tuple) else (result,)
+            result = dict(zip(self.outputs, values, strict=True))
+        responses, start = [], 0
+        for request, size in zip(requests, sizes):
+            parts = []
+            for name, dtype in self.outputs.items():
+                if name not in request.requested_output_names():
+                    continue
+                array = result[name]
+                HOST
+                if not isinstance(array, NP.ndarray) or dtype is NP.object_:
+                    array = NP.asarray(array, dtype)
+                if self.batches:
+                    array = array[start : start + size]
+                parts.append(PB_UTILS.Tensor(name, NP.ascontiguousarray(array)))
+            start += size
+            responses.append(PB_UTILS.InferenceResponse(parts))
+        return responses
+'''
+
+_BATCH = """
+    def execute(self, requests):
+        if self.batches:
+            return self.run(requests)
+        return [self.run([request])[0] for request in requests]
+
+    def run(self, requests):
+        batch, sizes = self.gather(requests)
+        return self.scatter(FUNCTION(**batch), requests, sizes)
+"""
+
+_STREAM = """
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                batch, sizes = self.gather([request])
+                for result in VALUES:
+                    if request.is_cancelled():
+                        break
+                    sender.send(self.scatter(result, [request], sizes)[0])
+            except Exception as error:
+                sender.send(PB_UTILS.InferenceResponse(error=PB_UTILS.TritonError(str(error))))
+            sender.send(flags=PB_UTILS.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+_ESTIMATOR = """\
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+MODEL = pickle.loads((Path(__file__).parent / "model.pkl").read_bytes())
+
+
+def predict(**inputs):
+    batch = inputs[GIVEN]
+    return {CALLS}
+
+
+def rows(result):
+    array = np.asarray(result)
+    return array.reshape(-1, 1) if array.ndim == 1 else array
+"""
+
+_TORCH = '''\
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    """Runs FILENAME, which gets the inputs and gives the outputs in the configuration's order."""
+
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        self.batches = config["max_batch_size"] > 0
+        self.inputs = [tensor["name"] for tensor in config["input"]]
+        self.outputs = [tensor["name"] for tensor in config["output"]]
+        gpu = args["model_instance_kind"] == "GPU"
+        self.device = f"cuda:{args['model_instance_device_id']}" if gpu else "cpu"
+        file = Path(__file__).parent / "FILENAME"
+        self.module = torch.jit.load(str(file), map_location=self.device).eval()
+
+    def execute(self, requests):
+        if self.batches:
+            return self.run(requests)
+        return [self.run([request])[0] for request in requests]
+
+    def run(self, requests):
+        tensors = [{t.name(): t.as_numpy() for t in request.inputs()} for request in requests]
+        joined = [np.concatenate([found[name] for found in tensors]) for name in self.inputs]
+        batch = [torch.from_numpy(array).to(self.device) for array in joined]
+        with torch.inference_mode():
+            results = self.module(*batch)
+        if torch.is_tensor(results):
+            results = [results]
+        sizes = [len(found[self.inputs[0]]) for found in tensors]
+        split = [r.cpu().split(sizes) if self.batches else [r.cpu()] for r in results]
+        return [
+            pb_utils.InferenceResponse(
+                [
+                    pb_utils.Tensor(name, parts[index].contiguous().numpy())
+                    for name, parts in zip(self.outputs, split, strict=True)
+                    if name in request.requested_output_names()
+                ]
+            )
+            for index, request in enumerate(requests)
+        ]
+'''

@@ -1,0 +1,1 @@
+"""The real tritonserver, and the same requests to it and to nbtriton."""

@@ -1,0 +1,176 @@
+"""The same requests to a server of ours and to a real one: which, and what both answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nbtriton.backends.base import Response
+from nbtriton.clients.grpc import GrpcClient, Part
+from nbtriton.clients.http import HttpClient
+from nbtriton.config import ModelConfig, enum_name
+from nbtriton.engine import Server
+from nbtriton.engine.core.request import BARE_FINAL
+from nbtriton.errors import TritonError, UnavailableError
+from nbtriton.repository.verify.comparing import Answer
+from nbtriton.repository.verify.samples import sample_inputs
+from nbtriton.tensors import to_numpy
+
+__all__ = ["Asking", "Inputs", "Traffic"]
+
+Inputs = Mapping[str, Any]
+# Keyword arguments of `Server.infer`.
+Options = Mapping[str, Any]
+
+# Sequences of three: a start, something between, an end.
+_SEQUENCE = 3
+_BATCH_SIZES = (1, 2, 3, 1, 5, 8)
+# 2.51 knows string ids of this length only (docs/differences.md, string-correlation-ids).
+_STRING_ID = 128
+# As long as the client waits for the other side.
+_PATIENCE_S = 120.0
+
+
+class Traffic:
+    """What is sent to a model: recorded requests, or generated ones.
+
+    Parameters
+    ----------
+    server : Server
+        Where the models are.
+    recorded : mapping of str to sequences of mappings
+        By model.
+    count : int
+        How many are generated for a model.
+    """
+
+    def __init__(
+        self, server: Server, recorded: Mapping[str, Sequence[Inputs]], count: int
+    ) -> None:
+        self._server = server
+        self._recorded = recorded
+        self._count = count
+
+    def of(self, name: str) -> Iterator[tuple[Inputs, Options]]:
+        """Yield a model's requests: inputs, and options of `Server.infer`."""
+        given = self._recorded.get(name)
+        if given is not None:
+            for inputs in given:
+                yield inputs, {}
+            return
+        config = self._server.config(name)
+        largest = max(1, int(config.max_batch_size))
+        stateful = self._stateful(config)
+        for index in range(self._count):
+            size = min(largest, _BATCH_SIZES[index % len(_BATCH_SIZES)])
+            options: Options = {}
+            if stateful is not None:
+                size = 1
+                options = self._place(index, strings=stateful)
+            yield sample_inputs(config, size=size, seed=index), options
+
+    def _place(self, index: int, *, strings: bool) -> Options:
+        """Return which sequence a request belongs to, one after the other, and where in it."""
+        sequence, place = 1 + index // _SEQUENCE, index % _SEQUENCE
+        return {
+            "correlation_id": f"{sequence:0{_STRING_ID}}" if strings else sequence,
+            "sequence_start": place == 0,
+            "sequence_end": place == _SEQUENCE - 1 or index == self._count - 1,
+        }
+
+    def _stateful(self, config: ModelConfig) -> bool | None:
+        """Return None for a model without sequences, else True if their ids are strings."""
+        if config.HasField("sequence_batching"):
+            return any(
+                enum_name(control, "kind") == "CONTROL_SEQUENCE_CORRID"
+                and enum_name(control, "data_type") == "TYPE_STRING"
+                for tensor in config.sequence_batching.control_input
+                for control in tensor.control
+            )
+        for step in config.ensemble_scheduling.step:
+            found = self._stateful(self._server.config(step.model_name, step.model_version))
+            if found is not None:
+                return found
+        return None
+
+
+class Asking:
+    """Sends a request to both servers.
+
+    Parameters
+    ----------
+    server : Server
+        Ours.
+    client : HttpClient
+        The other one's.
+    grpc_url : str
+        And its address for streams.
+    """
+
+    def __init__(self, server: Server, client: HttpClient, grpc_url: str) -> None:
+        self._server = server
+        self._client = client
+        self._grpc_url = grpc_url
+        self._grpc: GrpcClient | None = None
+
+    def close(self) -> None:
+        """Close the connection for streams."""
+        if self._grpc is not None:
+            self._grpc.close()
+
+    def answers(self, name: str, inputs: Inputs, options: Options) -> tuple[Answer, Answer]:
+        """Return both answers to a request of a model that gives one."""
+        ours: Answer
+        theirs: Answer
+        try:
+            result = self._server.infer(name, inputs, **options)
+            ours = {key: to_numpy(result.raw(key)) for key in result}
+        except TritonError as error:
+            ours = error.message
+        try:
+            theirs = self._client.infer(name, inputs, parameters=_parameters(options)).outputs
+        except UnavailableError:
+            raise
+        except TritonError as error:
+            theirs = error.message
+        return ours, theirs
+
+    def streams(
+        self, name: str, inputs: Inputs, options: Options
+    ) -> tuple[Sequence[Part], Sequence[Part]]:
+        """Return all responses of both to a request of a decoupled model.
+
+        Raises
+        ------
+        UnsupportedError
+            Streams need the package ``grpcio``.
+        """
+        if self._grpc is None:
+            self._grpc = GrpcClient(self._grpc_url, _PATIENCE_S)
+        theirs = self._grpc.stream(name, inputs, parameters=_parameters(options))
+        return self._ours(name, inputs, options), tuple(theirs)
+
+    def _ours(self, name: str, inputs: Inputs, options: Options) -> Sequence[Part]:
+        parts: list[Part] = []
+
+        def take(response: Response, final: bool) -> None:
+            error = "" if response.error is None else response.error.message
+            # Now: the model may use its memory again.
+            outputs = {key: to_numpy(value).copy() for key, value in response.outputs.items()}
+            if response is BARE_FINAL or error:
+                outputs = {}
+            parts.append(Part(outputs, error, final))
+
+        try:
+            future = self._server.submit(name, inputs, on_response=take, **options)
+        except TritonError as error:
+            return [Part({}, error.message, final=True)]
+        future.exception(_PATIENCE_S)
+        return parts
+
+
+def _parameters(options: Options) -> dict[str, bool | int | str]:
+    """Return what the protocol calls the options of `Server.infer`."""
+    return {
+        "sequence_id" if key == "correlation_id" else key: value for key, value in options.items()
+    }

@@ -1,0 +1,316 @@
+"""Verified export: the same requests to a server of ours and to the real tritonserver."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.clients.http import HttpClient
+from nbtriton.config import (
+    ModelConfig,
+    format_pbtxt,
+    from_dict,
+    parse_pbtxt,
+    to_reported_dict,
+)
+from nbtriton.drawing import table_html, table_text
+from nbtriton.engine import Server
+from nbtriton.errors import TritonError, UnsupportedError
+from nbtriton.repository.control import ModelControl
+from nbtriton.repository.export.modelfile import torch_file
+from nbtriton.repository.verify.comparing import Difference
+from nbtriton.repository.verify.find_server import RealServer, find_server
+from nbtriton.repository.verify.traffic import Asking, Inputs, Traffic
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Checked", "Verification", "verify_repository"]
+
+_NO_BACKEND = "unable to find backend library for backend"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found about one model.
+
+    Attributes
+    ----------
+    verdict : str
+        ``"equal"`` bit by bit, ``"close"`` within the tolerances, ``"different"``, ``"not run"``
+        (the reference lacks its backend; its configuration was accepted) or ``"failed"`` (the
+        reference refused what we take).
+    requests : int
+        How many were compared.
+    max_abs, max_rel : float or None
+        Largest differences among floating-point outputs; None where nothing was compared.
+    note : str
+        The first difference, or why the model did not run.
+    responses : int or None
+        How many responses the requests to a decoupled model had here; None for other models.
+    """
+
+    name: str
+    verdict: str
+    requests: int = 0
+    max_abs: float | None = None
+    max_rel: float | None = None
+    note: str = ""
+    responses: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The comparison of a repository; shows itself as a table.
+
+    Attributes
+    ----------
+    directory : Path
+    reference : str
+        The real server's name and version.
+    models : tuple of Checked
+    """
+
+    directory: Path
+    reference: str
+    models: tuple[Checked, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing that ran is different, and nothing was refused."""
+        return all(model.verdict in ("equal", "close", "not run") for model in self.models)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row a model."""
+        import pandas as pd
+
+        return pd.DataFrame(self._rows(), columns=list(_COLUMNS))
+
+    def __repr__(self) -> str:
+        return table_text(_COLUMNS, self._rows(), caption=self._caption())
+
+    def _repr_mimebundle_(
+        self,
+        include: object = None,  # noqa: ARG002 - IPython's protocol
+        exclude: object = None,  # noqa: ARG002
+    ) -> dict[str, str]:
+        rows, caption = self._rows(), self._caption()
+        return {
+            "text/plain": table_text(_COLUMNS, rows, caption=caption),
+            "text/html": table_html(_COLUMNS, rows, caption=caption),
+        }
+
+    def _caption(self) -> str:
+        return f"{self.directory} in nbtriton and in {self.reference}"
+
+    def _rows(self) -> list[tuple[Any, ...]]:
+        return [
+            (
+                m.name,
+                m.verdict,
+                m.requests or None,
+                m.responses,
+                m.max_abs,
+                m.max_rel,
+                m.note.strip(),
+            )
+            for m in self.models
+        ]
+
+
+_COLUMNS = ("model", "verdict", "requests", "responses", "max_abs", "max_rel", "note")
+
+
+def verify_repository(
+    directory: str | Path,
+    *,
+    server: Server | None = None,
+    models: Sequence[str] | None = None,
+    requests: Mapping[str, Sequence[Inputs]] | None = None,
+    count: int = 6,
+    rtol: float = 1e-4,
+    atol: float = 1e-6,
+    reference: RealServer | Path | str | None = None,
+    stand_in: bool = True,
+) -> Verification:
+    """Compare the answers of a repository's models with those of the real tritonserver.
+
+    Parameters
+    ----------
+    directory : path
+        The repository.
+    server : Server, optional
+        The server whose answers are compared; by default one of its own loads the directory.
+    models : sequence of str, optional
+        All by default.
+    requests : mapping of str to sequences of mappings, optional
+        Recorded requests by model; generated ones for models without.
+    count : int
+        How many requests are generated for a model.
+    rtol, atol : float
+        Within these, floating-point outputs are ``"close"``.
+    reference : path, ``"install"`` or a server, optional
+        Where the real server is; see `nbtriton.repository.verify.find_server.find_server`.
+    stand_in : bool
+        Let the reference's python backend run the TorchScript files of models whose backend it
+        lacks, so that the rest of the repository can be compared. Their verdict says so.
+
+    Raises
+    ------
+    UnsupportedError, UnavailableError
+        The reference cannot run here, or did not start.
+    """
+    root = Path(directory).absolute()
+    found = find_server(reference)
+    with contextlib.ExitStack() as stack:
+        if server is None:
+            server = stack.enter_context(Server())
+            ModelControl(server, root)
+        names = list(models or sorted(server.model_names()))
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nbtriton-verify-")))
+        copied = scratch / "models"
+        shutil.copytree(root, copied)
+        python = found.shared_python(scratch / "python")
+        real = stack.enter_context(
+            found.server(copied, "--model-control-mode=explicit", python=python)
+        )
+        client = HttpClient(real.http_url)
+        ask = Asking(server, client, real.grpc_url)
+        stack.callback(ask.close)
+        traffic = Traffic(server, requests or {}, count)
+        judge = _Judge(server, client, copied, ask, traffic, rtol, atol, stand_in=stand_in)
+        # All of them first: a model may call another one.
+        loaded = {name: judge.load(name) for name in names}
+        checked = (
+            judge.compare(name, found) if isinstance(found, str) else found
+            for name, found in loaded.items()
+        )
+        return Verification(root, client.describe(), tuple(checked))
+
+
+@dataclass(slots=True)
+class _Judge:
+    """Compares model by model; the reference's repository is a copy that it may change."""
+
+    server: Server
+    client: HttpClient
+    directory: Path
+    asking: Asking
+    traffic: Traffic
+    rtol: float
+    atol: float
+    stand_in: bool
+    replaced: set[str] = field(default_factory=set)
+
+    def load(self, name: str) -> Checked | str:
+        """Load a model in the reference; returns a note about it, or why it is not compared."""
+        if not self.server.is_ready(name):
+            return Checked(name, "failed", note="it is not loaded in nbtriton")
+        lacking = f"the reference has no {self._backend(name)} backend"
+        try:
+            self._prepare(name)
+            self.client.load(name)
+        except TritonError as error:
+            if _NO_BACKEND not in error.message:
+                return Checked(name, "failed", note=f"the reference: {error.message}")
+            if not self._replace(name):
+                return Checked(name, "not run", note=f"{lacking}; it accepts the configuration")
+        if name in self.replaced:
+            return f"{lacking}; the file ran in its python backend"
+        difference = _config_difference(self.server.config(name), self.client.config(name))
+        return f"configurations differ: {difference}" if difference else ""
+
+    def compare(self, name: str, note: str) -> Checked:
+        """Compare the answers of a model that both have."""
+        try:
+            return self._compare(name, note)
+        except UnsupportedError as error:  # no grpcio
+            return Checked(name, "not run", note=f"it loads; {error.message}")
+
+    def _backend(self, name: str) -> str:
+        """Return what the file says, or what it leaves to be told from the model."""
+        file = self.directory / name / "config.pbtxt"
+        config = parse_pbtxt(file.read_bytes()) if file.exists() else ModelConfig()
+        return str(config.backend or self.server.config(name).backend)
+
+    def _prepare(self, name: str) -> None:
+        """Give an ensemble's models their stand-ins before the ensemble wants them."""
+        for step in self.server.config(name).ensemble_scheduling.step:
+            member = str(step.model_name)
+            self._prepare(member)
+            try:
+                self.client.load(member)
+            except TritonError as error:
+                if _NO_BACKEND in error.message:
+                    self._replace(member)
+
+    def _replace(self, name: str) -> bool:
+        """Let the python backend run a TorchScript file; False if that cannot be."""
+        folder = self.directory / name
+        files = list(folder.glob("[0-9]*/model.pt"))
+        if not (self.stand_in and files):
+            return False
+        config = parse_pbtxt((folder / "config.pbtxt").read_bytes())
+        config.backend = "python"
+        config.ClearField("platform")
+        config.ClearField("default_model_filename")
+        for file in files:
+            torch_file("model.pt").write(file.parent)
+        (folder / "config.pbtxt").write_text(format_pbtxt(config))
+        try:
+            self.client.load(name)
+        except TritonError:
+            return False
+        self.replaced.add(name)
+        return True
+
+    def _compare(self, name: str, note: str) -> Checked:
+        found = Difference(self.rtol, self.atol)
+        decoupled = self.server.is_decoupled(name)
+        sent = answered = 0
+        for inputs, options in self.traffic.of(name):
+            sent += 1
+            if decoupled:
+                here, there = self.asking.streams(name, inputs, options)
+                answered += sum(1 for part in here if part.outputs or part.error)
+                found.compare_streams(f"request {sent}", here, there)
+            else:
+                found.compare(f"request {sent}", *self.asking.answers(name, inputs, options))
+        return Checked(
+            name,
+            found.verdict,
+            sent,
+            found.max_abs,
+            found.max_rel,
+            "; ".join(filter(None, (found.first, note))),
+            answered if decoupled else None,
+        )
+
+
+# What every server decides for itself: where instances run, and paths.
+_OWN = ("instance_group", "optimization", "default_model_filename", "cc_model_filenames")
+
+
+def _config_difference(ours: ModelConfig, theirs: Mapping[str, Any]) -> str:
+    """Name the fields in which the completed configurations differ."""
+    # The reference's JSON leaves out fields that its release does not have.
+    read = to_reported_dict(from_dict(_known(theirs)))
+    mine = to_reported_dict(ours)
+    differing = [
+        key
+        for key in mine
+        if key not in _OWN and json.dumps(mine[key]) != json.dumps(read.get(key))
+    ]
+    return ", ".join(differing)
+
+
+def _known(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in ModelConfig.DESCRIPTOR.fields}
+    return {key: value for key, value in theirs.items() if key in names}
