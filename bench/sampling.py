@@ -30,7 +30,7 @@ STAGES: Mapping[str, str] = {
     "scheduling/ensemble.py": "the ensemble's dataflow: what runs next",
     "scheduling/": "the scheduler's decision",
     "tensors/": "looking at arrays: datatypes, shapes, views",
-    "engine/core/admission.py": "checking the request against the configuration",
+    "engine/core/model_signature.py": "checking the request against the configuration",
     "engine/core/request.py": "checking the request against the configuration",
     "engine/core/future.py": "the future and the result",
     "engine/core/result.py": "the future and the result",

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtriton.config import as_config, normalize
-from nbtriton.engine import Interface, Server
+from nbtriton.engine import ModelSignature, Server
 from nbtriton.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.frontends.http1.inference import best_encoding
 from nbtriton.frontends.kserve.classification import classify
@@ -54,7 +54,7 @@ def request(inputs: list[tuple[str, str, Any]], **more: Any) -> tuple[bytes, int
 def test_P20_binary_tensors_of_every_datatype(server: Server, datatype: str, padding: int) -> None:
     array = (np.arange(5) % 2).astype(DTYPES[datatype])
     body, length = request([("IN", datatype, array)], more="x" * padding)
-    call = decode_infer(body, length, server.interface(f"all_{datatype.lower()}"), MEMORY)
+    call = decode_infer(body, length, server.signature(f"all_{datatype.lower()}"), MEMORY)
     found = call.arrays["IN"]
     assert found.flags.aligned
     assert found.dtype == array.dtype
@@ -69,12 +69,12 @@ def test_P20_bf16(server: Server) -> None:
 
     bits = np.array([0x3F80, 0x4000], np.uint16)
 
-    class Interface:
+    class ModelSignature:
         name = "m"
         inputs: dict[str, Any] = {}
 
     tensor = WireInput("IN", "BF16", (2,), bits.tobytes())
-    array = arrays_of(Interface(), [tensor])["IN"]  # type: ignore[arg-type]
+    array = arrays_of(ModelSignature(), [tensor])["IN"]  # type: ignore[arg-type]
     assert wire_bytes(array) == bits.tobytes()
     with pytest.raises(InvalidArgumentError, match="sending BF16 data via JSON"):
         json_elements(array, "BF16")
@@ -84,7 +84,7 @@ def test_a_tensor_behind_an_aligned_header_is_not_copied(server: Server) -> None
     array = np.arange(4, dtype=np.int32)
     for padding in range(16):
         body, length = request([("IN", "INT32", array)], more="x" * padding)
-        found = decode_infer(body, length, server.interface("flexible"), MEMORY).arrays["IN"]
+        found = decode_infer(body, length, server.signature("flexible"), MEMORY).arrays["IN"]
         if np.frombuffer(body, np.uint8).__array_interface__["data"][0] + length & 3 == 0:
             assert np.shares_memory(found, np.frombuffer(body, np.uint8))
             return
@@ -93,7 +93,7 @@ def test_a_tensor_behind_an_aligned_header_is_not_copied(server: Server) -> None
 
 def test_requests_that_look_alike_become_the_same_as_by_themselves(server: Server) -> None:
     plans = Plans()
-    interface = server.interface("two")
+    signature = server.signature("two")
     for number in range(6):
         arrays = [np.full((1, 4), number + i, np.float32) for i in range(2)]
         body, length = request(
@@ -101,8 +101,8 @@ def test_requests_that_look_alike_become_the_same_as_by_themselves(server: Serve
             id=f"request {number}",
             outputs=[{"name": "OUTPUT0", "parameters": {"binary_data": True}}],
         )
-        found = decode_infer(body, length, interface, MEMORY, plans)
-        alone = decode_infer(body, length, interface, MEMORY)
+        found = decode_infer(body, length, signature, MEMORY, plans)
+        alone = decode_infer(body, length, signature, MEMORY)
         assert found.options == alone.options
         assert found.options["request_id"] == f"request {number}"
         assert found.outputs == alone.outputs
@@ -112,14 +112,14 @@ def test_requests_that_look_alike_become_the_same_as_by_themselves(server: Serve
 
 def test_a_known_text_with_other_bytes_behind_it_is_looked_at_again(server: Server) -> None:
     plans = Plans()
-    interface = server.interface("one")
+    signature = server.signature("one")
     body, length = request([("IN", "FP32", np.ones((1, 4), np.float32))])
-    decode_infer(body, length, interface, MEMORY, plans)
+    decode_infer(body, length, signature, MEMORY, plans)
     for wrong in (body + b"!", body[:-1]):
         with pytest.raises(InvalidArgumentError) as caught:
-            decode_infer(wrong, length, interface, MEMORY, plans)
+            decode_infer(wrong, length, signature, MEMORY, plans)
         with pytest.raises(InvalidArgumentError) as alone:
-            decode_infer(wrong, length, interface, MEMORY)
+            decode_infer(wrong, length, signature, MEMORY)
         assert caught.value.message == alone.value.message
 
 
@@ -131,10 +131,10 @@ def test_the_last_id_counts_also_in_a_known_text(server: Server, head: str) -> N
     body, length = request([("IN", "FP32", np.ones((1, 4), np.float32))])
     body = head.encode() + body[1:]
     length += len(head) - 1
-    expected = decode_infer(body, length, server.interface("one"), MEMORY).options
+    expected = decode_infer(body, length, server.signature("one"), MEMORY).options
     for _ in range(3):
         assert (
-            decode_infer(body, length, server.interface("one"), MEMORY, plans).options == expected
+            decode_infer(body, length, server.signature("one"), MEMORY, plans).options == expected
         )
 
 
@@ -144,13 +144,13 @@ def test_numbers_in_json_are_the_nearest_ones(datatype: str, width: Literal[32, 
         f"""input {{ name: "IN" data_type: TYPE_{datatype} dims: -1 }}
         output {{ name: "OUT" data_type: TYPE_{datatype} dims: -1 }}"""
     )
-    interface = Interface(normalize(config, name="numbers"))
+    signature = ModelSignature(normalize(config, name="numbers"))
 
     @given(st.lists(st.floats(width=width, allow_nan=False), min_size=1))
     def come_back(values: list[float]) -> None:
         tensor = {"name": "IN", "datatype": datatype, "shape": [len(values)], "data": values}
         body = json.dumps({"inputs": [tensor]}).encode()
-        found = decode_infer(body, len(body), interface, MEMORY).arrays["IN"]
+        found = decode_infer(body, len(body), signature, MEMORY).arrays["IN"]
         assert found.tolist() == values
 
     come_back()

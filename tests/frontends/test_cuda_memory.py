@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from nbtriton.config import as_config
-from nbtriton.engine import Interface, Server
+from nbtriton.engine import ModelSignature, Server
 from nbtriton.errors import InternalError, InvalidArgumentError, NotFoundError
 from nbtriton.frontends import Endpoints, serve
 from nbtriton.frontends.kserve.cuda_memory import HANDLE_BYTES, open_cuda_memory
@@ -50,10 +50,10 @@ def test_what_cannot_be_mapped_is_refused_and_leaves_nothing(handle, device, siz
         memory.lease("r", 0, 4)
 
 
-def _interface(datatype: str) -> Interface:
+def _signature(datatype: str) -> ModelSignature:
     kind = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
     tensor = f'{{ name: "%s" data_type: {kind} dims: [ -1 ] }}'
-    return Interface(as_config(f'name: "same" input {tensor % "IN"} output {tensor % "OUT"}'))
+    return ModelSignature(as_config(f'name: "same" input {tensor % "IN"} output {tensor % "OUT"}'))
 
 
 # The bytes of a region are a torch tensor; where it is makes no difference to how they are read.
@@ -74,7 +74,7 @@ def test_bytes_become_tensors_in_place(datatype, values, at):
         bytearray(values.tobytes()), dtype=torch.uint8
     )
     part = region[at : at + values.nbytes]
-    arrays = arrays_of(_interface(datatype), [WireInput("IN", datatype, values.shape, part)])
+    arrays = arrays_of(_signature(datatype), [WireInput("IN", datatype, values.shape, part)])
     expected = values != 0 if datatype == "BOOL" else values
     assert arrays["IN"].numpy().tolist() == expected.tolist()
     assert str(arrays["IN"].numpy().dtype) == str(expected.dtype)
@@ -85,16 +85,16 @@ def test_bytes_become_tensors_in_place(datatype, values, at):
 def test_bfloat16_and_text():
     numbers = torch.tensor([1.5, -3], dtype=torch.bfloat16)
     region = numbers.view(torch.uint8)
-    found = arrays_of(_interface("BF16"), [WireInput("IN", "BF16", (2,), region)])["IN"]
+    found = arrays_of(_signature("BF16"), [WireInput("IN", "BF16", (2,), region)])["IN"]
     assert torch.equal(torch.as_tensor(found).to(torch.bfloat16), numbers)
     text = bytearray(b"\x02\0\0\0ab\0\0\0\0")
     region = torch.frombuffer(text, dtype=torch.uint8)
-    found = arrays_of(_interface("BYTES"), [WireInput("IN", "BYTES", (2,), region)])["IN"]
+    found = arrays_of(_signature("BYTES"), [WireInput("IN", "BYTES", (2,), region)])["IN"]
     assert found.tolist() == [b"ab", b""]
     with pytest.raises(InvalidArgumentError, match="expected 3 string elements"):
-        arrays_of(_interface("BYTES"), [WireInput("IN", "BYTES", (3,), region)])
+        arrays_of(_signature("BYTES"), [WireInput("IN", "BYTES", (3,), region)])
     with pytest.raises(InvalidArgumentError, match="Expected 12, got 10"):
-        arrays_of(_interface("FP32"), [WireInput("IN", "FP32", (3,), region)])
+        arrays_of(_signature("FP32"), [WireInput("IN", "FP32", (3,), region)])
 
 
 def test_outputs_are_written_whatever_made_them():

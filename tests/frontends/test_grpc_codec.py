@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from nbtriton.config import parse_pbtxt
-from nbtriton.engine import Interface
+from nbtriton.engine import ModelSignature
 from nbtriton.errors import TritonError
 from nbtriton.frontends.kserve.json_codec import Call, OutputRequest
 from nbtriton.frontends.kserve.proto_codec import parse_infer, read_request, read_version
@@ -27,7 +27,7 @@ from nbtriton.frontends.kserve.proto_responses import (
 from nbtriton.frontends.kserve.shared_memory import SharedMemory
 from tests.frontends.grpc_support import infer, tensor
 
-INTERFACE = Interface(
+SIGNATURE = ModelSignature(
     parse_pbtxt(
         """
         name: "m" backend: "python" max_batch_size: 8
@@ -45,7 +45,7 @@ def _slow(data: bytes) -> Any:
     """What protobuf and the checks say of a request."""
     request = parse_infer(data)
     version = read_version(request.model_version)
-    return request, version, read_request(request, INTERFACE, MEMORY)
+    return request, version, read_request(request, SIGNATURE, MEMORY)
 
 
 def _told(call: Any) -> Any:

@@ -1,7 +1,7 @@
 """The live runtime: models, instances, ensembles and the scheduler thread, in this process."""
 
-from nbtriton.engine.core.admission import Interface
 from nbtriton.engine.core.future import InferenceFuture
+from nbtriton.engine.core.model_signature import ModelSignature
 from nbtriton.engine.core.request import InferenceRequest, Submission
 from nbtriton.engine.core.result import InferenceResult, RequestTiming
 from nbtriton.engine.core.snapshot import (
@@ -20,8 +20,8 @@ __all__ = [
     "InferenceRequest",
     "InferenceResult",
     "InstanceSnapshot",
-    "Interface",
     "ModelHandle",
+    "ModelSignature",
     "ModelSnapshot",
     "RequestTiming",
     "Server",

@@ -345,7 +345,7 @@ class Server(Versions):
             accepted = False
             while not accepted:  # replaced between the look-up and now: its successor takes it
                 runtime = self._resolve(name, version, decoupled=False)
-                request = runtime.interface.admit(inputs, *options)
+                request = runtime.signature.build_request(inputs, *options)
                 accepted = runtime.submit_here(request)
             if request.outcome is None:
                 try:
@@ -415,7 +415,7 @@ class Server(Versions):
             for place, call in enumerate(calls):
                 try:
                     runtime = self._resolve(call.name, call.version, decoupled=True)
-                    request = runtime.interface.admit(call.inputs, *call.options)
+                    request = runtime.signature.build_request(call.inputs, *call.options)
                     if self._stopping and (error := refusal(runtime, request)) is not None:
                         raise error
                 except TritonError as error:
@@ -484,7 +484,7 @@ class Server(Versions):
 
         return ResponseStream(send)
 
-    # The options of a request go by position from here on, in the order of `Interface.admit`: by
+    # The options of a request go by position from here on, in the order of `ModelSignature.build_request`: by
     # keyword, three layers deep, they cost 2 us of the 20 that a whole request takes.
 
     def _send(
@@ -499,8 +499,8 @@ class Server(Versions):
         try:
             while True:
                 runtime = self._resolve(name, version, decoupled=on_response is not None)
-                request = runtime.interface.admit(inputs, *options)
-                if not runtime.interface.reads_only:
+                request = runtime.signature.build_request(inputs, *options)
+                if not runtime.signature.reads_only:
                     request.copy_inputs()
                 if trace is not None:
                     trace.follow(request)
@@ -519,6 +519,6 @@ class Server(Versions):
         if self._closed:
             self._check_open()
         runtime = self._registry.resolve(name, version)
-        if runtime.interface.decoupled and not decoupled:
+        if runtime.signature.decoupled and not decoupled:
             raise UnsupportedError(_DECOUPLED, hint="use server.stream(…)")
         return runtime

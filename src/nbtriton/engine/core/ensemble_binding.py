@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import chain
 
-from nbtriton.engine.core.admission import Interface
 from nbtriton.engine.core.hash_order import hash_order
+from nbtriton.engine.core.model_signature import ModelSignature
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.scheduling import EnsemblePlan
 
@@ -61,23 +61,23 @@ class Crew:
     )  # fmt: skip
 
     def __init__(
-        self, plan: EnsemblePlan, interface: Interface, runtimes: tuple[Runtime, ...]
+        self, plan: EnsemblePlan, signature: ModelSignature, runtimes: tuple[Runtime, ...]
     ) -> None:
         self.runtimes = runtimes
-        self.batching = tuple(runtime.interface.max_batch_size > 0 for runtime in runtimes)
-        self.decoupled = tuple(runtime.interface.decoupled for runtime in runtimes)
+        self.batching = tuple(runtime.signature.max_batch_size > 0 for runtime in runtimes)
+        self.decoupled = tuple(runtime.signature.decoupled for runtime in runtimes)
         self.wanted = tuple(
-            _wanted(step.output_map, runtime.interface)
+            _wanted(step.output_map, runtime.signature)
             for step, runtime in zip(plan.steps, runtimes, strict=True)
         )
         self.makes = tuple(tuple(step.output_map.items()) for step in plan.steps)
-        own = interface.max_batch_size > 0
+        own = signature.max_batch_size > 0
         batched = {
             tensor: self.batching[plan.producer[tensor]] if tensor in plan.producer else own
             for tensor in plan.bits
         }
         self.feeds = tuple(
-            _feeds(step.input_map, runtime.interface, batching, batched)
+            _feeds(step.input_map, runtime.signature, batching, batched)
             for step, runtime, batching in zip(plan.steps, runtimes, self.batching, strict=True)
         )
         readers = Counter(chain(*(step.input_map.values() for step in plan.steps), plan.outputs))
@@ -90,14 +90,14 @@ class Crew:
             frozenset(name for name in owned if step.input_map[name] in plan.producer)
             for step, owned in zip(plan.steps, self.owned_of_all, strict=True)
         )
-        self.inputs = frozenset(interface.inputs)
+        self.inputs = frozenset(signature.inputs)
         self.harvest = tuple(
             (
                 name,
-                None if batched[name] is own else interface.outputs[name].dims,
+                None if batched[name] is own else signature.outputs[name].dims,
                 name not in once,
             )
-            for name in hash_order(interface.outputs)
+            for name in hash_order(signature.outputs)
         )
         self.flights = 0
 
@@ -107,18 +107,18 @@ class Crew:
             runtime.let_go()
 
 
-def _wanted(output_map: Mapping[str, str], interface: Interface) -> frozenset[str]:
+def _wanted(output_map: Mapping[str, str], signature: ModelSignature) -> frozenset[str]:
     names = frozenset(output_map)
-    return frozenset() if names == interface.outputs.keys() else names
+    return frozenset() if names == signature.outputs.keys() else names
 
 
 def _feeds(
     input_map: Mapping[str, str],
-    interface: Interface,
+    signature: ModelSignature,
     batching: bool,
     batched: Mapping[str, bool],
 ) -> tuple[Feed, ...]:
-    specs = interface.inputs
+    specs = signature.inputs
     return tuple(
         Feed(
             name,

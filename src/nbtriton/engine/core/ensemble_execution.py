@@ -65,7 +65,7 @@ class Flight:
         # The steps that are in flight.
         self._running: set[InferenceRequest] = set()
         self._times = StepTimes()
-        self._outbox = _Outbox() if ensemble.interface.decoupled else None
+        self._outbox = _Outbox() if ensemble.signature.decoupled else None
 
     def begin(self) -> None:
         """Start the steps whose inputs the ensemble was given."""
@@ -157,7 +157,7 @@ class Flight:
         if mark is not None:
             correlation_id, flags = mark
         try:
-            sub = crew.runtimes[step].interface.admit(
+            sub = crew.runtimes[step].signature.build_request(
                 inputs,
                 crew.wanted[step],
                 request.request_id,
@@ -348,7 +348,7 @@ class Flight:
             if value is None or name not in request.requested_outputs:
                 continue
             if dims is not None:
-                batching = self.ensemble.interface.max_batch_size > 0
+                batching = self.ensemble.signature.max_batch_size > 0
                 value = _adapt(value, dims, to_batching=batching)
             outputs[name] = value
             if shared:

@@ -99,7 +99,7 @@ class EnsembleRuntime(Runtime):
             for runtime in held:
                 runtime.let_go()
             raise placed(error, self.name) from None
-        return Crew(self.plan, self.interface, tuple(held))
+        return Crew(self.plan, self.signature, tuple(held))
 
     def members_changed(self) -> None:
         """Let later requests find the composing models anew; those in flight keep theirs (E17)."""
@@ -170,7 +170,7 @@ class EnsembleRuntime(Runtime):
         books = self.statistics
         counts, ns = books.counts, books.ns  # each adds the books up
         return ModelSnapshot(
-            self.name, self.version, state, reason, "ensemble", self.interface.max_batch_size,
+            self.name, self.version, state, reason, "ensemble", self.signature.max_batch_size,
             0, len(self._flights), (), books.inference_count, books.execution_count,
             counts["success"], counts["fail"], ns["success"], ns["queue"],
             ns["compute_input"], ns["compute_infer"], ns["compute_output"],

@@ -58,7 +58,7 @@ class Instance:
         self._error: BaseException | None = None
         self.running: Sequence[InferenceRequest] = ()
         self.busy = False  # runs a batch, or answers it on its own thread
-        self.decoupled = owner.interface.decoupled
+        self.decoupled = owner.signature.decoupled
         self._home = 0  # its own thread
         self.thread = 0  # where it executes now, or did last
         self._batch_size = 0
@@ -137,7 +137,7 @@ class Instance:
         owner = self._owner
         try:
             if owner.sequences is None:
-                if owner.interface.may_lack_inputs:
+                if owner.signature.may_lack_inputs:
                     _refuse_without_inputs(requests, execution)
                 responses = self._call(requests, execution)
             else:

@@ -150,8 +150,8 @@ class ModelRuntime(Runtime):
         self._plain = not (
             self.sequences
             or self._order
-            or self.interface.decoupled
-            or self.interface.reshaped_outputs
+            or self.signature.decoupled
+            or self.signature.reshaped_outputs
         )
 
     # -- life ------------------------------------------------------------------------------------
@@ -656,7 +656,7 @@ class ModelRuntime(Runtime):
         over = self._over + sum(self._ended)
         return ModelSnapshot(
             self.name, self.version, state, reason, self.backend.platform or self.backend.name,
-            self.interface.max_batch_size, waiting, max(0, self._taken - over - waiting),
+            self.signature.max_batch_size, waiting, max(0, self._taken - over - waiting),
             instances,
             books.inference_count, books.execution_count, counts["success"],
             counts["fail"], ns["success"], ns["queue"],

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from nbtriton.backends.base import Response
 from nbtriton.backends.core.executing import EXECUTING
 from nbtriton.config import ModelConfig
-from nbtriton.engine.core.admission import Interface
 from nbtriton.engine.core.cache import ResponseCache
+from nbtriton.engine.core.model_signature import ModelSignature
 from nbtriton.engine.core.now import now_ns
 from nbtriton.engine.core.request import InferenceRequest
 from nbtriton.engine.core.snapshot import ModelSnapshot
@@ -54,7 +54,7 @@ class Runtime(ABC):
         self.version = version
         # The model's own, in a repository; None for a model of a notebook.
         self.directory: Path | None = None
-        self.interface = Interface(config, version, self)
+        self.signature = ModelSignature(config, version, self)
         self.statistics = Statistics()
         # Set by the server before the first request if it has a cache and the model wants it (K1).
         self.cache: ResponseCache | None = None
@@ -139,8 +139,8 @@ class Runtime(ABC):
 
     def deliver(self, request: InferenceRequest, response: Response | None, *, final: bool) -> None:
         """Pass on a response whose right to be sent is settled."""
-        if self.interface.reshaped_outputs and response is not None and response.outputs:
-            outputs = self.interface.reshape_outputs(response.outputs)
+        if self.signature.reshaped_outputs and response is not None and response.outputs:
+            outputs = self.signature.reshape_outputs(response.outputs)
             response = Response(outputs, response.error, response.parameters)
         if request.cache_key and response is not None:
             self._keep(request, response)

@@ -12,8 +12,8 @@ import numpy as np
 from nbtriton.backends.base import BackendInstance, InstanceContext, Response
 from nbtriton.backends.core.executing import running_as
 from nbtriton.config import ModelConfig, plan_instances
-from nbtriton.engine.core.admission import Interface
 from nbtriton.engine.core.execution import Execution
+from nbtriton.engine.core.model_signature import ModelSignature
 from nbtriton.engine.core.request import InferenceRequest
 from nbtriton.engine.core.sequence_tensors import enum_name
 from nbtriton.errors import InternalError, InvalidArgumentError
@@ -58,12 +58,12 @@ def check_samples(config: ModelConfig, directory: Path | None) -> None:
     TritonError
         As `warm_up`.
     """
-    interface = Interface(config)
-    for sample, values in _samples(config, directory, interface):
-        _admit(interface, values)
+    signature = ModelSignature(config)
+    for sample, values in _samples(config, directory, signature):
+        _admit(signature, values)
         for plan in plan_instances(config, gpus=None)[:1]:
             try:
-                _check_size(sample.batch_size, plan.name, interface.max_batch_size)
+                _check_size(sample.batch_size, plan.name, signature.max_batch_size)
             except InternalError as error:
                 raise _failed(sample, [str(error)] * sample.batch_size) from error
 
@@ -80,49 +80,49 @@ def warm_up(runtime: Runtime, context: InstanceContext, model: BackendInstance) 
     InvalidArgumentError
         A sample failed: the load fails with Triton's text (W4). All of them are read first.
     """
-    samples = _samples(context.model.config, context.model.model_directory, runtime.interface)
+    samples = _samples(context.model.config, context.model.model_directory, runtime.signature)
     for _, values in samples:
-        _admit(runtime.interface, values)
+        _admit(runtime.signature, values)
     for sample, values in samples:
         for _ in range(max(1, sample.count)):
             _run(runtime, context.name, model, sample, values)
 
 
 def _samples(
-    config: ModelConfig, directory: Path | None, interface: Interface
+    config: ModelConfig, directory: Path | None, signature: ModelSignature
 ) -> list[tuple[Any, dict[str, Array]]]:
     """Read the samples that make requests, each with its inputs."""
     return [
         (
             sample,
-            {name: _data(interface, directory, name, spec) for name, spec in sample.inputs.items()},
+            {name: _data(signature, directory, name, spec) for name, spec in sample.inputs.items()},
         )
         for sample in config.model_warmup
         if sample.batch_size > 0
     ]
 
 
-def _admit(interface: Interface, inputs: dict[str, Array]) -> _Sample:
+def _admit(signature: ModelSignature, inputs: dict[str, Array]) -> _Sample:
     """Make a request of those inputs that the model has; others are added as they are.
 
     The others are control inputs of sequences, which no request of a client names.
     """
-    known = {name: value for name, value in inputs.items() if name in interface.inputs}
-    admitted = interface.admit(known)
+    known = {name: value for name, value in inputs.items() if name in signature.inputs}
+    admitted = signature.build_request(known)
     return _Sample(admitted, {**inputs, **admitted.inputs})
 
 
 def _run(
     runtime: Runtime, instance: str, model: BackendInstance, sample: Any, inputs: dict[str, Array]
 ) -> None:
-    requests = [_admit(runtime.interface, inputs) for _ in range(sample.batch_size)]
+    requests = [_admit(runtime.signature, inputs) for _ in range(sample.batch_size)]
     numbers = tuple([request.number for request in requests])
     execution = Execution(len(requests), instance, numbers, "warmup")
     for request in requests:
         request.execution = execution
     errors: list[str] = []
     try:
-        _check_size(len(requests), instance, runtime.interface.max_batch_size)
+        _check_size(len(requests), instance, runtime.signature.max_batch_size)
         with running_as(model.running):
             responses = model.execute(requests, execution)
         execution.end()
@@ -160,13 +160,13 @@ def _check_size(size: int, instance: str, limit: int) -> None:
         raise InternalError(f"batch size {size} for '{instance}', max allowed is {limit}")
 
 
-def _data(interface: Interface, directory: Path | None, name: str, spec: Any) -> Array:
+def _data(signature: ModelSignature, directory: Path | None, name: str, spec: Any) -> Array:
     shape = tuple(spec.dims)
     if -1 in shape:
         raise InvalidArgumentError(
             f"warmup setting expects all variable-size dimensions are specified for input '{name}'"
         )
-    if interface.max_batch_size > 0:
+    if signature.max_batch_size > 0:
         shape = (1, *shape)
     datatype = to_protocol(enum_name(spec, "data_type"))
     source = spec.WhichOneof("input_data_type")

@@ -8,8 +8,8 @@ from time import monotonic_ns
 from typing import Any
 
 from nbtriton.config import ModelConfig, all_input_specs, all_output_specs
-from nbtriton.engine.core.admission import Interface
 from nbtriton.engine.core.model_runtime import ModelRuntime
+from nbtriton.engine.core.model_signature import ModelSignature
 from nbtriton.engine.core.registry import Registry
 from nbtriton.engine.core.snapshot import BatchRecord, ModelSnapshot, ServerSnapshot
 from nbtriton.engine.core.summaries import LatencySummaries
@@ -78,11 +78,11 @@ class Inspection:
 
     def is_decoupled(self, name: str, version: int = -1) -> bool:
         """Return True if a version answers with any number of responses."""
-        return self._registry.resolve(name, version).interface.decoupled
+        return self._registry.resolve(name, version).signature.decoupled
 
-    def interface(self, name: str, version: int = -1) -> Interface:
+    def signature(self, name: str, version: int = -1) -> ModelSignature:
         """Return the signature of a version: what the endpoints read requests by."""
-        return self._registry.resolve(name, version).interface
+        return self._registry.resolve(name, version).signature
 
     def config(self, name: str, version: int = -1) -> ModelConfig:
         """Return a copy of the completed configuration of a version."""
@@ -100,7 +100,7 @@ class Inspection:
     def metadata(self, name: str, version: int = -1) -> dict[str, Any]:
         """Return Triton's model metadata: tensors with the batch dimension (config.md J4)."""
         runtime = self._registry.resolve(name, version)
-        batch = [-1] if runtime.interface.max_batch_size > 0 else []
+        batch = [-1] if runtime.signature.max_batch_size > 0 else []
         return {
             "name": name,
             "versions": [str(number) for number in sorted(self._registry.entries[name].slots)],

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nbtriton.backends.base import Response
-    from nbtriton.engine import InferenceRequest, Interface
+    from nbtriton.engine import InferenceRequest, ModelSignature
     from nbtriton.frontends.grpc.calls import Rpc, StreamRpc
     from nbtriton.frontends.kserve.shared_memory import SharedMemory
     from nbtriton.frontends.service import Service
 
-    _Read = tuple[Interface, int, InferCall]
+    _Read = tuple[ModelSignature, int, InferCall]
 
 __all__ = ["GrpcInference", "InferStream"]
 
@@ -86,7 +86,7 @@ class GrpcInference:
         like = self._plans.read(data)
         if like is not None:
             name, version, call = like
-            found = self._interface(name, version, unary), version, call
+            found = self._signature(name, version, unary), version, call
             if self.service.grpc_forwards is not None:
                 self._forward(metadata, call)
             return found
@@ -125,8 +125,8 @@ class GrpcInference:
     ) -> tuple[Any, _Read]:
         request = parse_infer(data)
         version = read_version(request.model_version)
-        interface = self._interface(request.model_name, version, unary)
-        return request, (interface, version, read_request(request, interface, memory))
+        signature = self._signature(request.model_name, version, unary)
+        return request, (signature, version, read_request(request, signature, memory))
 
     def _forward(self, metadata: Sequence[tuple[str, Any]], call: InferCall) -> None:
         forwards = self.service.grpc_forwards
@@ -141,17 +141,17 @@ class GrpcInference:
         call.options = {**call.options, "parameters": parameters}
         call.positional = None
 
-    def _interface(self, name: str, version: int, unary: bool) -> Interface:
-        interface = self.service.server.interface(name, version)
-        if unary and interface.decoupled:  # Triton looks no further
+    def _signature(self, name: str, version: int, unary: bool) -> ModelSignature:
+        signature = self.service.server.signature(name, version)
+        if unary and signature.decoupled:  # Triton looks no further
             raise UnsupportedError(_DECOUPLED)
-        return interface
+        return signature
 
     def put(self, waiting: _Waiting, read_ns: tuple[int, int]) -> None:
         """Keep a request for the next `submit`; since when it was waited for, and when it came."""
         tracing = self.service.trace
         if tracing.on:
-            trace = tracing.sample(waiting.interface.name)
+            trace = tracing.sample(waiting.signature.name)
             waiting.watch(trace, "GRPC_WAITREAD_START", "GRPC_WAITREAD_END", read_ns)
         self._ready.append(waiting)
 
@@ -184,7 +184,7 @@ class _Waiting(Pending):
     Parameters
     ----------
     inference : GrpcInference
-    interface, version, call
+    signature, version, call
         As for `Pending`.
     """
 
@@ -193,9 +193,9 @@ class _Waiting(Pending):
     call: InferCall
 
     def __init__(
-        self, inference: GrpcInference, interface: Interface, version: int, call: InferCall
+        self, inference: GrpcInference, signature: ModelSignature, version: int, call: InferCall
     ) -> None:
-        super().__init__(interface, version, call)
+        super().__init__(signature, version, call)
         self._service = inference.service
         self._request: InferenceRequest | None = None
         self._is_over = False
@@ -232,15 +232,15 @@ class _Waiting(Pending):
                 self.call,
                 outputs,
                 parameters,
-                model_name=self.interface.name,
+                model_name=self.signature.name,
                 model_version=version,
-                batches=self.interface.max_batch_size > 0,
+                batches=self.signature.max_batch_size > 0,
                 labels=self._service.labels,
             )
         except TritonError:
             raise
         except Exception as error:
-            _log.exception("a response of %s could not be written", self.interface.name)
+            _log.exception("a response of %s could not be written", self.signature.name)
             raise InternalError(f"{type(error).__name__}: {error}") from error
 
     @abstractmethod
@@ -260,12 +260,12 @@ class _Unary(_Waiting):
     def __init__(
         self,
         inference: GrpcInference,
-        interface: Interface,
+        signature: ModelSignature,
         version: int,
         call: InferCall,
         rpc: Rpc,
     ) -> None:
-        super().__init__(inference, interface, version, call)
+        super().__init__(inference, signature, version, call)
         self._rpc = rpc
         self._answer: bytes | TritonError | None = None
         rpc.on_gone = self.cancel
@@ -388,13 +388,13 @@ class _Streamed(_Waiting):
     def __init__(
         self,
         inference: GrpcInference,
-        interface: Interface,
+        signature: ModelSignature,
         version: int,
         call: InferCall,
         stream: InferStream,
         rpc: StreamRpc,
     ) -> None:
-        super().__init__(inference, interface, version, call)
+        super().__init__(inference, signature, version, call)
         self._stream = stream
         self._rpc = rpc
         self._only: bytes | None = None
@@ -413,7 +413,7 @@ class _Streamed(_Waiting):
 
     def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
         data: bytes | None
-        if self.interface.decoupled:
+        if self.signature.decoupled:
             data = self._one_of_many(request, response, final=final)
         else:  # S-3: what comes after the first is dropped, also what fails after it
             if self._only is None:
@@ -457,7 +457,7 @@ class _Streamed(_Waiting):
         return encode_stream_error(
             error.message,
             self.call.request_id,
-            model=self.interface.name,
+            model=self.signature.name,
             version=self.version,
             final=final,
         )

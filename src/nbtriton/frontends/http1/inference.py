@@ -28,7 +28,7 @@ from nbtriton.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError,
 from nbtriton.frontends.kserve.wire import BrokenStringError
 
 if TYPE_CHECKING:
-    from nbtriton.engine import Interface
+    from nbtriton.engine import ModelSignature
     from nbtriton.frontends.kserve.shared_memory import SharedMemory
     from nbtriton.frontends.service import Service
 
@@ -100,7 +100,7 @@ class Inference:
         tracing = self.service.trace
         if tracing.on:
             for waiting in ready:
-                trace = tracing.sample(waiting.interface.name)
+                trace = tracing.sample(waiting.signature.name)
                 times = waiting.exchange.received_ns
                 waiting.watch(trace, "HTTP_RECV_START", "HTTP_RECV_END", times)
         try:
@@ -131,16 +131,16 @@ class Inference:
     ) -> Waiting | None:
         try:
             number = read_version(version)
-            interface = self.server.interface(name, number)
+            signature = self.server.signature(name, number)
             if encoding != _PLAIN:
                 raise InvalidArgumentError(
                     "Unsupported content-encoding, only 'identity' is supported."
                 )
-            call = decode_generate(exchange.body, interface)
+            call = decode_generate(exchange.body, signature)
         except TritonError as error:
             exchange.respond(error_reply(error))
             return None
-        return kind(exchange, interface, number, call)
+        return kind(exchange, signature, number, call)
 
 
 class _Infer:
@@ -164,8 +164,8 @@ class _Infer:
         """Read a request; None if it is answered already, or read elsewhere."""
         try:
             number = read_version(self._version)
-            interface = self._inference.server.interface(self._name, number)
-            if interface.decoupled:
+            signature = self._inference.server.signature(self._name, number)
+            if signature.decoupled:
                 raise UnsupportedError(_DECOUPLED)
             if self._given == _PLAIN:
                 length = self._header_length(len(exchange.data) - exchange.start)
@@ -183,10 +183,10 @@ class _Infer:
             data, start = exchange.data, exchange.start
             memory = self._inference.short
             try:
-                return self._decode(exchange, interface, number, data, start, length, memory)
+                return self._decode(exchange, signature, number, data, start, length, memory)
             except LongReadError:
                 pass
-        exchange.work(partial(self._read_long, exchange, interface, number, length))
+        exchange.work(partial(self._read_long, exchange, signature, number, length))
         return None
 
     def _header_length(self, size: int) -> int:
@@ -201,7 +201,7 @@ class _Infer:
         return length
 
     def _read_long(
-        self, exchange: Exchange, interface: Interface, version: int, length: int
+        self, exchange: Exchange, signature: ModelSignature, version: int, length: int
     ) -> None:
         """Read what takes long, on a worker."""
         data, start = exchange.data, exchange.start
@@ -210,7 +210,7 @@ class _Infer:
                 data, start = self._decompressed(exchange), 0
                 length = self._header_length(len(data))
             memory = self._inference.service.shared_memory
-            waiting = self._decode(exchange, interface, version, data, start, length, memory)
+            waiting = self._decode(exchange, signature, version, data, start, length, memory)
         except TritonError as error:
             exchange.respond(error_reply(error, TEXT))
         except Exception as error:
@@ -223,7 +223,7 @@ class _Infer:
     def _decode(
         self,
         exchange: Exchange,
-        interface: Interface,
+        signature: ModelSignature,
         version: int,
         data: Data,
         start: int,
@@ -233,7 +233,7 @@ class _Infer:
         inference = self._inference
         service = inference.service
         try:
-            call = decode_infer(data, length, interface, memory, inference.plans, start)
+            call = decode_infer(data, length, signature, memory, inference.plans, start)
         except TritonError as error:
             exchange.respond(
                 error_reply(error, TEXT if isinstance(error, BrokenStringError) else JSON)
@@ -241,7 +241,7 @@ class _Infer:
             return None
         if service.forwards is not None:
             inference.forward_headers(self._fields, call)
-        return Whole(exchange, interface, version, call, service, self._wanted)
+        return Whole(exchange, signature, version, call, service, self._wanted)
 
     def _decompressed(self, exchange: Exchange) -> memoryview:
         if not exchange.body:

@@ -25,7 +25,7 @@ from nbtriton.frontends.kserve.pending import Pending
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response
-    from nbtriton.engine import InferenceRequest, Interface
+    from nbtriton.engine import InferenceRequest, ModelSignature
     from nbtriton.frontends.kserve.json_codec import Call
     from nbtriton.frontends.service import Service
 
@@ -47,14 +47,16 @@ class Waiting(Pending):
     Parameters
     ----------
     exchange : Exchange
-    interface, version, call
+    signature, version, call
         As for `Pending`.
     """
 
     __slots__ = ("exchange",)
 
-    def __init__(self, exchange: Exchange, interface: Interface, version: int, call: Call) -> None:
-        super().__init__(interface, version, call)
+    def __init__(
+        self, exchange: Exchange, signature: ModelSignature, version: int, call: Call
+    ) -> None:
+        super().__init__(signature, version, call)
         self.exchange = exchange
 
     def submitted(self, request: InferenceRequest | TritonError) -> None:
@@ -89,13 +91,13 @@ class Whole(Waiting):
     def __init__(
         self,
         exchange: Exchange,
-        interface: Interface,
+        signature: ModelSignature,
         version: int,
         call: Call,
         service: Service,
         encoding: str,
     ) -> None:
-        super().__init__(exchange, interface, version, call)
+        super().__init__(exchange, signature, version, call)
         self._service = service
         self._encoding = encoding
         self._reply: Reply | None = None
@@ -122,7 +124,7 @@ class Whole(Waiting):
                 response.parameters,
                 model_name=runtime.name,
                 model_version=runtime.version,
-                batches=self.interface.max_batch_size > 0,
+                batches=self.signature.max_batch_size > 0,
                 labels=partial(self._service.labels, runtime.name, runtime.version),
             )
         except TritonError as error:
@@ -152,8 +154,10 @@ class Single(Waiting):
 
     __slots__ = ("_body", "_count", "_status")
 
-    def __init__(self, exchange: Exchange, interface: Interface, version: int, call: Call) -> None:
-        super().__init__(exchange, interface, version, call)
+    def __init__(
+        self, exchange: Exchange, signature: ModelSignature, version: int, call: Call
+    ) -> None:
+        super().__init__(exchange, signature, version, call)
         self._count = 0
         self._status = 200
         self._body = b""

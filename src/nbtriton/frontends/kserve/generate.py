@@ -15,7 +15,7 @@ from nbtriton.tensors import datatype_of, shape_of
 
 if TYPE_CHECKING:
     from nbtriton.config import TensorSpec
-    from nbtriton.engine import Interface
+    from nbtriton.engine import ModelSignature
     from nbtriton.tensors import Array
 
 __all__ = ["decode_generate", "encode_generate"]
@@ -23,7 +23,7 @@ __all__ = ["decode_generate", "encode_generate"]
 _NESTED = "parameters"
 
 
-def decode_generate(body: bytes | memoryview, interface: Interface) -> Call:
+def decode_generate(body: bytes | memoryview, signature: ModelSignature) -> Call:
     """Read the body of a generate request (P-50).
 
     Raises
@@ -43,9 +43,9 @@ def decode_generate(body: bytes | memoryview, interface: Interface) -> Call:
     for name, _ in document:
         value = given[name]
         if name != _NESTED:
-            _map(name, value, interface, call.request_id, inputs, parameters)
+            _map(name, value, signature, call.request_id, inputs, parameters)
             continue
-        if name in interface.inputs:
+        if name in signature.inputs:
             raise InvalidArgumentError(
                 f"Keyword '{name}' for nested schema also given as input tensor name"
             )
@@ -57,10 +57,10 @@ def decode_generate(body: bytes | memoryview, interface: Interface) -> Call:
         try:
             nested = _by_name(value)
             for inner, _ in value:
-                _map(inner, nested[inner], interface, call.request_id, inputs, parameters)
+                _map(inner, nested[inner], signature, call.request_id, inputs, parameters)
         except TritonError as error:
             raise type(error)(f"Converting keyword: '{name}': {error.message}") from None
-    call.arrays = arrays_of(interface, list(inputs.values()), request_id=call.request_id)
+    call.arrays = arrays_of(signature, list(inputs.values()), request_id=call.request_id)
     if parameters:
         call.options["parameters"] = parameters
     return call
@@ -74,12 +74,12 @@ def _by_name(members: Members) -> dict[str, Any]:
 def _map(
     name: str,
     value: Any,
-    interface: Interface,
+    signature: ModelSignature,
     request_id: str,
     inputs: dict[str, WireInput],
     parameters: dict[str, Any],
 ) -> None:
-    spec = interface.inputs.get(name)
+    spec = signature.inputs.get(name)
     if spec is None:
         parameters[name] = read_parameter(name, value)
         return
@@ -87,7 +87,7 @@ def _map(
     # Triton reads the strings of a BYTES input before it looks at the shape, numbers after it.
     strings = spec.datatype == "BYTES"
     data: Any = read_json_data(elements, name, "BYTES", 0) if strings else None
-    shape = _deduced(spec, interface.max_batch_size > 0, len(elements))
+    shape = _deduced(spec, signature.max_batch_size > 0, len(elements))
     if not strings:
         data = read_json_data(elements, name, spec.datatype, len(elements))
     if name in inputs:

@@ -34,7 +34,7 @@ from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
 from nbtriton.tensors import DATATYPES, numpy_dtype
 
 if TYPE_CHECKING:
-    from nbtriton.engine import Interface
+    from nbtriton.engine import ModelSignature
     from nbtriton.frontends.kserve.json_plans import Plans
     from nbtriton.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
     from nbtriton.tensors import Array
@@ -124,7 +124,7 @@ class Call:
 def decode_infer(
     data: bytes | memoryview,
     header_length: int,
-    interface: Interface,
+    signature: ModelSignature,
     shared_memory: SharedMemory | ShortReads,
     plans: Plans | None = None,
     start: int = 0,
@@ -137,7 +137,7 @@ def decode_infer(
         Decompressed; the arrays of the result view it.
     header_length : int
         Length of the JSON text at its start; 0 for a raw request.
-    interface : Interface
+    signature : ModelSignature
         The model's signature.
     shared_memory : SharedMemory
         Where regions are looked up.
@@ -162,7 +162,7 @@ def decode_infer(
     call = Call()
     if header_length == 0:
         call.default = OutputRequest("binary")
-        call.arrays = arrays_of(interface, [raw_input(interface, body)])
+        call.arrays = arrays_of(signature, [raw_input(signature, body)])
         return call
     text = text or bytes(data[start : start + header_length])
     # The last bit of a double is lost when it becomes an FP32.
@@ -174,12 +174,12 @@ def decode_infer(
             if "parameters" in document:
                 _read_parameters(document["parameters"], call)
         inputs = _read_inputs(
-            document, memoryview(body)[header_length:], interface.name, shared_memory, call
+            document, memoryview(body)[header_length:], signature.name, shared_memory, call
         )
         if type(document) is dict and "outputs" in document:
             _read_outputs(document, shared_memory, call)
         call.arrays = arrays_of(
-            interface, inputs, request_id=call.request_id, outputs=tuple(call.outputs)
+            signature, inputs, request_id=call.request_id, outputs=tuple(call.outputs)
         )
     except BaseException:
         call.release()

@@ -9,7 +9,7 @@ from nbtriton.engine import Submission
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response
-    from nbtriton.engine import InferenceRequest, Interface
+    from nbtriton.engine import InferenceRequest, ModelSignature
     from nbtriton.engine.diagnostics.tracing import Trace
     from nbtriton.frontends.kserve.json_codec import Call
 
@@ -21,7 +21,7 @@ class Pending(ABC):
 
     Parameters
     ----------
-    interface : Interface
+    signature : ModelSignature
         Of the model that it is for.
     version : int
         Of the model, -1 for any.
@@ -29,10 +29,10 @@ class Pending(ABC):
         What the engine is asked for.
     """
 
-    __slots__ = ("call", "interface", "trace", "version")
+    __slots__ = ("call", "signature", "trace", "version")
 
-    def __init__(self, interface: Interface, version: int, call: Call) -> None:
-        self.interface = interface
+    def __init__(self, signature: ModelSignature, version: int, call: Call) -> None:
+        self.signature = signature
         self.version = version
         self.call = call
         self.trace: Trace | None = None
@@ -49,7 +49,7 @@ class Pending(ABC):
         """Return what the engine is asked for."""
         call = self.call
         return Submission(
-            self.interface.name,
+            self.signature.name,
             self.version,
             call.arrays,
             call.by_position(),

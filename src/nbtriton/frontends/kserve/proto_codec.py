@@ -16,7 +16,7 @@ from nbtriton.frontends.kserve.wire import WireInput, arrays_of, log_prefix
 from nbtriton.tensors import DATATYPES, numpy_dtype
 
 if TYPE_CHECKING:
-    from nbtriton.engine import Interface
+    from nbtriton.engine import ModelSignature
     from nbtriton.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
 
 __all__ = ["InferCall", "parse_infer", "read_request", "read_version"]
@@ -94,14 +94,14 @@ def parse_infer(data: bytes) -> Any:
 
 
 def read_request(
-    request: Any, interface: Interface, shared_memory: SharedMemory | ShortReads
+    request: Any, signature: ModelSignature, shared_memory: SharedMemory | ShortReads
 ) -> InferCall:
     """Read a request whose model is known.
 
     Parameters
     ----------
     request : ModelInferRequest
-    interface : Interface
+    signature : ModelSignature
         The model's signature.
     shared_memory : SharedMemory
         Where regions are looked up.
@@ -125,7 +125,7 @@ def read_request(
         inputs = _read_inputs(request, shared_memory, call)
         _read_outputs(request, shared_memory, call)
         call.arrays = arrays_of(
-            interface, inputs, request_id=call.request_id, outputs=tuple(call.outputs)
+            signature, inputs, request_id=call.request_id, outputs=tuple(call.outputs)
         )
     except BaseException:
         call.release()

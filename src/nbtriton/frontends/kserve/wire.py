@@ -27,7 +27,7 @@ from nbtriton.tensors import (
 )
 
 if TYPE_CHECKING:
-    from nbtriton.engine import Interface
+    from nbtriton.engine import ModelSignature
     from nbtriton.frontends.kserve.shared_memory import Lease
 
 __all__ = [
@@ -89,7 +89,7 @@ def element_count(shape: Sequence[int]) -> int:
 
 
 def arrays_of(
-    interface: Interface,
+    signature: ModelSignature,
     inputs: Sequence[WireInput],
     *,
     request_id: str = "",
@@ -99,7 +99,7 @@ def arrays_of(
 
     Parameters
     ----------
-    interface : Interface
+    signature : ModelSignature
         The model's signature, for messages only: the engine checks the arrays again.
     inputs : sequence of WireInput
         With different names.
@@ -127,7 +127,7 @@ def arrays_of(
         except ValueError:
             raise _too_large(tensor.shape) from None
         if array is None:
-            _refuse(interface, inputs, request_id, outputs)
+            _refuse(signature, inputs, request_id, outputs)
         arrays[tensor.name] = array
     return arrays
 
@@ -203,7 +203,7 @@ def _bytes_array(tensor: WireInput, count: int) -> np.ndarray[Any, Any] | None:
 
 
 def _refuse(
-    interface: Interface, inputs: Sequence[WireInput], request_id: str, outputs: Sequence[str]
+    signature: ModelSignature, inputs: Sequence[WireInput], request_id: str, outputs: Sequence[str]
 ) -> NoReturn:
     """Say what is wrong first: with the claims, or with the bytes."""
     by_name = {tensor.name: tensor for tensor in inputs}
@@ -211,9 +211,9 @@ def _refuse(
         tensor.name: (tensor.datatype if tensor.datatype in _KNOWN else "<invalid>", tensor.shape)
         for tensor in inputs
     }
-    model = interface.name
+    model = signature.name
     prefix = log_prefix(request_id)
-    interface.faults.complain(
+    signature.faults.complain(
         claims,
         outputs,
         request_id,
@@ -289,7 +289,9 @@ def _size(data: Data | list[bytes]) -> int:
     return len(data) if isinstance(data, bytes) else data.nbytes
 
 
-def raw_input(interface: Interface, body: bytes | memoryview, request_id: str = "") -> WireInput:
+def raw_input(
+    signature: ModelSignature, body: bytes | memoryview, request_id: str = ""
+) -> WireInput:
     """Return the whole body as the only input of a model; its shape is deduced.
 
     Raises
@@ -298,13 +300,13 @@ def raw_input(interface: Interface, body: bytes | memoryview, request_id: str = 
         The model has several inputs, or one whose shape cannot be deduced.
     """
     prefix = log_prefix(request_id)
-    if len(interface.inputs) != 1:
+    if len(signature.inputs) != 1:
         raise InvalidArgumentError(
             f"{prefix}Raw request must only have 1 input (found 1) to be deduced but got "
-            f"{len(interface.inputs)} inputs in '{interface.name}' model configuration"
+            f"{len(signature.inputs)} inputs in '{signature.name}' model configuration"
         )
-    (spec,) = interface.inputs.values()
-    batch = (1,) if interface.max_batch_size > 0 else ()
+    (spec,) = signature.inputs.values()
+    batch = (1,) if signature.max_batch_size > 0 else ()
     variable = spec.dims.count(-1)
     if variable > 1:
         raise InvalidArgumentError(

@@ -28,7 +28,7 @@ from nbtriton.tensors import (
 if TYPE_CHECKING:
     from nbtriton.engine.core.runtime import Runtime
 
-__all__ = ["Interface"]
+__all__ = ["ModelSignature"]
 
 # Final, as the compiled core looks any other name of a module that stays Python up at each use.
 _ndarray: Final = np.ndarray
@@ -78,7 +78,7 @@ class _InputRule:
         return tuple(next(variable) if want == -1 else want for want in self.reshape)
 
 
-class Interface:
+class ModelSignature:
     """The signature of one model version, and the gate that every request passes.
 
     Parameters
@@ -123,7 +123,7 @@ class Interface:
             self._priority_levels = _ANY_PRIORITY
             self._default_priority = 0
 
-    def admit(
+    def build_request(
         self,
         inputs: Mapping[str, Any],
         outputs: Collection[str] = (),
