@@ -19,7 +19,7 @@ from typing import Any
 
 from nbtriton.engine import Server
 from nbtriton.frontends import Limits, serve
-from nbtriton.frontends.http1.exchange import Exchange, Head, Reply
+from nbtriton.frontends.http1.cycle import HttpResponse, RequestHead, RequestResponseCycle
 from nbtriton.frontends.http1.handlers import Handlers
 from nbtriton.frontends.service import NoControl, Service
 from tests.frontends.cases import CASES, Case
@@ -110,18 +110,18 @@ def _changed(value: Any, dice: random.Random) -> Any:
 # -- the handlers ------------------------------------------------------------------------------------
 
 
-class Collected(Exchange):
-    """An exchange whose answer is kept, where a client would be."""
+class Collected(RequestResponseCycle):
+    """An cycle whose answer is kept, where a client would be."""
 
     __slots__ = ("ended", "replies")
 
-    def __init__(self, head: Head, body: bytes) -> None:
+    def __init__(self, head: RequestHead, body: bytes) -> None:
         super().__init__(head, body)
         self.replies: list[tuple[int, bytes]] = []
         self.ended = threading.Event()
 
-    def respond(self, reply: Reply) -> None:
-        self.replies.append((reply.status, b"".join(reply.parts)))
+    def respond(self, response: HttpResponse) -> None:
+        self.replies.append((response.status, b"".join(response.parts)))
         self.ended.set()
 
     def begin(self, status: int, content_type: bytes) -> None:
@@ -161,17 +161,17 @@ def fuzz_handlers(server: Server, count: int, dice: random.Random, tally: Tally)
         while count > 0:
             batch = min(TOGETHER, count)
             count -= batch
-            exchanges = []
-            while len(exchanges) < batch:
+            cycles = []
+            while len(cycles) < batch:
                 # Some of those that come together have a head in common, as on a connection.
                 case = dice.choice(CASES)
                 body, headers = mutated(case, dice)
-                head = Head(case.method, case.path.partition("?")[0], headers)
+                head = RequestHead(case.method, case.path.partition("?")[0], headers)
                 bodies = [body, *(mutated(case, dice)[0] for _ in range(dice.choice((0, 0, 0, 3))))]
-                together = [Collected(head, body) for body in bodies[: batch - len(exchanges)]]
+                together = [Collected(head, body) for body in bodies[: batch - len(cycles)]]
                 handlers.handle(together)
-                exchanges += together
-            tally.count([exchange.status() for exchange in exchanges])
+                cycles += together
+            tally.count([cycle.status() for cycle in cycles])
     finally:
         service.shared_memory.close()
 

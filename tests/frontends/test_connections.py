@@ -404,13 +404,13 @@ def test_a_client_that_reads_nothing_is_cut_off(small: Server) -> None:
             client.send(post("/v2/models/stream/generate_stream", {"IN": 100_000}))
             waited_for = threading.Event()
             http = endpoints._open["http"]
-            lost = http.lost
+            remove = http.remove
 
             def tell(connection: object) -> None:
-                lost(connection)
+                remove(connection)
                 waited_for.set()
 
-            http.lost = tell  # type: ignore[method-assign]
+            http.remove = tell  # type: ignore[method-assign]
             waited(waited_for)
         assert alive(port)
 

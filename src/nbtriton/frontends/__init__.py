@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Self
 
 from nbtriton.engine.forks import tell_children
 from nbtriton.engine.interrupts import shield
+from nbtriton.frontends.http1.cycle import HttpResponse, RequestResponseCycle, error_body
 from nbtriton.frontends.http1.endpoint import HttpEndpoint
-from nbtriton.frontends.http1.exchange import Exchange, Reply, error_body
 from nbtriton.frontends.http1.handlers import Handlers
 from nbtriton.frontends.kserve.forwarding import forwards_of
 from nbtriton.frontends.loop import LoopThread
@@ -325,14 +325,14 @@ class _MetricsHandler:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
-    def __call__(self, exchanges: Sequence[Exchange]) -> None:
-        for exchange in exchanges:
-            if exchange.head.method != "GET":
-                exchange.respond(Reply(405, parts=(error_body("Method Not Allowed"),)))
+    def __call__(self, cycles: Sequence[RequestResponseCycle]) -> None:
+        for cycle in cycles:
+            if cycle.head.method != "GET":
+                cycle.respond(HttpResponse(405, parts=(error_body("Method Not Allowed"),)))
                 continue
-            known = exchange.head.path in ("/metrics", "/metrics/")
+            known = cycle.head.path in ("/metrics", "/metrics/")
             parts = (self._metrics.text(),) if known else ()
-            exchange.respond(Reply(200, b"text/plain; charset=utf-8", parts))
+            cycle.respond(HttpResponse(200, b"text/plain; charset=utf-8", parts))
 
 
 def _is_loopback(host: str) -> bool:

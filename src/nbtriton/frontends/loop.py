@@ -42,7 +42,7 @@ class LoopThread:
         self.loop = _new_loop()
         self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._awake = False
-        self._put_off: deque[Callable[[], object]] = deque()
+        self._deferred: deque[Callable[[], object]] = deque()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix=f"{name}-worker")
         self.ident = 0
@@ -67,45 +67,45 @@ class LoopThread:
         if not self._awake:
             self._awake = True
             with contextlib.suppress(RuntimeError):  # closed meanwhile
-                self.loop.call_soon_threadsafe(self._work_off)
+                self.loop.call_soon_threadsafe(self._run_posted)
 
-    def _work_off(self) -> None:
+    def _run_posted(self) -> None:
         until = monotonic() + TURN_S
         while self._posted:
             function, arguments = self._posted.popleft()
             function(*arguments)
             if self._posted and monotonic() > until:  # others come first
-                self.loop.call_soon(self._work_off)
+                self.loop.call_soon(self._run_posted)
                 return
         self._awake = False
         if self._posted:  # by somebody who has not seen that
             self._wake()
 
-    def put_off(self, function: Callable[[], object]) -> None:
+    def defer(self, function: Callable[[], object]) -> None:
         """Run a function in a later turn, when those were heard that ask for little; on the loop."""
-        if not self._put_off:
-            self.loop.call_soon(self._go_on)
-        self._put_off.append(function)
+        if not self._deferred:
+            self.loop.call_soon(self._run_deferred)
+        self._deferred.append(function)
 
-    def _go_on(self) -> None:
+    def _run_deferred(self) -> None:
         """Run what was put off, in turn, for as long as a turn may take."""
         until = monotonic() + TURN_S
-        for _ in range(len(self._put_off)):
+        for _ in range(len(self._deferred)):
             try:
-                self._put_off[0]()
+                self._deferred[0]()
             except Exception:
                 _log.exception("what was put off failed")
-            self._put_off.popleft()
+            self._deferred.popleft()
             if monotonic() > until:
                 break
-        if self._put_off:
-            self.loop.call_soon(self._go_on)
+        if self._deferred:
+            self.loop.call_soon(self._run_deferred)
 
     def call(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine on the loop, and wait for its result; from another thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
-    def work(self, task: Callable[[], None]) -> None:
+    def run_on_worker(self, task: Callable[[], None]) -> None:
         """Run something long on a worker; dropped after `stop`."""
         with contextlib.suppress(RuntimeError):
             self._workers.submit(task)

@@ -208,7 +208,7 @@ class Call:
         """
         self.held = self.works = True
         thread = self.connection.port.thread
-        thread.work(lambda: thread.post(self._worked, task()))
+        thread.run_on_worker(lambda: thread.post(self._worked, task()))
 
     def _worked(self, then: Callable[[], object]) -> None:
         self.held = self.works = False
@@ -286,7 +286,7 @@ class Rpc(Call):
         if self._is_read:  # one is enough
             return
         self._is_read = True
-        self.connection.port.arrived()
+        self.connection.port.schedule_dispatch()
         try:
             self._handler.answer(message, self)
         except Exception as error:
@@ -334,7 +334,7 @@ class StreamRpc(Call):
     def take(self, message: bytes) -> None:
         self._in_flight += 1
         self.held = self._in_flight >= _MOST_IN_FLIGHT
-        self.connection.port.arrived()
+        self.connection.port.schedule_dispatch()
         try:
             self._stream.message(message)
         except Exception as error:

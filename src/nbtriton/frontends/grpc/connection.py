@@ -103,33 +103,33 @@ class Connection(Outlet):
         """Say when something was read last; None if busy."""
         return None if self.busy else self._pulse.heard_at
 
-    def make_room(self) -> None:
+    def evict(self) -> None:
         """End for the sake of another client."""
         if self._greeted:
             self._give_up(http2.NO_ERROR, "the server has too many connections")
         else:
-            self.cut_off()
+            self.abort()
 
     # -- what asyncio tells ----------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.port.opened(self)
+        self.port.add(self)
         self._say(_greeting(self._most_calls, self._most_fields))
-        if not self.port.has_room_for(self):
+        if not self.port.admit(self):
             self._give_up(http2.ENHANCE_YOUR_CALM, "the server has too many connections")
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._deaf = True
-        self.port.lost(self)
+        self.port.remove(self)
         self._lose_calls()
-        self.port.answered()
+        self.port.request_finished()
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:  # so that the client can read why; not for ever
             self._unread += len(data)
             if self._unread > _ALL_WINDOWS:
-                self.cut_off()
+                self.abort()
             return
         self._pulse.heard(self.port.thread.loop.time())
         if self._rest:
@@ -148,7 +148,7 @@ class Connection(Outlet):
         else:
             self._rest = data[at:]
             if late:
-                self.port.thread.put_off(self._take_rest)
+                self.port.thread.defer(self._take_rest)
             if late != self._stopped and not self._transport.is_closing():
                 self._stopped = late
                 if late:
@@ -280,7 +280,7 @@ class Connection(Outlet):
                 call.ended()
         elif stream & 1 and not self._parting:
             if not self._newest:
-                self.port.asks(self)
+                self.port.mark_active(self)
             self._newest = stream
             if len(self._calls) < self._most_calls:
                 self._open(stream, *known, last)
@@ -360,7 +360,7 @@ class Connection(Outlet):
         if self._parting:
             self._part()
 
-    def leave(self) -> None:
+    def announce_close(self) -> None:
         """Tell the client to call no more; what it has called until it knows is answered."""
         if self.port.closing:
             for call in list(self._calls.values()):
@@ -369,7 +369,7 @@ class Connection(Outlet):
             return
         self._leaving = True
         if not self._greeted:
-            self.cut_off()
+            self.abort()
             return
         self._goaway(http2.LARGEST_WINDOW, http2.NO_ERROR, "")
         self._say(frame(http2.PING, 0, 0, _GOODBYE))
@@ -412,19 +412,19 @@ class Connection(Outlet):
     def _goaway(self, last: int, code: int, text: str) -> None:
         self._say(frame(http2.GOAWAY, 0, 0, _GOAWAY.pack(last, code) + text.encode()))
 
-    def look_at_the_clock(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         """Do what is due by now: a ping, a farewell, an end."""
         if not self._greeted:
             if now - self._pulse.born > self.port.limits.head_s:
-                self.cut_off()
+                self.abort()
             return
         due = self._pulse.due(now, bool(self._calls))
         if due == "ping":
             self._say(frame(http2.PING, 0, 0, bytes(len(_GOODBYE))))
         elif due == "leave":
-            self.leave()
+            self.announce_close()
         elif due == "end":
-            self.cut_off()
+            self.abort()
 
 
 @lru_cache(maxsize=16)

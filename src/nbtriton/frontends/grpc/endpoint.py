@@ -121,7 +121,7 @@ class GrpcEndpoint:
 
         def answer(data: bytes, rpc: Rpc) -> None:
             if method.slow():
-                self._thread.work(partial(_answer, method, data, rpc))
+                self._thread.run_on_worker(partial(_answer, method, data, rpc))
             else:
                 _answer(method, data, rpc)
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.engine.core.request import BARE_FINAL
 from nbtriton.errors import CancelledError, InternalError, TritonError, UnsupportedError
-from nbtriton.frontends.kserve.pending import Pending
 from nbtriton.frontends.kserve.proto_codec import InferCall, parse_infer, read_request, read_version
 from nbtriton.frontends.kserve.proto_plans import GrpcPlans
 from nbtriton.frontends.kserve.proto_responses import (
@@ -20,6 +19,7 @@ from nbtriton.frontends.kserve.proto_responses import (
     encode_stream_error,
     encode_stream_response,
 )
+from nbtriton.frontends.kserve.responder import Responder
 from nbtriton.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class GrpcInference:
         tracing = self.service.trace
         if tracing.on:
             trace = tracing.sample(waiting.signature.name)
-            waiting.watch(trace, "GRPC_WAITREAD_START", "GRPC_WAITREAD_END", read_ns)
+            waiting.start_trace(trace, "GRPC_WAITREAD_START", "GRPC_WAITREAD_END", read_ns)
         self._ready.append(waiting)
 
     def submit(self) -> None:
@@ -178,14 +178,14 @@ class GrpcInference:
             waiting.submitted(request)
 
 
-class _Waiting(Pending):
+class _Waiting(Responder):
     """A request over gRPC that has been read, until its last response.
 
     Parameters
     ----------
     inference : GrpcInference
     signature, version, call
-        As for `Pending`.
+        As for `Responder`.
     """
 
     __slots__ = ("_is_over", "_request", "_service")
@@ -211,8 +211,8 @@ class _Waiting(Pending):
         elif self.is_gone():
             self.cancel()
 
-    def end(self) -> None:
-        super().end()
+    def close(self) -> None:
+        super().close()
         self._is_over = True
         # It refers to this: nothing is to be left to the garbage collector, tensors least of all.
         self._request = None
@@ -279,12 +279,12 @@ class _Unary(_Waiting):
         self._rpc.fail(CancelledError(_CANCELLED))
 
     def refused(self, error: TritonError) -> None:
-        self.end()
+        self.close()
         self._rpc.fail(error)
 
-    def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
+    def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:
         if final:
-            self.tell("INFER_RESPONSE_COMPLETE", "GRPC_SEND_START")
+            self.record("INFER_RESPONSE_COMPLETE", "GRPC_SEND_START")
         if self._answer is None or response is not BARE_FINAL:
             self._answer = self._made(request, response)
         if not final:
@@ -295,8 +295,8 @@ class _Unary(_Waiting):
             self._rpc.reply(self._answer)
         else:
             self._rpc.fail(self._answer)
-        self.tell("GRPC_SEND_END")
-        self.end()
+        self.record("GRPC_SEND_END")
+        self.close()
 
     def _made(self, request: InferenceRequest, response: Response) -> bytes | TritonError:
         if response.error is not None:
@@ -407,11 +407,11 @@ class _Streamed(_Waiting):
         self._stream.over(self)
 
     def refused(self, error: TritonError) -> None:
-        self.end()
+        self.close()
         self._rpc.send(encode_stream_error(error.message, self.call.request_id))
         self._stream.over(self)
 
-    def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
+    def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:
         data: bytes | None
         if self.signature.decoupled:
             data = self._one_of_many(request, response, final=final)
@@ -424,11 +424,11 @@ class _Streamed(_Waiting):
         if final:
             self.call.release()
         if data is not None:
-            self.tell("INFER_RESPONSE_COMPLETE", "GRPC_SEND_START")
+            self.record("INFER_RESPONSE_COMPLETE", "GRPC_SEND_START")
             self._rpc.send(data)
-            self.tell("GRPC_SEND_END")
+            self.record("GRPC_SEND_END")
         if final:
-            self.end()
+            self.close()
             self._stream.over(self)
 
     def _one_of_many(

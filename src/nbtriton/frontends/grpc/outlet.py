@@ -122,7 +122,7 @@ class Outlet(asyncio.Protocol):
         if self._paused:
             self._replies += 1
             if self._replies > _MOST_REPLIES:
-                self.cut_off()
+                self.abort()
                 return
         self._say(data)
 
@@ -373,7 +373,7 @@ class Outlet(asyncio.Protocol):
         found = self._transport.get_extra_info("socket")
         return -1 if found is None else int(found.fileno())
 
-    def cut_off(self) -> None:
+    def abort(self) -> None:
         """End the connection at once."""
         self._deaf = True
         self._transport.abort()

@@ -14,8 +14,8 @@ from nbtriton.frontends.grpc.calls import Handler
 from nbtriton.frontends.grpc.connection import Connection
 from nbtriton.frontends.grpc.keepalive import Options
 from nbtriton.frontends.grpc.outlet import Outlet
+from nbtriton.frontends.listener import Listener, listen
 from nbtriton.frontends.loop import LoopThread
-from nbtriton.frontends.port import Port, listen
 from nbtriton.frontends.service import Limits
 from nbtriton.frontends.tls import Tls
 from nbtriton.frontends.tracing import Tracing
@@ -23,7 +23,7 @@ from nbtriton.frontends.tracing import Tracing
 __all__ = ["Transport"]
 
 
-class Transport(Port[Connection]):
+class Transport(Listener[Connection]):
     """A port that answers gRPC calls.
 
     Parameters
@@ -84,10 +84,10 @@ class Transport(Port[Connection]):
             ) from None
         super().__init__(at, limits, tracing, thread, context)
 
-    def connect(self) -> Connection:
+    def make_connection(self) -> Connection:
         return Connection(self)
 
-    def hand_over(self) -> None:
+    def dispatch(self) -> None:
         self._after_messages()
 
     def spoken(self, connection: Outlet) -> None:

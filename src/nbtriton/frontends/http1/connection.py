@@ -19,14 +19,21 @@ from typing import TYPE_CHECKING, Any
 import httptools
 
 from nbtriton.frontends.http1.body import LONG, LongBody, joined, padding_of
-from nbtriton.frontends.http1.exchange import JSON, Data, Exchange, Head, Reply, error_body
+from nbtriton.frontends.http1.cycle import (
+    JSON,
+    Data,
+    HttpResponse,
+    RequestHead,
+    RequestResponseCycle,
+    error_body,
+)
 from nbtriton.frontends.http1.heads import head_of
 from nbtriton.frontends.loop import TURN_S
 
 if TYPE_CHECKING:
     from nbtriton.frontends.http1.endpoint import HttpEndpoint
 
-__all__ = ["Connection"]
+__all__ = ["HttpConnection"]
 
 _log = logging.getLogger("nbtriton.frontends")
 
@@ -45,19 +52,21 @@ _SLICE = 4 << 10
 _LINGER_S = 2.0
 
 
-class _HttpExchange(Exchange):
+class _HttpCycle(RequestResponseCycle):
     """A request of one connection."""
 
     __slots__ = ("connection", "keep_alive", "over")
 
-    def __init__(self, connection: Connection, head: Head, data: Data, start: int) -> None:
+    def __init__(
+        self, connection: HttpConnection, head: RequestHead, data: Data, start: int
+    ) -> None:
         super().__init__(head, data, start)
         self.connection = connection
         self.keep_alive = head.keep_alive
         self.over = False  # answered, or nobody waits any more
 
-    def respond(self, reply: Reply) -> None:
-        self.connection.run(self.connection.answer, self, reply)
+    def respond(self, response: HttpResponse) -> None:
+        self.connection.run(self.connection.answer, self, response)
 
     def begin(self, status: int, content_type: bytes) -> None:
         self.connection.run(self.connection.begin, self, status, content_type)
@@ -72,10 +81,10 @@ class _HttpExchange(Exchange):
         return self.over
 
     def work(self, task: Callable[[], None]) -> None:
-        self.connection.endpoint.thread.work(task)
+        self.connection.endpoint.thread.run_on_worker(task)
 
 
-class Connection(asyncio.BufferedProtocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """One client.
 
     Parameters
@@ -93,8 +102,8 @@ class Connection(asyncio.BufferedProtocol):
         self.endpoint = endpoint
         self._parser: Any = _parser_for(self)
         self._transport: Any = None
-        self._current: _HttpExchange | None = None
-        self._pending: deque[_HttpExchange] = deque()
+        self._current: _HttpCycle | None = None
+        self._pending: deque[_HttpCycle] = deque()
         self._full = False  # enough requests wait here
         self._rest = b""  # what was read and is parsed later
         self._stopped = False  # nothing is read meanwhile
@@ -102,7 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         self._asks = False  # it has asked for something
         self._deaf = False  # what comes is thrown away
         self._long: LongBody | None = None
-        self._newest: _HttpExchange | None = None
+        self._newest: _HttpCycle | None = None
         self._refusal = b""
         self._linger_until = 0.0
         self._in_head = self._in_request = False
@@ -133,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
         """Say when something was done last; None if busy."""
         return None if self.busy else self._moved
 
-    def make_room(self) -> None:
+    def evict(self) -> None:
         """End for the sake of another client."""
         self._deaf = True
         self._transport.abort()
@@ -143,22 +152,22 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         endpoint = self.endpoint
-        endpoint.opened(self)
-        if not endpoint.has_room_for(self):
+        endpoint.add(self)
+        if not endpoint.admit(self):
             self._refuse(503, "the server has too many connections")
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self.endpoint.lost(self)
-        exchanges = [*self._pending]
+        self.endpoint.remove(self)
+        cycles = [*self._pending]
         if self._current is not None:
-            exchanges.append(self._current)
+            cycles.append(self._current)
         self._current = None
         self._pending.clear()
-        for exchange in exchanges:
-            exchange.over = True
-            if exchange.on_gone is not None:
-                exchange.on_gone()
-        self.endpoint.answered()
+        for cycle in cycles:
+            cycle.over = True
+            if cycle.on_gone is not None:
+                cycle.on_gone()
+        self.endpoint.request_finished()
         self._parser = None  # it refers to this connection
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
@@ -186,7 +195,7 @@ class Connection(asyncio.BufferedProtocol):
             # The one that read the head still waits for this body.
             self._parser = _parser_for(self)
             self._in_request = False
-            self._arrived(_HttpExchange(self, head, long.data(), long.padding))
+            self._arrived(_HttpCycle(self, head, long.data(), long.padding))
 
     def _read(self, data: memoryview) -> None:
         """Read what has arrived for as long as a turn of the loop may take; keep the rest."""
@@ -200,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
             known = self.endpoint.heads.find(head, len(data))
             if known is not None:
                 start = len(head) - known.padding
-                self._arrived(_HttpExchange(self, known.head, bytes(data[start:]), known.padding))
+                self._arrived(_HttpCycle(self, known.head, bytes(data[start:]), known.padding))
                 return
         self._newest = None
         at, end = 0, len(data)
@@ -230,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
         self._rest = rest
         self._pace()
         if not self._full:
-            self.endpoint.thread.put_off(self._go_on)
+            self.endpoint.thread.defer(self._go_on)
 
     def _go_on(self) -> None:
         """Parse what was put off."""
@@ -358,18 +367,18 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._in_request = False
         body, padding = joined(self._body, padding_of(self._headers))
-        exchange = _HttpExchange(self, self._head(), body, padding)
-        self._newest = exchange
-        self._arrived(exchange)
+        cycle = _HttpCycle(self, self._head(), body, padding)
+        self._newest = cycle
+        self._arrived(cycle)
         # Whoever sent both a length and chunks may mean the next request by what follows, or not.
         self._deaf = self._deaf or self._is_ambiguous()
 
     def _is_ambiguous(self) -> bool:
         return b"transfer-encoding" in self._headers and b"content-length" in self._headers
 
-    def _head(self) -> Head:
+    def _head(self) -> RequestHead:
         parser = self._parser
-        return Head(
+        return RequestHead(
             parser.get_method().decode("ascii"),
             _path(self._url),
             self._headers,
@@ -380,17 +389,17 @@ class Connection(asyncio.BufferedProtocol):
             old=parser.get_http_version() == "1.0",
         )
 
-    def _arrived(self, exchange: _HttpExchange) -> None:
+    def _arrived(self, cycle: _HttpCycle) -> None:
         if not self._asks:
             self._asks = True
-            self.endpoint.asks(self)
+            self.endpoint.mark_active(self)
         if self._first_ns:
-            exchange.received_ns = (self._first_ns, monotonic_ns())
+            cycle.received_ns = (self._first_ns, monotonic_ns())
         if self._current is None:
-            self._current = exchange
-            self.endpoint.take(exchange)
+            self._current = cycle
+            self.endpoint.take(cycle)
         else:
-            self._pending.append(exchange)
+            self._pending.append(cycle)
             if len(self._pending) >= _PIPELINED and not self._full:
                 self._full = True
                 self._pace()
@@ -405,62 +414,62 @@ class Connection(asyncio.BufferedProtocol):
         else:
             thread.post(function, *arguments)
 
-    def answer(self, exchange: _HttpExchange, reply: Reply) -> None:
+    def answer(self, cycle: _HttpCycle, response: HttpResponse) -> None:
         """Send a whole answer."""
-        if exchange is not self._current:
+        if cycle is not self._current:
             return
-        size = sum(map(len, reply.parts))
+        size = sum(map(len, response.parts))
         head = _answer_head(
-            reply.status,
-            reply.content_type,
+            response.status,
+            response.content_type,
             size,
-            tuple(reply.headers),
-            _connection_field(exchange),
+            tuple(response.headers),
+            _connection_field(cycle),
         )
-        if exchange.head.method == "HEAD":
+        if cycle.head.method == "HEAD":
             self._transport.write(head)
         elif size <= _JOINED:
-            self._transport.write(b"".join((head, *reply.parts)))
+            self._transport.write(b"".join((head, *response.parts)))
         else:
             self._transport.write(head)
-            for part in reply.parts:
+            for part in response.parts:
                 self._transport.write(part)
-        self._finish(exchange)
+        self._finish(cycle)
 
-    def begin(self, exchange: _HttpExchange, status: int, content_type: bytes) -> None:
+    def begin(self, cycle: _HttpCycle, status: int, content_type: bytes) -> None:
         """Start an answer of unknown length."""
-        if exchange is not self._current:
+        if cycle is not self._current:
             return
-        if exchange.head.old:  # its end is the end of the connection
-            exchange.keep_alive = False
-        framing = b"" if exchange.head.old else b"Transfer-Encoding: chunked\r\n"
+        if cycle.head.old:  # its end is the end of the connection
+            cycle.keep_alive = False
+        framing = b"" if cycle.head.old else b"Transfer-Encoding: chunked\r\n"
         self._transport.write(
             b"%sContent-Type: %s\r\n%s%s\r\n"
-            % (_STATUS_LINES[status], content_type, framing, _connection_field(exchange))
+            % (_STATUS_LINES[status], content_type, framing, _connection_field(cycle))
         )
 
-    def chunk(self, exchange: _HttpExchange, data: bytes) -> None:
+    def chunk(self, cycle: _HttpCycle, data: bytes) -> None:
         """Send the next part."""
-        if exchange is not self._current or not data:
+        if cycle is not self._current or not data:
             return
-        self._transport.write(data if exchange.head.old else b"%x\r\n%s\r\n" % (len(data), data))
+        self._transport.write(data if cycle.head.old else b"%x\r\n%s\r\n" % (len(data), data))
         if self._transport.get_write_buffer_size() > self.endpoint.limits.unread_bytes:
-            self.cut_off()
+            self.abort()
 
-    def end(self, exchange: _HttpExchange) -> None:
+    def end(self, cycle: _HttpCycle) -> None:
         """Finish an answer of unknown length."""
-        if exchange is not self._current:
+        if cycle is not self._current:
             return
-        if not exchange.head.old:
+        if not cycle.head.old:
             self._transport.write(b"0\r\n\r\n")
-        self._finish(exchange)
+        self._finish(cycle)
 
-    def _finish(self, exchange: _HttpExchange) -> None:
-        exchange.over = True
-        exchange.on_gone = None
+    def _finish(self, cycle: _HttpCycle) -> None:
+        cycle.over = True
+        cycle.on_gone = None
         self._current = None
         self._moved = self.endpoint.thread.loop.time()
-        if not exchange.keep_alive or (self._ended and not self._pending):
+        if not cycle.keep_alive or (self._ended and not self._pending):
             self._pending.clear()
             self._deaf = True
             self._transport.close()
@@ -470,11 +479,11 @@ class Connection(asyncio.BufferedProtocol):
             self._resume()
         elif self._deaf:
             self._linger()
-        self.endpoint.answered()
+        self.endpoint.request_finished()
 
     # -- ending ----------------------------------------------------------------------------------
 
-    def leave(self) -> None:
+    def announce_close(self) -> None:
         """Nothing is said: HTTP/1.1 answers what is there, and hangs up."""
 
     def fileno(self) -> int:
@@ -482,7 +491,7 @@ class Connection(asyncio.BufferedProtocol):
         found = self._transport.get_extra_info("socket")
         return -1 if found is None else int(found.fileno())
 
-    def cut_off(self) -> None:
+    def abort(self) -> None:
         """End the connection at once."""
         self._transport.abort()
 
@@ -514,7 +523,7 @@ class Connection(asyncio.BufferedProtocol):
             self._full = False
             self._go_on()
 
-    def look_at_the_clock(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         """End what has stalled: only this connection pays for it."""
         limits = self.endpoint.limits
         waiting = self._transport.get_write_buffer_size()
@@ -522,14 +531,14 @@ class Connection(asyncio.BufferedProtocol):
             self._sent = now
         self._unsent = waiting
         if (self._linger_until and now > self._linger_until) or now - self._sent > limits.idle_s:
-            self.cut_off()
+            self.abort()
         elif self._in_head and now - self._began > limits.head_s:
             self._refuse(408, "the header of the request did not come in time")
         elif self._in_request and not self._stopped and now - self._moved > limits.idle_s:
             self._refuse(408, "the request did not come in time")
 
 
-def _parser_for(connection: Connection) -> Any:
+def _parser_for(connection: HttpConnection) -> Any:
     parser = httptools.HttpRequestParser(connection)
     # A length beside chunks does not count (RFC 9112, 6.3), as in Triton.
     parser.set_dangerous_leniencies(lenient_chunked_length=True)
@@ -563,10 +572,10 @@ def _answer_head(
     return b"".join(lines)
 
 
-def _connection_field(exchange: _HttpExchange) -> bytes:
-    if not exchange.keep_alive:
+def _connection_field(cycle: _HttpCycle) -> bytes:
+    if not cycle.keep_alive:
         return b"Connection: close\r\n"
-    return b"Connection: keep-alive\r\n" if exchange.head.old else b""
+    return b"Connection: keep-alive\r\n" if cycle.head.old else b""
 
 
 def _path(url: bytes) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from nbtriton.frontends.http1.connection import Connection
-from nbtriton.frontends.http1.exchange import Exchange
+from nbtriton.frontends.http1.connection import HttpConnection
+from nbtriton.frontends.http1.cycle import RequestResponseCycle
 from nbtriton.frontends.http1.heads import Heads
+from nbtriton.frontends.listener import Listener, listen
 from nbtriton.frontends.loop import LoopThread
-from nbtriton.frontends.port import Port, listen
 from nbtriton.frontends.service import Limits
 from nbtriton.frontends.tls import Tls
 from nbtriton.frontends.tracing import Tracing
@@ -23,13 +23,13 @@ __all__ = ["HttpEndpoint"]
 _READ_SIZE = 256 << 10
 
 
-class HttpEndpoint(Port[Connection]):
+class HttpEndpoint(Listener[HttpConnection]):
     """One port that answers HTTP.
 
     Parameters
     ----------
     handle : callable
-        ``handle(exchanges)`` answers requests that came together, each now or later; it must not
+        ``handle(cycles)`` answers requests that came together, each now or later; it must not
         raise.
     host : str
     port : int
@@ -38,7 +38,7 @@ class HttpEndpoint(Port[Connection]):
     thread : LoopThread
         Where it runs; several endpoints may share one.
     keep_fields : bool
-        Whether exchanges keep the header fields as they were written.
+        Whether cycles keep the header fields as they were written.
     tls : Tls, optional
         With what clients are to talk.
 
@@ -50,7 +50,7 @@ class HttpEndpoint(Port[Connection]):
 
     def __init__(
         self,
-        handle: Callable[[Sequence[Exchange]], None],
+        handle: Callable[[Sequence[RequestResponseCycle]], None],
         host: str,
         port: int,
         limits: Limits,
@@ -65,18 +65,18 @@ class HttpEndpoint(Port[Connection]):
         # One for all: what is read is parsed before anything else is read.
         self.buffer = memoryview(bytearray(_READ_SIZE))
         self.heads = Heads()
-        self._read: list[Exchange] = []
+        self._read: list[RequestResponseCycle] = []
         context = None if tls is None else tls.context("http/1.1")
         super().__init__(listen(host, port), limits, tracing, thread, context)
 
-    def connect(self) -> Connection:
-        return Connection(self)
+    def make_connection(self) -> HttpConnection:
+        return HttpConnection(self)
 
-    def take(self, exchange: Exchange) -> None:
+    def take(self, cycle: RequestResponseCycle) -> None:
         """Answer a request, with those that come with it."""
-        self._read.append(exchange)
-        self.arrived()
+        self._read.append(cycle)
+        self.schedule_dispatch()
 
-    def hand_over(self) -> None:
+    def dispatch(self) -> None:
         read, self._read = self._read, []
         self.handle(read)

@@ -17,17 +17,17 @@ from nbtriton.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from nbtriton.frontends.http1.exchange import (
+from nbtriton.frontends.http1.cycle import (
     JSON,
     TEXT,
-    Exchange,
-    Head,
-    Reply,
+    HttpResponse,
+    RequestHead,
+    RequestResponseCycle,
     error_body,
-    error_reply,
-    unforeseen,
+    error_response,
+    unexpected_error,
 )
-from nbtriton.frontends.http1.inference import Inference, Meaning, Waiting, read_version
+from nbtriton.frontends.http1.inference import HttpResponder, Inference, RouteHandler, read_version
 from nbtriton.frontends.http1.routes import Route, find_route
 from nbtriton.frontends.kserve.jsontext import (
     as_bool,
@@ -53,11 +53,11 @@ _log = logging.getLogger("nbtriton.frontends")
 _PLAIN_ERRORS = frozenset({"infer", "model_ready", "server_live", "server_ready"})
 _CUDA_HANDLE = 64
 _NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/]")
-_OK_JSON = Reply(200, JSON)
+_OK_JSON = HttpResponse(200, JSON)
 
 
 class Handlers:
-    """Answers exchanges.
+    """Answers cycles.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class Handlers:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._inference = Inference(service)
-        self._infer: Mapping[str, Callable[..., Meaning]] = {
+        self._infer: Mapping[str, Callable[..., RouteHandler]] = {
             "infer": self._inference.infer,
             "generate": self._inference.generate,
             "generate_stream": self._inference.generate_stream,
@@ -75,104 +75,108 @@ class Handlers:
         # Loading takes seconds, and the index may have to look at the disk.
         self._slow = {"repository_load", "repository_unload", "repository_index"}
 
-    def handle(self, exchanges: Sequence[Exchange]) -> None:
+    def handle(self, cycles: Sequence[RequestResponseCycle]) -> None:
         """Answer requests that came together, each now or later; nothing is raised."""
-        ready: list[Waiting] = []
-        for exchange in exchanges:
-            head = exchange.head
+        ready: list[HttpResponder] = []
+        for cycle in cycles:
+            head = cycle.head
             try:
-                meaning: Meaning | None = head.meaning
-                if meaning is None:
-                    meaning = head.meaning = self._meaning(head)
-                waiting = meaning(exchange)
+                route_handler: RouteHandler | None = head.route_handler
+                if route_handler is None:
+                    route_handler = head.route_handler = self._route_handler(head)
+                responder = route_handler(cycle)
             except Exception as error:
                 _log.exception("a request to %s failed", head.path)
-                exchange.respond(unforeseen(error))
+                cycle.respond(unexpected_error(error))
             else:
-                if waiting is not None:
-                    ready.append(waiting)
+                if responder is not None:
+                    ready.append(responder)
         if ready:
             self._inference.submit(ready)
 
-    def _meaning(self, head: Head) -> Meaning:
+    def _route_handler(self, head: RequestHead) -> RouteHandler:
         """Return what answers the requests that have this head."""
         route = find_route(head.path)
         if route is None:
-            return _always(Reply(404, TEXT, (error_body("Not Found"),)))
+            return _always(HttpResponse(404, TEXT, (error_body("Not Found"),)))
         restricted = self._service.restricted.get(route.category)
         if restricted is not None:
             header, value = restricted
             if head.headers.get(header.lower().encode()) != value.encode():
                 text = f"This API is restricted, expecting header '{header}'"
-                return _always(Reply(403, TEXT, (error_body(text),)))
+                return _always(HttpResponse(403, TEXT, (error_body(text),)))
         if head.method not in route.methods:
             body = error_body("Method Not Allowed")
-            return _always(Reply(405, _kind_of_errors(route), (body,)))
+            return _always(HttpResponse(405, _kind_of_errors(route), (body,)))
         if route.category == "inference":
             return self._infer[route.handler](head, **route.arguments)
         if route.handler in self._slow:
-            return lambda exchange: exchange.work(lambda: self._answer(exchange, route))
+            return lambda cycle: cycle.work(lambda: self._answer(cycle, route))
         if route.handler == "model_ready":
-            return lambda exchange: self._ask_model(exchange, route)
-        return lambda exchange: self._answer(exchange, route)
+            return lambda cycle: self._ask_model(cycle, route)
+        return lambda cycle: self._answer(cycle, route)
 
-    def _ask_model(self, exchange: Exchange, route: Route) -> None:
+    def _ask_model(self, cycle: RequestResponseCycle, route: Route) -> None:
         if self._service.server.asks_models():
-            exchange.work(lambda: self._answer(exchange, route))
+            cycle.work(lambda: self._answer(cycle, route))
         else:
-            self._answer(exchange, route)
+            self._answer(cycle, route)
 
-    def _answer(self, exchange: Exchange, route: Route) -> None:
-        handler: Callable[..., Reply] = getattr(self, f"_{route.handler}")
+    def _answer(self, cycle: RequestResponseCycle, route: Route) -> None:
+        handler: Callable[..., HttpResponse] = getattr(self, f"_{route.handler}")
         try:
-            reply = handler(exchange, **route.arguments)
+            response = handler(cycle, **route.arguments)
         except TritonError as error:
-            reply = error_reply(error, _kind_of_errors(route))
+            response = error_response(error, _kind_of_errors(route))
         except Exception as error:
-            _log.exception("a request to %s failed", exchange.head.path)
-            reply = unforeseen(error, _kind_of_errors(route))
-        exchange.respond(reply)
+            _log.exception("a request to %s failed", cycle.head.path)
+            response = unexpected_error(error, _kind_of_errors(route))
+        cycle.respond(response)
 
     # -- server and models -----------------------------------------------------------------------
 
-    def _server_live(self, _: Exchange) -> Reply:
-        return Reply(200 if self._service.is_live() else 400)
+    def _server_live(self, _: RequestResponseCycle) -> HttpResponse:
+        return HttpResponse(200 if self._service.is_live() else 400)
 
-    def _server_ready(self, _: Exchange) -> Reply:
-        return Reply(200 if self._service.is_ready() else 400)
+    def _server_ready(self, _: RequestResponseCycle) -> HttpResponse:
+        return HttpResponse(200 if self._service.is_ready() else 400)
 
-    def _server_metadata(self, _: Exchange) -> Reply:
+    def _server_metadata(self, _: RequestResponseCycle) -> HttpResponse:
         return _json(self._service.metadata())
 
-    def _model_ready(self, _: Exchange, name: str, version: str) -> Reply:
+    def _model_ready(self, _: RequestResponseCycle, name: str, version: str) -> HttpResponse:
         self._service.server.check_answering()
         if not self._service.server.is_model_ready(name, read_version(version)):
-            return Reply(400, TEXT, (error_body("Model version not ready"),))
-        return Reply()
+            return HttpResponse(400, TEXT, (error_body("Model version not ready"),))
+        return HttpResponse()
 
-    def _model_metadata(self, _: Exchange, name: str, version: str) -> Reply:
+    def _model_metadata(self, _: RequestResponseCycle, name: str, version: str) -> HttpResponse:
         found = self._service.server.metadata(name, read_version(version))
         if version:
             found["versions"] = [str(int(version))]
         return _json(found)
 
-    def _model_config(self, _: Exchange, name: str, version: str) -> Reply:
+    def _model_config(self, _: RequestResponseCycle, name: str, version: str) -> HttpResponse:
         return _json(to_reported_dict(self._service.server.config(name, read_version(version))))
 
-    def _statistics(self, _: Exchange, name: str = "", version: str = "") -> Reply:
+    def _statistics(
+        self, _: RequestResponseCycle, name: str = "", version: str = ""
+    ) -> HttpResponse:
         return _json(self._service.statistics(name, read_version(version)))
 
     # -- repository ------------------------------------------------------------------------------
 
-    def _repository_index(self, exchange: Exchange) -> Reply:
-        document = parse(exchange.body) if exchange.body else {}
+    def _repository_index(self, cycle: RequestResponseCycle) -> HttpResponse:
+        document = parse(cycle.body) if cycle.body else {}
         ready = type(document) is dict and "ready" in document and as_bool(document["ready"])
         return _json(self._service.control.index(ready=ready))
 
-    def _repository_load(self, exchange: Exchange, repository: str, name: str) -> Reply:
+    def _repository_load(
+        self, cycle: RequestResponseCycle, repository: str, name: str
+    ) -> HttpResponse:
         _check_repository(repository)
         parameters: dict[str, Any] = {}
-        for key, value in _parameters(exchange).items():
+        for key, value in _parameters(cycle).items():
             if type(value) is not str:
                 raise InternalError("attempt to access JSON non-string as string")
             if key == "config":
@@ -184,12 +188,14 @@ class Handlers:
         self._service.control.load(name, parameters)
         return _OK_JSON
 
-    def _repository_unload(self, exchange: Exchange, repository: str, name: str) -> Reply:
+    def _repository_unload(
+        self, cycle: RequestResponseCycle, repository: str, name: str
+    ) -> HttpResponse:
         _check_repository(repository)
         parameters: dict[str, Any] = {}
         # Triton unloads also where the body cannot be read, or says neither true nor false.
         with suppress(TritonError):
-            document = parse(exchange.body) if exchange.body else {}
+            document = parse(cycle.body) if cycle.body else {}
             given = document.get("parameters") if type(document) is dict else None
             if type(given) is dict and "unload_dependents" in given:
                 parameters["unload_dependents"] = as_bool(given["unload_dependents"])
@@ -198,18 +204,18 @@ class Handlers:
 
     # -- shared memory ---------------------------------------------------------------------------
 
-    def _memory_status(self, _: Exchange, kind: str, region: str) -> Reply:
+    def _memory_status(self, _: RequestResponseCycle, kind: str, region: str) -> HttpResponse:
         memory = self._service.shared_memory
         status = memory.status_system if kind == "system" else memory.status_cuda
         return _json(status(region))
 
-    def _memory_register(self, exchange: Exchange, kind: str, region: str) -> Reply:
+    def _memory_register(self, cycle: RequestResponseCycle, kind: str, region: str) -> HttpResponse:
         memory = self._service.clients_memory()
         if not region:
             raise InvalidArgumentError(
                 f"'region name' is necessary to register {kind} shared memory region"
             )
-        document = parse(exchange.body)
+        document = parse(cycle.body)
         given = document if type(document) is dict else {}
         missing = "Shared memory register request has no '{}' field"
         if kind == "system":
@@ -232,25 +238,25 @@ class Handlers:
         memory.register_cuda(region, handle, device, size)
         return _OK_JSON
 
-    def _memory_unregister(self, _: Exchange, kind: str, region: str) -> Reply:
+    def _memory_unregister(self, _: RequestResponseCycle, kind: str, region: str) -> HttpResponse:
         memory = self._service.clients_memory()
         (memory.unregister_system if kind == "system" else memory.unregister_cuda)(region)
         return _OK_JSON
 
     # -- trace and log settings ------------------------------------------------------------------
 
-    def _trace(self, exchange: Exchange, name: str = "") -> Reply:
+    def _trace(self, cycle: RequestResponseCycle, name: str = "") -> HttpResponse:
         if name:
             self._service.server.check_answering()
             if not self._service.server.is_ready(name):
                 raise InvalidArgumentError(f"Request for unknown model : {name}")
-        if exchange.head.method == "POST":
-            self._service.trace.update(name, _trace_changes(parse(exchange.body)))
+        if cycle.head.method == "POST":
+            self._service.trace.update(name, _trace_changes(parse(cycle.body)))
         return _json(self._service.trace.get(name))
 
-    def _logging(self, exchange: Exchange) -> Reply:
-        if exchange.head.method == "POST":
-            self._service.log.update(_log_changes(parse(exchange.body)))
+    def _logging(self, cycle: RequestResponseCycle) -> HttpResponse:
+        if cycle.head.method == "POST":
+            self._service.log.update(_log_changes(parse(cycle.body)))
         return _json(self._service.log.get())
 
 
@@ -258,12 +264,12 @@ def _kind_of_errors(route: Route) -> bytes:
     return TEXT if route.handler in _PLAIN_ERRORS else JSON
 
 
-def _always(reply: Reply) -> Meaning:
-    return lambda exchange: exchange.respond(reply)
+def _always(response: HttpResponse) -> RouteHandler:
+    return lambda cycle: cycle.respond(response)
 
 
-def _json(value: Any) -> Reply:
-    return Reply(200, JSON, (dumps(value),))
+def _json(value: Any) -> HttpResponse:
+    return HttpResponse(200, JSON, (dumps(value),))
 
 
 def _check_repository(repository: str) -> None:
@@ -271,8 +277,8 @@ def _check_repository(repository: str) -> None:
         raise UnsupportedError("'repository_name' specification is not supported")
 
 
-def _parameters(exchange: Exchange) -> dict[str, Any]:
-    document = parse(exchange.body) if exchange.body else {}
+def _parameters(cycle: RequestResponseCycle) -> dict[str, Any]:
+    document = parse(cycle.body) if cycle.body else {}
     if type(document) is not dict or "parameters" not in document:
         return {}
     if type(document["parameters"]) is not dict:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nbtriton.frontends.http1.body import padding_of
 
 if TYPE_CHECKING:
-    from nbtriton.frontends.http1.exchange import Exchange, Head
+    from nbtriton.frontends.http1.cycle import RequestHead, RequestResponseCycle
 
 __all__ = ["Heads", "Known", "head_of"]
 
@@ -24,14 +24,14 @@ class Known(NamedTuple):
 
     Parameters
     ----------
-    head : Head
+    head : RequestHead
     size : int
         Bytes of such a request, head and body.
     padding : int
         How many bytes before the body are to be kept with it.
     """
 
-    head: Head
+    head: RequestHead
     size: int
     padding: int
 
@@ -47,12 +47,12 @@ class Heads:
         known = self._known.get(text)
         return known if known is not None and known.size == size else None
 
-    def learn(self, text: bytes, exchange: Exchange | None, size: int) -> None:
+    def learn(self, text: bytes, cycle: RequestResponseCycle | None, size: int) -> None:
         """Remember what the parser made of a head, if so many bytes were it and its body."""
-        if exchange is None:
+        if cycle is None:
             return
-        head = exchange.head
-        body_size = len(exchange.body)
+        head = cycle.head
+        body_size = len(cycle.body)
         if (
             len(text) + body_size != size
             or head.old

@@ -11,16 +11,21 @@ from typing import TYPE_CHECKING
 
 from nbtriton.errors import InvalidArgumentError, TritonError, UnsupportedError
 from nbtriton.frontends.decompression import DecompressionError, Decompressor, OversizeError
-from nbtriton.frontends.http1.exchange import (
+from nbtriton.frontends.http1.cycle import (
     JSON,
     TEXT,
     Data,
-    Exchange,
-    Head,
-    error_reply,
-    unforeseen,
+    RequestHead,
+    RequestResponseCycle,
+    error_response,
+    unexpected_error,
 )
-from nbtriton.frontends.http1.waiting import Events, Single, Waiting, Whole
+from nbtriton.frontends.http1.responders import (
+    GenerateResponder,
+    HttpResponder,
+    InferResponder,
+    SseResponder,
+)
 from nbtriton.frontends.kserve.generate import decode_generate
 from nbtriton.frontends.kserve.json_codec import Call, decode_infer
 from nbtriton.frontends.kserve.json_plans import Plans
@@ -32,10 +37,10 @@ if TYPE_CHECKING:
     from nbtriton.frontends.kserve.shared_memory import SharedMemory
     from nbtriton.frontends.service import Service
 
-__all__ = ["Inference", "Meaning", "Waiting", "read_version"]
+__all__ = ["HttpResponder", "Inference", "RouteHandler", "read_version"]
 
 # What a head asks for: answers a request, or returns one that is to be given to the engine.
-Meaning = Callable[[Exchange], Waiting | None]
+RouteHandler = Callable[[RequestResponseCycle], HttpResponder | None]
 
 _log = logging.getLogger("nbtriton.frontends")
 
@@ -83,35 +88,35 @@ class Inference:
         self.plans = Plans()
         self.short = ShortReads(service.shared_memory, READ_AT_ONCE)
 
-    def infer(self, head: Head, name: str, version: str) -> Meaning:
+    def infer(self, head: RequestHead, name: str, version: str) -> RouteHandler:
         """Return what answers a POST to ``…/infer``."""
         return _Infer(self, head, name, version).read
 
-    def generate(self, head: Head, name: str, version: str) -> Meaning:
+    def generate(self, head: RequestHead, name: str, version: str) -> RouteHandler:
         """Return what answers a POST to ``…/generate``."""
-        return partial(self._generate, Single, _encoding(head), name, version)
+        return partial(self._generate, GenerateResponder, _encoding(head), name, version)
 
-    def generate_stream(self, head: Head, name: str, version: str) -> Meaning:
+    def generate_stream(self, head: RequestHead, name: str, version: str) -> RouteHandler:
         """Return what answers a POST to ``…/generate_stream``."""
-        return partial(self._generate, Events, _encoding(head), name, version)
+        return partial(self._generate, SseResponder, _encoding(head), name, version)
 
-    def submit(self, ready: Sequence[Waiting]) -> None:
+    def submit(self, ready: Sequence[HttpResponder]) -> None:
         """Give requests that are ready at the same moment to the engine."""
         tracing = self.service.trace
         if tracing.on:
-            for waiting in ready:
-                trace = tracing.sample(waiting.signature.name)
-                times = waiting.exchange.received_ns
-                waiting.watch(trace, "HTTP_RECV_START", "HTTP_RECV_END", times)
+            for responder in ready:
+                trace = tracing.sample(responder.signature.name)
+                times = responder.cycle.received_ns
+                responder.start_trace(trace, "HTTP_RECV_START", "HTTP_RECV_END", times)
         try:
-            accepted = self.server.submit_many([waiting.submission() for waiting in ready])
+            accepted = self.server.submit_many([responder.submission() for responder in ready])
         except Exception as error:
             _log.exception("requests could not be submitted")
-            for waiting in ready:
-                waiting.give_up(unforeseen(error))
+            for responder in ready:
+                responder.give_up(unexpected_error(error))
             return
-        for waiting, request in zip(ready, accepted, strict=True):
-            waiting.submitted(request)
+        for responder, request in zip(ready, accepted, strict=True):
+            responder.submitted(request)
 
     def forward_headers(self, fields: Sequence[tuple[bytes, bytes]], call: Call) -> None:
         """Make parameters of the header fields that are to be forwarded."""
@@ -127,8 +132,13 @@ class Inference:
         call.positional = None
 
     def _generate(
-        self, kind: type[Single], encoding: bytes, name: str, version: str, exchange: Exchange
-    ) -> Waiting | None:
+        self,
+        kind: type[GenerateResponder],
+        encoding: bytes,
+        name: str,
+        version: str,
+        cycle: RequestResponseCycle,
+    ) -> HttpResponder | None:
         try:
             number = read_version(version)
             signature = self.server.signature(name, number)
@@ -136,17 +146,17 @@ class Inference:
                 raise InvalidArgumentError(
                     "Unsupported content-encoding, only 'identity' is supported."
                 )
-            call = decode_generate(exchange.body, signature)
+            call = decode_generate(cycle.body, signature)
         except TritonError as error:
-            exchange.respond(error_reply(error))
+            cycle.respond(error_response(error))
             return None
-        return kind(exchange, signature, number, call)
+        return kind(cycle, signature, number, call)
 
 
 class _Infer:
     """What the heads of infer requests say, read once for all that have the same."""
 
-    def __init__(self, inference: Inference, head: Head, name: str, version: str) -> None:
+    def __init__(self, inference: Inference, head: RequestHead, name: str, version: str) -> None:
         self._inference = inference
         # Not the head itself: it holds this, and both would wait for the garbage collector.
         self._fields = head.fields
@@ -160,7 +170,7 @@ class _Infer:
             found = _ATOI.match(self._length_text)
             self._length = int(found[1]) if found else 0  # as C's atoi
 
-    def read(self, exchange: Exchange) -> Waiting | None:
+    def read(self, cycle: RequestResponseCycle) -> HttpResponder | None:
         """Read a request; None if it is answered already, or read elsewhere."""
         try:
             number = read_version(self._version)
@@ -168,25 +178,25 @@ class _Infer:
             if signature.decoupled:
                 raise UnsupportedError(_DECOUPLED)
             if self._given == _PLAIN:
-                length = self._header_length(len(exchange.data) - exchange.start)
+                length = self._header_length(len(cycle.data) - cycle.start)
             elif self._given in _COMPRESSED:
                 length = -1
             else:
-                reply = error_reply(UnsupportedError("Unsupported compression type"), TEXT)
-                reply.headers = ((b"Accept-Encoding", b"gzip, deflate"),)
-                exchange.respond(reply)
+                response = error_response(UnsupportedError("Unsupported compression type"), TEXT)
+                response.headers = ((b"Accept-Encoding", b"gzip, deflate"),)
+                cycle.respond(response)
                 return None
         except TritonError as error:
-            exchange.respond(error_reply(error, TEXT))
+            cycle.respond(error_response(error, TEXT))
             return None
         if 0 <= length <= _LONG_JSON:
-            data, start = exchange.data, exchange.start
+            data, start = cycle.data, cycle.start
             memory = self._inference.short
             try:
-                return self._decode(exchange, signature, number, data, start, length, memory)
+                return self._decode(cycle, signature, number, data, start, length, memory)
             except LongReadError:
                 pass
-        exchange.work(partial(self._read_long, exchange, signature, number, length))
+        cycle.work(partial(self._read_long, cycle, signature, number, length))
         return None
 
     def _header_length(self, size: int) -> int:
@@ -201,55 +211,55 @@ class _Infer:
         return length
 
     def _read_long(
-        self, exchange: Exchange, signature: ModelSignature, version: int, length: int
+        self, cycle: RequestResponseCycle, signature: ModelSignature, version: int, length: int
     ) -> None:
         """Read what takes long, on a worker."""
-        data, start = exchange.data, exchange.start
+        data, start = cycle.data, cycle.start
         try:
             if length < 0:
-                data, start = self._decompressed(exchange), 0
+                data, start = self._decompressed(cycle), 0
                 length = self._header_length(len(data))
             memory = self._inference.service.shared_memory
-            waiting = self._decode(exchange, signature, version, data, start, length, memory)
+            responder = self._decode(cycle, signature, version, data, start, length, memory)
         except TritonError as error:
-            exchange.respond(error_reply(error, TEXT))
+            cycle.respond(error_response(error, TEXT))
         except Exception as error:
             _log.exception("a request to %s could not be read", self._name)
-            exchange.respond(unforeseen(error))
+            cycle.respond(unexpected_error(error))
         else:
-            if waiting is not None:
-                self._inference.submit((waiting,))
+            if responder is not None:
+                self._inference.submit((responder,))
 
     def _decode(
         self,
-        exchange: Exchange,
+        cycle: RequestResponseCycle,
         signature: ModelSignature,
         version: int,
         data: Data,
         start: int,
         length: int,
         memory: SharedMemory | ShortReads,
-    ) -> Waiting | None:
+    ) -> HttpResponder | None:
         inference = self._inference
         service = inference.service
         try:
             call = decode_infer(data, length, signature, memory, inference.plans, start)
         except TritonError as error:
-            exchange.respond(
-                error_reply(error, TEXT if isinstance(error, BrokenStringError) else JSON)
+            cycle.respond(
+                error_response(error, TEXT if isinstance(error, BrokenStringError) else JSON)
             )
             return None
         if service.forwards is not None:
             inference.forward_headers(self._fields, call)
-        return Whole(exchange, signature, version, call, service, self._wanted)
+        return InferResponder(cycle, signature, version, call, service, self._wanted)
 
-    def _decompressed(self, exchange: Exchange) -> memoryview:
-        if not exchange.body:
+    def _decompressed(self, cycle: RequestResponseCycle) -> memoryview:
+        if not cycle.body:
             raise InvalidArgumentError("nothing to be decompressed")
         limits = self._inference.service.limits
         limit = min(limits.body_bytes, limits.decompressed_bytes)
         try:
-            return Decompressor(exchange.body, _GZIP_OR_ZLIB, limit).all()
+            return Decompressor(cycle.body, _GZIP_OR_ZLIB, limit).all()
         except OversizeError as error:
             raise InvalidArgumentError(
                 f"the decompressed request is {error}", hint="--max-decompressed-size allows more"
@@ -258,7 +268,7 @@ class _Infer:
             raise InvalidArgumentError(f"the compressed request cannot be read: {error}") from None
 
 
-def _encoding(head: Head) -> bytes:
+def _encoding(head: RequestHead) -> bytes:
     return head.headers.get(b"content-encoding", _PLAIN)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from nbtriton.frontends.kserve.json_codec import Call
 
 if TYPE_CHECKING:
-    from nbtriton.frontends.http1.exchange import Data
+    from nbtriton.frontends.http1.cycle import Data
     from nbtriton.frontends.kserve.json_codec import OutputRequest
     from nbtriton.frontends.kserve.wire import WireInput
 

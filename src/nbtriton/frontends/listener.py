@@ -17,7 +17,7 @@ from nbtriton.frontends.loop import TURN_S, LoopThread
 from nbtriton.frontends.service import Limits
 from nbtriton.frontends.tracing import Tracing
 
-__all__ = ["Client", "Port", "listen"]
+__all__ = ["Connection", "Listener", "listen"]
 
 # Clients that may wait to be accepted, if the system allows as many; beyond that they try again after a
 # second. Triton's 1024 are full when 10,000 come at once on a busy machine.
@@ -32,7 +32,7 @@ _HANDSHAKE_S = 10.0
 _SWEEP_S = 1.0
 
 
-class Client(Protocol):
+class Connection(Protocol):
     """A connection of a port; all is called on the loop."""
 
     @property
@@ -40,7 +40,7 @@ class Client(Protocol):
         """True while a port that closes waits for this connection."""
         ...
 
-    def leave(self) -> None:
+    def announce_close(self) -> None:
         """Say that the port closes."""
         ...
 
@@ -48,11 +48,11 @@ class Client(Protocol):
         """Say when something was done last, on the loop's clock; None if busy."""
         ...
 
-    def make_room(self) -> None:
+    def evict(self) -> None:
         """End for the sake of another client."""
         ...
 
-    def cut_off(self) -> None:
+    def abort(self) -> None:
         """End the connection at once."""
         ...
 
@@ -60,15 +60,15 @@ class Client(Protocol):
         """Return its socket's descriptor; -1 if that is closed."""
         ...
 
-    def look_at_the_clock(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         """Do what is due by now, on the loop's clock."""
         ...
 
 
-_C = TypeVar("_C", bound=Client)
+_C = TypeVar("_C", bound=Connection)
 
 
-class Port(ABC, Generic[_C]):
+class Listener(ABC, Generic[_C]):
     """A port with its clients, open once this is made.
 
     Parameters
@@ -116,7 +116,7 @@ class Port(ABC, Generic[_C]):
 
     async def _start(self, at: socket.socket, tls: ssl.SSLContext | None) -> asyncio.Server:
         server = await self.thread.loop.create_server(
-            self.connect,
+            self.make_connection,
             sock=at,
             backlog=_ACCEPTED,
             ssl=tls,
@@ -126,11 +126,11 @@ class Port(ABC, Generic[_C]):
         return server
 
     @abstractmethod
-    def connect(self) -> asyncio.BaseProtocol:
+    def make_connection(self) -> asyncio.BaseProtocol:
         """Return what talks with one more client."""
 
     @abstractmethod
-    def hand_over(self) -> None:
+    def dispatch(self) -> None:
         """Answer what has been read; must not raise."""
 
     def close(self, *, drain_s: float = 0.0) -> None:
@@ -175,18 +175,18 @@ class Port(ABC, Generic[_C]):
         self.closing = True
         self._idle = asyncio.Event()
         for connection in list(self.connections):
-            connection.leave()
-        self.answered()
+            connection.announce_close()
+        self.request_finished()
         if drain_s > 0:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), drain_s)
         for connection in list(self.connections):
-            connection.cut_off()
+            connection.abort()
         if self.connections:  # their transports tell them soon
             self._gone = asyncio.Event()
             await self._gone.wait()
 
-    def arrived(self) -> None:
+    def schedule_dispatch(self) -> None:
         """Have a request answered once all that has arrived is read.
 
         So requests that arrive together are submitted together, and one batch can hold them.
@@ -204,14 +204,14 @@ class Port(ABC, Generic[_C]):
                 self.thread.loop.call_soon(self._look, found, until)
                 return
         self._unanswered = 0
-        self.hand_over()
+        self.dispatch()
 
-    def answered(self) -> None:
+    def request_finished(self) -> None:
         """A request is finished: perhaps it was the last one that `close` waits for."""
         if self._idle is not None and not any(c.busy for c in self.connections):
             self._idle.set()
 
-    def opened(self, connection: _C) -> None:
+    def add(self, connection: _C) -> None:
         """A client has come."""
         self.connections.add(connection)
         self._silent[connection] = None
@@ -219,11 +219,11 @@ class Port(ABC, Generic[_C]):
             self._sweeping = True
             self.thread.loop.call_later(_SWEEP_S, self._sweep)
 
-    def asks(self, connection: _C) -> None:
+    def mark_active(self, connection: _C) -> None:
         """A client asks for something, for the first time."""
         self._silent.pop(connection, None)
 
-    def has_room_for(self, connection: _C) -> bool:
+    def admit(self, connection: _C) -> bool:
         """Say whether a client that has come may stay; another one may have to go for it.
 
         The first to go is who has waited for longest without asking for anything, then who has been idle
@@ -248,10 +248,10 @@ class Port(ABC, Generic[_C]):
             other = found[1]
         self._silent.pop(other, None)
         self._ended.add(other)
-        other.make_room()
+        other.evict()
         return True
 
-    def lost(self, connection: _C) -> None:
+    def remove(self, connection: _C) -> None:
         """A client has gone."""
         self.connections.discard(connection)
         self._ended.discard(connection)
@@ -262,7 +262,7 @@ class Port(ABC, Generic[_C]):
     def _sweep(self) -> None:
         now = self.thread.loop.time()
         for connection in list(self.connections):
-            connection.look_at_the_clock(now)
+            connection.check_timeouts(now)
         if self.connections:
             self.thread.loop.call_later(_SWEEP_S, self._sweep)
         else:

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 from nbtriton.engine.core.request import BARE_FINAL
 from nbtriton.errors import TritonError
-from nbtriton.frontends.http1.exchange import (
+from nbtriton.frontends.http1.cycle import (
     JSON,
     TEXT,
-    Exchange,
-    Reply,
+    HttpResponse,
+    RequestResponseCycle,
     error_body,
-    error_reply,
-    unforeseen,
+    error_response,
+    unexpected_error,
 )
 from nbtriton.frontends.kserve.generate import encode_generate
 from nbtriton.frontends.kserve.json_responses import Answer, encode_infer
-from nbtriton.frontends.kserve.pending import Pending
+from nbtriton.frontends.kserve.responder import Responder
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nbtriton.frontends.kserve.json_codec import Call
     from nbtriton.frontends.service import Service
 
-__all__ = ["Events", "Single", "Waiting", "Whole"]
+__all__ = ["GenerateResponder", "HttpResponder", "InferResponder", "SseResponder"]
 
 _log = logging.getLogger("nbtriton.frontends")
 
@@ -41,41 +41,41 @@ _NOT_ONE = (
 )
 
 
-class Waiting(Pending):
+class HttpResponder(Responder):
     """A request over HTTP that has been read, until it is answered.
 
     Parameters
     ----------
-    exchange : Exchange
+    cycle : RequestResponseCycle
     signature, version, call
-        As for `Pending`.
+        As for `Responder`.
     """
 
-    __slots__ = ("exchange",)
+    __slots__ = ("cycle",)
 
     def __init__(
-        self, exchange: Exchange, signature: ModelSignature, version: int, call: Call
+        self, cycle: RequestResponseCycle, signature: ModelSignature, version: int, call: Call
     ) -> None:
         super().__init__(signature, version, call)
-        self.exchange = exchange
+        self.cycle = cycle
 
     def submitted(self, request: InferenceRequest | TritonError) -> None:
         """The engine has accepted the request, or refused it."""
         if isinstance(request, TritonError):
-            self.give_up(error_reply(request))
+            self.give_up(error_response(request))
             return
-        exchange = self.exchange
-        exchange.on_gone = request.cancel
-        if exchange.is_gone():
+        cycle = self.cycle
+        cycle.on_gone = request.cancel
+        if cycle.is_gone():
             request.cancel()
 
-    def give_up(self, reply: Reply) -> None:
+    def give_up(self, answer: HttpResponse) -> None:
         """Answer a request that the engine will not."""
-        self.end()
-        self.exchange.respond(reply)
+        self.close()
+        self.cycle.respond(answer)
 
 
-class Whole(Waiting):
+class InferResponder(HttpResponder):
     """One answer with tensors, for ``…/infer``.
 
     Parameters
@@ -86,35 +86,35 @@ class Whole(Waiting):
         How the client wants the body: ``identity``, ``gzip`` or ``deflate``.
     """
 
-    __slots__ = ("_encoding", "_reply", "_service")
+    __slots__ = ("_encoding", "_response", "_service")
 
     def __init__(
         self,
-        exchange: Exchange,
+        cycle: RequestResponseCycle,
         signature: ModelSignature,
         version: int,
         call: Call,
         service: Service,
         encoding: str,
     ) -> None:
-        super().__init__(exchange, signature, version, call)
+        super().__init__(cycle, signature, version, call)
         self._service = service
         self._encoding = encoding
-        self._reply: Reply | None = None
+        self._response: HttpResponse | None = None
 
-    def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
+    def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:
         if final:
-            self.tell("INFER_RESPONSE_COMPLETE", "HTTP_SEND_START")
-        if self._reply is None or response is not BARE_FINAL:
-            self._reply = self._written(request, response)
+            self.record("INFER_RESPONSE_COMPLETE", "HTTP_SEND_START")
+        if self._response is None or response is not BARE_FINAL:
+            self._response = self._written(request, response)
         if final:
-            self.exchange.respond(self._reply)
-            self.tell("HTTP_SEND_END")
-            self.end()
+            self.cycle.respond(self._response)
+            self.record("HTTP_SEND_END")
+            self.close()
 
-    def _written(self, request: InferenceRequest, response: Response) -> Reply:
+    def _written(self, request: InferenceRequest, response: Response) -> HttpResponse:
         if response.error is not None:
-            return error_reply(response.error, TEXT if response.error.accepted else JSON)
+            return error_response(response.error, TEXT if response.error.accepted else JSON)
         runtime = request.runtime
         assert runtime is not None
         try:
@@ -128,57 +128,57 @@ class Whole(Waiting):
                 labels=partial(self._service.labels, runtime.name, runtime.version),
             )
         except TritonError as error:
-            return error_reply(error, TEXT)
+            return error_response(error, TEXT)
         except Exception as error:
             _log.exception("a response of %s could not be written", runtime.name)
-            return unforeseen(error)
+            return unexpected_error(error)
         return self._packed(answer)
 
-    def _packed(self, answer: Answer) -> Reply:
+    def _packed(self, answer: Answer) -> HttpResponse:
         parts = answer.parts
         length = answer.header_length
         headers = ((b"Inference-Header-Content-Length", b"%d" % length),) if length else ()
         kind = _BINARY if length else JSON
         if self._encoding == "identity":
-            return Reply(200, kind, parts, headers)
+            return HttpResponse(200, kind, parts, headers)
         body = b"".join(parts)
         # Level 6 is what zlib and Triton take by default.
         deflate = self._encoding == "deflate"
         packed = zlib.compress(body) if deflate else gzip.compress(body, 6, mtime=0)
         headers = (*headers, (b"Content-Encoding", self._encoding.encode()))
-        return Reply(200, kind, (packed,), headers)
+        return HttpResponse(200, kind, (packed,), headers)
 
 
-class Single(Waiting):
+class GenerateResponder(HttpResponder):
     """All responses in one body, which must be one, for ``…/generate`` (P-52, P-53)."""
 
     __slots__ = ("_body", "_count", "_status")
 
     def __init__(
-        self, exchange: Exchange, signature: ModelSignature, version: int, call: Call
+        self, cycle: RequestResponseCycle, signature: ModelSignature, version: int, call: Call
     ) -> None:
-        super().__init__(exchange, signature, version, call)
+        super().__init__(cycle, signature, version, call)
         self._count = 0
         self._status = 200
         self._body = b""
 
-    def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
+    def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:
         if response.error is not None and not response.error.accepted:
-            self.give_up(error_reply(response.error))
+            self.give_up(error_response(response.error))
             return
-        self.tell("INFER_RESPONSE_COMPLETE")
+        self.record("INFER_RESPONSE_COMPLETE")
         body, failed = self._written(request, response)
         if body or final:
-            self.tell("HTTP_SEND_START")
+            self.record("HTTP_SEND_START")
         if body:
             self._count += 1
             self._send(body, failed=failed)
         if final:
             self._finish()
         if body or final:
-            self.tell("HTTP_SEND_END")
+            self.record("HTTP_SEND_END")
         if final:
-            self.end()
+            self.close()
 
     def _send(self, body: bytes, *, failed: bool) -> None:
         if self._count == 1:
@@ -186,10 +186,10 @@ class Single(Waiting):
             self._body = body
 
     def _finish(self) -> None:
-        exchange = self.exchange
-        exchange.begin(self._status, JSON)
-        exchange.chunk(self._body if self._count == 1 else error_body(_NOT_ONE))
-        exchange.end()
+        cycle = self.cycle
+        cycle.begin(self._status, JSON)
+        cycle.chunk(self._body if self._count == 1 else error_body(_NOT_ONE))
+        cycle.end()
 
     def _written(self, request: InferenceRequest, response: Response) -> tuple[bytes, bool]:
         """Return the text of a response, empty for a bare final one; and whether it is an error."""
@@ -215,17 +215,17 @@ class Single(Waiting):
         return text, False
 
 
-class Events(Single):
+class SseResponder(GenerateResponder):
     """Each response as an event of its own, as soon as it is there, for ``…/generate_stream``."""
 
     __slots__ = ()
 
     def _send(self, body: bytes, *, failed: bool) -> None:
         if self._count == 1:
-            self.exchange.begin(400 if failed else 200, _EVENTS)
-        self.exchange.chunk(b"data: %s\n\n" % body)
+            self.cycle.begin(400 if failed else 200, _EVENTS)
+        self.cycle.chunk(b"data: %s\n\n" % body)
 
     def _finish(self) -> None:
         if not self._count:
-            self.exchange.begin(200, _EVENTS)
-        self.exchange.end()
+            self.cycle.begin(200, _EVENTS)
+        self.cycle.end()

@@ -15,12 +15,12 @@ __all__ = [
     "JSON",
     "TEXT",
     "Data",
-    "Exchange",
-    "Head",
-    "Reply",
+    "HttpResponse",
+    "RequestHead",
+    "RequestResponseCycle",
     "error_body",
-    "error_reply",
-    "unforeseen",
+    "error_response",
+    "unexpected_error",
 ]
 
 Data = bytes | memoryview
@@ -42,7 +42,7 @@ _STATUS = {
 
 
 @dataclass(slots=True)
-class Reply:
+class HttpResponse:
     """A whole answer.
 
     Parameters
@@ -66,17 +66,17 @@ def error_body(message: str) -> bytes:
     return dumps({"error": message})
 
 
-def error_reply(error: TritonError, content_type: bytes = JSON) -> Reply:
+def error_response(error: TritonError, content_type: bytes = JSON) -> HttpResponse:
     """Return the answer to a request that failed."""
-    return Reply(_STATUS[error.status], content_type, (error_body(error.message),))
+    return HttpResponse(_STATUS[error.status], content_type, (error_body(error.message),))
 
 
-def unforeseen(error: Exception, content_type: bytes = TEXT) -> Reply:
+def unexpected_error(error: Exception, content_type: bytes = TEXT) -> HttpResponse:
     """Return the answer to a request that met an error of ours, or of a model's configuration."""
-    return error_reply(InternalError(f"{type(error).__name__}: {error}"), content_type)
+    return error_response(InternalError(f"{type(error).__name__}: {error}"), content_type)
 
 
-class Head:
+class RequestHead:
     """What comes before the body: one for all requests whose heads are the same bytes.
 
     Parameters
@@ -94,11 +94,11 @@ class Head:
 
     Attributes
     ----------
-    meaning : object
+    route_handler : object
         What a handler made of it, None until it has seen it.
     """
 
-    __slots__ = ("fields", "headers", "keep_alive", "meaning", "method", "old", "path")
+    __slots__ = ("fields", "headers", "keep_alive", "method", "old", "path", "route_handler")
 
     def __init__(
         self,
@@ -116,17 +116,17 @@ class Head:
         self.fields = fields
         self.keep_alive = keep_alive
         self.old = old
-        self.meaning: Any = None
+        self.route_handler: Any = None
 
 
-class Exchange(ABC):
+class RequestResponseCycle(ABC):
     """A request that is there completely, and how to answer it, from any thread.
 
     Either `respond` is called once, or `begin`, any number of `chunk`, and `end`.
 
     Parameters
     ----------
-    head : Head
+    head : RequestHead
     data : bytes-like
         Ends with the body.
     start : int
@@ -142,7 +142,7 @@ class Exchange(ABC):
 
     __slots__ = ("data", "head", "on_gone", "received_ns", "start")
 
-    def __init__(self, head: Head, data: Data = b"", start: int = 0) -> None:
+    def __init__(self, head: RequestHead, data: Data = b"", start: int = 0) -> None:
         self.head = head
         self.data = data
         self.start = start
@@ -155,7 +155,7 @@ class Exchange(ABC):
         return memoryview(self.data)[self.start :] if self.start else self.data
 
     @abstractmethod
-    def respond(self, reply: Reply) -> None:
+    def respond(self, response: HttpResponse) -> None:
         """Send a whole answer."""
 
     @abstractmethod
@@ -176,4 +176,4 @@ class Exchange(ABC):
 
     @abstractmethod
     def work(self, task: Callable[[], None]) -> None:
-        """Run what takes long where it keeps nobody else waiting."""
+        """Run what takes long where it keeps no other request waiting."""

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from nbtriton.engine.diagnostics.tracing import Trace
     from nbtriton.frontends.kserve.json_codec import Call
 
-__all__ = ["Pending"]
+__all__ = ["Responder"]
 
 
-class Pending(ABC):
+class Responder(ABC):
     """A request that has been read, until its last response.
 
     Parameters
@@ -37,7 +37,7 @@ class Pending(ABC):
         self.call = call
         self.trace: Trace | None = None
 
-    def watch(
+    def start_trace(
         self, trace: Trace | None, first: str, last: str, received_ns: tuple[int, int]
     ) -> None:
         """Tell a trace what happens, if the request is to be traced, and when it came."""
@@ -53,23 +53,23 @@ class Pending(ABC):
             self.version,
             call.arrays,
             call.by_position(),
-            self.take,
+            self.handle_response,
             self.trace,
             not call.leases or all(lease.tensor is None for lease in call.leases),
         )
 
-    def tell(self, *activities: str) -> None:
+    def record(self, *activities: str) -> None:
         """Note what is done with an answer, if the request is traced."""
         if self.trace is not None:
             for activity in activities:
                 self.trace.answered(activity)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Let go of what the request holds: the last thing has been sent."""
         self.call.release()
         if self.trace is not None:
             self.trace.sample.let_go()
 
     @abstractmethod
-    def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
+    def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:
         """One more response, on the thread that sent it: the model may reuse its memory after."""
