@@ -1,4 +1,4 @@
-"""Calls from a model to other models (python_backend §6)."""
+"""Calls from a model to other models (B1 to B10, PB60 to PB70)."""
 
 # ruff: noqa: N803 - tensors have Triton's names
 
@@ -68,11 +68,11 @@ def values(response):
 
 def message(response):
     assert response.has_error()
-    assert response.error().code() == pb_utils.TritonError.INTERNAL  # B-60, whatever the cause
+    assert response.error().code() == pb_utils.TritonError.INTERNAL  # PB60, whatever the cause
     return response.error().message()
 
 
-def test_B60_exec_waits_for_the_response(inside):
+def test_PB60_exec_waits_for_the_response(inside):
     response = inside(lambda: request().exec())
     assert values(response) == {"SUM": 7, "DIFF": 3}
     assert pb_utils.get_output_tensor_by_name(response, "SUM").shape() == [1, 4]
@@ -99,23 +99,23 @@ def test_other_names_are_refused(name):
         pb_utils.TritonError(name)
 
 
-def test_B62_no_requested_outputs_means_all_of_them(inside):
+def test_PB62_no_requested_outputs_means_all_of_them(inside):
     assert set(values(inside(lambda: request(outputs=[]).exec()))) == {"SUM", "DIFF"}
     assert set(values(inside(lambda: request(outputs=["SUM"]).exec()))) == {"SUM"}
 
 
-def test_B60_the_target_s_own_error_is_passed_on(inside):
+def test_PB60_the_target_s_own_error_is_passed_on(inside):
     assert message(inside(lambda: request("refuse").exec())) == "not today"
 
 
-def test_B61_an_unknown_model_is_not_ready(inside):
+def test_PB61_an_unknown_model_is_not_ready(inside):
     assert message(inside(lambda: request("nope").exec())) == (
         "Model nope - Error when running inference: Failed for execute the inference request. "
         "Model 'nope' is not ready."
     )
 
 
-def test_B61_a_refused_request_has_the_frontend_s_prefix(inside, server):
+def test_PB61_a_refused_request_has_the_frontend_s_prefix(inside, server):
     def submit(*args, **options):
         raise InvalidArgumentError("[request id: <id_unknown>] unexpected shape")
 
@@ -125,7 +125,7 @@ def test_B61_a_refused_request_has_the_frontend_s_prefix(inside, server):
     )
 
 
-def test_B63_a_decoupled_target_needs_decoupled_true(inside):
+def test_PB63_a_decoupled_target_needs_decoupled_true(inside):
     assert message(inside(lambda: request("stream").exec())) == (
         "Model stream - Error when running inference: Model stream is using the decoupled. The "
         "current BLS request call doesn't support models using the decoupled transaction policy. "
@@ -134,12 +134,12 @@ def test_B63_a_decoupled_target_needs_decoupled_true(inside):
     )
 
 
-def test_B64_an_iterator_ends_with_an_empty_response(inside):
+def test_PB64_an_iterator_ends_with_an_empty_response(inside):
     responses = inside(lambda: list(request("stream").exec(decoupled=True)))
     assert [values(r) for r in responses] == [{"SUM": 5}, {"SUM": 2}, {}]
 
 
-def test_B64_an_ordinary_target_gives_one_response(inside):
+def test_PB64_an_ordinary_target_gives_one_response(inside):
     (response,) = inside(lambda: list(request("add").exec(decoupled=True)))
     assert values(response) == {"SUM": 7, "DIFF": 3}
 
@@ -147,12 +147,12 @@ def test_B64_an_ordinary_target_gives_one_response(inside):
 @pytest.mark.parametrize(
     ("model", "text"), [("nope", "Model 'nope' is not ready."), ("refuse", "not today")]
 )
-def test_B64_a_failure_is_one_error_response(inside, model, text):
+def test_PB64_a_failure_is_one_error_response(inside, model, text):
     (response,) = inside(lambda: list(request(model).exec(decoupled=True)))
     assert message(response).endswith(text)
 
 
-def test_B64_an_iterator_gives_its_responses_again(inside):
+def test_PB64_an_iterator_gives_its_responses_again(inside):
     def use():
         responses = request("stream").exec(decoupled=True)
         seen = [[values(next(responses))]]
@@ -170,7 +170,7 @@ def test_B64_an_iterator_gives_its_responses_again(inside):
     assert inside(use) == [every[:1], every[1:], every, every, every[:1], every[2:]]
 
 
-def test_B64_an_iterator_that_was_read_to_its_last_response_begins_anew(inside):
+def test_PB64_an_iterator_that_was_read_to_its_last_response_begins_anew(inside):
     def use():
         responses = request("stream").exec(decoupled=True)
         first = [values(next(responses)) for _ in range(3)]
@@ -189,7 +189,7 @@ def test_an_iterator_can_be_cancelled(inside):
     assert inside(use)._future.cancelled
 
 
-def test_B65_async_calls_run_side_by_side(inside, server):
+def test_PB65_async_calls_run_side_by_side(inside, server):
     barrier = threading.Barrier(4)
 
     def meet(A, B):
@@ -208,7 +208,7 @@ def test_B65_async_calls_run_side_by_side(inside, server):
     assert [values(r) for r in inside(use)] == [{"SUM": 5}] * 4
 
 
-def test_B65_streams_are_awaited_side_by_side(inside, server):
+def test_PB65_streams_are_awaited_side_by_side(inside, server):
     barrier = threading.Barrier(2)
 
     def meet(A, B):
@@ -228,7 +228,7 @@ def test_B65_streams_are_awaited_side_by_side(inside, server):
     assert inside(lambda: asyncio.run(both())) == [[{"SUM": 5}, {"SUM": 2}, {}]] * 2
 
 
-def test_B65_async_exec_in_an_async_model(make, run, server):
+def test_PB65_async_exec_in_an_async_model(make, run, server):
     class TritonPythonModel:
         async def execute(self, requests):
             good = await request().async_exec()
@@ -247,7 +247,7 @@ def test_B65_async_exec_in_an_async_model(make, run, server):
     assert found.outputs["OUT"].tolist() == [7]
 
 
-def test_B65_async_exec_needs_a_running_loop(inside):
+def test_PB65_async_exec_needs_a_running_loop(inside):
     def use():
         with pytest.raises(RuntimeError, match="no running event loop"):
             request().async_exec()
@@ -255,7 +255,7 @@ def test_B65_async_exec_needs_a_running_loop(inside):
     inside(use)
 
 
-def test_B66_parameters_are_checked():
+def test_PB66_parameters_are_checked():
     with pytest.raises(pb_utils.TritonModelException) as caught:
         request(parameters={"a": 1.5})
     assert str(caught.value) == (
@@ -282,7 +282,7 @@ def test_a_request_needs_inputs_outputs_and_a_model(missing):
         pb_utils.InferenceRequest(**options)
 
 
-def test_B67_no_calls_in_initialize(make, server):
+def test_PB67_no_calls_in_initialize(make, server):
     class TritonPythonModel:
         def initialize(self, args):
             with pytest.raises(pb_utils.TritonModelException) as caught:
@@ -292,12 +292,12 @@ def test_B67_no_calls_in_initialize(make, server):
     make(TritonPythonModel, server=server)
 
 
-def test_B67_no_calls_outside_of_models():
+def test_PB67_no_calls_outside_of_models():
     with pytest.raises(pb_utils.TritonModelException, match="BLS is only supported"):
         request().exec()
 
 
-def test_B68_everything_reaches_the_target(inside, server):
+def test_PB68_everything_reaches_the_target(inside, server):
     inside(
         lambda: request(
             outputs=["SUM"], request_id="7", correlation_id="seq", model_version=3, timeout=250,
@@ -385,7 +385,7 @@ def test_a_received_request_cannot_be_sent_on(make, run, server):
     run(make(TritonPythonModel, server=server), ones())
 
 
-def test_B70_model_control(inside, server):
+def test_PB70_model_control(inside, server):
     def use():
         assert pb_utils.is_model_ready("add")
         assert pb_utils.is_model_ready(model_name="add", model_version="1")
@@ -425,7 +425,7 @@ def test_an_error_of_another_kind_is_told_by_its_type(inside, server):
     assert message(inside(lambda: request("broken").exec())) == "inside"
 
 
-def test_B60_a_call_that_nobody_cancelled_has_no_error_of_the_code_CANCELLED(make, run):
+def test_PB60_a_call_that_nobody_cancelled_has_no_error_of_the_code_CANCELLED(make, run):
     def given_up(A, B):
         raise CancelledError("by itself")
 

@@ -1,4 +1,4 @@
-"""Decoupled models: any number of responses, from any thread (B-30 to B-38)."""
+"""Decoupled models: any number of responses, from any thread (PB30 to PB38)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def model(execute):
     return type("TritonPythonModel", (), {"execute": lambda self, requests: execute(requests)})
 
 
-def test_B30_any_number_of_responses_and_a_bare_final(make, run):
+def test_PB30_any_number_of_responses_and_a_bare_final(make, run):
     def execute(requests):
         for request in requests:
             sender = request.get_response_sender()
@@ -51,7 +51,7 @@ def test_B30_any_number_of_responses_and_a_bare_final(make, run):
     assert [sent(r) for r in requests] == [[(0, False), (1, False), (2, False), (None, True)]] * 2
 
 
-def test_B30_a_returned_list_is_an_error_before_the_final_flag(make, run):
+def test_PB30_a_returned_list_is_an_error_before_the_final_flag(make, run):
     with pytest.raises(ModelError) as caught:
         run(make(model(lambda r: [respond(1)]), DECOUPLED), ones())
     assert caught.value.message == (
@@ -60,7 +60,7 @@ def test_B30_a_returned_list_is_an_error_before_the_final_flag(make, run):
     )
 
 
-def test_B30_a_returned_list_is_ignored_after_it(make, run):
+def test_PB30_a_returned_list_is_ignored_after_it(make, run):
     def execute(requests):
         requests[0].get_response_sender().send(respond(1), FINAL)
         return [respond(2)]
@@ -70,7 +70,7 @@ def test_B30_a_returned_list_is_ignored_after_it(make, run):
     assert sent(request) == [(1, True)]
 
 
-def test_B31_nothing_may_follow_the_final_flag(make, run):
+def test_PB31_nothing_may_follow_the_final_flag(make, run):
     def execute(requests):
         sender = requests[0].get_response_sender()
         sender.send(flags=FINAL)
@@ -83,7 +83,7 @@ def test_B31_nothing_may_follow_the_final_flag(make, run):
     run(make(model(execute), DECOUPLED), ones())
 
 
-def test_B32_another_thread_answers_after_execute_returned(make, run):
+def test_PB32_another_thread_answers_after_execute_returned(make, run):
     go = threading.Event()
     threads = []
 
@@ -107,7 +107,7 @@ def test_B32_another_thread_answers_after_execute_returned(make, run):
     assert sent(request) == [(1, False), (2, True)]
 
 
-def test_B33_an_exception_ends_what_has_no_final_flag_yet(make, run):
+def test_PB33_an_exception_ends_what_has_no_final_flag_yet(make, run):
     def execute(requests):
         requests[0].get_response_sender().send(respond(1), FINAL)
         raise ValueError("kaboom")
@@ -117,7 +117,7 @@ def test_B33_an_exception_ends_what_has_no_final_flag_yet(make, run):
         run(make(model(execute), DECOUPLED), Request({"IN": ones()}), Request({"IN": ones()}))
 
 
-def test_B33_after_the_last_final_flag_it_is_only_logged(make, run, caplog):
+def test_PB33_after_the_last_final_flag_it_is_only_logged(make, run, caplog):
     def execute(requests):
         requests[0].get_response_sender().send(respond(1), FINAL)
         raise ValueError("kaboom")
@@ -128,7 +128,7 @@ def test_B33_after_the_last_final_flag_it_is_only_logged(make, run, caplog):
     assert "ValueError: kaboom" in caplog.text
 
 
-def test_B34_an_error_response_does_not_end_the_request(make, run):
+def test_PB34_an_error_response_does_not_end_the_request(make, run):
     def execute(requests):
         sender = requests[0].get_response_sender()
         sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("one")))
@@ -140,7 +140,7 @@ def test_B34_an_error_response_does_not_end_the_request(make, run):
     assert sent(request) == [("one", False), (2, False), (None, True)]
 
 
-def test_B32_threads_that_ask_at_the_same_moment_get_one_sender(make, run):
+def test_PB32_threads_that_ask_at_the_same_moment_get_one_sender(make, run):
     # Of two, the one that is let go would answer the request with an error.
     count = 8
     interval = sys.getswitchinterval()
@@ -171,7 +171,7 @@ def test_B32_threads_that_ask_at_the_same_moment_get_one_sender(make, run):
     assert [sent(request) for request in requests] == [[(1, True)]] * len(requests)
 
 
-def test_B36_coroutines_of_one_instance_interleave(make):
+def test_PB36_coroutines_of_one_instance_interleave(make):
     class TritonPythonModel:
         async def execute(self, requests):
             sender = requests[0].get_response_sender()
@@ -192,7 +192,7 @@ def test_B36_coroutines_of_one_instance_interleave(make):
     assert sent(first) == [(1, True)]
 
 
-def test_B36_a_coroutine_that_raises_answers_what_is_open(make, run):
+def test_PB36_a_coroutine_that_raises_answers_what_is_open(make, run):
     class TritonPythonModel:
         async def execute(self, requests):
             requests[0].get_response_sender().send(respond(1), FINAL)
@@ -224,7 +224,7 @@ def test_unloading_answers_what_a_coroutine_still_holds(make, run):
     assert request.answered.wait(20)
 
 
-def test_B37_a_sender_sees_the_cancellation(make, run):
+def test_PB37_a_sender_sees_the_cancellation(make, run):
     seen = []
 
     def execute(requests):

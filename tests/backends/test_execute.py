@@ -1,4 +1,4 @@
-"""The contract of ``execute`` in default mode (python_backend §2, Y2)."""
+"""The contract of ``execute`` in default mode (Y2)."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_TritonModelException_is_reported_by_its_name(make, run):
         run(make(returning(execute)), ones())
 
 
-def test_B8_sys_exit_is_an_error_and_the_model_stays(make, run):
+def test_PB8_sys_exit_is_an_error_and_the_model_stays(make, run):
     class TritonPythonModel:
         def execute(self, requests):
             if requests[0].request_id() == "exit":
@@ -168,7 +168,7 @@ def test_Y2_a_wrong_return_value_fails_the_batch(make, run, result, message):
     assert caught.value.message == PREFIX + message
 
 
-def test_B5_a_missing_execute_is_a_run_time_error(make, run, model_file):
+def test_PB5_a_missing_execute_is_a_run_time_error(make, run, model_file):
     path = model_file("class TritonPythonModel:\n    pass\n")
     with pytest.raises(ModelError) as caught:
         run(make(path), ones())

@@ -1,4 +1,4 @@
-"""Loading, initialize, finalize and auto-complete of python models (python_backend §1, §5)."""
+"""Loading, initialize, finalize and auto-complete of python models."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def value(responses):
 # -- initialize and finalize ------------------------------------------------------------------------
 
 
-def test_B3_initialize_gets_strings_and_the_completed_configuration(make, model_file):
+def test_PB3_initialize_gets_strings_and_the_completed_configuration(make, model_file):
     seen = []
 
     class TritonPythonModel:
@@ -67,7 +67,7 @@ def test_B3_initialize_gets_strings_and_the_completed_configuration(make, model_
     }
 
 
-def test_B6_an_error_in_initialize_is_a_load_error_with_triton_s_text(make):
+def test_PB6_an_error_in_initialize_is_a_load_error_with_triton_s_text(make):
     class TritonPythonModel:
         def initialize(self, args):
             raise ValueError("msg")
@@ -88,7 +88,7 @@ def test_B6_an_error_in_initialize_is_a_load_error_with_triton_s_text(make):
         ("raise ValueError('msg')\n", "ValueError: msg\n\nAt:\n  {path}(1): <module>\n"),
     ],
 )
-def test_B6_a_file_that_does_not_import_is_a_load_error(make, model_file, text, message):
+def test_PB6_a_file_that_does_not_import_is_a_load_error(make, model_file, text, message):
     path = model_file(text)
     with pytest.raises(ModelError) as caught:
         make(path)
@@ -96,7 +96,7 @@ def test_B6_a_file_that_does_not_import_is_a_load_error(make, model_file, text, 
     assert "nbtriton/backends" not in caught.value.user_traceback
 
 
-def test_B6_a_missing_file_fails_at_once(make, tmp_path):
+def test_PB6_a_missing_file_fails_at_once(make, tmp_path):
     with pytest.raises(InternalError) as caught:
         make(tmp_path / "model.py")
     assert caught.value.message == (
@@ -104,7 +104,7 @@ def test_B6_a_missing_file_fails_at_once(make, tmp_path):
     )
 
 
-def test_B7_an_error_in_finalize_is_only_logged(make, caplog):
+def test_PB7_an_error_in_finalize_is_only_logged(make, caplog):
     class TritonPythonModel:
         def finalize(self):
             raise ValueError("late")
@@ -134,7 +134,7 @@ def test_the_model_object_goes_with_its_instance(make):
 # -- files ------------------------------------------------------------------------------------------
 
 
-def test_B1_instances_of_a_file_share_no_globals(make, run, model_file):
+def test_PB1_instances_of_a_file_share_no_globals(make, run, model_file):
     path = model_file(
         "import numpy as np\nimport counter\ncalls = 0\n" + ECHO + "\n"
         "    def answer(self, r):\n"
@@ -149,7 +149,7 @@ def test_B1_instances_of_a_file_share_no_globals(make, run, model_file):
     assert value(run(second, ones())) == [11]
 
 
-def test_B1_local_modules_of_two_models_do_not_meet(make, run, model_file):
+def test_PB1_local_modules_of_two_models_do_not_meet(make, run, model_file):
     import sys
 
     text = (
@@ -167,7 +167,7 @@ def test_B1_local_modules_of_two_models_do_not_meet(make, run, model_file):
     assert not {"helper", "lazy_helper", "1", "1.model"} & set(sys.modules)
 
 
-def test_B1_an_installed_module_wins_over_a_local_one(make, run, model_file):
+def test_PB1_an_installed_module_wins_over_a_local_one(make, run, model_file):
     text = (
         "import numpy as np\nimport colorsys\n" + ECHO + "\n"
         "    def answer(self, r):\n        return np.array([hasattr(colorsys, 'rgb_to_hls')])\n"
@@ -175,7 +175,7 @@ def test_B1_an_installed_module_wins_over_a_local_one(make, run, model_file):
     assert value(run(make(model_file(text, colorsys="")), ones())) == [True]
 
 
-def test_B1_modules_beside_the_version_and_packages_and_relative_imports(make, run, model_file):
+def test_PB1_modules_beside_the_version_and_packages_and_relative_imports(make, run, model_file):
     path = model_file(
         "import numpy as np\nfrom . import beside\nfrom package.inner import THREE\nimport shared\n"
         + ECHO

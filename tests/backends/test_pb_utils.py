@@ -1,4 +1,4 @@
-"""The rest of pb_utils: tensors, helpers, constants, errors, metrics (python_backend §4, §7)."""
+"""The rest of pb_utils: tensors, helpers, constants, errors, metrics."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def failing(call):
 MESSAGE = "Failed to process the request for model 'm_0_0', message: "
 
 
-def test_B80_counters(inside):
+def test_PB80_counters(inside):
     def use():
         family = pb_utils.MetricFamily("c", "a counter", pb_utils.MetricFamily.COUNTER)
         counter = family.Metric()
@@ -264,7 +264,7 @@ def test_B80_counters(inside):
     assert observe.endswith("TRITONSERVER_METRIC_KIND_COUNTER does not support Observe")
 
 
-def test_B81_gauges(inside):
+def test_PB81_gauges(inside):
     def use():
         family = pb_utils.MetricFamily("g", "a gauge", pb_utils.MetricFamily.GAUGE)
         gauge = family.Metric()
@@ -275,7 +275,7 @@ def test_B81_gauges(inside):
     assert inside(use) == -2
 
 
-def test_B82_histograms(inside):
+def test_PB82_histograms(inside):
     def use():
         family = pb_utils.MetricFamily(
             name="h", description="d", kind=pb_utils.MetricFamily.HISTOGRAM
@@ -299,7 +299,7 @@ def test_B82_histograms(inside):
     assert missing == "Failed to create metric. Missing required buckets."
 
 
-def test_B82_a_histogram_may_have_one_bucket_for_all(inside):
+def test_PB82_a_histogram_may_have_one_bucket_for_all(inside):
     def use():
         family = pb_utils.MetricFamily("all", "d", pb_utils.MetricFamily.HISTOGRAM)
         histogram = family.Metric(buckets=[])
@@ -329,7 +329,7 @@ def test_a_metric_is_of_no_use_without_its_family(inside, kind):
         )
 
 
-def test_B83_the_same_name_and_labels_are_the_same_metric(inside):
+def test_PB83_the_same_name_and_labels_are_the_same_metric(inside):
     def use():
         one = pb_utils.MetricFamily("same", "first", pb_utils.MetricFamily.COUNTER)
         two = pb_utils.MetricFamily("same", "second", pb_utils.MetricFamily.COUNTER)
@@ -391,7 +391,7 @@ def request(**changed):
     return pb_utils.InferenceRequest(**{**given, **changed})
 
 
-def test_B85_metrics_belong_to_their_server_and_go_with_their_objects(inside):
+def test_PB85_metrics_belong_to_their_server_and_go_with_their_objects(inside):
     server, other = Server({}), Server({})
     family = inside(lambda: pb_utils.MetricFamily("mine", "d", pb_utils.MetricFamily.GAUGE), server)
     metric = family.Metric({"a": "b"})

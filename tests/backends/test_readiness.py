@@ -62,7 +62,7 @@ def fresh():
     ("said", "ready"),
     [(True, True), (False, False), (1, False), (None, False), (ValueError("no"), False)],
 )
-def test_B10_both_endpoints_ask_the_model(model, said, ready, caplog):
+def test_PB10_both_endpoints_ask_the_model(model, said, ready, caplog):
     Model.said = said
     with nbtriton.Server(gpus=()) as server:
         server.load(CONFIG, model)
@@ -90,7 +90,7 @@ class Asks(Model):
         return True
 
 
-def test_B10_who_asks_while_the_model_thinks_gets_the_same_answer(monkeypatch):
+def test_PB10_who_asks_while_the_model_thinks_gets_the_same_answer(monkeypatch):
     monkeypatch.setattr(readiness, "TIMEOUT_S", 0.02)
     with nbtriton.Server(gpus=()) as server:
         Asks.server = server
@@ -100,7 +100,7 @@ def test_B10_who_asks_while_the_model_thinks_gets_the_same_answer(monkeypatch):
         assert Model.asked == 1
 
 
-def test_B10_a_model_that_thinks_too_long_is_not_ready(monkeypatch):
+def test_PB10_a_model_that_thinks_too_long_is_not_ready(monkeypatch):
     monkeypatch.setattr(readiness, "TIMEOUT_S", 0.02)
     Model.said = "wait"
     with nbtriton.Server(gpus=()) as server:
@@ -109,7 +109,7 @@ def test_B10_a_model_that_thinks_too_long_is_not_ready(monkeypatch):
         Model.goes_on.set()
 
 
-def test_B10_only_models_that_have_a_say_are_asked():
+def test_PB10_only_models_that_have_a_say_are_asked():
     with nbtriton.Server(gpus=()) as server:
         server.load(CONFIG, Model)
         assert server.is_model_ready("m")

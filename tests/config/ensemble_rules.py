@@ -26,74 +26,74 @@ def step(name: str, reads: str, writes: str) -> str:
 
 RULES: list[tuple[str, str, str, str]] = [
     (
-        "V-100",
+        "V100",
         "P",
         "name: 'e' platform: 'ensemble'",
         "ensemble scheduling must be set for ensemble e whose platform is ensemble",
     ),
     (
-        "V-101",
+        "V101",
         "P",
         PY + "ensemble_scheduling { }",
         "ensemble scheduling cannot be set for model 'm' whose platform is not ensemble",
     ),
     (
-        "V-102",
+        "V102",
         "P",
         ensemble("") + "instance_group { }",
         "instance group should not be specified for ensemble 'e'",
     ),
     (
-        "V-103",
+        "V103",
         "P",
         ensemble("") + "optimization { }",
         "optimization should not be specified for ensemble 'e'",
     ),
     (
-        "V-104",
+        "V104",
         "P",
         ensemble("") + "model_warmup { }",
         "model_warmup can not be specified for ensemble 'e'",
     ),
-    ("V-105", "P", ensemble(""), "must specify 'step' for ensemble 'e'"),
+    ("V105", "P", ensemble(""), "must specify 'step' for ensemble 'e'"),
     (
-        "V-106",
+        "V106",
         "P",
         ensemble(step("a", "IN=x", "OUT=y") + step("", "IN=y", "OUT=z")),
         "must specify 'model_name' in step 1 of ensemble 'e'",
     ),
     (
-        "V-106",
+        "V106",
         "P",
         ensemble(step("a", "", "OUT=y")),
         "must specify 'input_map' in step 0 of ensemble 'e'",
     ),
     (
-        "V-106",
+        "V106",
         "P",
         ensemble(step("a", "IN=x", "")),
         "must specify 'output_map' in step 0 of ensemble 'e'",
     ),
     (
-        "V-107",
+        "V107",
         "P",
         ensemble(step("a", "IN=x", "OUT=y") + step("a", "IN=x", "OUT=y")) + tensors("x", "y"),
         "ensemble tensor 'y' can appear in an output map only once for ensemble 'e' step 1",
     ),
     (
-        "V-108",
+        "V108",
         "P",
         ensemble(step("a", "IN=x", "OUT=y")) + tensors("x z", "y"),
         "ensemble input 'z' for ensemble e' is not used",
     ),
     (
-        "V-109",
+        "V109",
         "P",
         ensemble(step("a", "IN=x", "OUT=y")) + tensors("x", "y z"),
         "ensemble output 'z' for ensemble e' is not used",
     ),
     (
-        "V-110",
+        "V110",
         "P",
         ensemble(step("a", "IN=x", "OUT=y")) + tensors("", "y"),
         (
@@ -102,25 +102,25 @@ RULES: list[tuple[str, str, str, str]] = [
         ),
     ),
     (
-        "V-110",
+        "V110",
         "P",
         ensemble(step("a", "IN=x IN2=y", "OUT=y")) + tensors("x", "y"),
         "output 'y' for ensemble 'e' is not written",
     ),
     (
-        "V-110",
+        "V110",
         "P",
         ensemble(step("a", "IN=z", "OUT=y") + step("b", "IN=y", "OUT=z")) + tensors("", "y"),
         "output 'y' for ensemble 'e' is not written",
     ),
     (
-        "V-111",
+        "V111",
         "P",
         ensemble(step("a", "IN=x", "OUT=y OUT2=z")) + tensors("x", "y"),
         "ensemble tensor 'z' is unused in ensemble 'e'",
     ),
     (
-        "V-111",
+        "V111",
         "P",
         ensemble(step("a", "IN=x", "OUT=y") + step("b", "IN=u", "OUT=v")) + tensors("x", "y"),
         "ensemble tensor 'u' is unused in ensemble 'e'",
@@ -146,25 +146,25 @@ CHAIN = ensemble(step("a", "IN=x", "OUT=h") + step("b", "IN=h", "OUT=y"))
 
 MEMBER_RULES = [
     (
-        "V-112",
+        "V112",
         CHAIN + tensors("x", "y", SHAPE),
         [],
         "ensemble e contains models that are not available or ambiguous: a",
     ),
     (
-        "V-116",
+        "V116",
         ensemble(step("n", "x=x", "y=y")) + tensors("x", "y", SHAPE),
         [NESTED],
         "circular dependency between ensembles: e -> ... -> n -> e",
     ),
     (
-        "V-116",
+        "V116",
         ensemble(step("e", "x=x", "y=y")) + tensors("x", "y", SHAPE),
         [],
         "circular dependency between ensembles: e -> ... -> e -> e",
     ),
     (
-        "V-117",
+        "V117",
         CHAIN + tensors("x", "y") + "max_batch_size: 8",
         [A, member("b", "IN", "OUT", "max_batch_size: 4", "data_type: TYPE_FP32 dims: 4")],
         (
@@ -173,25 +173,25 @@ MEMBER_RULES = [
         ),
     ),
     (
-        "V-118",
+        "V118",
         ensemble(step("a", "IM=x", "OUT=y")) + tensors("x", "y", SHAPE),
         [A],
         "in ensemble e, ensemble tensor x is mapping to non-existing input IM in model a",
     ),
     (
-        "V-119",
+        "V119",
         ensemble(step("two", "IN=x", "OUT=y")) + tensors("x", "y", SHAPE),
         [TWO],
         "in ensemble e, input IN2 in model two is not mapped to any ensemble tensors",
     ),
     (
-        "V-120",
+        "V120",
         ensemble(step("a", "IN=x", "OUT=y OUTS=z")) + tensors("x", "y z", SHAPE),
         [A],
         "in ensemble e, ensemble tensor z is mapped from non-existing output OUTS in model a",
     ),
     (
-        "V-121",
+        "V121",
         CHAIN + tensors("x", "y", SHAPE),
         [A, member("b", "IN", "OUT", shape="data_type: TYPE_STRING dims: [ -1, 4 ]")],
         (
@@ -200,7 +200,7 @@ MEMBER_RULES = [
         ),
     ),
     (
-        "V-122",
+        "V122",
         CHAIN + tensors("x", "y", SHAPE),
         [A, member("b", "IN", "OUT", shape="data_type: TYPE_FP32 dims: [ -1, 5 ]")],
         (
@@ -209,7 +209,7 @@ MEMBER_RULES = [
         ),
     ),
     (
-        "V-122",
+        "V122",
         ensemble(step("a", "IN=x", "OUT=y"))
         + tensors("x", "y", "data_type: TYPE_FP32 dims: 5")
         + "max_batch_size: 8",
@@ -220,7 +220,7 @@ MEMBER_RULES = [
         ),
     ),
     (
-        "V-123",
+        "V123",
         ensemble(
             step("d", "IN=x", "OUT=p")
             + step("d2", "IN=x", "OUT=q")

@@ -56,49 +56,49 @@ GPU_TEXT = "GPUs with at least the minimum required CUDA compute compatibility o
 
 RULES = [
     # --- P: the configuration as a whole
-    ("V-01", "raw", PY, "model configuration must specify 'name'"),
-    ("V-02", "P", "platform: 'x'", "unexpected platform type 'x' for m"),
-    ("V-02", "P", "", "unexpected platform type '' for m"),
+    ("V01", "raw", PY, "model configuration must specify 'name'"),
+    ("V02", "P", "platform: 'x'", "unexpected platform type 'x' for m"),
+    ("V02", "P", "", "unexpected platform type '' for m"),
     (
-        "V-03",
+        "V03",
         "P",
         PY + "platform: 'ensemble'",
         "Ensemble model 'm' must have platform type 'ensemble' and empty backend type",
     ),
     (
-        "V-04",
+        "V04",
         "P",
         "backend: 'onnxruntime' platform: 'tensorrt_plan'",
         "unexpected 'platform' and 'backend' pair, got:tensorrt_plan, onnxruntime",
     ),
-    ("V-05", "P", PY + "max_batch_size: -1", "'max_batch_size' must be non-negative value for m"),
-    ("V-06", "raw", PY + "name: 'm'", "must specify 'version policy' for m"),
+    ("V05", "P", PY + "max_batch_size: -1", "'max_batch_size' must be non-negative value for m"),
+    ("V06", "raw", PY + "name: 'm'", "must specify 'version policy' for m"),
     (
-        "V-10",
+        "V10",
         "P",
         db("preferred_batch_size: [ 4, 0 ]"),
         "dynamic batching preferred size must be positive for m",
     ),
     (
-        "V-11",
+        "V11",
         "P",
         db("preferred_batch_size: [ 4, 9 ]"),
         "dynamic batching preferred size must be <= max batch size for m",
     ),
     (
-        "V-12",
+        "V12",
         "P",
         db("priority_levels: 2"),
         "default priority level must be in range [1, 2] for m",
     ),
     (
-        "V-12",
+        "V12",
         "P",
         db("priority_levels: 2 default_priority_level: 3"),
         "default priority level must be in range [1, 2] for m",
     ),
     (
-        "V-13",
+        "V13",
         "P",
         db(
             "priority_levels: 2 default_priority_level: 1 "
@@ -107,7 +107,7 @@ RULES = [
         "priority queue policy must have priority level in range [1, 2] for m",
     ),
     (
-        "V-13",
+        "V13",
         "P",
         db(
             "priority_levels: 2 default_priority_level: 1 "
@@ -116,19 +116,19 @@ RULES = [
         "priority queue policy must have priority level in range [1, 2] for m",
     ),
     (
-        "V-14",
+        "V14",
         "P",
         db("priority_levels: 2 default_priority_level: 1 preserve_ordering: true"),
         "Only one priority level is allowed when 'preserve_ordering' is true for m",
     ),
     (
-        "V-15",
+        "V15",
         "P",
         db(f"preserve_ordering: true default_queue_policy {{ {NO_PREFERRED_DELAY} }}"),
         "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for m",
     ),
     (
-        "V-15",
+        "V15",
         "P",
         db(
             "preserve_ordering: true priority_levels: 1 default_priority_level: 1 "
@@ -137,19 +137,19 @@ RULES = [
         "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for m",
     ),
     (
-        "V-20",
+        "V20",
         "P",
         sb(control(START, name="")),
         "sequence batching control tensor must have a name for m",
     ),
     (
-        "V-21",
+        "V21",
         "P",
         sb(control(f"{START} int32_false_true: [ 0, 1 ]") + control("kind: CONTROL_SEQUENCE_END")),
         "sequence batching control tensor 'T' is specified for multiple control kinds for m",
     ),
     (
-        "V-22",
+        "V22",
         "P",
         sb(
             control(f"{START} int32_false_true: [ 0, 1 ]")
@@ -158,7 +158,7 @@ RULES = [
         "sequence batching specifies multiple CONTROL_SEQUENCE_START tensors for m",
     ),
     (
-        "V-22",
+        "V22",
         "P",
         sb(
             control("kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64")
@@ -167,13 +167,13 @@ RULES = [
         "sequence batching specifies multiple CONTROL_SEQUENCE_CORRID tensors for m",
     ),
     (
-        "V-23",
+        "V23",
         "P",
         sb(control("kind: CONTROL_SEQUENCE_END")),
         f"sequence batching must specify either {BOTH} for CONTROL_SEQUENCE_END for m",
     ),
     (
-        "V-24",
+        "V24",
         "P",
         sb(control("kind: CONTROL_SEQUENCE_READY int32_false_true: 0 bool_false_true: true")),
         (
@@ -183,7 +183,7 @@ RULES = [
     ),
     *(
         (
-            "V-25",
+            "V25",
             "P",
             sb(control(f"{START} {kind}_false_true: [ {values} ]")),
             (
@@ -194,13 +194,13 @@ RULES = [
         for kind, values in (("int32", "1"), ("fp32", "0, 1, 2"), ("bool", "true"))
     ),
     (
-        "V-26",
+        "V26",
         "P",
         sb(control("kind: CONTROL_SEQUENCE_CORRID int32_false_true: [ 0, 1 ]")),
         f"sequence batching must not specify either {BOTH} for CONTROL_SEQUENCE_CORRID for m",
     ),
     (
-        "V-27",
+        "V27",
         "P",
         sb(control("kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_FP32")),
         (
@@ -209,20 +209,20 @@ RULES = [
         ),
     ),
     (
-        "V-28",
+        "V28",
         "P",
         sb("oldest { preferred_batch_size: -1 }"),
         "sequence batching preferred batch size must be positive for m",
     ),
     (
-        "V-29",
+        "V29",
         "P",
         sb("oldest { preferred_batch_size: 9 }"),
         "sequence batching preferred batch size must be <= max batch size for m",
     ),
     *(
         (
-            "V-30",
+            "V30",
             "P",
             sb(f"direct {{ minimum_slot_utilization: {value} }}"),
             "sequence batching minimum slot utilization must be in range (0.0, 1.0] for m",
@@ -230,7 +230,7 @@ RULES = [
         for value in (-0.1, 1.1)
     ),
     (
-        "V-33",
+        "V33",
         "P",
         sb("") + "response_cache { enable: true }",
         (
@@ -239,7 +239,7 @@ RULES = [
         ),
     ),
     (
-        "V-34",
+        "V34",
         "P",
         PY + "model_transaction_policy { decoupled: true } response_cache { enable: true }",
         (
@@ -249,49 +249,49 @@ RULES = [
     ),
     # --- G: instance groups
     (
-        "V-40",
+        "V40",
         "G",
         "instance_group { kind: KIND_GPU }",
         "instance group m_0 of model m has kind KIND_GPU but no GPUs are available",
     ),
     (
-        "V-41",
+        "V41",
         "G 0 1",
         "instance_group { name: 'x' kind: KIND_GPU gpus: [ 1, 7 ] }",
         f"instance group x of model m specifies invalid or unsupported gpu id 7. {GPU_TEXT}0, 1",
     ),
     (
-        "V-41",
+        "V41",
         "G",
         "instance_group { kind: KIND_GPU gpus: 0 }",
         f"instance group m_0 of model m specifies invalid or unsupported gpu id 0. {GPU_TEXT}",
     ),
     (
-        "V-42",
+        "V42",
         "G none",
         "instance_group { kind: KIND_GPU }",
         "instance group m_0 of model m has kind KIND_GPU but server does not support GPUs",
     ),
     (
-        "V-43",
+        "V43",
         "G 0",
         "instance_group { } instance_group { kind: KIND_CPU gpus: 0 }",
         "instance group m_1 of model m has kind KIND_CPU but specifies one or more GPUs",
     ),
     (
-        "V-43",
+        "V43",
         "G",
         "instance_group { gpus: 0 }",
         "instance group m_0 of model m has kind KIND_CPU but specifies one or more GPUs",
     ),
     (
-        "V-44",
+        "V44",
         "G 0",
         "instance_group { kind: KIND_MODEL gpus: 0 }",
         "instance group m_0 of model m has kind KIND_MODEL but specifies one or more GPUs",
     ),
     (
-        "V-45",
+        "V45",
         "G",
         "instance_group { profile: 'p' }",
         (
@@ -300,7 +300,7 @@ RULES = [
         ),
     ),
     (
-        "V-45",
+        "V45",
         "G",
         "platform: 'x' instance_group { profile: 'p' }",
         (
@@ -309,14 +309,14 @@ RULES = [
         ),
     ),
     # --- I: inputs and outputs
-    ("V-60", "I", f"input {{ {TF} dims: 1 }}", "model input must specify 'name' for m"),
-    ("V-60", "I", f"output {{ {TF} dims: 1 }}", "model output must specify 'name' for m"),
-    ("V-61", "I", "input { name: 'a' dims: 1 }", "model input 'a' must specify 'data_type' for m"),
-    ("V-62", "I", f"input {{ name: 'a' {TF} }}", "model input 'a' must specify 'dims' for m"),
-    ("V-62", "I", f"output {{ name: 'a' {TF} }}", "model output 'a' must specify 'dims' for m"),
+    ("V60", "I", f"input {{ {TF} dims: 1 }}", "model input must specify 'name' for m"),
+    ("V60", "I", f"output {{ {TF} dims: 1 }}", "model output must specify 'name' for m"),
+    ("V61", "I", "input { name: 'a' dims: 1 }", "model input 'a' must specify 'data_type' for m"),
+    ("V62", "I", f"input {{ name: 'a' {TF} }}", "model input 'a' must specify 'dims' for m"),
+    ("V62", "I", f"output {{ name: 'a' {TF} }}", "model output 'a' must specify 'dims' for m"),
     *(
         (
-            "V-63",
+            "V63",
             "I",
             f"{what} {{ name: 'a' {TF} dims: [ 4, {dim} ] }}",
             (
@@ -327,7 +327,7 @@ RULES = [
         for what, dim in (("input", 0), ("input", -2), ("output", 0))
     ),
     (
-        "V-64",
+        "V64",
         "I",
         f"input {{ name: 'a' {TF} dims: 1 reshape {{ }} }}",
         (
@@ -336,7 +336,7 @@ RULES = [
         ),
     ),
     (
-        "V-65a",
+        "V65a",
         "I",
         f"input {{ name: 'a' {TF} dims: 4 reshape {{ shape: [ 4, 0 ] }} }}",
         (
@@ -346,7 +346,7 @@ RULES = [
     ),
     *(
         (
-            "V-65b",
+            "V65b",
             "I",
             f"max_batch_size: 1 input {{ name: 'a' {TF} dims: {dims} reshape {{ shape: {shape} }} }}",
             "model input 'a' has different size for dims and reshape for m",
@@ -359,7 +359,7 @@ RULES = [
         )
     ),
     (
-        "V-65c",
+        "V65c",
         "I",
         f"input {{ name: 'a' {TF} dims: [ -1, 4 ] reshape {{ shape: [ -1, -1, 4 ] }} }}",
         (
@@ -369,7 +369,7 @@ RULES = [
     ),
     *(
         (
-            "V-67",
+            "V67",
             "I",
             f"input {{ name: 'a' {TF} dims: [ 2, 2 ] format: FORMAT_{order} }}",
             "model input NHWC/NCHW require 3 dims for m",
@@ -378,7 +378,7 @@ RULES = [
     ),
     *(
         (
-            "V-68",
+            "V68",
             "I",
             f"{what} {{ name: 'a' {TF} dims: 1 is_shape_tensor: true }}",
             "shape tensors are only supported for TensorRT platform for m",
@@ -387,7 +387,7 @@ RULES = [
     ),
     *(
         (
-            "V-69",
+            "V69",
             "I",
             f"{what} {{ name: 'a' {TF} dims: 1 is_non_linear_format_io: true }}",
             "Non-linear IO format is only supported for the TensorRT platform for m",
@@ -395,50 +395,50 @@ RULES = [
         for what in ("input", "output")
     ),
     (
-        "V-70",
+        "V70",
         "I",
         "batch_input { kind: BATCH_ITEM_SHAPE data_type: TYPE_INT32 }",
         "batch input kind 'BATCH_ITEM_SHAPE' expects 1 source input, got 0 for m",
     ),
     (
-        "V-71",
+        "V71",
         "I",
         tensors("a") + "batch_input { data_type: TYPE_INT64 source_input: 'a' }",
         "batch input data type must be TYPE_INT32 or TYPE_FP32 for m",
     ),
     (
-        "V-72",
+        "V72",
         "I",
         tensors("a") + "batch_input { data_type: TYPE_INT32 source_input: 'b' }",
         "unknown source input name 'b' for m",
     ),
     (
-        "V-72",
+        "V72",
         "I",
         tensors("a") + "batch_output { source_input: 'b' }",
         "unknown source input name 'b' for m",
     ),
     (
-        "V-73",
+        "V73",
         "I",
         tensors("a") + "batch_output { source_input: [ 'a', 'a' ] }",
         "batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, got 2 for m",
     ),
     (
-        "V-74",
+        "V74",
         "I",
         tensors("a", "o") + "batch_output { source_input: 'a' target_name: [ 'o', 'q' ] }",
         "unknown target output name 'q' for m",
     ),
     (
-        "V-74",
+        "V74",
         "I",
         tensors("a", "o") + "batch_output { source_input: 'a' target_name: [ 'o', 'o' ] }",
         "target output name 'o' can only be specified once for m",
     ),
     # --- L: custom batching, initial states and warmup
     (
-        "V-46",
+        "V46",
         "L",
         (
             "sequence_batching { } parameters { key: 'TRITON_BATCH_STRATEGY_PATH' value { "
@@ -450,7 +450,7 @@ RULES = [
         ),
     ),
     (
-        "V-75",
+        "V75",
         "L",
         state(GOOD_INITIAL + GOOD_INITIAL),
         (
@@ -459,7 +459,7 @@ RULES = [
         ),
     ),
     (
-        "V-76",
+        "V76",
         "L",
         state(initial("name: 'z' data_type: TYPE_INT32 dims: [ 4, 2 ] zero_data: true")),
         (
@@ -468,13 +468,13 @@ RULES = [
         ),
     ),
     (
-        "V-77",
+        "V77",
         "L",
         state(initial("data_type: TYPE_FP32 dims: [ 4, 2 ] zero_data: true")),
         "Field 'name' must be set when using initial_state for state input 's'.",
     ),
     (
-        "V-78",
+        "V78",
         "L",
         state(initial("name: 'z' data_type: TYPE_FP32 dims: 4 zero_data: true")),
         (
@@ -483,31 +483,31 @@ RULES = [
         ),
     ),
     (
-        "V-79",
+        "V79",
         "L",
         state(initial("name: 'z' data_type: TYPE_FP32 dims: [ 4, -1 ] zero_data: true")),
         "'initial_state' field for state input name 's' contains variable dimensions.",
     ),
     (
-        "V-80",
+        "V80",
         "L",
         state(initial("name: 'z' data_type: TYPE_FP32 dims: [ 5, 2 ] zero_data: true")),
         "'initial_state' dim for input name 's' doesn't match 'state' dim description. 5 != 4",
     ),
     (
-        "V-81",
+        "V81",
         "L",
         state(initial("name: 'z' data_type: TYPE_FP32 dims: [ 4, 2 ]")),
         "initial_state setting expects state's' to have state_data set",
     ),
     (
-        "V-84",
+        "V84",
         "L",
         state(GOOD_INITIAL, count=2),
         "State input name 's' specified more than once.",
     ),
     (
-        "V-85",
+        "V85",
         "L",
         (
             "model_warmup { name: 'w' batch_size: 1 inputs { key: 'i' value { data_type: TYPE_FP32 "
@@ -516,7 +516,7 @@ RULES = [
         "warmup setting expects all variable-size dimensions are specified for input 'i'",
     ),
     (
-        "V-86",
+        "V86",
         "L",
         (
             "model_warmup { name: 'w' batch_size: 1 inputs { key: 'i' value { data_type: TYPE_FP32 "

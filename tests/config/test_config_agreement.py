@@ -24,36 +24,36 @@ BMI = "core/src/backend_model_instance.cc"
 
 # rule: (where in Triton, how it was seen to agree)
 TABLE: dict[str, tuple[str, str]] = {
-    "V-01": (f"{MCU} ValidateModelConfig", "source"),
-    "V-02": (f"{MCU} ValidateModelConfig", "suite"),
-    "V-03": (f"{MCU} ValidateModelConfig", "suite"),
-    "V-04": (f"{MCU} ValidateModelConfig", "suite"),
-    "V-05": (f"{MCU} ValidateModelConfig", "suite"),
-    "V-06": (f"{MCU} ValidateModelConfig", "source"),
-    **{f"V-{n}": (f"{MCU} ValidateModelConfig, dynamic batching", "suite") for n in range(10, 16)},
+    "V01": (f"{MCU} ValidateModelConfig", "source"),
+    "V02": (f"{MCU} ValidateModelConfig", "suite"),
+    "V03": (f"{MCU} ValidateModelConfig", "suite"),
+    "V04": (f"{MCU} ValidateModelConfig", "suite"),
+    "V05": (f"{MCU} ValidateModelConfig", "suite"),
+    "V06": (f"{MCU} ValidateModelConfig", "source"),
+    **{f"V{n}": (f"{MCU} ValidateModelConfig, dynamic batching", "suite") for n in range(10, 16)},
     **{
-        f"V-{n}": (f"{MCU} ValidateModelConfig, sequence batching", "suite")
+        f"V{n}": (f"{MCU} ValidateModelConfig, sequence batching", "suite")
         for n in (*range(20, 31), 33, 34)
     },
-    "V-40": (f"{MCU} ValidateInstanceGroup", "suite"),
-    "V-41": (f"{MCU} ValidateInstanceGroup", "suite"),
-    "V-42": (f"{MCU} ValidateInstanceGroup", "source"),
-    "V-43": (f"{MCU} ValidateInstanceGroup", "suite"),
-    "V-44": (f"{MCU} ValidateInstanceGroup", "source"),
-    "V-45": (f"{MCU} ValidateInstanceGroup", "suite"),
-    "V-46": (f"{BM} SetBatchingStrategy", "once"),
+    "V40": (f"{MCU} ValidateInstanceGroup", "suite"),
+    "V41": (f"{MCU} ValidateInstanceGroup", "suite"),
+    "V42": (f"{MCU} ValidateInstanceGroup", "source"),
+    "V43": (f"{MCU} ValidateInstanceGroup", "suite"),
+    "V44": (f"{MCU} ValidateInstanceGroup", "source"),
+    "V45": (f"{MCU} ValidateInstanceGroup", "suite"),
+    "V46": (f"{BM} SetBatchingStrategy", "once"),
     **{
-        f"V-{n}": (f"{MCU} ValidateModelIOConfig", "suite")
+        f"V{n}": (f"{MCU} ValidateModelIOConfig", "suite")
         for n in (60, 61, 62, 63, 64, "65a", "65b", "65c", 67, 68, 69)
     },
-    **{f"V-{n}": (f"{MCU} ValidateBatchIO", "suite") for n in range(70, 75)},
-    **{f"V-{n}": (f"{SBS} initial state", "once") for n in (*range(75, 82), 84)},
-    "V-85": (f"{BMI} GenerateWarmupData", "once"),
-    "V-86": (f"{BMI} GenerateWarmupData", "once"),
-    **{f"V-{n}": (f"{MCU} ValidateEnsembleSchedulingConfig", "suite") for n in range(100, 112)},
-    "V-112": (f"{MRM} ConnectDependencyGraph", "suite"),
-    "V-116": (f"{MRM} CircularDependencyCheck", "once"),
-    **{f"V-{n}": (f"{ENU} ValidateEnsembleConfig", "suite") for n in range(117, 124)},
+    **{f"V{n}": (f"{MCU} ValidateBatchIO", "suite") for n in range(70, 75)},
+    **{f"V{n}": (f"{SBS} initial state", "once") for n in (*range(75, 82), 84)},
+    "V85": (f"{BMI} GenerateWarmupData", "once"),
+    "V86": (f"{BMI} GenerateWarmupData", "once"),
+    **{f"V{n}": (f"{MCU} ValidateEnsembleSchedulingConfig", "suite") for n in range(100, 112)},
+    "V112": (f"{MRM} ConnectDependencyGraph", "suite"),
+    "V116": (f"{MRM} CircularDependencyCheck", "once"),
+    **{f"V{n}": (f"{ENU} ValidateEnsembleConfig", "suite") for n in range(117, 124)},
 }
 
 
@@ -63,7 +63,7 @@ def rules_with_tests() -> dict[str, set[str]]:
     for rule, check, *_ in (*rules.RULES, *ensemble_rules.RULES):
         found.setdefault(rule, set()).add(check)
     for rule, *_ in ensemble_rules.MEMBER_RULES:
-        found.setdefault(rule, set()).add("circle" if rule == "V-116" else "E")
+        found.setdefault(rule, set()).add("circle" if rule == "V116" else "E")
     return found
 
 

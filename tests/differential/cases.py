@@ -219,12 +219,12 @@ CASES = [
         one_by_one=True,
     ),
     Scenario(
-        "B-34 errors in a stream", (STREAM,),
+        "PB34 errors in a stream", (STREAM,),
         tuple(Send(planned(plan, 0), stream=True) for plan in ([-1], [1, -1, 2], [-1, -1], [])),
         one_by_one=True,
     ),
     Scenario(
-        "B-31 the last response is the final one", (STREAM,),
+        "PB31 the last response is the final one", (STREAM,),
         tuple(Send(planned(plan, 1), stream=True) for plan in ([1], [1, 2], [1, -1])),
         one_by_one=True,
     ),

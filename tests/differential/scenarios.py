@@ -1,6 +1,6 @@
 """The cases: models, traffic, and which rule of Triton's each of them shows.
 
-The identifiers name the rules of nbtriton's specification (S2: the default scheduler never merges,
+The identifiers are those of docs/rules (S2: the default scheduler never merges,
 A9: batch over the maximum, E13: an ensemble's error prefix, ...).
 """
 
@@ -303,7 +303,7 @@ RESULTS = [
     ), one_by_one=True),
     Scenario("auto-complete", (AUTO,), (Send({"IN": f32(2, 4)}),)),
     Scenario("auto-complete beside a given config", (HALF_AUTO,), (Send({"IN": f32(2, 4)}),)),
-    Scenario("B-3 arguments of initialize", (ARGUMENTS,), (Send({"IN": f32(2)}),)),
+    Scenario("PB3 arguments of initialize", (ARGUMENTS,), (Send({"IN": f32(2)}),)),
     Scenario("pb_utils helpers", (API,), (Send({"IN": f32(1)}),)),
     Scenario("response sender", (SENDER,), (
         Send({"IN": f32(1, 1)}), Send({"IN": f32(1, 1, start=1)}), Send({"IN": f32(1, 1, start=2)}),

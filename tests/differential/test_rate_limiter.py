@@ -1,4 +1,4 @@
-"""The rate limiter of both servers: what waits for resources, and who is granted them first (§7)."""
+"""The rate limiter of both servers: what waits for resources, and who is granted them first."""
 
 from __future__ import annotations
 

@@ -4,11 +4,11 @@ The models say in SEEN what they were given: the execution and the row, flags an
 the control tensors, and the READY control of every row of the batch, padding included.
 
 Not compared, as nbtriton does it differently on purpose: what padding rows hold (garbage in
-tritonserver, zeros here: DI-3), string controls of correlation ids (unusable in 2.51: C-4), ids of
-another type than the control's (accepted in 2.51: C-5), implicit states (the python backend cannot
-write them: I-1), RESCHEDULE in models that are not iterative (no answer at all: IT-6). And
+tritonserver, zeros here: DI3), string controls of correlation ids (unusable in 2.51: C4), ids of
+another type than the control's (accepted in 2.51: C5), implicit states (the python backend cannot
+write them: I1), RESCHEDULE in models that are not iterative (no answer at all: IT6). And
 tritonserver frees the slot of an iterative sequence by a cancelled request of its own, which it
-counts as a failed one (IT-3); nbtriton counts the requests of clients.
+counts as a failed one (IT3); nbtriton counts the requests of clients.
 """
 
 from __future__ import annotations
@@ -249,17 +249,17 @@ SCENARIOS = [
         one_by_one(f"{rule} {target.name}", target, *asks(text, flat=target is FLAT))
         for target in (DIRECT, FLAT, OLDEST, CANDIDATES, SINGLE)
         for rule, text in (
-            ("C-2 flags and controls of one sequence", "7S 7 7 7E"),
-            ("Q-8 a whole sequence in one request", "7SE 8SE"),
-            ("Q-6 the same id once more", "7S 7E 7S 7E"),
-            ("Q-6 nothing after END", "7SE 7 7E"),
-            ("Q-3 no START", "7 7E 8S 8E"),
-            ("Q-7 START in the middle", "7S 7 7S 7 7E"),
-            ("Q-7 START with the END", "7S 7 7SE 7"),
+            ("C2 flags and controls of one sequence", "7S 7 7 7E"),
+            ("SQ8 a whole sequence in one request", "7SE 8SE"),
+            ("SQ6 the same id once more", "7S 7E 7S 7E"),
+            ("SQ6 nothing after END", "7SE 7 7E"),
+            ("SQ3 no START", "7 7E 8S 8E"),
+            ("SQ7 START in the middle", "7S 7 7S 7 7E"),
+            ("SQ7 START with the END", "7S 7 7SE 7"),
         )
     ],
     *[
-        one_by_one(f"Q-4 interleaved {target.name}", target, *asks("1S 2S 1 2 2 1 1E 2E"))
+        one_by_one(f"SQ4 interleaved {target.name}", target, *asks("1S 2S 1 2 2 1 1E 2E"))
         for target in (DIRECT, OLDEST, CANDIDATES, TWO)
     ],
     *[
@@ -269,38 +269,38 @@ SCENARIOS = [
             *[replace(send, correlation_id=of) for of in ids for send in asks("1S 1 1E")],
         )
         for target, rule, ids in (
-            (TYPES[0], "C-3 ids", (5, 2**33 + 5, 2**62)),
-            (TYPES[1], "C-3 ids", (5, 2**33 + 5, 2**32 - 1)),
-            (TYPES[2], "C-3 ids", (5, 2**33 + 5, 2**31 + 5, 2**32 - 1)),
+            (TYPES[0], "C3 ids", (5, 2**33 + 5, 2**62)),
+            (TYPES[1], "C3 ids", (5, 2**33 + 5, 2**32 - 1)),
+            (TYPES[2], "C3 ids", (5, 2**33 + 5, 2**31 + 5, 2**32 - 1)),
         )
     ],
     *[
         one_by_one(f"{rule} {target.name}", target, send)
         for target in (DIRECT, OLDEST)
         for rule, send in (
-            ("Q-2 no id", ask(0, "S")),
-            ("Q-2 no id, no flags", ask(0)),
+            ("SQ2 no id", ask(0, "S")),
+            ("SQ2 no id, no flags", ask(0)),
             (
-                "Q-1 batch of two",
+                "SQ1 batch of two",
                 Send({"IN": np.ones((2, 1), np.float32)}, correlation_id=3, sequence_start=True),
             ),
-            ("Q-1 batch of two goes before the rest", Send({"IN": np.ones((2, 1), np.float32)})),
-            ("Q-3 with timeout", ask(9, "", timeout_us=5)),
+            ("SQ1 batch of two goes before the rest", Send({"IN": np.ones((2, 1), np.float32)})),
+            ("SQ3 with timeout", ask(9, "", timeout_us=5)),
         )
     ],
     # Batches: the first request keeps the instance busy until all others are there.
-    held("DI-2 rows are slots", DIRECT, *asks("1SG 2S 3S 4S 4E 3E 2E 1E")),
-    held("DI-2 padding below the highest slot", DIRECT, *asks("1SG 2SE 3S 3 3E 1E")),
-    held("DI-2 nothing above the highest slot", DIRECT, *asks("1SEG 2S 2 2E")),
-    held("DI-7 many of one sequence", DIRECT, *asks("1SG 1 1 1 1 1E")),
-    held("Q-5 backlog", DIRECT, *asks("1SG 2S 3S 4S 5S 6SE 5 5E 4E 3E 2E 1E")),
-    held("Q-5 backlog of one slot", SINGLE, *asks("1SG 2S 3S 3E 2 2E 4SE 1 1E")),
-    held("Q-6 the same id in the backlog twice", SINGLE, *asks("1SG 2S 2E 2S 2E 1E")),
-    held("Q-6 the same id again while its END waits", DIRECT, *asks("1SG 1E 1S 1E")),
-    held("Q-7 START in the backlog twice", SINGLE, *asks("1SG 2S 2S 2E 1E")),
-    held("Q-3 in the backlog after END", SINGLE, *asks("1SG 2SE 2 1E")),
+    held("DI2 rows are slots", DIRECT, *asks("1SG 2S 3S 4S 4E 3E 2E 1E")),
+    held("DI2 padding below the highest slot", DIRECT, *asks("1SG 2SE 3S 3 3E 1E")),
+    held("DI2 nothing above the highest slot", DIRECT, *asks("1SEG 2S 2 2E")),
+    held("DI7 many of one sequence", DIRECT, *asks("1SG 1 1 1 1 1E")),
+    held("SQ5 backlog", DIRECT, *asks("1SG 2S 3S 4S 5S 6SE 5 5E 4E 3E 2E 1E")),
+    held("SQ5 backlog of one slot", SINGLE, *asks("1SG 2S 3S 3E 2 2E 4SE 1 1E")),
+    held("SQ6 the same id in the backlog twice", SINGLE, *asks("1SG 2S 2E 2S 2E 1E")),
+    held("SQ6 the same id again while its END waits", DIRECT, *asks("1SG 1E 1S 1E")),
+    held("SQ7 START in the backlog twice", SINGLE, *asks("1SG 2S 2S 2E 1E")),
+    held("SQ3 in the backlog after END", SINGLE, *asks("1SG 2SE 2 1E")),
     held(
-        "DI-5 another shape waits",
+        "DI5 another shape waits",
         SHAPES,
         ask(1, "SG"),
         ask(2, "S"),
@@ -310,7 +310,7 @@ SCENARIOS = [
         ask(1, "E", length=3),
     ),
     held(
-        "DI-5 the first row's shape counts",
+        "DI5 the first row's shape counts",
         SHAPES,
         ask(1, "SEG"),
         ask(2, "S", length=2),
@@ -318,25 +318,25 @@ SCENARIOS = [
         ask(2, "E"),
         ask(3, "E", length=2),
     ),
-    held("OL-1 sequences share a batch", OLDEST_FIVE, *asks("1SG 2S 3S 4S 5S")),
-    held("OL-1 one at a time of a sequence", OLDEST, *asks("1SG 1 1 1E")),
-    held("OL-3 candidates", CANDIDATES, *asks("1SEG 2S 2 2E")),
-    held("OL-4 one after the other", CANDIDATES, *asks("1SEG 1S 1 1E")),
+    held("OL1 sequences share a batch", OLDEST_FIVE, *asks("1SG 2S 3S 4S 5S")),
+    held("OL1 one at a time of a sequence", OLDEST, *asks("1SG 1 1 1E")),
+    held("OL3 candidates", CANDIDATES, *asks("1SEG 2S 2 2E")),
+    held("OL4 one after the other", CANDIDATES, *asks("1SEG 1S 1 1E")),
     # Time.
     one_by_one(
-        "DI-6 one of four waits for the delay",
+        "DI6 one of four waits for the delay",
         DELAY,
         ask(1, "S", takes_s=(0.39, 1.5)),
         ask(1, "E", takes_s=(0.39, 1.5)),
     ),
     held(
-        "DI-6 two of four are enough",
+        "DI6 two of four are enough",
         DELAY,
         ask(1, "SE", takes_s=(0, 0.39)),
         ask(2, "SE", takes_s=(0, 0.39)),
     ),
     held(
-        "Q-11 the backlog times out",
+        "SQ11 the backlog times out",
         SINGLE,
         *asks("1SG"),
         ask(2, "S", takes_s=(0.19, 1.0)),
@@ -345,20 +345,18 @@ SCENARIOS = [
         ask(1, "E"),
     ),
     held(
-        "Q-11 no timeout in a slot",
+        "SQ11 no timeout in a slot",
         DIRECT,
         *asks("1SG"),
         ask(1, timeout_us=1),
         ask(1, "E", timeout_us=1),
     ),
     *[
-        one_by_one(f"IT-1 IT-4 passes {target.name}", target, *[ask(0, "", n) for n in (3, 1, 2)])
+        one_by_one(f"IT1 IT4 passes {target.name}", target, *[ask(0, "", n) for n in (3, 1, 2)])
         for target in (ITERATIVE, ITERATIVE_OLDEST)
     ],
     *[
-        one_by_one(
-            f"IT-1 an id of one's own {target.name}", target, ask(77, "S", 3), ask(78, "", 1)
-        )
+        one_by_one(f"IT1 an id of one's own {target.name}", target, ask(77, "S", 3), ask(78, "", 1))
         for target in (ITERATIVE, ITERATIVE_OLDEST)
     ],
 ]
@@ -374,10 +372,10 @@ def random_life(random: Random, sequences: int, *, again: bool = True) -> tuple[
     while any(left.values()):
         of = random.choice([of for of, count in left.items() if count])
         left[of] -= 1
-        start = of not in begun or random.random() < 0.1  # also of an active sequence: Q-7
+        start = of not in begun or random.random() < 0.1  # also of an active sequence: SQ7
         words.append(f"{of}{'S' if start else ''}{'' if left[of] else 'E'}")
         begun.add(of)
-        if again and not left[of] and random.random() < 0.2:  # the id once more: Q-6
+        if again and not left[of] and random.random() < 0.2:  # the id once more: SQ6
             left[of] = random.randint(1, 2)
             begun.discard(of)
     return asks(" ".join(words))
@@ -403,7 +401,7 @@ SCENARIOS += [
 
 
 def hold_long(scenario: Scenario) -> Scenario:
-    return replace(scenario, hold_s=0.4) if scenario.id.startswith("Q-11 the backlog") else scenario
+    return replace(scenario, hold_s=0.4) if scenario.id.startswith("SQ11 the backlog") else scenario
 
 
 @pytest.fixture(scope="module")
@@ -443,7 +441,7 @@ def named(scenario: Scenario, outcome: Outcome) -> list[Answer]:
 
 
 def decided(scenario: Scenario, statistics: dict[str, Any]) -> dict[str, Any]:
-    """Take tritonserver's own requests out of its count of failures (IT-3)."""
+    """Take tritonserver's own requests out of its count of failures (IT3)."""
     if scenario.target not in (ITERATIVE.name, ITERATIVE_OLDEST.name):
         return statistics
     counts = dict(statistics[scenario.target])
@@ -485,7 +483,7 @@ def test_same_traffic_same_outcome(real: RealSide, ours: OurSide, scenario: Scen
 
 @pytest.mark.parametrize("target", [IDLE, IDLE_OLDEST], ids=lambda target: target.name)
 @pytest.mark.parametrize("silence_s", [0.2, 2.0])
-def test_Q9_idle_sequences_end(
+def test_SQ9_idle_sequences_end(
     real: RealSide, ours: OurSide, target: Model, silence_s: float
 ) -> None:
     def play(side: RealSide | OurSide) -> list[Answer]:
@@ -497,7 +495,7 @@ def test_Q9_idle_sequences_end(
 
 
 @pytest.mark.parametrize("target", [IDLE, IDLE_OLDEST], ids=lambda target: target.name)
-def test_Q9_idle_sequences_give_their_slot_to_the_backlog(
+def test_SQ9_idle_sequences_give_their_slot_to_the_backlog(
     real: RealSide, ours: OurSide, target: Model
 ) -> None:
     scenario = Scenario("idle", (target,), (*asks("1S 2S"), ask(2, "E"), ask(1)), statistics=False)

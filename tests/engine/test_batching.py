@@ -1,4 +1,4 @@
-"""Batches as real threads make them: the rows of scheduling.md §3.2, order, delay, priorities.
+"""Batches as real threads make them: the examples of docs/rules/scheduling.md, order, delay, priorities.
 
 A gate keeps the only instance busy while requests arrive in order, so what runs next is the
 scheduler's decision and not a matter of timing.

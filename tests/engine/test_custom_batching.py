@@ -1,4 +1,4 @@
-"""Custom batching through `Server.load`: Triton's five functions in Python (D4, G8, V-46, V-47)."""
+"""Custom batching through `Server.load`: Triton's five functions in Python (D4, G8, V46, V47)."""
 
 from __future__ import annotations
 

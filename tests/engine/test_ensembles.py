@@ -1,4 +1,4 @@
-"""Ensembles at work: rules E2 to E18 (scheduling.md §11) with real models and threads."""
+"""Ensembles at work: rules E2 to E18 with real models and threads."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
@@ -771,20 +771,20 @@ def test_L19_unload_dependents_spares_what_another_ensemble_uses(server: Server)
 @pytest.mark.parametrize(
     ("steps", "text"),
     {
-        "V-112": (
+        "V112": (
             [("absent", {"IN": "X"}, {"OUT": "Y"}), ("inc", {"IN": "X"}, {"OUT": "Z"})],
             "ensemble e contains models that are not available or ambiguous: absent",
         ),
-        "V-118": (
+        "V118": (
             [("inc", {"NI": "X", "IN": "X"}, {"OUT": "Y"})],
             "in ensemble e, ensemble tensor X is mapping to non-existing input NI in model inc",
         ),
-        "V-119": (
+        "V119": (
             [("two", {"A": "X"}, {"OUT": "Y"})],
             "in ensemble e, input B in model two is not mapped to any ensemble tensors",
         ),
     }.values(),
-    ids=["V-112", "V-118", "V-119"],
+    ids=["V112", "V118", "V119"],
 )
 def test_an_ensemble_that_does_not_fit_its_members_is_refused(server: Server, steps, text: str):
     server.load(echo(), plus(1), name="inc")

@@ -1,4 +1,4 @@
-"""Requests that no scheduler ever sees: rules A1 to A16 (scheduling.md §1)."""
+"""Requests that no scheduler ever sees: rules A1 to A16."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations

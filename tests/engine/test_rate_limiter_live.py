@@ -1,4 +1,4 @@
-"""The rate limiter under a live server: who runs together, who waits (scheduling.md §7)."""
+"""The rate limiter under a live server: who runs together, who waits."""
 
 from __future__ import annotations
 

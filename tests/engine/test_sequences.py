@@ -87,7 +87,7 @@ def test_C1_C2_controls_are_inputs_of_the_type_that_the_configuration_says(
             assert row[name].shape == shape
             assert row[name].flat[0] == expected
         assert row["ID"].shape == shape
-        assert (row["flags"], row["id"], row["ID"].item()) == (own, 9, 9)  # C-6
+        assert (row["flags"], row["id"], row["ID"].item()) == (own, 9, 9)  # C6
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_DI2_DI3_DI4_rows_keep_their_slots_and_padding_is_zeros(server, gate, da
         assert row["IN"].tolist() == ([[b""]] if dtype is object else [[0]])
         assert (row["READY"].item(), row["START"].item(), row["ID"].item()) == (0, 0, 0)
         assert (row["id"], row["flags"]) == (0, 0)
-    # DI-4: padding counts in the size of an execution, and nowhere else.
+    # DI4: padding counts in the size of an execution, and nowhere else.
     books = fields(server.statistics("m"), "m")
     assert books["success"] == books["inference_count"] == books["queue"] == 6
     assert books["execution_count"] == 4
@@ -314,7 +314,7 @@ def test_OL3_more_sequences_than_candidates_wait_for_an_end(server, gate):
 # -- life of a sequence --------------------------------------------------------------------------
 
 
-def test_Q1_Q2_Q3_wrong_requests_are_refused_and_never_count(server):
+def test_SQ1_SQ2_SQ3_wrong_requests_are_refused_and_never_count(server):
     server.load(config(""), looking(Gate(is_open=True), []), name="m")
     for options in (
         {"correlation_id": 5},
@@ -331,7 +331,7 @@ def test_Q1_Q2_Q3_wrong_requests_are_refused_and_never_count(server):
     assert (books["success"], books["fail"], books["execution_count"]) == (0, 0, 0)
 
 
-def test_Q9_an_idle_sequence_makes_room(server):
+def test_SQ9_an_idle_sequence_makes_room(server):
     server.load(
         config("max_sequence_idle_microseconds: 60000", max_batch_size=1),
         looking(Gate(is_open=True), []),
@@ -345,7 +345,7 @@ def test_Q9_an_idle_sequence_makes_room(server):
         first.say()
 
 
-def test_Q11_a_backlog_that_times_out_fails_as_a_whole(server, gate):
+def test_SQ11_a_backlog_that_times_out_fails_as_a_whole(server, gate):
     server.load(config("", max_batch_size=1), looking(gate, []), name="m")
     ann, bob = User(server, 1), User(server, 2)
     held = ann.send()
@@ -380,7 +380,7 @@ def test_X5_a_cancelled_request_takes_those_behind_it_along(server, gate):
     assert gate.batches == [["a1"], ["a2"]]
 
 
-def test_Q12_closing_the_server_answers_every_waiting_request(gate):
+def test_SQ12_closing_the_server_answers_every_waiting_request(gate):
     with Server(gpus=()) as server:
         server.load(config("", max_batch_size=1), looking(gate, []), name="m")
         ann, bob = User(server, 1), User(server, 2)
@@ -437,7 +437,7 @@ def test_I2_start_begins_with_a_fresh_state(server, strategy):
     server.load(config(STATE % ("1", "") + strategy), accumulator(), name="m")
     ann = User(server, 1)
     assert [ann.say(5), ann.say(5)] == [5, 10]
-    ann.started = False  # the same id once more, without an end
+    ann.started = False  # SQ7: the same id once more, without an end
     assert [ann.say(5), ann.say(5, end=True)] == [5, 10]
     ann.started = False
     assert ann.say(5, end=True) == 5

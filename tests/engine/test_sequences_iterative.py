@@ -1,4 +1,4 @@
-"""Iterative sequences: requests that their model wants to see once more (scheduling.md §10)."""
+"""Iterative sequences: requests that their model wants to see once more (IT1 to IT7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences through real models: slots, controls, states, idleness (scheduling.md §8 to §10).
+"""Sequences through real models: slots, controls, states, idleness.
 
 The rules themselves are tested on a virtual clock in tests/scheduling; here is what the engine adds:
 tensors, padding rows, threads and the clock.
@@ -116,7 +116,7 @@ def test_C2_controls_of_a_sequence(server: Server):
             ),
         ),
     ],
-    ids=["Q-1", "Q-2", "Q-3"],
+    ids=["SQ1", "SQ2", "SQ3"],
 )
 def test_a_request_that_is_no_sequences_is_refused(server: Server, sequence, options, size, text):
     server.load(sequences(), summing([]), name="m")
@@ -144,7 +144,7 @@ def test_DI2_slots_that_wait_are_batched_and_the_others_padded(server: Server):
     assert [[each["ID"] for each in rows] for rows in seen] == [[1], [0, 2, 3], [1, 0, 3]]
     assert [[each["READY"] for each in rows] for rows in seen][1] == [False, True, True]
     counts = fields(server.statistics(), "m")
-    # DI-4: padding counts in the size of the batch only.
+    # DI4: padding counts in the size of the batch only.
     assert (counts["inference_count"], counts["batches"]) == (5, {1: 1, 3: 2})
 
 
@@ -159,7 +159,7 @@ def test_DI7_requests_of_a_sequence_keep_their_order(server: Server):
     assert fields(server.statistics(), "m")["success"] == 160
 
 
-def test_Q5_a_backlog_waits_for_a_slot(server: Server):
+def test_SQ5_a_backlog_waits_for_a_slot(server: Server):
     seen: list = []
     server.load(sequences(max_batch_size=1), summing(seen), name="m")
     assert first(ask(server, 1, 1, start=True)) == 1
@@ -170,7 +170,7 @@ def test_Q5_a_backlog_waits_for_a_slot(server: Server):
     assert [first(future) for future in waiting] == [5, 10]
 
 
-def test_Q9_an_idle_sequence_loses_its_slot_by_the_clock(server: Server):
+def test_SQ9_an_idle_sequence_loses_its_slot_by_the_clock(server: Server):
     server.load(
         sequences("max_sequence_idle_microseconds: 20000", max_batch_size=1), summing([]), name="m"
     )
@@ -193,7 +193,7 @@ def test_OL1_the_oldest_strategy_batches_sequences(server: Server):
     assert all(each["READY"] for rows in seen for each in rows)
 
 
-def test_OL8_the_order_of_responses_is_that_of_an_instance(server: Server):
+def test_OL6_the_order_of_responses_is_that_of_an_instance(server: Server):
     """An instance that is slow holds up the sequences that live there, no others."""
     slow = Gate()
 
@@ -242,7 +242,7 @@ def test_I2_states_follow_their_sequence(server: Server):
     for n in (1, 2):
         assert first(ask(server, n, n, start=True)) == n
     assert [first(ask(server, n, n)) for n in (1, 2, 1, 2)] == [2, 4, 3, 6]
-    assert first(ask(server, 1, 5, start=True)) == 5  # Q-7: starts again
+    assert first(ask(server, 1, 5, start=True)) == 5  # SQ7: starts again
     result = ask(server, 2, 1, end=True).result(WAIT_S)
     assert (float(result["OUT"][0, 0]), set(result)) == (7, {"OUT"})
 
@@ -284,7 +284,7 @@ def test_IT2_an_iterative_model_sees_its_request_again(server: Server):
 
     server.load(sequences("iterative_sequence: true", controls=False), TritonPythonModel, name="m")
     assert server.infer("m", {"IN": row(1)})["OUT"][0, 0] == 2
-    assert passes == [1, 0, 0, 0]  # IT-4
+    assert passes == [1, 0, 0, 0]  # IT4
     counts = fields(server.statistics(), "m")
     assert (counts["success"], counts["execution_count"]) == (4, 4)
     assert server.unload("m", timeout_s=WAIT_S)

@@ -1,4 +1,4 @@
-"""The books: rules T1 to T6 and the table of Y2 (scheduling.md §12, §18), batches and snapshots."""
+"""The books: rules T1 to T6 and the table of Y2, batches and snapshots."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models that call models: those that would wait for each other for ever are told (§13)."""
+"""Models that call models: those that would wait for each other for ever are told (B7)."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations

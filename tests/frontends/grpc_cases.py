@@ -1,4 +1,4 @@
-"""Calls over gRPC and what a server must answer (protocol.md §4, §10): the error table of Triton 2.51.
+"""Calls over gRPC and what a server must answer (GS10 to GS20): the error table of Triton 2.51.
 
 The same cases are sent to our endpoint and to the real server.
 """
@@ -131,7 +131,7 @@ CASES = [
          infer("parameters", [tensor(shape=[1])], [ONES[:4]], parameters={"binary_data_output": True}),
          outputs={"OUT": [b'{"binary_data_output":true}']},
          ours_only=True),  # the real server's JSON has no spaces
-    Case("P-9 an empty version is the highest", infer("one", version=""), outputs={"OUT": np.ones((1, 4), FP32)}),
+    Case("KS9 an empty version is the highest", infer("one", version=""), outputs={"OUT": np.ones((1, 4), FP32)}),
     Case("priority may be unsigned", infer("one", parameters={"priority": UInt(3)}),
          outputs={"OUT": np.ones((1, 4), FP32)}),
     Case("a negative timeout is a large one", infer("one", parameters={"timeout": -1}),
@@ -140,19 +140,19 @@ CASES = [
     _bad("unknown model", infer("nope"), "Request for unknown model: 'nope' is not found", "NOT_FOUND"),
     _bad("unknown version", infer("one", version="7"), "Request for unknown model: 'one' version 7 is not found",
          "NOT_FOUND"),
-    _bad("P-9 version abc", infer("one", version="abc"),
+    _bad("KS9 version abc", infer("one", version="abc"),
          "failed to get model version from specified version string 'abc' (details: stol), version should "
          "be an integral value > 0"),
-    _bad("P-9 version -1", infer("one", version="-1"),
+    _bad("KS9 version -1", infer("one", version="-1"),
          "invalid model version specified '-1' , version should be an integral value > 0"),
-    _bad("P-9 version 0", infer("one", version="0"), "Request for unknown model: 'one' version 0 is not found",
+    _bad("KS9 version 0", infer("one", version="0"), "Request for unknown model: 'one' version 0 is not found",
          "NOT_FOUND"),
-    _bad("P-9 ready, version x", pb.ModelReadyRequest(name="nope", version="x"),
+    _bad("KS9 ready, version x", pb.ModelReadyRequest(name="nope", version="x"),
          "failed to get model version from specified version string 'x' (details: stol), version should "
          "be an integral value > 0", method="ModelReady"),
-    _bad("P-9 ready, version -1", pb.ModelReadyRequest(name="one", version="-1"),
+    _bad("KS9 ready, version -1", pb.ModelReadyRequest(name="one", version="-1"),
          "invalid model version specified '-1' , version should be an integral value > 0", method="ModelReady"),
-    Case("P-9 ready, version 0", pb.ModelReadyRequest(name="one", version="0"), method="ModelReady"),
+    Case("KS9 ready, version 0", pb.ModelReadyRequest(name="one", version="0"), method="ModelReady"),
     _bad("decoupled", infer("stream", [tensor(datatype="INT32", shape=[1])], [b"\0\0\0\0"]),
          "ModelInfer RPC doesn't support models with decoupled transaction policy", "UNIMPLEMENTED"),
     _bad("model error", infer("failing"), "not today", "INTERNAL"),
@@ -300,9 +300,9 @@ CASES = [
          "Unable to find system shared memory region: 'r'", "NOT_FOUND", method="SystemSharedMemoryStatus"),
     _bad("no such object", pb.SystemSharedMemoryRegisterRequest(name="r", key="/nope", byte_size=4096),
          "Unable to open shared memory region: '/nope'", "INTERNAL", method="SystemSharedMemoryRegister"),
-    Case("P-41 unregister unknown", pb.SystemSharedMemoryUnregisterRequest(name="r"),
+    Case("KS41 unregister unknown", pb.SystemSharedMemoryUnregisterRequest(name="r"),
          method="SystemSharedMemoryUnregister"),
-    Case("P-41 unregister unknown cuda", pb.CudaSharedMemoryUnregisterRequest(name="r"),
+    Case("KS41 unregister unknown cuda", pb.CudaSharedMemoryUnregisterRequest(name="r"),
          method="CudaSharedMemoryUnregister"),
     _bad("trace without a file", _trace(trace_level=["TIMESTAMPS"]),
          "Attempting to set invalid trace setting :trace file name is not given", method="TraceSetting"),

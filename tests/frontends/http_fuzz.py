@@ -147,7 +147,7 @@ class Collected(RequestResponseCycle):
         ((status, body),) = self.replies
         assert status in STATUSES, (status, sent)
         if status == 500:
-            # Bytes that are no UTF-8 come back as they were sent, as from Triton (P-25).
+            # Bytes that are no UTF-8 come back as they were sent, as from Triton (KS25).
             error = json.loads(body.decode(errors="surrogateescape"))["error"]
             assert error.startswith(THEIR_500), (error, sent)
         return str(status)

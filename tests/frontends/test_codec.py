@@ -51,7 +51,7 @@ def request(inputs: list[tuple[str, str, Any]], **more: Any) -> tuple[bytes, int
 
 @pytest.mark.parametrize("datatype", DTYPES)
 @pytest.mark.parametrize("padding", range(8))
-def test_P20_binary_tensors_of_every_datatype(server: Server, datatype: str, padding: int) -> None:
+def test_KS20_binary_tensors_of_every_datatype(server: Server, datatype: str, padding: int) -> None:
     array = (np.arange(5) % 2).astype(DTYPES[datatype])
     body, length = request([("IN", datatype, array)], more="x" * padding)
     call = decode_infer(body, length, server.signature(f"all_{datatype.lower()}"), MEMORY)
@@ -64,7 +64,7 @@ def test_P20_binary_tensors_of_every_datatype(server: Server, datatype: str, pad
         assert json.loads(text) == array.tolist()
 
 
-def test_P20_bf16(server: Server) -> None:
+def test_KS20_bf16(server: Server) -> None:
     from nbtriton.frontends.kserve.wire import WireInput, arrays_of
 
     bits = np.array([0x3F80, 0x4000], np.uint16)
@@ -157,7 +157,7 @@ def test_numbers_in_json_are_the_nearest_ones(datatype: str, width: Literal[32, 
 
 
 @given(st.floats(width=64))
-def test_P23_doubles_come_back(value: float) -> None:
+def test_KS23_doubles_come_back(value: float) -> None:
     text = format_double(value)
     assert text in ("NaN", "Infinity", "-Infinity") or "." in text or "e" in text
     back = float(text)
@@ -166,12 +166,12 @@ def test_P23_doubles_come_back(value: float) -> None:
 
 
 @given(st.lists(st.floats(width=32)))
-def test_P23_lists_are_written_as_their_elements(values: list[float]) -> None:
+def test_KS23_lists_are_written_as_their_elements(values: list[float]) -> None:
     text = write_array(np.array(values, np.float32)).decode()
     assert text == "[" + ",".join(map(format_double, values)) + "]"
 
 
-def test_P23_a_signalling_nan_is_written_without_a_warning() -> None:
+def test_KS23_a_signalling_nan_is_written_without_a_warning() -> None:
     signalling = np.array([0x7F800001, 0xFFBFFFFF], np.uint32).view(np.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -246,7 +246,7 @@ def test_the_head_of_a_binary_answer() -> None:
 def test_the_order_of_outputs_is_the_models(port: int) -> None:
     from tests.frontends.cases import CASES, ask
 
-    (case,) = (case for case in CASES if case.id == "P-27 duplicate outputs")
+    (case,) = (case for case in CASES if case.id == "KS27 duplicate outputs")
     assert [output["name"] for output in ask(port, case).json["outputs"]] == ["OUTPUT0", "OUTPUT1"]
 
 

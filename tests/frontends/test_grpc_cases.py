@@ -80,23 +80,23 @@ def test_same_answer(case: Case, channel: grpc.Channel, real: grpc.Channel) -> N
 
 
 STREAMS = {
-    "S-3 one answer, with the flag": [infer("one", request_id="a")],
-    "S-1 a refused request": [infer("nope", request_id="a")],
-    "S-1 bad inputs": [infer("one", raw=[b"\0"], request_id="a")],
-    "S-1 bad parameters": [infer("one", parameters={"triton_x": 1}, request_id="a")],
-    "S-1 refused by the sequence scheduler": [infer("sequence", request_id="a")],
-    "S-6 a model's error": [infer("failing", request_id="a")],
+    "GS3 one answer, with the flag": [infer("one", request_id="a")],
+    "GS1 a refused request": [infer("nope", request_id="a")],
+    "GS1 bad inputs": [infer("one", raw=[b"\0"], request_id="a")],
+    "GS1 bad parameters": [infer("one", parameters={"triton_x": 1}, request_id="a")],
+    "GS1 refused by the sequence scheduler": [infer("sequence", request_id="a")],
+    "GS6 a model's error": [infer("failing", request_id="a")],
     "several responses": [
         infer("stream", [tensor(datatype="INT32", shape=[1])], [b"\3\0\0\0"], request_id="a")
     ],
-    "S-4 without a word at the end": [
+    "GS4 without a word at the end": [
         infer("stream", [tensor(datatype="INT32", shape=[1])], [b"\0\0\0\0"], request_id="a")
     ],
-    "S-4 a bare flag on request": [
+    "GS4 a bare flag on request": [
         infer("stream", [tensor(datatype="INT32", shape=[1])], [b"\1\0\0\0"], request_id="a",
               parameters={"triton_enable_empty_final_response": True})
     ],
-    "S-6 a decoupled model's error": [
+    "GS6 a decoupled model's error": [
         infer("stream", [tensor(datatype="INT32", shape=[1])], [b"\xff\xff\xff\xff"],
               request_id="a", parameters={"triton_enable_empty_final_response": True})
     ],

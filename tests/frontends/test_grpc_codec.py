@@ -226,7 +226,7 @@ def test_strings_and_bfloat16_travel_too() -> None:
     assert list(found.raw_output_contents) == [b"\1\0\0\0a\2\0\0\0\xc3\xa9", b"\x80?\x80?"]
 
 
-def test_S1_S6_errors() -> None:
+def test_GS1_GS6_errors() -> None:
     refused = pb.ModelStreamInferResponse.FromString(encode_stream_error("no", "i"))
     assert refused == pb.ModelStreamInferResponse(error_message="no", infer_response={"id": "i"})
     failed = pb.ModelStreamInferResponse.FromString(

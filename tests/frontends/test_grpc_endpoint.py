@@ -275,7 +275,7 @@ def _final(answer: Any) -> bool:
     return answer.infer_response.parameters["triton_final_response"].bool_param
 
 
-def test_S1_errors_of_requests_do_not_end_the_stream(channel: Any) -> None:
+def test_GS1_errors_of_requests_do_not_end_the_stream(channel: Any) -> None:
     answers = stream(
         channel, [infer("nope", request_id="a"), infer("one", raw=[b"\0"], request_id="b"),
                   infer("one", request_id="c")],
@@ -284,7 +284,7 @@ def test_S1_errors_of_requests_do_not_end_the_stream(channel: Any) -> None:
     assert [bool(answer.error_message) for answer in answers] == [True, True, False]
 
 
-def test_S3_a_model_that_is_not_decoupled_answers_once(channel: Any) -> None:
+def test_GS3_a_model_that_is_not_decoupled_answers_once(channel: Any) -> None:
     (answer,) = stream(channel, [infer("one")])
     assert _final(answer)
     assert answer.infer_response.raw_output_contents
@@ -303,7 +303,7 @@ class Twice:
                 sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", values)]))
 
 
-def test_S3_what_a_model_sends_after_its_answer_is_dropped(channel: Any, server: Server) -> None:
+def test_GS3_what_a_model_sends_after_its_answer_is_dropped(channel: Any, server: Server) -> None:
     server.load(WAITING.replace("waiting", "twice"), Twice)
     try:
         (answer,) = stream(channel, [infer("twice")])
@@ -319,7 +319,7 @@ def test_S3_what_a_model_sends_after_its_answer_is_dropped(channel: Any, server:
         server.unload("twice", timeout_s=10)
 
 
-def test_S4_the_bare_flag_comes_on_request_only(channel: Any) -> None:
+def test_GS4_the_bare_flag_comes_on_request_only(channel: Any) -> None:
     assert stream(channel, [_streamed(0)]) == []
     wanted = {"triton_enable_empty_final_response": True}
     answers = stream(channel, [_streamed(2, request_id="i", parameters=wanted)])
@@ -337,7 +337,7 @@ def test_a_call_of_a_decoupled_model_is_refused_after_a_stream_too(channel: Any)
         assert "decoupled transaction policy" in seen.details
 
 
-def test_S6_errors_of_models(channel: Any) -> None:
+def test_GS6_errors_of_models(channel: Any) -> None:
     (failed,) = stream(channel, [infer("failing", request_id="a")])
     assert (failed.error_message, failed.infer_response.id, _final(failed)) == (
         "not today",
@@ -399,7 +399,7 @@ def test_answers_that_are_ready_together_all_come(server: Server) -> None:
     server.unload("together", timeout_s=10)
 
 
-def test_S7_responses_of_one_request_keep_their_order(channel: Any) -> None:
+def test_GS7_responses_of_one_request_keep_their_order(channel: Any) -> None:
     requests = [_streamed(50, request_id=str(n)) for n in range(8)]
     answers = stream(channel, requests)
     for n in range(8):
@@ -411,7 +411,7 @@ def test_S7_responses_of_one_request_keep_their_order(channel: Any) -> None:
         assert found == list(range(50))
 
 
-def test_S8_a_cancelled_stream_cancels_its_requests(channel: Any, waiting: Any) -> None:
+def test_GS8_a_cancelled_stream_cancels_its_requests(channel: Any, waiting: Any) -> None:
     call = open_stream(channel)
     keep_open = threading.Event()
 
@@ -429,7 +429,7 @@ def test_S8_a_cancelled_stream_cancels_its_requests(channel: Any, waiting: Any) 
 # -- giving up ---------------------------------------------------------------------------------------
 
 
-def test_S9_a_cancelled_call_cancels_its_request(channel: Any, waiting: Any) -> None:
+def test_GS9_a_cancelled_call_cancels_its_request(channel: Any, waiting: Any) -> None:
     call = open_call(channel)
     future = call.future(infer("waiting"))
     assert waiting.running.wait(TIMEOUT_S)

@@ -84,7 +84,7 @@ def test_load_and_unload_reach_the_control(controlled: Endpoints, control: Contr
     assert send(controlled, "/v2/repository/models/m/load").status == 200
     assert send(controlled, "/v2/repository/models/m/load", {"parameters": files}).status == 200
     odd = {"parameters": {"file:x": "no base64 *** at all!", "config": "{}"}}
-    assert send(controlled, "/v2/repository/models/m/load", odd).status == 200  # P-61
+    assert send(controlled, "/v2/repository/models/m/load", odd).status == 200  # KS61
     seen = send(
         controlled, "/v2/repository/models/m/unload", {"parameters": {"unload_dependents": True}}
     )

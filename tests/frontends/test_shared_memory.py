@@ -1,4 +1,4 @@
-"""Shared memory, by itself and over HTTP (P-40 to P-45)."""
+"""Shared memory, by itself and over HTTP (KS40 to KS45)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def memory() -> Iterator[SharedMemory]:
     made.close()
 
 
-def test_P40_status_and_both_forms_of_a_key(memory: SharedMemory, shm: Object) -> None:
+def test_KS40_status_and_both_forms_of_a_key(memory: SharedMemory, shm: Object) -> None:
     memory.register_system("b", shm.key, 0, 100)
     memory.register_system("a", shm.key.lstrip("/"), PAGE, 50)
     assert memory.status_system() == [
@@ -70,7 +70,7 @@ def test_P40_status_and_both_forms_of_a_key(memory: SharedMemory, shm: Object) -
     assert "is registered as system shared memory, not CUDA" in caught.value.message
 
 
-def test_P41_unregister(memory: SharedMemory, shm: Object) -> None:
+def test_KS41_unregister(memory: SharedMemory, shm: Object) -> None:
     memory.unregister_system("unknown")
     memory.register_system("a", shm.key, 0, 100)
     memory.register_system("b", shm.key, 0, 100)
@@ -103,7 +103,7 @@ def test_P41_unregister(memory: SharedMemory, shm: Object) -> None:
         (0, 0, "unable to process address spaceInvalid argument"),
     ],
 )
-def test_P42_what_cannot_be_mapped(
+def test_KS42_what_cannot_be_mapped(
     memory: SharedMemory, shm: Object, offset: int, size: int, reason: str
 ) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
@@ -114,7 +114,7 @@ def test_P42_what_cannot_be_mapped(
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
-def test_P42_a_name_is_registered_once(memory: SharedMemory, shm: Object) -> None:
+def test_KS42_a_name_is_registered_once(memory: SharedMemory, shm: Object) -> None:
     memory.register_system("a", shm.key, 0, 4)
     for register in (
         lambda: memory.register_system("a", shm.key, 0, 4),
@@ -128,13 +128,13 @@ def test_P42_a_name_is_registered_once(memory: SharedMemory, shm: Object) -> Non
 @pytest.mark.parametrize(
     "key", ["", "/", ".", "..", "../shm/x", "a/b", "/dev/null", "x\0y", "x" * 300, "\udcff" * 200]
 )
-def test_P42_keys_lead_nowhere_else(memory: SharedMemory, key: str) -> None:
+def test_KS42_keys_lead_nowhere_else(memory: SharedMemory, key: str) -> None:
     with pytest.raises(InternalError) as caught:
         memory.register_system("a", key, 0, 4)
     assert caught.value.message == f"Unable to open shared memory region: '{key}'"
 
 
-def test_P42_a_link_or_a_folder_is_no_object(memory: SharedMemory, tmp_path: Path) -> None:
+def test_KS42_a_link_or_a_folder_is_no_object(memory: SharedMemory, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(b"secret")
     link = Path(f"/dev/shm/nbtriton-{uuid.uuid4().hex}")
@@ -150,7 +150,7 @@ def test_P42_a_link_or_a_folder_is_no_object(memory: SharedMemory, tmp_path: Pat
         folder.rmdir()
 
 
-def test_P43_offsets_count_once_and_keys_may_be_shared(memory: SharedMemory, shm: Object) -> None:
+def test_KS43_offsets_count_once_and_keys_may_be_shared(memory: SharedMemory, shm: Object) -> None:
     shm.put(PAGE + 8, b"hello")
     memory.register_system("first", shm.key, PAGE, 100)
     memory.register_system("second", shm.key, PAGE, 100)
@@ -171,7 +171,7 @@ def test_P43_offsets_count_once_and_keys_may_be_shared(memory: SharedMemory, shm
         (0, (1 << 64) - 1, "offset + byte size"),
     ],
 )
-def test_P45_parts_outside_the_region(
+def test_KS45_parts_outside_the_region(
     memory: SharedMemory, shm: Object, offset: int, size: int, what: str
 ) -> None:
     memory.register_system("r", shm.key, 0, 100)
@@ -180,7 +180,7 @@ def test_P45_parts_outside_the_region(
     assert caught.value.message == f"Invalid {what} for shared memory region: 'r'"
 
 
-def test_P45_a_part_may_be_empty_but_at_the_beginning(memory: SharedMemory, shm: Object) -> None:
+def test_KS45_a_part_may_be_empty_but_at_the_beginning(memory: SharedMemory, shm: Object) -> None:
     memory.register_system("r", shm.key, 0, 100)
     for offset in (1, 99):
         lease = memory.lease("r", offset, 0)
@@ -284,7 +284,7 @@ def infer(port: int, in_size: int, out_size: int, model: str = "one") -> Any:
     return ask(port, Case("", 200, f"/v2/models/{model}/infer", json.dumps(document).encode()))
 
 
-def test_P45_inputs_and_outputs_in_a_region(port: int, region: Object) -> None:
+def test_KS45_inputs_and_outputs_in_a_region(port: int, region: Object) -> None:
     data = np.arange(4, dtype=np.float32).tobytes()
     region.put(PAGE, data)
     seen = infer(port, 16, 16)

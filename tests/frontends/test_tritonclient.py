@@ -1,4 +1,4 @@
-"""The unmodified HTTP client of Triton, as its own example programs use it (clients.md)."""
+"""The unmodified HTTP client of Triton, as its own example programs use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server-side numbers are differences of statistics: rules A-12 and A-13."""
+"""Server-side numbers are differences of statistics: rules PA12 and PA13."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stats(*entries):
     return {"model_stats": list(entries)}
 
 
-def test_A12_numbers_are_differences():
+def test_PA12_numbers_are_differences():
     before = stats(entry(requests=10, executions={1: 10}, us=(100, 10, 10, 10, 10)))
     after = stats(entry(requests=30, executions={1: 10, 4: 5}, us=(200, 40, 10, 20, 10)))
     result = breakdown(before, after, "m")
@@ -46,7 +46,7 @@ def test_A12_numbers_are_differences():
     assert result.compute_infer_us == pytest.approx(25)
 
 
-def test_A12_the_version_whose_queue_count_grew_the_highest_with_a_warning():
+def test_PA12_the_version_whose_queue_count_grew_the_highest_with_a_warning():
     before = stats(entry(version="1", requests=5), entry(version="9", requests=5))
     after = stats(entry(version="1", requests=5), entry(version="9", requests=6))
     assert breakdown(before, after, "m").version == "9"
@@ -57,13 +57,13 @@ def test_A12_the_version_whose_queue_count_grew_the_highest_with_a_warning():
     assert result.warning.startswith("WARNING: Multiple versions of model m")
 
 
-def test_A12_a_model_that_served_nothing_has_no_numbers():
+def test_PA12_a_model_that_served_nothing_has_no_numbers():
     same = stats(entry(requests=5))
     assert breakdown(same, same, "m") is None
     assert breakdown(same, stats(), "m") is None
 
 
-def test_A12_statistics_that_restarted_count_from_zero():
+def test_PA12_statistics_that_restarted_count_from_zero():
     before = stats(entry(requests=100, us=(9, 9, 9, 9, 9)))
     after = stats(entry(requests=3, executions={1: 3}, us=(50, 1, 1, 1, 1)))
     result = breakdown(before, after, "m")
@@ -71,14 +71,14 @@ def test_A12_statistics_that_restarted_count_from_zero():
     assert result.request_us == pytest.approx(50)
 
 
-def test_A13_overhead_is_what_is_left_and_never_negative():
+def test_PA13_overhead_is_what_is_left_and_never_negative():
     after = stats(entry(requests=4, executions={1: 4}, us=(100, 20, 10, 30, 10)))
     assert breakdown(stats(), after, "m").overhead_us == pytest.approx(30)
     after = stats(entry(requests=4, executions={1: 4}, us=(50, 20, 10, 30, 10)))
     assert breakdown(stats(), after, "m").overhead_us == 0
 
 
-def test_A13_network_is_client_latency_less_what_the_server_accounts_for():
+def test_PA13_network_is_client_latency_less_what_the_server_accounts_for():
     result = breakdown(
         stats(), stats(entry(requests=4, executions={1: 4}, us=(100, 20, 10, 30, 10))), "m"
     )
@@ -87,7 +87,7 @@ def test_A13_network_is_client_latency_less_what_the_server_accounts_for():
     assert network_us(60, None) == 60
 
 
-def test_A13_an_ensemble_sums_its_steps_and_a_repeated_step_counts_twice():
+def test_PA13_an_ensemble_sums_its_steps_and_a_repeated_step_counts_twice():
     whole = breakdown(
         stats(), stats(entry("e", requests=10, executions={1: 10}, us=(500, 1, 9, 9, 9))), "e"
     )

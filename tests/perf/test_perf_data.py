@@ -1,4 +1,4 @@
-"""What is sent: generated inputs (A-30 to A-33) and requests cut from given arrays."""
+"""What is sent: generated inputs (PA30 to PA33) and requests cut from given arrays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALL = ", ".join(
 )
 
 
-def test_A30_random_data_fits_every_datatype_and_repeats_with_its_seed():
+def test_PA30_random_data_fits_every_datatype_and_repeats_with_its_seed():
     request = generate(model(ALL), batch_size=4, seed=3)
     assert {name: array.shape for name, array in request.items()} == dict.fromkeys(
         request, (4, 2, 3)
@@ -41,26 +41,26 @@ def test_A30_random_data_fits_every_datatype_and_repeats_with_its_seed():
     assert not np.array_equal(request["FP32"], other["FP32"])
 
 
-def test_A30_zero_data():
+def test_PA30_zero_data():
     request = generate(model(ALL), input_data="zero")
     assert not request["FP32"].any()
     assert set(request["STRING"].flat) == {b""}
 
 
-def test_A31_strings_have_128_random_characters():
+def test_PA31_strings_have_128_random_characters():
     strings = list(generate(model(ALL))["STRING"].flat)
     assert {len(text) for text in strings} == {128}
     assert len(set(strings)) == len(strings)
     assert all(text.decode().isalnum() for text in strings)
 
 
-def test_A30_bfloat16_is_a_torch_tensor():
+def test_PA30_bfloat16_is_a_torch_tensor():
     torch = pytest.importorskip("torch", reason="BF16 data need torch")
     array = generate(model("{name:'X' data_type:TYPE_BF16 dims:[4]}"))["X"]
     assert array.dtype is torch.bfloat16
 
 
-def test_A32_a_variable_dimension_needs_a_shape():
+def test_PA32_a_variable_dimension_needs_a_shape():
     config = model("{name:'IN0' data_type:TYPE_FP32 dims:[-1,3]}")
     with pytest.raises(InvalidArgumentError) as error:
         generate(config)
@@ -81,7 +81,7 @@ def test_optional_inputs_are_left_out_unless_shapes_name_them():
     assert set(generate(config, shapes={"O": (4,)})) == {"X", "O"}
 
 
-def test_A33_batches_and_models_that_do_not_batch():
+def test_PA33_batches_and_models_that_do_not_batch():
     config = model(max_batch_size=0)
     assert generate(config)["X"].shape == (4,)
     text = "can not specify batch size > 1 as the model does not support batching"

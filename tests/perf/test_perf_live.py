@@ -121,7 +121,7 @@ def test_given_inputs_are_sent_in_turn(server):
     assert sorted(seen) == sorted(i % 10 for i in range(25))
 
 
-def test_A4_throughput_counts_rows(server):
+def test_PA4_throughput_counts_rows(server):
     report = nt.perf(server, "double", concurrency=2, request_count=20, batch_size=[1, 4])
     one, four = report.points
     assert (one.batch_size, four.batch_size) == (1, 4)
@@ -153,7 +153,7 @@ def test_custom_intervals_are_cycled(server):
     assert point.window_s > 0.07  # of 98 ms
 
 
-def test_A14_a_sender_that_cannot_keep_up_says_so(server, monkeypatch):
+def test_PA14_a_sender_that_cannot_keep_up_says_so(server, monkeypatch):
     monkeypatch.setattr(driver, "MAX_OUTSTANDING", 4)
 
     def slow(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
@@ -228,14 +228,14 @@ def test_what_is_wrong_with_the_call_is_raised(server):
 # --- windows -------------------------------------------------------------------------------------
 
 
-def test_A1_time_windows_are_1_2_intervals_long():
+def test_PA1_time_windows_are_1_2_intervals_long():
     plan = WindowPlan(interval_ms=100)
     assert plan.wake_ns(5, 77) == 120_000_005
     assert not plan.is_over(0, 119_999_999, 10**6)
     assert plan.is_over(0, 120_000_000, 0)
 
 
-def test_A2_count_windows_end_with_their_count():
+def test_PA2_count_windows_end_with_their_count():
     plan = WindowPlan(mode="count_windows", request_count=50)
     assert not plan.is_over(0, 10**12, 49)
     assert plan.is_over(0, 1, 50)
@@ -249,7 +249,7 @@ def test_windows_grow_for_slow_models_only_where_nobody_chose_their_length():
     assert free.fitted(1e6).interval_ms == 2000
 
 
-def test_A3_a_request_belongs_to_the_window_it_ends_in_and_to_no_other():
+def test_PA3_a_request_belongs_to_the_window_it_ends_in_and_to_no_other():
     slots, errors = [Slot(), Slot()], deque([(15, "a"), (25, "b")])
     for slot, ends in zip(slots, [(5, 10, 20), (11, 30)], strict=True):
         for end in ends:
@@ -268,7 +268,7 @@ def test_A3_a_request_belongs_to_the_window_it_ends_in_and_to_no_other():
     st.lists(st.lists(st.integers(1, 100), max_size=9).map(sorted), min_size=1, max_size=4),
     st.lists(st.integers(0, 110), max_size=5).map(sorted),
 )
-def test_A3_every_request_is_in_exactly_one_window(ends, cuts):
+def test_PA3_every_request_is_in_exactly_one_window(ends, cuts):
     slots = [Slot() for _ in ends]
     errors: deque[tuple[int, str]] = deque()
     counted, start = 0, 0
@@ -297,12 +297,12 @@ def test_time_windows_measure_until_stable_or_out_of_trials(server):
     assert point.infer_per_s == pytest.approx(point.request_count / point.window_s)
     assert point.latency_p95_us <= point.percentile_us <= point.latency_p99_us
     assert "latency_p97_us" in report.frame
-    # the same windows at the server; requests in flight at the bounds make the difference.
+    # PA12: the same windows at the server; requests in flight at the bounds make the difference.
     assert point.server.success_count == pytest.approx(point.request_count, rel=0.2, abs=20)
     assert 0 < point.server.accounted_us <= point.server.request_us + 1
 
 
-def test_A2_count_windows_run(server):
+def test_PA2_count_windows_run(server):
     report = nt.perf(
         server, "double", concurrency=4, measurement_mode="count_windows",
         measurement_request_count=20, stability_percentage=1000, max_trials=3,
@@ -310,7 +310,7 @@ def test_A2_count_windows_run(server):
     assert report.points[0].request_count >= 60
 
 
-def test_A9_a_level_over_the_limit_is_not_reported_and_ends_the_search(server):
+def test_PA9_a_level_over_the_limit_is_not_reported_and_ends_the_search(server):
     report = nt.perf(server, "double", concurrency="1:0", latency_threshold_ms=1e-3, quick=True)
     assert report.points == ()
     assert report.notes == (
@@ -318,7 +318,7 @@ def test_A9_a_level_over_the_limit_is_not_reported_and_ends_the_search(server):
     )
 
 
-def test_A10_binary_search_visits_the_start_and_the_end_first(server):
+def test_PA10_binary_search_visits_the_start_and_the_end_first(server):
     visited = []
     report = nt.perf(
         server, "double", concurrency="2:64", latency_threshold_ms=60_000, binary_search=True,
@@ -450,7 +450,7 @@ def ensemble(server):
     return server
 
 
-def test_A12_an_ensemble_reports_its_composing_models(ensemble):
+def test_PA12_an_ensemble_reports_its_composing_models(ensemble):
     report = nt.perf(ensemble, "both", concurrency=4, request_count=40)
     (point,) = report.points
     assert [step.model for step in point.composing] == ["first", "second"]
@@ -505,7 +505,7 @@ def interrupt_from_a_model(server, after_s):
 
 
 @pytest.mark.parametrize("load_", [{"concurrency": 1}, {"concurrency": 8}, {"request_rate": 2000}])
-def test_A15_an_interrupt_stops_within_a_second_and_keeps_what_was_measured(server, load_):
+def test_PA15_an_interrupt_stops_within_a_second_and_keeps_what_was_measured(server, load_):
     at = interrupt_from_a_model(server, after_s=0.3)
     report = nt.perf(server, "interrupting", measurement_interval_ms=30_000, instances=2, **load_)
     assert time.monotonic() - at[0] < 1
@@ -519,7 +519,7 @@ def test_A15_an_interrupt_stops_within_a_second_and_keeps_what_was_measured(serv
     assert len(server.infer("interrupting", {"IN": np.ones((1, 4), np.float32)})) == 1
 
 
-def test_A15_finished_levels_are_kept(server):
+def test_PA15_finished_levels_are_kept(server):
     def stop_at_the_second(progress):
         if progress.level == 2 and progress.window == 1:
             raise KeyboardInterrupt
@@ -533,7 +533,7 @@ def test_A15_finished_levels_are_kept(server):
     assert report.points[1].outcome == "interrupted"
 
 
-def test_A15_requests_that_wait_for_ever_are_cancelled(server):
+def test_PA15_requests_that_wait_for_ever_are_cancelled(server):
     release = threading.Event()
 
     def stuck(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
@@ -556,7 +556,7 @@ def test_A15_requests_that_wait_for_ever_are_cancelled(server):
     assert len(server.infer("stuck", {"IN": np.ones((1, 4), np.float32)})) == 1
 
 
-def test_A15_an_interrupt_while_the_last_requests_end_keeps_the_level(server):
+def test_PA15_an_interrupt_while_the_last_requests_end_keeps_the_level(server):
     drained = threading.Event()
 
     def ends_late(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
@@ -586,7 +586,7 @@ def test_a_load_that_never_started_stops_at_once(server):
     assert not run.finished.is_set()
 
 
-def test_A15_a_second_interrupt_is_raised(server):
+def test_PA15_a_second_interrupt_is_raised(server):
     interrupt_from_a_model(server, after_s=0.1)
     original, calls = server.load, []
 

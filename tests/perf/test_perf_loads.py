@@ -103,25 +103,25 @@ def walk(search, passes):
             return visited
 
 
-def test_A9_linear_search_ends_at_the_first_level_that_does_not_pass():
+def test_PA9_linear_search_ends_at_the_first_level_that_does_not_pass():
     assert walk(linear_search([1, 2, 4, 8]), lambda level: level < 3) == [1, 2, 4]
     assert walk(linear_search(LevelRange(1, 0, 2, geometric=True)), lambda v: v < 9) == [
         1, 2, 4, 8, 16,
     ]  # fmt: skip
 
 
-def test_A10_the_observed_order():
+def test_PA10_the_observed_order():
     assert walk(binary_search(LevelRange(1, 8, 2), integral=True), lambda v: v < 2) == [1, 8, 4, 2]
 
 
-def test_A10_start_must_pass_and_end_must_fail():
+def test_PA10_start_must_pass_and_end_must_fail():
     levels = LevelRange(2, 64, 1)
     assert walk(binary_search(levels, integral=True), lambda _: False) == [2]
     assert walk(binary_search(levels, integral=True), lambda _: True) == [2, 64]
 
 
 @given(st.integers(1, 50), st.integers(1, 500), st.integers(1, 9), st.data())
-def test_A10_binary_search_brackets_the_last_level_that_passes(start, width, step, data):
+def test_PA10_binary_search_brackets_the_last_level_that_passes(start, width, step, data):
     end = start + width
     last_good = data.draw(st.integers(start, end - 1))
     visited = walk(
@@ -143,7 +143,7 @@ def test_A10_binary_search_brackets_the_last_level_that_passes(start, width, ste
         ("1:8:x2", True, 5, "binary search narrows down to a step"),
     ],
 )
-def test_A10_searches_that_could_not_end_are_refused(levels, binary, limit, text):
+def test_PA10_searches_that_could_not_end_are_refused(levels, binary, limit, text):
     parsed = parse_levels(levels, option="-c", integral=True)
     with pytest.raises(InvalidArgumentError) as error:
         check_search(parsed, binary=binary, latency_threshold_ms=limit)

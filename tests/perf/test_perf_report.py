@@ -123,7 +123,7 @@ def read(path):
         return list(csv.reader(file))
 
 
-def test_A7_csv_has_perf_analyzers_columns_sorted_by_throughput(tmp_path):
+def test_PA60_csv_has_perf_analyzers_columns_sorted_by_throughput(tmp_path):
     report(point(1, 300), point(2, 200)).to_csv(tmp_path / "x.csv")
     head, *rows = read(tmp_path / "x.csv")
     assert head == [
@@ -136,7 +136,7 @@ def test_A7_csv_has_perf_analyzers_columns_sorted_by_throughput(tmp_path):
     assert [row[0] for row in rows] == ["2", "1"]
 
 
-def test_A7_csv_of_rates_percentiles_and_sweeps(tmp_path):
+def test_PA60_csv_of_rates_percentiles_and_sweeps(tmp_path):
     more = {"mode": "request_rate", "percentile": 97.0, "percentile_us": 950.0}
     report(
         point(10, configuration={"instances": 1}, **more),
@@ -150,7 +150,7 @@ def test_A7_csv_of_rates_percentiles_and_sweeps(tmp_path):
     assert rows[1][-2:] == ["2", "4"]
 
 
-def test_A7_csv_of_an_ensemble_has_a_file_a_composing_model(tmp_path):
+def test_PA60_csv_of_an_ensemble_has_a_file_a_composing_model(tmp_path):
     step = replace(SERVER, model="add_sub", success_count=200)
     report(point(1, 300, composing=(step,))).to_csv(tmp_path / "x.csv")
     head, row = read(tmp_path / "add_sub_v1.x.csv")

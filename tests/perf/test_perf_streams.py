@@ -98,7 +98,7 @@ def check_sequences(seen):
 
 @pytest.mark.parametrize("protocol", ["inproc", "http", "grpc"])
 @pytest.mark.parametrize("load", [{}, {"concurrency": 3}, {"request_rate": 400.0}])
-def test_A21_sequences_are_made_and_ended(server, seen, protocol, load):
+def test_PA21_sequences_are_made_and_ended(server, seen, protocol, load):
     (point,) = nt.perf(
         server, "total", protocol=protocol, request_count=50, sequence_length=5,
         sequence_length_variation=0.0, **load,
@@ -115,7 +115,7 @@ def test_A21_sequences_are_made_and_ended(server, seen, protocol, load):
     assert 90 in seen
 
 
-def test_A21_serial_sequences_keep_one_request_each(server, seen):
+def test_PA21_serial_sequences_keep_one_request_each(server, seen):
     (point,) = nt.perf(
         server, "total", request_rate=2000.0, request_count=60, serial_sequences=True,
         num_of_sequences=2, sequence_id_range="5:7",
@@ -125,7 +125,7 @@ def test_A21_serial_sequences_keep_one_request_each(server, seen):
     check_sequences(seen)
 
 
-def test_A22_a_streams_steps_are_a_sequence(server, seen, tmp_path):
+def test_PA22_a_streams_steps_are_a_sequence(server, seen, tmp_path):
     path = tmp_path / "data.json"
     path.write_text(json.dumps({"data": [[{"X": [1.0]}, {"X": [2.0]}, {"X": [3.0]}]]}))
     report = nt.perf(server, "total", request_count=9, input_data=path)
@@ -167,7 +167,7 @@ def test_streams_are_measured_response_by_response(server, protocol, load):
     assert stream.responses_per_s == pytest.approx(80 / point.window_s)
     assert 0 < stream.first.p50_us <= point.latency_p99_us
     assert stream.between.p50_us >= 0
-    # a request lasts until its last response that says something.
+    # PA3: a request lasts until its last response that says something.
     assert point.latency_avg_us == pytest.approx(
         stream.first.avg_us + 3 * stream.between.avg_us, rel=0.01
     )

@@ -37,7 +37,7 @@ def test_repeated_requests_come_in_turn():
     variation=st.floats(0, 150),
     seed=st.integers(0, 99),
 )
-def test_A22_lengths_vary_by_the_percentage_and_flags_mark_the_ends(length, variation, seed):
+def test_PA22_lengths_vary_by_the_percentage_and_flags_mark_the_ends(length, variation, seed):
     traffic = sequences(length=length, variation=variation, seed=seed)
     for _ in range(5):
         calls = whole(traffic)
@@ -51,7 +51,7 @@ def test_A22_lengths_vary_by_the_percentage_and_flags_mark_the_ends(length, vari
         assert [call.inputs["X"] for call in calls] == [i % 3 for i in range(len(calls))]
 
 
-def test_A22_given_data_is_as_long_as_its_stream_unless_a_length_is_asked_for():
+def test_PA22_given_data_is_as_long_as_its_stream_unless_a_length_is_asked_for():
     streams = (STEPS, STEPS[:1])
     lengths = {len(whole(sequences(given=True, streams=streams, seed=seed))) for seed in range(20)}
     assert lengths == {1, 3}
@@ -59,7 +59,7 @@ def test_A22_given_data_is_as_long_as_its_stream_unless_a_length_is_asked_for():
     assert len(whole(traffic)) == 7
 
 
-def test_A23_ids_go_up_from_the_first():
+def test_PA23_ids_go_up_from_the_first():
     traffic = sequences(2, length=1)
     found = [traffic.next(lane, 0).options["correlation_id"] for lane in (0, 1, 0, 0, 1)]
     assert found == [1, 2, 3, 4, 5]
@@ -69,7 +69,7 @@ def test_A23_ids_go_up_from_the_first():
 @given(
     lanes=st.integers(1, 5), extra=st.integers(0, 3), turns=st.lists(st.integers(0, 4), max_size=60)
 )
-def test_A23_no_two_live_sequences_share_an_id(lanes, extra, turns):
+def test_PA23_no_two_live_sequences_share_an_id(lanes, extra, turns):
     traffic = sequences(lanes, length=2, variation=0.0, first_id=10, end_id=10 + lanes + extra)
     live: dict[int, int] = {}
     for turn in turns:
@@ -83,7 +83,7 @@ def test_A23_no_two_live_sequences_share_an_id(lanes, extra, turns):
             del live[lane]
 
 
-def test_A23_fewer_ids_than_sequences_are_refused():
+def test_PA23_fewer_ids_than_sequences_are_refused():
     with pytest.raises(InvalidArgumentError, match="sequence id collision may occur"):
         sequences(3, first_id=1, end_id=3)
 

@@ -1,4 +1,4 @@
-"""Windows, percentiles, stability, verdicts and merging: rules A-3 to A-9, no clock, no thread."""
+"""Windows, percentiles, stability, verdicts and merging: rules PA3 to PA9, no clock, no thread."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def feed(meter: LevelMeter, windows):
     # n = 10: floor(p/100 * 9 + 0.5)
     [(50, 5), (90, 8), (95, 9), (99, 9), (1, 0), (5.6, 1)],
 )
-def test_A8_percentile_index_is_floor_of_p_times_n_minus_1_plus_half(percent, index):
+def test_PA8_percentile_index_is_floor_of_p_times_n_minus_1_plus_half(percent, index):
     pool = np.arange(10) * 1000
     assert percentile_us(pool, percent) == index
 
 
-def test_A8_percentiles_of_an_empty_pool_are_nan():
+def test_PA8_percentiles_of_an_empty_pool_are_nan():
     summary = summarize(np.empty(0, np.int64), 42)
     assert math.isnan(summary.p50_us)
     assert math.isnan(summary.avg_us)
@@ -67,7 +67,7 @@ latencies = st.lists(st.integers(1, 10**10), min_size=1, max_size=200).map(np.ar
 
 
 @given(latencies, st.floats(0, 100), st.floats(0, 100))
-def test_A8_percentiles_are_members_and_ordered(pool, p, q):
+def test_PA8_percentiles_are_members_and_ordered(pool, p, q):
     pool = np.sort(pool)
     low, high = sorted((p, q))
     assert percentile_us(pool, low) <= percentile_us(pool, high)
@@ -77,7 +77,7 @@ def test_A8_percentiles_are_members_and_ordered(pool, p, q):
 
 
 @given(latencies)
-def test_A8_summary_does_not_depend_on_the_order(pool):
+def test_PA8_summary_does_not_depend_on_the_order(pool):
     assert summarize(pool, 42) == summarize(pool[::-1].copy(), 42)
 
 
@@ -95,7 +95,7 @@ def test_A8_summary_does_not_depend_on_the_order(pool):
         ([100, math.nan, 100], False),
     ],
 )
-def test_A5_three_windows_agree_within_the_percentage(values, expected):
+def test_PA5_three_windows_agree_within_the_percentage(values, expected):
     assert is_stable(values, 10) is expected
 
 
@@ -103,7 +103,7 @@ positive = st.floats(1e-3, 1e9)
 
 
 @given(st.lists(positive, min_size=3, max_size=3), positive)
-def test_A5_stability_knows_no_unit_and_no_order(values, scale):
+def test_PA5_stability_knows_no_unit_and_no_order(values, scale):
     spread = (max(values) / min(values) - 1) * 100
     assert is_stable(values, spread * 1.001 + 1e-6)
     assert is_stable([v * scale for v in reversed(values)], spread * 1.001 + 1e-6)
@@ -111,7 +111,7 @@ def test_A5_stability_knows_no_unit_and_no_order(values, scale):
         assert not is_stable(values, spread * 0.999)
 
 
-def test_A5_a_level_needs_three_windows_and_looks_at_the_last_three():
+def test_PA5_a_level_needs_three_windows_and_looks_at_the_last_three():
     clock = Clock()
     n, verdict = feed(
         LevelMeter(StabilityRule(), "concurrency 1"),
@@ -121,14 +121,14 @@ def test_A5_a_level_needs_three_windows_and_looks_at_the_last_three():
     assert [len(w.latencies_ns) for w in verdict.windows] == [100, 101, 102]
 
 
-def test_A5_latency_must_hold_too():
+def test_PA5_latency_must_hold_too():
     clock = Clock()
     windows = [clock.window(100, latency) for latency in (100, 200, 300, 310, 320)]
     n, verdict = feed(LevelMeter(StabilityRule(), "concurrency 1"), windows)
     assert (n, verdict.outcome) == (5, "stable")
 
 
-def test_A5_stabilises_on_the_percentile_when_asked():
+def test_PA5_stabilises_on_the_percentile_when_asked():
     clock = Clock()
 
     def window(tail_us):
@@ -143,7 +143,7 @@ def test_A5_stabilises_on_the_percentile_when_asked():
     assert feed(tail, windows)[1].outcome == "unstable"
 
 
-def test_A6_not_stable_after_max_trials():
+def test_PA6_not_stable_after_max_trials():
     clock = Clock()
     counts = [100, 200] * 5
     meter = LevelMeter(StabilityRule(max_trials=10), "concurrency 4")
@@ -158,7 +158,7 @@ def test_A6_not_stable_after_max_trials():
     assert verdict.message == "Failed to obtain stable measurement."
 
 
-def test_A7_growing_latency_is_accepted_only_for_asynchronous_senders():
+def test_PA7_growing_latency_is_accepted_only_for_asynchronous_senders():
     clock = Clock()
     windows = [clock.window(100, 100 * 2**k) for k in range(10)]
     meter = LevelMeter(StabilityRule(asynchronous=True), "request rate 50/s")
@@ -174,7 +174,7 @@ def test_A7_growing_latency_is_accepted_only_for_asynchronous_senders():
     st.integers(1, 10),
     st.booleans(),
 )
-def test_A5_A6_every_level_ends_within_max_trials_and_stable_means_stable(rows, trials, async_):
+def test_PA5_PA6_every_level_ends_within_max_trials_and_stable_means_stable(rows, trials, async_):
     clock = Clock()
     meter = LevelMeter(
         StabilityRule(max_trials=trials, asynchronous=async_, percentage=20), "concurrency 2"
@@ -194,13 +194,13 @@ def test_A5_A6_every_level_ends_within_max_trials_and_stable_means_stable(rows, 
 
 
 @pytest.mark.parametrize(("latency_us", "over"), [(999, False), (1000, True), (1001, True)])
-def test_A9_the_limit_is_reached_at_or_above(latency_us, over):
+def test_PA9_the_limit_is_reached_at_or_above(latency_us, over):
     rule = StabilityRule(latency_threshold_ms=1)
     assert rule.over_limit(np.array([latency_us * 1000])) is over
     assert not StabilityRule().over_limit(np.array([10**12]))
 
 
-def test_A9_three_windows_over_the_limit_end_the_level_early():
+def test_PA9_three_windows_over_the_limit_end_the_level_early():
     clock = Clock()
     meter = LevelMeter(StabilityRule(latency_threshold_ms=1), "concurrency 8")
     # Not stable at all, yet over after three.
@@ -209,7 +209,7 @@ def test_A9_three_windows_over_the_limit_end_the_level_early():
     assert verdict.message == "Measured latency went over the set limit of 1 msec."
 
 
-def test_A11_windows_without_any_request_are_empty():
+def test_PA11_windows_without_any_request_are_empty():
     clock = Clock()
     meter = LevelMeter(StabilityRule(max_trials=3), "concurrency 1")
     _, verdict = feed(meter, [clock.window(0)] * 3)
@@ -232,7 +232,7 @@ def test_request_count_is_one_window_and_stable():
     assert meter.add(Clock().window(5)).outcome == "stable"
 
 
-def test_A15_cut_keeps_the_last_three_windows_with_the_unfinished_one():
+def test_PA15_cut_keeps_the_last_three_windows_with_the_unfinished_one():
     clock = Clock()
     meter = LevelMeter(StabilityRule(), "concurrency 1")
     feed(meter, [clock.window(c) for c in (10, 100, 200)])
@@ -245,12 +245,12 @@ def test_A15_cut_keeps_the_last_three_windows_with_the_unfinished_one():
 # --- merging -----------------------------------------------------------------------------------
 
 
-def test_A1_throughput_divides_by_the_real_window():
+def test_PA1_throughput_divides_by_the_real_window():
     assert Clock().window(60, seconds=1.2).requests_per_s == pytest.approx(50)
 
 
 @given(st.lists(latencies, min_size=1, max_size=3), st.integers(0, 5))
-def test_A8_merging_pools_latencies_and_adds_counts_and_durations(pools, errors):
+def test_PA8_merging_pools_latencies_and_adds_counts_and_durations(pools, errors):
     clock = Clock()
     windows = []
     for pool in pools:
@@ -267,7 +267,7 @@ def test_A8_merging_pools_latencies_and_adds_counts_and_durations(pools, errors)
     assert merged.latency.avg_us == pytest.approx(pooled.mean() / 1000)
 
 
-def test_A14_delayed_share_and_lateness():
+def test_PA14_delayed_share_and_lateness():
     late = np.array([0, 0, 0, 4_000_000])
     window = Window(0, SECOND, np.full(4, 10), lateness_ns=late)
     merged = merge([window], StabilityRule())

@@ -1,4 +1,4 @@
-"""Model control: modes, versions, readiness, texts (scheduling.md §16, protocol.md §7)."""
+"""Model control: modes, versions, readiness, texts (L2 to L21)."""
 
 from __future__ import annotations
 
@@ -466,7 +466,7 @@ def test_L8_only_newer_files_are_a_change(server, explicit, root):
     touch(file, 10)
     explicit.load("m")
     assert answer(server, "m") == 2.0
-    assert server.statistics("m")["model_stats"][0]["inference_count"] == 1  # P-63
+    assert server.statistics("m")["model_stats"][0]["inference_count"] == 1  # KS63
 
 
 @pytest.mark.parametrize(
@@ -716,7 +716,7 @@ def test_L12_files_make_a_model_that_no_repository_has(server, explicit, encode)
     content = encode(times(6).encode())
     explicit.load("fresh", {"config": PYTHON, "file:1/model.py": content})
     assert answer(server, "fresh") == 6.0
-    assert explicit.index() == []  # P-61
+    assert explicit.index() == []  # KS61
     assert "failed to poll" in refused(explicit, "fresh").message
     explicit.unload("fresh")
     assert not server.is_ready("fresh")

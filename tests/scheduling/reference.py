@@ -1,4 +1,4 @@
-"""The rules of scheduling.md §2 to §5 in their plainest form: the oracle of the random walk.
+"""The rules S1 to S5, D1 to D15, Q1 to Q12 and P1 to P8 in their plainest form: the oracle of the random walk.
 
 Lists instead of queues, every scan from the start, no fast path, nothing remembered between two
 facts but what the rules remember. Slow, and meant to be read beside the rules.

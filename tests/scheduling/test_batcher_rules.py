@@ -1,4 +1,4 @@
-"""The dynamic batcher rule by rule (scheduling.md §2, §3, §5, §6, §17)."""
+"""The dynamic batcher rule by rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of scheduling.md §3.2, row by row: what the real server was seen to execute."""
+"""The examples of docs/rules/scheduling.md, row by row (D1 to D15, P5): what Triton executes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ensemble scheduler rule by rule (scheduling.md §11)."""
+"""The ensemble scheduler rule by rule."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_L16_an_idle_sequence_holds_a_removed_instance_until_its_time_is_up(stra
 @BOTH
 def test_L16_the_end_is_run_before_the_instance_leaves(strategy):
     clock = SequenceClock(1, strategy=strategy)
-    clock.arrive(0, "a1", "SE")  # its slot is free at once, its execution takes 10 ms
+    clock.arrive(0, "a1", "SE")  # its slot is free at once (SQ6), its execution takes 10 ms
     clock.remove_instance(5, 0)
     clock.run()
     assert clock.left == [(10, 0)]

@@ -1,4 +1,4 @@
-"""Queue policies, timeouts and priorities rule by rule (scheduling.md §4)."""
+"""Queue policies, timeouts and priorities rule by rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rate limiter: a test per rule (scheduling.md §7), and small steps against naive books."""
+"""The rate limiter: a test per rule, and small steps against naive books."""
 
 from __future__ import annotations
 

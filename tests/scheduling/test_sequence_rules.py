@@ -1,4 +1,4 @@
-"""One test per rule of the sequence batcher (scheduling.md §8, §10, §17), on a virtual clock."""
+"""One test per rule of the sequence batcher, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def refused(clock: SequenceClock) -> list[tuple[str, str]]:
 
 
 @BOTH
-def test_Q1_a_request_of_batch_size_2_is_refused(strategy):
+def test_SQ1_a_request_of_batch_size_2_is_refused(strategy):
     clock = SequenceClock(strategy=strategy)
     clock.arrive(0, "a1", "S", size=2)
     clock.run()
@@ -37,7 +37,7 @@ def test_Q1_a_request_of_batch_size_2_is_refused(strategy):
 
 @BOTH
 @pytest.mark.parametrize("nothing", [0, ""])
-def test_Q2_a_correlation_id_is_required(strategy, nothing):
+def test_SQ2_a_correlation_id_is_required(strategy, nothing):
     clock = SequenceClock(strategy=strategy)
     clock.arrive(0, "a1", "S", of=nothing)
     clock.run()
@@ -51,7 +51,7 @@ def test_Q2_a_correlation_id_is_required(strategy, nothing):
 
 @BOTH
 @pytest.mark.parametrize("flags", ["", "E"])
-def test_Q3_a_sequence_begins_with_start(strategy, flags):
+def test_SQ3_a_sequence_begins_with_start(strategy, flags):
     clock = SequenceClock(strategy=strategy)
     clock.arrive(0, "a1", flags, of=7)
     clock.run()
@@ -67,7 +67,7 @@ def test_Q3_a_sequence_begins_with_start(strategy, flags):
 
 
 @BOTH
-def test_Q4_the_lowest_slot_over_all_instances_comes_first(strategy):
+def test_SQ4_the_lowest_slot_over_all_instances_comes_first(strategy):
     clock = SequenceClock(2, instances=2, strategy=strategy)
     for number, name in enumerate("abcde"):
         clock.arrive(number, name + "1", "S")
@@ -76,7 +76,7 @@ def test_Q4_the_lowest_slot_over_all_instances_comes_first(strategy):
     assert clock.batcher.waiting == 3  # c and d behind running batches, e in the backlog
 
 
-def test_Q4_slots_per_instance():
+def test_SQ4_slots_per_instance():
     assert SequenceSettings("m", max_batch_size=0).slots == 1
     assert SequenceSettings("m", max_batch_size=8).slots == 8
     assert SequenceSettings("m", 8, oldest=oldest(8)).slots == 8
@@ -86,7 +86,7 @@ def test_Q4_slots_per_instance():
 
 
 @BOTH
-def test_Q5_the_backlog_is_served_in_the_order_of_first_arrival(strategy):
+def test_SQ5_the_backlog_is_served_in_the_order_of_first_arrival(strategy):
     clock = SequenceClock(1, strategy=strategy and oldest(1))
     clock.arrive(0, "a1", "S")
     clock.arrive(1, "b1", "S")
@@ -99,7 +99,7 @@ def test_Q5_the_backlog_is_served_in_the_order_of_first_arrival(strategy):
 
 
 @BOTH
-def test_Q6_end_frees_the_id_at_once(strategy):
+def test_SQ6_end_frees_the_id_at_once(strategy):
     clock = SequenceClock(2, strategy=strategy)
     clock.arrive(0, "x1", "SE")  # keeps the instance busy until 10
     clock.arrive(1, "a1", "S")
@@ -111,13 +111,13 @@ def test_Q6_end_frees_the_id_at_once(strategy):
     assert clock.batcher.slots() == [["a", "a"]]
     clock.arrive(9, "A2", "E", of="a")
     clock.run()
-    # Direct: in rows of their own. Oldest: a1 had to wait for x1, whose slot it got (OL-4).
+    # Direct: in rows of their own. Oldest: a1 had to wait for x1, whose slot it got (OL4).
     expected = ["x1", "A1 a1", "A2 a2"] if strategy else ["x1", "a1 A1", "a2 A2"]
     assert clock.batches == expected
     assert [name for name, _ in refused(clock)] == ["a?"]
 
 
-def test_Q6_direct_end_frees_its_slot_when_it_is_scheduled():
+def test_SQ6_direct_end_frees_its_slot_when_it_is_scheduled():
     clock = SequenceClock(1)
     clock.arrive(0, "a1", "SE")
     clock.arrive(1, "b1", "S")
@@ -126,7 +126,7 @@ def test_Q6_direct_end_frees_its_slot_when_it_is_scheduled():
 
 
 @BOTH
-def test_Q7_start_of_an_active_id_goes_on_in_the_same_slot(strategy):
+def test_SQ7_start_of_an_active_id_goes_on_in_the_same_slot(strategy):
     clock = SequenceClock(2, strategy=strategy)
     clock.arrive(0, "a1", "S")
     second = clock.arrive(20, "a2", "S")
@@ -137,7 +137,7 @@ def test_Q7_start_of_an_active_id_goes_on_in_the_same_slot(strategy):
 
 
 @BOTH
-def test_Q8_one_request_may_be_a_whole_sequence(strategy):
+def test_SQ8_one_request_may_be_a_whole_sequence(strategy):
     clock = SequenceClock(2, strategy=strategy)
     clock.arrive(0, "a1", "SE")
     clock.arrive(20, "a2", "")
@@ -148,7 +148,7 @@ def test_Q8_one_request_may_be_a_whole_sequence(strategy):
 
 
 @BOTH
-def test_Q9_an_idle_sequence_loses_its_slot_without_a_word(strategy):
+def test_SQ9_an_idle_sequence_loses_its_slot_without_a_word(strategy):
     clock = SequenceClock(1, idle_ms=100, strategy=strategy and oldest(1))
     clock.arrive(0, "a1", "S")
     clock.arrive(50, "b1", "SE")
@@ -161,7 +161,7 @@ def test_Q9_an_idle_sequence_loses_its_slot_without_a_word(strategy):
 
 
 @BOTH
-def test_Q9_requests_keep_a_sequence_alive(strategy):
+def test_SQ9_requests_keep_a_sequence_alive(strategy):
     clock = SequenceClock(1, idle_ms=100, strategy=strategy and oldest(1))
     for number, at_ms in enumerate(range(0, 400, 80)):
         clock.arrive(at_ms, f"a{number}", "S" if number == 0 else "")
@@ -190,7 +190,7 @@ def test_a_sequence_is_live_from_start_to_end_or_until_it_is_idle(strategy):
 
 
 @BOTH
-def test_Q9_idle_time_includes_the_backlog(strategy):
+def test_SQ9_idle_time_includes_the_backlog(strategy):
     clock = SequenceClock(1, idle_ms=400, service_ms=5, strategy=strategy and oldest(1))
     clock.arrive(0, "a1", "S")
     clock.arrive(50, "b1", "S")  # runs at 400, when a is ended
@@ -201,7 +201,7 @@ def test_Q9_idle_time_includes_the_backlog(strategy):
 
 
 @BOTH
-def test_Q9_the_backlog_is_looked_at_every_50_ms(strategy):
+def test_SQ9_the_backlog_is_looked_at_every_50_ms(strategy):
     clock = SequenceClock(1, idle_ms=100, service_ms=1, strategy=strategy and oldest(1))
     for number, at_ms in enumerate(range(0, 320, 80)):
         clock.arrive(at_ms, f"a{number}", "S" if number == 0 else "")
@@ -216,7 +216,7 @@ def test_Q9_the_backlog_is_looked_at_every_50_ms(strategy):
 
 
 @BOTH
-def test_Q10_what_is_queued_when_a_sequence_is_ended_still_runs(strategy):
+def test_SQ10_what_is_queued_when_a_sequence_is_ended_still_runs(strategy):
     clock = SequenceClock(1, idle_ms=100, service_ms=80, strategy=strategy and oldest(1))
     for number in range(4):
         clock.arrive(number, f"a{number}", "S" if number == 0 else "")
@@ -228,7 +228,7 @@ def test_Q10_what_is_queued_when_a_sequence_is_ended_still_runs(strategy):
 
 
 @BOTH
-def test_Q11_a_timeout_ends_the_whole_sequence_in_the_backlog(strategy):
+def test_SQ11_a_timeout_ends_the_whole_sequence_in_the_backlog(strategy):
     clock = SequenceClock(1, strategy=strategy and oldest(1))
     clock.arrive(0, "a1", "S")
     clock.arrive(1, "b1", "S", timeout_ms=500)
@@ -245,7 +245,7 @@ def test_Q11_a_timeout_ends_the_whole_sequence_in_the_backlog(strategy):
 
 
 @BOTH
-def test_Q11_timeouts_do_nothing_once_a_slot_is_there(strategy):
+def test_SQ11_timeouts_do_nothing_once_a_slot_is_there(strategy):
     clock = SequenceClock(1, service_ms=50, strategy=strategy and oldest(1))
     clock.arrive(0, "a1", "S", timeout_ms=5)
     clock.arrive(1, "a2", timeout_ms=5)
@@ -257,7 +257,7 @@ def test_Q11_timeouts_do_nothing_once_a_slot_is_there(strategy):
 
 
 @BOTH
-def test_Q11_a_new_sequence_of_the_same_id_has_its_own_deadline(strategy):
+def test_SQ11_a_new_sequence_of_the_same_id_has_its_own_deadline(strategy):
     clock = SequenceClock(1, strategy=strategy and oldest(1))
     clock.arrive(0, "a1", "S")
     clock.arrive(1, "b1", "SE", timeout_ms=100)
@@ -270,7 +270,7 @@ def test_Q11_a_new_sequence_of_the_same_id_has_its_own_deadline(strategy):
 
 
 @BOTH
-def test_Q12_stopping_drops_all_that_does_not_run(strategy):
+def test_SQ12_stopping_drops_all_that_does_not_run(strategy):
     clock = SequenceClock(2, strategy=strategy)
     clock.arrive(0, "a1", "S")
     for number, name in enumerate(("a2", "a3", "b1", "c1", "d1"), 1):
@@ -321,7 +321,7 @@ def test_DI5_another_shape_waits_for_the_next_batch_and_is_padded():
     clock.arrive(15, "c2", shape=1)
     clock.arrive(15, "d2", shape=2)
     clock.run(until_ms=100)
-    # The batch reaches up to the highest slot with a request, even if that one is padded (DI-2).
+    # The batch reaches up to the highest slot with a request, even if that one is padded (DI2).
     assert clock.batches[2:] == ["a2 . c2 .", ". b2 . d2"]
 
 
@@ -426,7 +426,7 @@ def test_OL2_no_padding_and_no_rows():
     assert clock.batches == ["a1", "b1 c1", "c2"]
 
 
-def test_Q4_the_lowest_slot_comes_first_and_a_heap_decides_between_instances():
+def test_SQ4_the_lowest_slot_comes_first_and_a_heap_decides_between_instances():
     """Three instances of two slots, as on the server but for the names of its instances."""
     clock = SequenceClock(2, instances=3)
     for at, name in enumerate("abcdef"):

@@ -112,7 +112,7 @@ class BackendRequest(Protocol):
 
 
 class BatchTimer(Protocol):
-    """Two marks inside one execution; the engine takes the others (scheduling.md §18)."""
+    """Two marks inside one execution; the engine takes the others (T9)."""
 
     def inputs_ready(self) -> None:
         """Inputs are gathered and on the device: compute_input ends, compute_infer starts."""

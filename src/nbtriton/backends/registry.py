@@ -67,7 +67,7 @@ def find_backend(name: str, settings: BackendSettings = MappingProxyType({})) ->
     Raises
     ------
     InvalidArgumentError
-        There is none (config.pbtxt's V-36), with the nearest name.
+        There is none (V36), with the nearest name.
     UnsupportedError
         It is there and cannot be imported.
     """

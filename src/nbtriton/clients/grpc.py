@@ -226,7 +226,7 @@ class GrpcClient:
                 found = self._messages.ModelStreamInferResponse.FromString(data)
                 response = found.infer_response
                 final = bool(response.parameters["triton_final_response"].bool_param)
-                # A request that is refused gets one message, without a flag (S-1).
+                # A request that is refused gets one message, without a flag (GS1).
                 final = final or bool(found.error_message and not response.model_name)
                 yield Part(self._outputs(response), found.error_message, final)
                 if final:
@@ -258,7 +258,7 @@ class GrpcClient:
                     response = found.infer_response
                     final = response.parameters["triton_final_response"].bool_param
                     error = InternalError(found.error_message) if found.error_message else None
-                    # A request that is refused gets one message, without a flag (S-1).
+                    # A request that is refused gets one message, without a flag (GS1).
                     refused = error is not None and not response.model_name
                     hear(error, bool(response.outputs), bool(final or refused))
                 end: TritonError = UnavailableError("the server ended the stream")

@@ -1,7 +1,7 @@
 """Triton's checks of a model configuration as a whole (class P) and of its instance groups (G).
 
 The texts and their order are those of ``ValidateModelConfig`` and ``ValidateInstanceGroup`` (core,
-model_config_utils.cc); rule numbers such as V-11 name the rows of the validation tests.
+model_config_utils.cc); rule numbers such as V11 name the rows of the validation tests.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class _Node:
 
 
 def validate_structure(config: ModelConfig) -> None:
-    """Check an ensemble without its composing models (V-101 to V-111)."""
+    """Check an ensemble without its composing models (V101 to V111)."""
     name = config.name
     if config.platform != "ensemble":
         raise ConfigError(
@@ -217,7 +217,7 @@ def validate_ensemble(
     members: Mapping[str, ModelConfig],
     versions: Mapping[str, Collection[int]] | None = None,
 ) -> ModelConfig:
-    """Check an ensemble against the models it is made of (V-112, V-115 to V-123).
+    """Check an ensemble against the models it is made of (V112, V115 to V123).
 
     Parameters
     ----------
@@ -274,7 +274,7 @@ def validate_ensemble(
 
 
 def validate_versions(config: ModelConfig, versions: Mapping[str, Collection[int]]) -> None:
-    """Check that the versions that steps name are there; -1 is the highest (V-115).
+    """Check that the versions that steps name are there; -1 is the highest (V115).
 
     Raises
     ------

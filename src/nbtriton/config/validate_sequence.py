@@ -27,7 +27,7 @@ _VALUES = ("int32_false_true", "fp32_false_true", "bool_false_true")
 
 
 def validate_controls(config: ModelConfig) -> None:
-    """Check ``sequence_batching.control_input`` (V-20 to V-27)."""
+    """Check ``sequence_batching.control_input`` (V20 to V27)."""
     for kind in _BOOLEAN_KINDS:
         _validate_kind(config, kind)
     corrid = _validate_kind(config, _CORRID)
@@ -116,7 +116,7 @@ def _validate_boolean(
 
 
 def validate_initial_states(config: ModelConfig) -> None:
-    """Check ``sequence_batching.state[].initial_state`` as far as no file is read (V-75 to V-84)."""
+    """Check ``sequence_batching.state[].initial_state`` as far as no file is read (V75 to V84)."""
     seen: set[str] = set()
     for index, state in enumerate(config.sequence_batching.state):
         field = f"sequence_batching.state[{index}].initial_state"

@@ -1,4 +1,4 @@
-"""What a model may ask of the server that runs it (business logic scripting, §13)."""
+"""What a model may ask of the server that runs it (business logic scripting, B1 to B10)."""
 
 from __future__ import annotations
 

@@ -320,7 +320,7 @@ def serve(
 
 
 class _MetricsHandler:
-    """Answers on the metrics port: other paths get an empty 200, as in Triton (P-1)."""
+    """Answers on the metrics port: other paths get an empty 200, as in Triton (KS1)."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

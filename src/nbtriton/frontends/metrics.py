@@ -1,4 +1,4 @@
-"""What Prometheus reads: Triton's metric names over this server's books (protocol.md §9)."""
+"""What Prometheus reads: Triton's metric names over this server's books (KS81, KS82)."""
 
 from __future__ import annotations
 

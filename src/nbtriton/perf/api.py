@@ -37,7 +37,7 @@ Protocol = Literal["inproc", "http", "grpc"]
 PROTOCOLS: tuple[str, ...] = get_args(Protocol)
 
 # perf_analyzer's 5000 ms are made for milliseconds across a network. In the kernel a request
-# takes 10 us to some ms: 250 ms (300 ms with A-1's factor) hold 100 requests even at 3 ms each,
+# takes 10 us to some ms: 250 ms (300 ms with PA1's factor) hold 100 requests even at 3 ms each,
 # so a p99 means something, and a level takes 1 s where it is stable at once. Slower models get
 # longer windows (`WindowPlan.fitted`).
 _INTERVAL_MS = 250.0

@@ -1,4 +1,4 @@
-"""Server-side numbers of a measurement: the difference of two statistics (A-12, A-13).
+"""Server-side numbers of a measurement: the difference of two statistics (PA12, PA13).
 
 Works on Triton's statistics JSON, so the same lines serve the server in the kernel and one far off.
 """
@@ -115,7 +115,7 @@ def with_composing(
 
 
 def network_us(client_avg_us: float, server: ServerBreakdown | None) -> float:
-    """Client latency that the server does not account for, at least 0 (A-13).
+    """Client latency that the server does not account for, at least 0 (PA13).
 
     In the kernel that is the hand-over between threads, where perf_analyzer has the network.
     """

@@ -1,4 +1,4 @@
-"""What is sent: generated once (A-30 to A-33), or cut to the batch size from the user's arrays."""
+"""What is sent: generated once (PA30 to PA33), or cut to the batch size from the user's arrays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ InputData = Literal["random", "zero"]
 Request = Mapping[str, Array]
 Inputs = Mapping[str, object] | Sequence[Mapping[str, object]]
 
-# perf_analyzer's --string-length default (A-31).
+# perf_analyzer's --string-length default (PA31).
 STRING_LENGTH = 128
 # perf_analyzer fills integers with random bytes, which no embedding or label table survives;
 # below 128 every integer type can hold them.
@@ -54,8 +54,8 @@ def generate(
     Raises
     ------
     InvalidArgumentError
-        With perf_analyzer's texts: a variable dimension without a shape (A-32), a batch for a
-        model that does not batch (A-33).
+        With perf_analyzer's texts: a variable dimension without a shape (PA32), a batch for a
+        model that does not batch (PA33).
     """
     specs = input_specs(config)
     shapes = shapes or {}

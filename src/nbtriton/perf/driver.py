@@ -74,7 +74,7 @@ class Slot:
                 self.sequence_end_ns.append(end_ns)
         if self.stream is not None:
             self.stream.ended(self.start_ns)
-            # A-3: up to the last response that says something.
+            # PA3: up to the last response that says something.
             end_ns = self.stream.last_ns or end_ns
         self.latency_ns.append(end_ns - self.start_ns)
         self.lateness_ns.append(self.late_ns)
@@ -119,7 +119,7 @@ class StreamRecord:
 def collect(
     slots: Sequence[Slot], errors: deque[tuple[int, str]], start_ns: int, end_ns: int
 ) -> Window:
-    """Cut the window from `start_ns` to `end_ns`: what ended in it and was not taken yet (A-3)."""
+    """Cut the window from `start_ns` to `end_ns`: what ended in it and was not taken yet (PA3)."""
     latencies, lateness = [], []
     streams = []
     sequences = 0
@@ -451,7 +451,7 @@ class OpenLoop(_Submitting):
                 self._idle.put(slot)
                 break
             slot.lane = turn
-            # A-14: late is what was due before its turn came, not what a timer overslept.
+            # PA14: late is what was due before its turn came, not what a timer overslept.
             slot.late_ns = max(0, -wait_ns)
             if not self._serial:
                 self._turns.put(turn)

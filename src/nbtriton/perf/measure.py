@@ -36,7 +36,7 @@ __all__ = ["Level", "MeasurementMode", "WindowPlan", "measure_level"]
 
 MeasurementMode = Literal["time_windows", "count_windows"]
 
-# A-1: perf_analyzer sleeps for 1.2 intervals, so that is how long a window really is.
+# PA1: perf_analyzer sleeps for 1.2 intervals, so that is how long a window really is.
 _SLEEP_FACTOR = 1.2
 # How often to look whether enough requests were counted (perf_analyzer: 1 s, for requests that
 # cross a network; here 50 of them can be through in 5 ms).
@@ -49,7 +49,7 @@ _WARM_UP_POLL_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """When a window is over (A-1, A-2).
+    """When a window is over (PA1, PA2).
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def measure_level(
         None if it was interrupted before anything was measured.
     interrupted : bool
     """
-    # Senders that do not wait for answers: all but the single caller (A-7, A-20).
+    # Senders that do not wait for answers: all but the single caller (PA7, PA20).
     is_async = level.load != Concurrency(1) or level.sequences is not None or level.streaming
     rule = replace(level.rule, asynchronous=is_async, single=bool(level.request_count))
     meter = LevelMeter(rule, level.load.label)

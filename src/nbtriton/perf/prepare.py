@@ -68,7 +68,7 @@ def check_streaming(configs: Mapping[str, ModelConfig], *, streaming: bool) -> N
 def sequence_plan(
     configs: Mapping[str, ModelConfig], plan: SequencePlan, *, serial: bool
 ) -> SequencePlan | None:
-    """Return how sequences are made, None for a model that takes none (A-20).
+    """Return how sequences are made, None for a model that takes none (PA20).
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ class PerfPoint:
     batch_size : int
         Rows per request.
     infer_per_s : float
-        Inferences per second: successful requests * batch size / window (A-4).
+        Inferences per second: successful requests * batch size / window (PA4).
     request_count, error_count : int
         Requests that ended well, and those that ended with an error, in the windows that count.
     first_error : str
@@ -65,13 +65,13 @@ class PerfPoint:
         time) or ``"interrupted"``.
     delayed_fraction, lateness_avg_us : float
         Open loop: the share of requests sent over 1 ms later than due, and by how much requests
-        were late on average (A-14).
+        were late on average (PA14).
     server : ServerBreakdown or None
         The server's own account of the time; None if it answered nothing.
     composing : tuple of ServerBreakdown
         The same for every composing model of an ensemble.
     sequence_count : int or None
-        Sequences that ended; None for a model that takes none (A-25).
+        Sequences that ended; None for a model that takes none (PA25).
     stream : StreamSummary or None
         Responses, the time to the first one and between them, where streams were measured.
     notes : tuple of str
@@ -106,7 +106,7 @@ class PerfPoint:
 
     @property
     def stable(self) -> bool:
-        """True if the last three windows agreed (A-5)."""
+        """True if the last three windows agreed (PA5)."""
         return self.outcome == "stable"
 
     @property

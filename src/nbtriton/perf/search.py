@@ -17,14 +17,14 @@ Search = Generator[float, bool, None]
 
 
 def linear_search(levels: Iterable[float]) -> Search:
-    """Go through `levels` in order; the first that does not pass ends the search (A-9)."""
+    """Go through `levels` in order; the first that does not pass ends the search (PA9)."""
     for level in levels:
         if not (yield level):
             return
 
 
 def binary_search(levels: LevelRange, *, integral: bool) -> Search:
-    """Narrow down the highest level that passes (A-10).
+    """Narrow down the highest level that passes (PA10).
 
     The start must pass and the end must fail, or there is nothing to search; then midpoints,
     while the bracket is wider than the step. 1:8:2 where 4 fails visits 1, 8, 4, 2.

@@ -160,7 +160,7 @@ class Configurator:
         for name, config in self._swept.items():
             target[name] = with_options(config, options)
         if "max_batch_size" in options:
-            # V-117 and B.2 Q-8: an ensemble allows what the smallest of its steps allows. Steps
+            # V117 and MA8: an ensemble allows what the smallest of its steps allows. Steps
             # come after the ensemble in a walk, so go backwards for nested ones.
             for name in reversed(self._ensembles):
                 self._fit_ensemble(target, name)

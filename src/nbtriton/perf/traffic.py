@@ -79,7 +79,7 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True)
 class SequencePlan:
-    """How sequences are made (A-21 to A-23).
+    """How sequences are made (PA21 to PA23).
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ class SequenceData:
     given: bool
 
     def lanes(self, load: Load) -> int:
-        """Return how many sequences are live under a load (A-21)."""
+        """Return how many sequences are live under a load (PA21)."""
         return load.value if isinstance(load, Concurrency) else self.plan.num_of_sequences
 
 
@@ -195,7 +195,7 @@ class Sequences:
     Parameters
     ----------
     data : SequenceData
-        Each sequence takes one of its streams, chosen at random (A-24).
+        Each sequence takes one of its streams, chosen at random (PA24).
     lanes : int
     seed : int
     """
@@ -233,7 +233,7 @@ class Sequences:
         live.number = self._next_id(live)
 
     def _length(self, stream: Sequence[Request]) -> int:
-        """A-22: L + trunc(U(-1, 1) * v% * L), at least 1."""
+        """PA22: L + trunc(U(-1, 1) * v% * L), at least 1."""
         if self._given and self._plan.length is None:
             return len(stream)
         length = self._plan.length or LENGTH
@@ -241,7 +241,7 @@ class Sequences:
         return max(1, length + offset)
 
     def _next_id(self, live: _Lane) -> int:
-        """A-23: ids in turn; one that another lane has is left out, and the lane keeps its own."""
+        """PA23: ids in turn; one that another lane has is left out, and the lane keeps its own."""
         plan = self._plan
         taken = {lane.number for lane in self._lanes}
         while True:

@@ -1,4 +1,4 @@
-"""Measurement windows: percentiles, stability, the verdict on a level, merging (A-3 to A-9).
+"""Measurement windows: percentiles, stability, the verdict on a level, merging (PA3 to PA9).
 
 Pure: a window is numbers that somebody else collected, with that somebody's times.
 """
@@ -31,7 +31,7 @@ __all__ = [
 
 # perf_analyzer judges, and reports, the last three windows.
 STABLE_WINDOWS = 3
-# A-14: a request that was due when the sender came to it is delayed, and perf_analyzer warns above
+# PA14: a request that was due when the sender came to it is delayed, and perf_analyzer warns above
 # 1 % of them. It has several senders; one that comes from a 60 us timer finds the next of two
 # close requests late by some microseconds, which is no failure to keep up. One that cannot keep
 # up passes any bound.
@@ -44,7 +44,7 @@ _NO_LATENCIES: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamWindow:
-    """Responses of the requests that ended in a window, the empty final one not counted (A-4).
+    """Responses of the requests that ended in a window, the empty final one not counted (PA4).
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class StreamWindow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """What ended between two moments (A-3: a request belongs to the window it ends in).
+    """What ended between two moments (PA3: a request belongs to the window it ends in).
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class Window:
 
     @property
     def seconds(self) -> float:
-        """Real length of the window in seconds (A-1)."""
+        """Real length of the window in seconds (PA1)."""
         return (self.end_ns - self.start_ns) / 1e9
 
     @property
@@ -150,7 +150,7 @@ def summarize(latencies_ns: npt.NDArray[np.int64], percentile: float | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class StabilityRule:
-    """When a level is done (A-5 to A-9).
+    """When a level is done (PA5 to PA9).
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ class StabilityRule:
     latency_threshold_ms : float or None
         A level whose stabilising latency reaches it is over the limit.
     asynchronous : bool
-        Senders do not wait for answers, so latency may grow for ever while throughput holds (A-7).
+        Senders do not wait for answers, so latency may grow for ever while throughput holds (PA7).
     single : bool
         One window and no judgement (``request_count``).
     """
@@ -194,7 +194,7 @@ class StabilityRule:
 
 
 def is_stable(values: Sequence[float], percentage: float) -> bool:
-    """A-5: max/min of the values is at most 1 + percentage/100, and none is 0 or missing."""
+    """PA5: max/min of the values is at most 1 + percentage/100, and none is 0 or missing."""
     if not all(value > 0 for value in values):  # also false for nan
         return False
     return max(values) <= min(values) * (1 + percentage / 100)
@@ -202,7 +202,7 @@ def is_stable(values: Sequence[float], percentage: float) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measurement:
-    """The merged windows of one level (A-8): counts add up, latencies are pooled."""
+    """The merged windows of one level (PA8): counts add up, latencies are pooled."""
 
     window_s: float
     request_count: int
@@ -300,7 +300,7 @@ class LevelMeter:
         return self._within_limit("unstable", last, self._unstable_message())
 
     def cut(self, window: Window | None) -> Verdict:
-        """End the level now; `window` is the unfinished one (A-15)."""
+        """End the level now; `window` is the unfinished one (PA15)."""
         if window is not None and (len(window.latencies_ns) or window.errors):
             self.windows.append(window)
         last = tuple(self.windows[-STABLE_WINDOWS:])

@@ -66,7 +66,7 @@ def _check_member(
                 f"ensemble '{name}' depends on '{member}' which is not valid. Model "
                 f"'{member}' failed with error: {reason}"
             )
-        raise load_error(name, ConfigError(text, hint=error.hint))  # V-113, V-114
+        raise load_error(name, ConfigError(text, hint=error.hint))  # V113, V114
     if version != -1 and not server.is_ready(member, version):
         raise load_error(
             name,
@@ -74,7 +74,7 @@ def _check_member(
                 f"ensemble '{name}' depends on '{member}' whose required version {version} "
                 "is not loaded."
             ),
-        )  # V-115
+        )  # V115
 
 
 def build_versions(

@@ -73,6 +73,6 @@ def by_dependency(
                 following = circle[index - 1]
                 circles[name] = ConfigError(
                     f"circular dependency between ensembles: {name} -> ... -> {following} -> {name}"
-                )  # V-116
+                )  # V116
                 graph.pop(name)
             graph = {name: members & graph.keys() for name, members in graph.items()}

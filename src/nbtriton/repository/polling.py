@@ -1,7 +1,7 @@
 """What a repository has of one model now: files and configuration read, nothing loaded.
 
 Everything that fails here is a *poll failure* in Triton's words: the client is told only that, the
-log has the reason (config.md §2, steps 1 to 5).
+log has the reason (F7).
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ def _paths_of(config: ModelConfig) -> Iterator[tuple[str, str]]:
 
 
 def _decoded(value: str | bytes) -> bytes:
-    """Read base64 as leniently as Triton does: what is none of it is skipped (P-61)."""
+    """Read base64 as leniently as Triton does: what is none of it is skipped (KS61)."""
     if isinstance(value, bytes):
         return value
     known = re.sub(r"[^A-Za-z0-9+/]", "", value)

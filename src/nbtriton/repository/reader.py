@@ -1,4 +1,4 @@
-"""A model repository on disk, read as Triton reads it (config.md §1, scheduling.md §16.1)."""
+"""A model repository on disk, read as Triton reads it (F1 to F6, L1 to L3)."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def normalize_for(model: RepositoryModel, config: ModelConfig) -> ModelConfig:
             f"unexpected directory name '{model.name}' for model '{config.name}', "
             "directory name must equal model name",
             field="name",
-        )  # V-50
+        )  # V50
     return config
 
 

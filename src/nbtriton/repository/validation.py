@@ -147,7 +147,7 @@ def _check_versions(name: str, kept: Collection[int], found: Sequence[int]) -> N
             f"at least one version must be available under the version policy of model '{name}'",
             hint=f"version directories found: {', '.join(map(str, found)) or 'none'}",
             field="version_policy",
-        )  # V-51
+        )  # V51
 
 
 def _check_members(
@@ -159,7 +159,7 @@ def _check_members(
             raise ConfigError(
                 f"ensemble '{name}' depends on '{step.model_name}' which has no loaded version. "
                 f"Model '{step.model_name}' loading failed with error: {error.message}"
-            )  # V-114
+            )  # V114
 
 
 def _by_dependency(ensembles: Mapping[str, ModelConfig]) -> list[str]:

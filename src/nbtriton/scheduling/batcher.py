@@ -1,4 +1,4 @@
-"""The dynamic batcher and the default scheduler (scheduling.md §2, §3, §5).
+"""The dynamic batcher and the default scheduler (S1 to S5, D1 to D15, P1 to P8).
 
 Theory of operation. Requests wait in a priority queue. A *scan* walks them in serving order and
 decides how many may be *released* into the open *payload*, a batch that waits for an instance and
@@ -184,7 +184,7 @@ class Batcher:
         return self._advance(now, out)
 
     def cancel(self, now: int, ticket: Ticket, *, formed: bool = False) -> list[Decision]:
-        """The caller gave up: a request that still waits is dropped, any other runs on (§17).
+        """The caller gave up: a request that still waits is dropped, any other runs on (X2, X3).
 
         With `formed` it also leaves a batch that is formed and waits for an instance.
         """

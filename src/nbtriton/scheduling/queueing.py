@@ -1,4 +1,4 @@
-"""The queue in front of a batcher: priority levels, queue policies, timeouts (scheduling.md §4)."""
+"""The queue in front of a batcher: priority levels, queue policies, timeouts (Q1 to Q12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rate limiter: an instance runs only while it holds all its resources (scheduling.md §7).
+"""The rate limiter: an instance runs only while it holds all its resources (R1 to R9).
 
 Resources are abstract counters, per device or for the whole server. An instance with work to do is
 *staged*; the staged one that has run least, weighted by its priority, is granted its resources if

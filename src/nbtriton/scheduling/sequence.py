@@ -1,4 +1,4 @@
-"""The sequence batcher: requests of one sequence meet one instance, in order (scheduling.md §8).
+"""The sequence batcher: requests of one sequence meet one instance, in order (SQ1 to SQ12).
 
 Two strategies share everything about *where* a sequence lives (its slot, the backlog, idleness,
 timeouts) and differ in how a batch is made of the slots:
@@ -31,7 +31,7 @@ class SequenceSettings:
     """What the sequence batcher needs of a model's configuration; times in nanoseconds.
 
     ``oldest`` is None for the direct strategy, else the settings of the batcher behind the slots.
-    ``iterative``: a request is a sequence, and may ask to be run again (§10).
+    ``iterative``: a request is a sequence, and may ask to be run again (IT1, IT2).
     """
 
     model_name: str
@@ -45,14 +45,14 @@ class SequenceSettings:
 
     @property
     def slots(self) -> int:
-        """Slots per instance (Q-4)."""
+        """Slots per instance (SQ4)."""
         if self.oldest is not None and self.max_candidate_sequences > 0:
             return self.max_candidate_sequences
         return max(1, self.max_batch_size)
 
     @property
     def enough_slots(self) -> int:
-        """So many slots with a request make a batch before the delay is over (DI-6)."""
+        """So many slots with a request make a batch before the delay is over (DI6)."""
         size = max(1, self.max_batch_size)
         # Triton divides and compares in single precision: 3 of 10 slots are 0.3.
         shares = (unpack("f", pack("f", ready / size))[0] for ready in range(1, size + 1))
@@ -61,7 +61,7 @@ class SequenceSettings:
 
 
 class _Slot:
-    """A free slot. Only numbers are compared: of equal ones the heap decides, as in Triton (Q-4)."""
+    """A free slot. Only numbers are compared: of equal ones the heap decides, as in Triton (SQ4)."""
 
     __slots__ = ("instance", "number")
 
@@ -113,7 +113,7 @@ class SequenceBatcher:
         self._enough = settings.enough_slots
         self._live: dict[Hashable, _Sequence] = {}  # by id: the sequence that new requests join
         self._rows: dict[int, list[_Sequence | None]] = {}
-        # The lowest slot number over all instances comes first (Q-4).
+        # The lowest slot number over all instances comes first (SQ4).
         self._free: list[_Slot] = []
         self._backlog: deque[_Sequence] = deque()
         self._refilled: deque[tuple[int, int]] = deque()  # slots that went to the backlog just now
@@ -122,7 +122,7 @@ class SequenceBatcher:
         self._batchers: dict[int, Batcher] = {}  # oldest: one an instance
         self._flying: set[tuple[int, int]] = set()  # oldest: slots whose request is not back yet
         self._owner: dict[Ticket, _Sequence] = {}  # of every ticket that waits or runs
-        self._next_id = 0  # iterative: ids for requests that bring none (IT-1)
+        self._next_id = 0  # iterative: ids for requests that bring none (IT1)
         self._given_up: set[Ticket] = set()  # iterative: cancelled while they ran
         self._idleness: Agenda[_Sequence] = Agenda(lambda _, sequence: not sequence.ended)
         self._timeouts: Agenda[_Sequence] = Agenda(_may_time_out)
@@ -143,7 +143,7 @@ class SequenceBatcher:
                     f"inference request to model '{settings.model_name}' must "
                     "specify batch-size 1 due to requirements of sequence batcher",
                 )
-            ]  # Q-1
+            ]  # SQ1
         if settings.iterative and not ticket.correlation_id:
             ticket.correlation_id = self._new_id()
             ticket.flags = SEQUENCE_START
@@ -154,7 +154,7 @@ class SequenceBatcher:
                     f"inference request to model '{settings.model_name}' must "
                     "specify a non-zero or non-empty correlation ID",
                 )
-            ]  # Q-2
+            ]  # SQ2
         sequence = self._live.get(ticket.correlation_id)
         out: list[Decision] = []
         if sequence is None:
@@ -166,10 +166,10 @@ class SequenceBatcher:
                         f"'{settings.model_name}' must specify the START flag on the first request of "
                         "the sequence",
                     )
-                ]  # Q-3
+                ]  # SQ3
             sequence = self._begin(now, ticket.correlation_id)
         self._enqueue(now, sequence, ticket)
-        if ticket.flags & SEQUENCE_END:  # Q-6
+        if ticket.flags & SEQUENCE_END:  # SQ6
             self._forget(sequence)
         if sequence.place is None:
             self._note_timeout(now, sequence, ticket)
@@ -182,8 +182,8 @@ class SequenceBatcher:
     ) -> list[Decision]:
         """An instance finished the batch of these tickets and is idle again.
 
-        ``again`` are those that the model of an iterative sequence wants to see once more (IT-2);
-        any other request ends its iterative sequence (IT-3).
+        ``again`` are those that the model of an iterative sequence wants to see once more (IT2);
+        any other request ends its iterative sequence (IT3).
         """
         out: list[Decision] = []
         places = []
@@ -240,7 +240,7 @@ class SequenceBatcher:
         in_slot = sequence.place is not None and ticket in sequence.waiting
         out += self._end_cancelled(sequence, ticket if in_slot else None)
         self._leave_if_done(sequence)
-        if sequence.place is not None:  # of an END that gave its slot up already (OL-4)
+        if sequence.place is not None:  # of an END that gave its slot up already (OL4)
             self._issue(now, sequence.place, out)
         return self._advance(now, out)
 
@@ -334,7 +334,7 @@ class SequenceBatcher:
         return [Leave(instance) for instance in gone]
 
     def _runs(self, instance: int) -> bool:
-        """Tell whether a request is with the instance, or with its batcher (OL-4)."""
+        """Tell whether a request is with the instance, or with its batcher (OL4)."""
         if self._settings.oldest is None:
             return instance not in self._idle
         return any(k == instance for _, k in self._flying)
@@ -352,7 +352,7 @@ class SequenceBatcher:
         if self._free:
             self._place(sequence)
         else:
-            self._backlog.append(sequence)  # Q-5
+            self._backlog.append(sequence)  # SQ5
         self._idleness.add(now + self._settings.idle_ns, sequence)
         return sequence
 
@@ -370,7 +370,7 @@ class SequenceBatcher:
         self._rows[free.instance][free.number] = sequence
 
     def _leave(self, sequence: _Sequence) -> None:
-        """Free the slot; the first in the backlog gets it at once (Q-5), and is issued by `_fill`."""
+        """Free the slot; the first in the backlog gets it at once (SQ5), and is issued by `_fill`."""
         assert sequence.place is not None
         slot, instance = sequence.place
         if self._rows[instance][slot] is not sequence:
@@ -398,7 +398,7 @@ class SequenceBatcher:
             self._leave(sequence)
 
     def _fill(self, now: int, out: list[Decision]) -> None:
-        """Give free slots to the backlog, first come first served (Q-5)."""
+        """Give free slots to the backlog, first come first served (SQ5)."""
         while self._refilled:
             self._issue(now, self._refilled.popleft(), out)
         while self._free and (sequence := self._next_in_backlog()):
@@ -410,7 +410,7 @@ class SequenceBatcher:
         """Its oldest request leaves the slot's queue."""
         ticket = sequence.flying = sequence.waiting.popleft()
         self._waiting -= 1
-        # END frees the slot when it is scheduled, not when it has run (Q-6, OL-4).
+        # END frees the slot when it is scheduled, not when it has run (SQ6, OL4).
         if ticket.flags & SEQUENCE_END and not self._settings.iterative:
             self._leave(sequence)
         return ticket
@@ -452,14 +452,14 @@ class SequenceBatcher:
     # -- time ------------------------------------------------------------------------------------
 
     def _note_timeout(self, now: int, sequence: _Sequence, ticket: Ticket) -> None:
-        """A request's own timeout bounds the backlog time of its whole sequence (Q-11)."""
+        """A request's own timeout bounds the backlog time of its whole sequence (SQ11)."""
         deadline = now + ticket.timeout_ns
         if ticket.timeout_ns and not 0 < sequence.backlog_deadline_ns <= deadline:
             sequence.backlog_deadline_ns = deadline
             self._timeouts.add(deadline, sequence)
 
     def _reap_idle(self, now: int) -> None:
-        """End sequences that were silent for too long (Q-9); those in the backlog are let be."""
+        """End sequences that were silent for too long (SQ9); those in the backlog are let be."""
         for sequence in self._idleness.due(now):
             idle_at = sequence.seen_ns + self._settings.idle_ns
             if idle_at > now:
@@ -468,7 +468,7 @@ class SequenceBatcher:
                 # 50 ms is the reference's own interval for looking at the backlog again.
                 self._idleness.add(now + 50_000_000, sequence)
             else:
-                self._forget(sequence)  # what is queued still runs (Q-10)
+                self._forget(sequence)  # what is queued still runs (SQ10)
                 self._leave_if_done(sequence)
 
     def _expire_backlog(self, now: int, out: list[Decision]) -> None:
@@ -494,7 +494,7 @@ class SequenceBatcher:
         return out
 
     def _issue(self, now: int, place: tuple[int, int], out: list[Decision]) -> None:
-        """Oldest: hand the slot's next request to the instance's batcher (OL-1)."""
+        """Oldest: hand the slot's next request to the instance's batcher (OL1)."""
         slot, instance = place
         sequence = self._rows[instance][slot]
         oldest = self._settings.oldest is not None
@@ -512,7 +512,7 @@ class SequenceBatcher:
             if isinstance(decision, Run):
                 owners = tuple(self._owner[ticket] for ticket in decision.tickets)
                 for ticket, owner in zip(decision.tickets, owners, strict=True):
-                    ticket.enqueued_ns = owner.since_ns  # queue time has the backlog in it (§18)
+                    ticket.enqueued_ns = owner.since_ns  # queue time has the backlog in it (T9)
                 out.append(
                     Run(
                         instance, decision.tickets, decision.size, decision.reason, decision.rows,
@@ -528,7 +528,7 @@ class SequenceBatcher:
         return out
 
     def _run_direct(self, now: int, instance: int, out: list[Decision]) -> None:
-        """Direct: the oldest request of each slot, at the slot's row (DI-2)."""
+        """Direct: the oldest request of each slot, at the slot's row (DI2)."""
         self._waits.pop(instance, None)
         ready = [
             (slot, sequence)
@@ -541,7 +541,7 @@ class SequenceBatcher:
         if not reason:
             return
         key = ready[0][1].waiting[0].shape_key
-        # A row of another shape is padded now and tried again with the next batch (DI-5).
+        # A row of another shape is padded now and tried again with the next batch (DI5).
         taken = [(slot, s) for slot, s in ready if s.waiting[0].shape_key == key]
         tickets = tuple([self._take(sequence) for _, sequence in taken])
         for ticket in tickets:
@@ -557,7 +557,7 @@ class SequenceBatcher:
             out.append(run)
 
     def _go(self, now: int, instance: int, heads: list[Ticket]) -> str:
-        """Say why the rows go now, or wait (DI-6)."""
+        """Say why the rows go now, or wait (DI6)."""
         settings = self._settings
         if settings.max_queue_delay_ns == 0 or settings.minimum_slot_utilization == 0:
             return "sequence_ready"

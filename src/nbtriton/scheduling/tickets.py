@@ -27,7 +27,7 @@ class Ticket:
     Attributes
     ----------
     size : int
-        Batch size of the request, at least 1 (scheduling.md §3).
+        Batch size of the request, at least 1 (D15).
     shape_key : hashable
         Requests share a batch only if their keys are equal; the same key, such as None, for all
         requests of a model whose shapes are not compared (rules G1 to G5).

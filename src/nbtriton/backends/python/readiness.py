@@ -1,4 +1,4 @@
-"""A model's own ``is_ready``: whether it can take requests just now (B-10)."""
+"""A model's own ``is_ready``: whether it can take requests just now (PB10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The response cache: answers to requests that were answered before (scheduling.md §14).
+"""The response cache: answers to requests that were answered before (K1 to K10).
 
 Differences from the reference, all deliberate: the key also holds datatypes, shapes and the
 requested outputs, and errors are never kept. What is kept and what is handed out are copies.

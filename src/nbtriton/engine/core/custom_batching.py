@@ -1,4 +1,4 @@
-"""Custom batching: a user's five functions as the strategy of a model's batcher (G8, V-46, V-47).
+"""Custom batching: a user's five functions as the strategy of a model's batcher (G8, V46, V47).
 
 The functions are Triton's ``TRITONBACKEND_ModelBatch…`` without their prefix, in Python's spelling;
 what C returns through pointers is returned here.
@@ -154,7 +154,7 @@ def find_strategy(
 
 
 def check_library(config: ModelConfig) -> None:
-    """Check that the C library exists that a configuration names (V-47).
+    """Check that the C library exists that a configuration names (V47).
 
     Raises
     ------

@@ -28,7 +28,7 @@ class Execution:
         Why the batch was closed at this size, in the scheduler's word.
     start_ns, infer_start_ns, infer_end_ns, end_ns : int
         compute_input is between the first two, compute_infer between those in the middle, and
-        compute_output between the last two (scheduling.md §18).
+        compute_output between the last two (T9).
     longest_ns : int
         The longest wait among the requests.
     failed : bool

@@ -1,4 +1,4 @@
-"""What is wrong with a request, in the order in which Triton finds it (scheduling.md §1, A3 to A11).
+"""What is wrong with a request, in the order in which Triton finds it (A3 to A11).
 
 Names of outputs, how many inputs there are, all batch sizes, then each input by itself: datatype, shape,
 bytes. Inputs are looked at in the order of Triton's hash table. Asked for where a request is known to

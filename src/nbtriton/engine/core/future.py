@@ -113,7 +113,7 @@ class InferenceFuture:
         """Give the request up; True if it had no answer yet.
 
         A request that still waits is dropped. One that is already part of a batch runs on, as in
-        Triton (scheduling.md §17); its answer is thrown away.
+        Triton (X3, X6); its answer is thrown away.
         """
         with shield:
             request = self._request

@@ -1,4 +1,4 @@
-"""The rate limiter at work: batches wait here until their instance has its resources (§7)."""
+"""The rate limiter at work: batches wait here until their instance has its resources (R1 to R9)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Limiter:
         Raises
         ------
         InvalidArgumentError
-            One of them could never run (V-91, V-92); none is registered.
+            One of them could never run (V91, V92); none is registered.
         """
         with self._lock:
             for at, (plan, instance) in enumerate(zip(plans, instances, strict=True)):

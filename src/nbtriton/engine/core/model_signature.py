@@ -1,4 +1,4 @@
-"""What a request must be before any scheduler sees it (scheduling.md §1, rules A3 to A16).
+"""What a request must be before any scheduler sees it (A3 to A16).
 
 Failures here are raised to the caller at once; they never count in the model's statistics.
 """

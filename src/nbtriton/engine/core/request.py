@@ -190,12 +190,12 @@ class InferenceRequest(Ticket):
         return f"[request id: {self.request_id or '<id_unknown>'}] "
 
     def reschedule(self) -> None:
-        """The model of an iterative sequence wants to see the request again (IT-2).
+        """The model of an iterative sequence wants to see the request again (IT2).
 
         Raises
         ------
         InternalError
-            The model is not configured for that (IT-6).
+            The model is not configured for that (IT6).
         """
         assert self.runtime is not None
         if not self.runtime.config.sequence_batching.iterative_sequence:
@@ -295,7 +295,7 @@ class InferenceRequest(Ticket):
         return execution.start_ns - self.enqueued_ns, input_ns, infer_ns, output_ns
 
     def timing(self) -> tuple[int, int, int, int, int, int]:
-        """Where the time went so far, as `RequestTiming` has it (scheduling.md §18)."""
+        """Where the time went so far, as `RequestTiming` has it (T9)."""
         total_ns = now_ns() - self.start_ns
         times = self.times()
         if times is None:

@@ -15,7 +15,7 @@ __all__ = ["InferenceResult", "RequestTiming"]
 
 
 class RequestTiming(NamedTuple):
-    """Where the time of one request went; durations in nanoseconds (scheduling.md §18).
+    """Where the time of one request went; durations in nanoseconds (T9).
 
     ``batch_size`` is the size of the batch it rode in. For an ensemble the compute times are the
     sums over its steps, which may run side by side.

@@ -1,7 +1,7 @@
 """What a sequence model gets besides its inputs: control tensors, padding rows, implicit state.
 
-scheduling.md §8.2, §8.3 and §9. Two deliberate differences: padding rows hold zeros and a state
-without initial data starts as zeros, where the reference leaves whatever was in memory.
+The rules C1 to C6, DI1 to DI7 and I1 to I7. Two deliberate differences: padding rows hold zeros and a
+state without initial data starts as zeros, where the reference leaves whatever was in memory.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _State:
 
 
 class _Padding(InferenceRequest):
-    """A row that belongs to nobody: whatever is answered to it is lost (DI-4)."""
+    """A row that belongs to nobody: whatever is answered to it is lost (DI4)."""
 
     __slots__ = ()
 
@@ -72,7 +72,7 @@ class SequenceTensors:
 
     def __init__(self, config: ModelConfig, model_directory: Path | None) -> None:
         batching = config.sequence_batching
-        self._shape = (1, 1) if config.max_batch_size > 0 else (1,)  # C-1
+        self._shape = (1, 1) if config.max_batch_size > 0 else (1,)  # C1
         self._controls: list[tuple[str, Callable[[int | str, int, bool], Array]]] = []
         self._correlation = ("", "")  # name and datatype of the control, if there is one
         self._told = False  # that text was given where the control is a number
@@ -120,10 +120,10 @@ class SequenceTensors:
                 inputs[name] = value_of(request.correlation_id, request.flags, True)
             if self._initial:
                 state = self._states.get(sequence)
-                if state is None or request.flags & SEQUENCE_START:  # Q-7, I-2
+                if state is None or request.flags & SEQUENCE_START:  # SQ7, I2
                     state = self._states[sequence] = _State(self._initial)
                 inputs |= state.values
-                if request not in self._under_way:  # else another pass of it (IT-2)
+                if request not in self._under_way:  # else another pass of it (IT2)
                     state.hidden = frozenset(self._state_outputs) - request.requested_outputs
                     request.requested_outputs |= state.hidden
                 self._under_way[request] = state
@@ -147,7 +147,7 @@ class SequenceTensors:
     def keep(
         self, request: InferenceRequest, response: Response | None, *, final: bool
     ) -> Response | None:
-        """Keep the states that a response carries (I-5); return what the client is to see of it."""
+        """Keep the states that a response carries (I5); return what the client is to see of it."""
         state = self._under_way.pop(request, None) if final else self._under_way.get(request)
         if state is None:
             return response
@@ -169,7 +169,7 @@ class SequenceTensors:
         return Response(outputs, parameters=response.parameters)
 
     def _padding(self, first: InferenceRequest) -> InferenceRequest:
-        """A row that belongs to nobody: same names and shapes, READY false, no answer (DI-3)."""
+        """A row that belongs to nobody: same names and shapes, READY false, no answer (DI3)."""
         inputs = {name: _zeros(value) for name, value in first.inputs.items()}
         for name, value_of in self._controls:
             inputs[name] = value_of(0, 0, False)
@@ -191,14 +191,14 @@ class SequenceTensors:
 
     def _correlation_control(self, control: Any) -> Callable[[int | str, int, bool], Array]:
         datatype = to_protocol(enum_name(control, "data_type"))
-        if datatype == "BYTES":  # C-4, as it was meant to be
+        if datatype == "BYTES":  # C4, as it was meant to be
             return lambda cid, _flags, _ready: np.full(self._shape, _text(cid), dtype=object)
         dtype = numpy_dtype(datatype)
         bits = 8 * dtype.itemsize
 
         def value(cid: int | str, _flags: int, _ready: bool) -> Array:
             number = _number_of(cid, bits) if isinstance(cid, str) else cid
-            low = number & ((1 << bits) - 1)  # C-3: the low bits, wrapping
+            low = number & ((1 << bits) - 1)  # C3: the low bits, wrapping
             unsigned = np.full(self._shape, low, f"uint{bits}")
             return unsigned.view(dtype)
 
@@ -233,7 +233,7 @@ def _zeros(value: Array) -> Array:
 
 
 def _initial_state(state: Any, batching: bool, directory: Path | None) -> Array:
-    """Return a sequence's first state (I-2 to I-4).
+    """Return a sequence's first state (I2 to I4).
 
     As in Triton, the sizes in ``initial_state.dims`` say how much data there is to be; the state
     begins with 1 wherever its own ``dims`` are variable, and takes what it needs of that data.

@@ -1,4 +1,4 @@
-"""The books of one model version, in Triton's fields (scheduling.md §18). Integers only."""
+"""The books of one model version, in Triton's fields (T1 to T9). Integers only."""
 
 from __future__ import annotations
 

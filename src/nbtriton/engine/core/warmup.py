@@ -1,4 +1,4 @@
-"""Model warmup: sample requests that run before a version is ready (scheduling.md §15)."""
+"""Model warmup: sample requests that run before a version is ready (W1 to W6)."""
 
 from __future__ import annotations
 

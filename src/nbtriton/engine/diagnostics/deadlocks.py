@@ -1,4 +1,4 @@
-"""Models that wait for each other for ever, found and told (business logic scripting, §13).
+"""Models that wait for each other for ever, found and told (business logic scripting, B7).
 
 A model that calls another one blocks its instance until the answer is there, and so does a callback
 that waits on an instance's own thread. If the callee's instances are all blocked likewise, by calls

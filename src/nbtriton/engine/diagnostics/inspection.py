@@ -98,7 +98,7 @@ class Inspection:
         return copy
 
     def metadata(self, name: str, version: int = -1) -> dict[str, Any]:
-        """Return Triton's model metadata: tensors with the batch dimension (config.md J4)."""
+        """Return Triton's model metadata: tensors with the batch dimension (J4)."""
         runtime = self._registry.resolve(name, version)
         batch = [-1] if runtime.signature.max_batch_size > 0 else []
         return {

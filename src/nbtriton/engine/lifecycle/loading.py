@@ -1,4 +1,4 @@
-"""From a configuration and a source to a version that serves (config.md §2)."""
+"""From a configuration and a source to a version that serves (F7)."""
 
 from __future__ import annotations
 

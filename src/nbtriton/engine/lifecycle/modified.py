@@ -1,4 +1,4 @@
-"""When what a model is made of was last changed (scheduling.md L8)."""
+"""When what a model is made of was last changed (L8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which versions serve: how they come, replace each other and leave (scheduling.md §16)."""
+"""Which versions serve: how they come, replace each other and leave (L2, L15 to L20)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ModelInfer and ModelStreamInfer (protocol.md §10, S-1 to S-9)."""
+"""ModelInfer and ModelStreamInfer (GS1 to GS9)."""
 
 from __future__ import annotations
 
@@ -357,7 +357,7 @@ class InferStream:
             self._rpc.finish()
 
     def cancelled(self) -> None:
-        """Nobody waits any more (S-8)."""
+        """Nobody waits any more (GS8)."""
         with self._lock:
             running = list(self._running)
         for request in running:
@@ -415,7 +415,7 @@ class _Streamed(_Waiting):
         data: bytes | None
         if self.signature.decoupled:
             data = self._one_of_many(request, response, final=final)
-        else:  # S-3: what comes after the first is dropped, also what fails after it
+        else:  # GS3: what comes after the first is dropped, also what fails after it
             if self._only is None:
                 self._only = self._made(request, response, final=True)
             if not final:
@@ -434,7 +434,7 @@ class _Streamed(_Waiting):
     def _one_of_many(
         self, request: InferenceRequest, response: Response, *, final: bool
     ) -> bytes | None:
-        """Return what a response of a decoupled model becomes, if anything (S-2 to S-6)."""
+        """Return what a response of a decoupled model becomes, if anything (GS2 to GS6)."""
         if response is not BARE_FINAL:
             return self._made(request, response, final=final)
         if not self.call.empty_final:

@@ -1,4 +1,4 @@
-"""What the gRPC endpoint answers to everything but inference (protocol.md §7 to §10)."""
+"""What the gRPC endpoint answers to everything but inference (GS10 to GS12, KS60 to KS81)."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Data = bytes | memoryview
 JSON = b"application/json"
 TEXT = b"text/plain"
 
-# P-5
+# KS5
 _STATUS = {
     "INVALID_ARG": 400,
     "ALREADY_EXISTS": 400,
@@ -62,7 +62,7 @@ class HttpResponse:
 
 
 def error_body(message: str) -> bytes:
-    """Return the body of every error (P-3)."""
+    """Return the body of every error (KS3)."""
     return dumps({"error": message})
 
 

@@ -1,4 +1,4 @@
-"""What the HTTP endpoint answers to everything but inference (protocol.md §2, §5, §7, §8)."""
+"""What the HTTP endpoint answers to everything but inference (KS11 to KS18, KS40 to KS44, KS60 to KS71)."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def _parameters(cycle: RequestResponseCycle) -> dict[str, Any]:
 
 
 def _lenient_base64(text: str) -> bytes:
-    """Decode as libb64 does: what is no base64 is skipped, an incomplete end is dropped (P-61)."""
+    """Decode as libb64 does: what is no base64 is skipped, an incomplete end is dropped (KS61)."""
     digits = _NOT_BASE64.sub(b"", text.encode("utf-8", "surrogateescape"))
     digits = digits[: len(digits) - (len(digits) % 4 == 1)]
     return base64.b64decode(digits + b"=" * (-len(digits) % 4))

@@ -1,4 +1,4 @@
-"""Inference over HTTP: infer, generate and generate_stream (protocol.md §3, §6)."""
+"""Inference over HTTP: infer, generate and generate_stream (KS20 to KS53)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 
 
 def read_version(text: str) -> int:
-    """Return the version of a path, -1 for none (P-9).
+    """Return the version of a path, -1 for none (KS9).
 
     Raises
     ------

@@ -150,7 +150,7 @@ class InferResponder(HttpResponder):
 
 
 class GenerateResponder(HttpResponder):
-    """All responses in one body, which must be one, for ``…/generate`` (P-52, P-53)."""
+    """All responses in one body, which must be one, for ``…/generate`` (KS52, KS53)."""
 
     __slots__ = ("_body", "_count", "_status")
 

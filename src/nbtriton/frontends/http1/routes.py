@@ -1,4 +1,4 @@
-"""Which handler answers a path (protocol.md §2): P-1 and P-2, and the restricted APIs."""
+"""Which handler answers a path (KS1, KS2), and the restricted APIs."""
 
 from __future__ import annotations
 

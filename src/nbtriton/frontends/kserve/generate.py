@@ -1,4 +1,4 @@
-"""The generate extension: flat JSON in, flat JSON out (protocol.md §6)."""
+"""The generate extension: flat JSON in, flat JSON out (KS50 to KS53)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NESTED = "parameters"
 
 
 def decode_generate(body: bytes | memoryview, signature: ModelSignature) -> Call:
-    """Read the body of a generate request (P-50).
+    """Read the body of a generate request (KS50).
 
     Raises
     ------
@@ -121,7 +121,7 @@ def encode_generate(
     model_name: str,
     model_version: int,
 ) -> bytes:
-    """Write one response, keys in byte order; a single element loses its brackets (P-51).
+    """Write one response, keys in byte order; a single element loses its brackets (KS51).
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """The body of an infer request over HTTP, read in Triton's order with Triton's complaints.
 
-KServe v2 JSON with the binary tensor data extension (protocol.md §3, §4). Pure: bytes and a model's
+KServe v2 JSON with the binary tensor data extension (KS20 to KS39). Pure: bytes and a model's
 signature go in, a `Call` for the engine comes out.
 """
 
@@ -43,7 +43,7 @@ __all__ = ["Call", "OutputRequest", "decode_infer", "read_json_data", "read_para
 
 _KNOWN = frozenset(DATATYPES)
 _DTYPES = {name: numpy_dtype(name) for name in DATATYPES if name not in ("BYTES", "BF16")}
-_NO_JSON = ("FP16", "BF16")  # P-24
+_NO_JSON = ("FP16", "BF16")  # KS24
 _INT64 = range(-(1 << 63), 1 << 63)
 _UINT64 = range(1 << 64)
 # The reference counts the elements of JSON data in 32 bits, and dies of more.
@@ -346,7 +346,7 @@ def _json_tensor(
 def read_json_data(
     data: list[Any], name: str, datatype: str, count: int
 ) -> np.ndarray[Any, Any] | list[bytes]:
-    """Return the elements of a tensor that came as JSON, nested or flat (P-21, P-22).
+    """Return the elements of a tensor that came as JSON, nested or flat (KS21, KS22).
 
     Parameters
     ----------
@@ -446,7 +446,7 @@ def _read_outputs(document: Any, shared_memory: SharedMemory | ShortReads, call:
                 call.leases.append(wanted.lease)
             elif as_bool(parameters.get("binary_data", False), "Unable to parse 'binary_data': "):
                 wanted.kind = "binary"
-        outputs.setdefault(name, wanted)  # P-27
+        outputs.setdefault(name, wanted)  # KS27
     call.outputs = outputs
 
 

@@ -1,4 +1,4 @@
-"""An inference response as the body of an HTTP answer (protocol.md §3, P-23 to P-27)."""
+"""An inference response as the body of an HTTP answer (KS23 to KS27)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def encode_infer(
     call : Call
         Says how each output is wanted; those in shared memory are written there.
     outputs : mapping of str to array
-        In the order in which the model made them, which the answer keeps (P-27).
+        In the order in which the model made them, which the answer keeps (KS27).
     parameters : mapping
         Response parameters.
     batches : bool
@@ -128,7 +128,7 @@ def json_elements(array: Array, datatype: str) -> bytes:
     Raises
     ------
     InvalidArgumentError
-        FP16 and BF16 (P-24).
+        FP16 and BF16 (KS24).
     """
     if datatype in ("FP16", "BF16"):
         raise InvalidArgumentError(

@@ -1,7 +1,7 @@
 """JSON as Triton reads and writes it: its words for what is wrong, its way to print a number.
 
 Reading is RapidJSON's, as in Triton, so the reasons and offsets agree. Every fault of a JSON text is
-INTERNAL (P-6), odd as that is.
+INTERNAL (KS6), odd as that is.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _LONG = 256 << 10
 _NOT_ASCII = re.compile(rb"[\x80-\xff]")
 _OFFSET = re.compile(r"Parse error at offset (\d+): (.*)", re.DOTALL)
 
-# Compact, as P-8 wants it; bytes that are not UTF-8 travel as lone surrogates (P-25).
+# Compact, as KS8 wants it; bytes that are not UTF-8 travel as lone surrogates (KS25).
 _encoder = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
 
 
@@ -206,7 +206,7 @@ def member_as_array(value: Any, name: str, where: str = "") -> list[Any]:
 
 
 def write_array(array: np.ndarray[Any, Any]) -> bytes:
-    """Write the elements of a numeric or boolean array as one flat JSON list (P-23)."""
+    """Write the elements of a numeric or boolean array as one flat JSON list (KS23)."""
     flat = array.reshape(-1)
     if flat.dtype.kind != "f":
         return _encoder.encode(flat.tolist()).encode()

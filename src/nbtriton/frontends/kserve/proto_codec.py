@@ -1,4 +1,4 @@
-"""Infer requests over gRPC (protocol.md §10): read by protobuf, checked in Triton's order."""
+"""Infer requests over gRPC (GS13 to GS19): read by protobuf, checked in Triton's order."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class InferCall(Call):
 
 
 def read_version(text: str) -> int:
-    """Return a request's model version, -1 for none (P-9).
+    """Return a request's model version, -1 for none (KS9).
 
     Raises
     ------

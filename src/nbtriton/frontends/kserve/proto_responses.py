@@ -1,4 +1,4 @@
-"""Infer responses over gRPC (protocol.md §10, S-1 to S-6), written by hand from parts that are kept."""
+"""Infer responses over gRPC (GS1 to GS6, GS20), written by hand from parts that are kept."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ _IS_FINAL = {final: _parameters({_FINAL: final}) for final in (False, True)}
 
 
 def encode_stream_response(response: bytes, *, final: bool) -> bytes:
-    """Return the ModelStreamInferResponse that carries a serialized response (S-2)."""
+    """Return the ModelStreamInferResponse that carries a serialized response (GS2)."""
     flag = _IS_FINAL[final]
     return b"".join((b"\x12", varint(len(response) + len(flag)), response, flag))
 
@@ -139,7 +139,7 @@ def encode_stream_response(response: bytes, *, final: bool) -> bytes:
 def encode_stream_error(
     message: str, request_id: str, *, model: str = "", version: int = -1, final: bool | None = None
 ) -> bytes:
-    """Return the ModelStreamInferResponse of a request that failed (S-1, S-6).
+    """Return the ModelStreamInferResponse of a request that failed (GS1, GS6).
 
     Parameters
     ----------

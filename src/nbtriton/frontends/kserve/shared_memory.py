@@ -1,7 +1,7 @@
-"""Regions of shared memory that clients register and name in their requests (protocol.md §5).
+"""Regions of shared memory that clients register and name in their requests (KS40 to KS45).
 
 Protocol-neutral: HTTP and gRPC share one `SharedMemory`. Two defects of the reference are not
-copied (P-43): a second region on the same key is accepted, and a region's offset counts once.
+copied (KS43): a second region on the same key is accepted, and a region's offset counts once.
 
 Nothing of an object stays mapped: a client may cut it off at any time, and who touches a page that is gone is
 ended by SIGBUS. What is read and written through its descriptor is there or not.
@@ -299,7 +299,7 @@ class SharedMemory:
         ]
 
     def unregister_system(self, name: str = "") -> None:
-        """Forget a region, or all of them; an unknown one is no error (P-41).
+        """Forget a region, or all of them; an unknown one is no error (KS41).
 
         Raises
         ------

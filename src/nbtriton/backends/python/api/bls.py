@@ -133,7 +133,7 @@ class ResponseIterator:
             self._fail(_failed(str(getattr(error, "message", error)), self._code(error)))
 
     def _code(self, error: BaseException) -> TritonErrorCode:
-        # INTERNAL, whatever the target's own status was: so does Triton (B-60). But whoever cancels
+        # INTERNAL, whatever the target's own status was: so does Triton (PB60). But whoever cancels
         # a call wants to tell that from a failure.
         cancelled = self._cancelled and isinstance(error, CancelledError)
         return TritonErrorCode.CANCELLED if cancelled else TritonErrorCode.INTERNAL

@@ -177,7 +177,7 @@ class PythonInstance(BackendInstance):
             self._loop = LoopThread(f"nbtriton-loop-{self._running.instance_name}")
         future = self._loop.start(coroutine)
         if self._running.decoupled:
-            # The next batch may start while this one awaits (B-36).
+            # The next batch may start while this one awaits (PB36).
             future.add_done_callback(_Background(self._running.instance_name, received))
             return None
         try:
