@@ -19,7 +19,7 @@ import numpy as np
 import nbtriton
 from bench.figures import Figure, Sides, ratio_at_most
 from bench.session import Session
-from nbtriton.scheduling import Batcher, BatcherSettings, QueuePolicy, Run, Ticket
+from nbtriton.scheduling import Batcher, BatcherSettings, QueuePolicy, RunBatch, Ticket
 
 __all__ = ["FIGURES"]
 
@@ -84,7 +84,7 @@ class Turn:
         for _ in range(STEPS):
             self._now += 1
             (run,) = batcher.finish(self._now, 0)
-            assert isinstance(run, Run)
+            assert isinstance(run, RunBatch)
             batcher.wake_at()
         end = perf_counter_ns()
         return (middle - begin) / len(tickets) / 1000, (end - middle) / STEPS / 1000

@@ -9,7 +9,7 @@ import pytest
 
 from nbtriton.backends.python.install import install_pb_utils
 from nbtriton.engine import Server
-from nbtriton.engine.interrupts import shield
+from nbtriton.engine.interrupts import INTERRUPTS
 from tests.engine.support import WAIT_S, Gate
 
 # One for the process, not for a server: the python backend's, for requests that a model forgot.
@@ -32,7 +32,7 @@ def server() -> Iterator[Server]:
         for thread in threading.enumerate()
         if thread not in before and thread.name.startswith("nbtriton") and thread.name != _SHARED
     ]
-    assert shield.raised.depth == 0, "the main thread left the engine with its shield up"
+    assert INTERRUPTS.depth == 0, "the main thread left the engine with interrupts deferred"
     for thread in left:
         thread.join(WAIT_S)  # one may be on its way out: a load that was interrupted
     assert not [thread.name for thread in left if thread.is_alive()], "threads left behind"

@@ -13,7 +13,7 @@ import pytest
 
 from nbtriton.api import server as process_server
 from nbtriton.engine import Server
-from nbtriton.engine.interrupts import shield
+from nbtriton.engine.interrupts import interrupts_deferred
 from nbtriton.errors import EngineStoppedError
 from tests.engine.support import WAIT_S, Gate, echo, gated, ones, row
 from tests.forked import in_child, start_child
@@ -120,14 +120,14 @@ def test_a_child_of_another_thread_can_be_interrupted(server: Server):
     def interrupt() -> str:
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         try:
-            with shield:
+            with interrupts_deferred():
                 signal.raise_signal(signal.SIGINT)
         except KeyboardInterrupt:
             return "interrupted"
         return "not interrupted"
 
     thread = threading.Thread(target=lambda: found.append(in_child(interrupt)))
-    with shield:
+    with interrupts_deferred():
         thread.start()
         thread.join(WAIT_S)
     signal.signal(signal.SIGINT, before)

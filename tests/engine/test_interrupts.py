@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nbtriton.engine import Server
-from nbtriton.engine.interrupts import shield
+from nbtriton.engine.interrupts import INTERRUPTS, interrupts_deferred
 from nbtriton.errors import CancelledError, InternalError
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, fields, gated, ones, row, waited
 
@@ -28,7 +28,7 @@ def usual_handler() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
-    assert shield.raised.depth == 0
+    assert INTERRUPTS.depth == 0
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -251,27 +251,27 @@ def test_an_interrupted_wait_for_an_unload_unloads(server: Server, gate: Gate):
     assert server.model_names() == ()
 
 
-# -- the shield itself -------------------------------------------------------------------------------
+# -- deferring itself --------------------------------------------------------------------------------
 
 
 def test_an_interrupt_behind_the_shield_is_raised_on_the_way_out():
     reached = []
     with pytest.raises(KeyboardInterrupt):  # noqa: SIM117 - the order is what is tested
-        with shield:
-            with shield:
+        with interrupts_deferred():
+            with interrupts_deferred():
                 signal.raise_signal(signal.SIGINT)
                 reached.append("inner")
             reached.append("outer")
     assert reached == ["inner", "outer"]
-    with shield:
+    with interrupts_deferred():
         pass  # it came once
 
 
 def test_interrupts_that_pile_up_are_one():
-    with pytest.raises(KeyboardInterrupt), shield:
+    with pytest.raises(KeyboardInterrupt), interrupts_deferred():
         for _ in range(3):
             signal.raise_signal(signal.SIGINT)
-    with shield:
+    with interrupts_deferred():
         pass
 
 
@@ -285,7 +285,7 @@ def test_the_handler_that_was_there_is_asked_and_comes_back():
 
         signal.signal(signal.SIGINT, handler)
         del asked[:]
-        with shield:
+        with interrupts_deferred():
             signal.raise_signal(signal.SIGINT)
             assert asked == []
         assert asked == [sign * signal.SIGINT]
@@ -332,7 +332,7 @@ def test_ctrl_c_is_not_ours_between_two_calls(server: Server):
     assert asyncio.run(found()) is not signal.default_int_handler
     use()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with pytest.raises(ZeroDivisionError), shield:
+    with pytest.raises(ZeroDivisionError), interrupts_deferred():
         use()
         _ = 1 / 0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -361,7 +361,7 @@ def test_other_threads_pass_through_the_shield(server: Server):
     depths = []
 
     def model(IN):
-        depths.append(shield.raised.depth)
+        depths.append(INTERRUPTS.depth)
         return {"OUT": IN}
 
     server.load(echo(), model, name="m")
@@ -369,14 +369,14 @@ def test_other_threads_pass_through_the_shield(server: Server):
     caller = threading.Thread(target=lambda: server.infer("m", {"IN": ones()}))
     caller.start()
     caller.join(WAIT_S)
-    server.infer("m", {"IN": ones()})  # user code runs with the shield down
+    server.infer("m", {"IN": ones()})  # user code runs with interrupts allowed
     assert depths == [0, 0, 0]
 
 
 def test_a_cancelled_future_says_so_after_an_interrupt(server: Server, gate: Gate):
     server.load(echo(), gated(gate), name="m")
     future = server.submit("m", {"IN": ones()})
-    with pytest.raises(KeyboardInterrupt), shield:
+    with pytest.raises(KeyboardInterrupt), interrupts_deferred():
         signal.raise_signal(signal.SIGINT)
         assert future.cancel()
     assert isinstance(future.exception(0), CancelledError)

@@ -11,18 +11,18 @@ from nbtriton.scheduling import (
     REASONS,
     Batcher,
     BatcherSettings,
-    Drop,
-    Leave,
     QueuePolicy,
-    Return,
-    Stage,
+    RejectTicket,
+    RetireInstance,
+    ReturnResources,
+    StageInstance,
     Ticket,
-    Where,
+    TicketState,
 )
 from tests.scheduling.reference import FAILS, Reference
 from tests.scheduling.simulator import delay, reject
 
-WAITING = (Where.QUEUED, Where.DELAYED, Where.PENDING, Where.PAYLOAD)
+WAITING = (TicketState.QUEUED, TicketState.DELAYED, TicketState.PENDING, TicketState.PAYLOAD)
 
 
 class Volume:
@@ -143,9 +143,9 @@ class Pair:
         )
 
     def cancel(self, number: int) -> None:
-        before = self.tickets[number].where
+        before = self.tickets[number].state
         decisions = self.batcher.cancel(self.now, self.tickets[number])
-        if before not in (Where.QUEUED, Where.DELAYED, Where.PENDING):
+        if before not in (TicketState.QUEUED, TicketState.DELAYED, TicketState.PENDING):
             assert decisions == []  # X2: in a payload, running or gone
         self._compare(decisions, self.oracle.cancel(self.now, number))
 
@@ -193,25 +193,25 @@ class Pair:
         for decision in decisions:
             assert decision.reason in REASONS
             self.reasons.add(decision.reason)
-            if isinstance(decision, Drop):
+            if isinstance(decision, RejectTicket):
                 number = self.number[decision.ticket]
-                assert decision.ticket.where is Where.GONE
+                assert decision.ticket.state is TicketState.GONE
                 del self.waiting[number]  # fails if it was answered or started before
                 self.answered.add(number)
                 seen.append(("drop", number, decision.reason))
                 continue
-            if isinstance(decision, Leave):
+            if isinstance(decision, RetireInstance):
                 assert decision.instance not in {*self.busy, *self.staged}
                 self.leaving.remove(decision.instance)
                 seen.append(("leave", decision.instance))
                 continue
-            if isinstance(decision, Stage):
+            if isinstance(decision, StageInstance):
                 assert self.gated
                 assert decision.instance in self.instances - self.staged - self.busy.keys()
                 self.staged.add(decision.instance)
                 seen.append(("stage", decision.instance))
                 continue
-            if isinstance(decision, Return):
+            if isinstance(decision, ReturnResources):
                 seen.append(("return", decision.instance))
                 continue
             numbers = tuple(self.number[ticket] for ticket in decision.tickets)
@@ -227,7 +227,7 @@ class Pair:
             self.busy[decision.instance] = numbers
             self.executions[decision.instance] += 1
             for number, ticket in zip(numbers, decision.tickets, strict=True):
-                assert ticket.where is Where.RUNNING
+                assert ticket.state is TicketState.RUNNING
                 del self.waiting[number]
                 if (
                     ticket.deadline_ns >= 0 and not self.gated

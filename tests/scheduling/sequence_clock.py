@@ -17,8 +17,8 @@ from nbtriton.scheduling import (
     SEQUENCE_START,
     BatcherSettings,
     Decision,
-    Drop,
-    Leave,
+    RejectTicket,
+    RetireInstance,
     SequenceBatcher,
     SequenceSettings,
     Ticket,
@@ -141,11 +141,11 @@ class SequenceClock:
 
     def _carry_out(self, now: int, decision: Decision) -> None:
         assert decision.reason in REASONS
-        if isinstance(decision, Drop):
+        if isinstance(decision, RejectTicket):
             name = self._names[decision.ticket]
             self.dropped.append((self.now_ms, name, decision.status, decision.message))
             return
-        if isinstance(decision, Leave):
+        if isinstance(decision, RetireInstance):
             self.left.append((self.now_ms, decision.instance))
             return
         assert decision.instance not in self._busy, "two batches on one instance"

@@ -16,13 +16,13 @@ from nbtriton.scheduling import (
     SEQUENCE_END,
     SEQUENCE_START,
     BatcherSettings,
-    Drop,
-    Leave,
+    RejectTicket,
+    RetireInstance,
     SequenceBatcher,
     SequenceSettings,
-    Stage,
+    StageInstance,
     Ticket,
-    Where,
+    TicketState,
 )
 
 US = 1_000
@@ -182,7 +182,10 @@ class SequencePair:
 
     def cancel(self, number: int) -> None:
         ticket = self.tickets[number]
-        acted = number in self.open and ticket.where not in (Where.RUNNING, Where.PAYLOAD)
+        acted = number in self.open and ticket.state not in (
+            TicketState.RUNNING,
+            TicketState.PAYLOAD,
+        )
         if acted:
             life = self.home[number]
             first = 0
@@ -230,7 +233,7 @@ class SequencePair:
     def clear(self) -> None:
         decisions = self.batcher.clear("UNAVAILABLE", "stopping")
         # What runs goes on, as does what an instance is staged with.
-        gone = {n for n in self.open if self.tickets[n].where is Where.GONE}
+        gone = {n for n in self.open if self.tickets[n].state is TicketState.GONE}
         for number in gone:
             self.expected.add((number, "stopped"))
             life = self.home[number]
@@ -373,17 +376,21 @@ class SequencePair:
         for decision in decisions:
             assert decision.reason in REASONS
             self.reasons.add(decision.reason)
-            if isinstance(decision, Drop):
+            if isinstance(decision, RejectTicket):
                 number = self._number(decision.ticket)
-                assert decision.ticket.where is Where.GONE
+                assert decision.ticket.state is TicketState.GONE
                 assert (number, decision.reason) not in drops, "answered twice"
                 drops.add((number, decision.reason))
                 self.open.discard(number)
-            elif isinstance(decision, Leave):
+            elif isinstance(decision, RetireInstance):
                 left.append(decision.instance)
         assert drops == self.expected
         self.expected = set()
-        runs = [decision for decision in decisions if not isinstance(decision, Drop | Leave)]
+        runs = [
+            decision
+            for decision in decisions
+            if not isinstance(decision, RejectTicket | RetireInstance)
+        ]
         due = None if granted is None else self.staged.pop(granted)
         idle = [k for k in self.instances if k not in self.busy and k not in self.staged]
         if granted is not None:
@@ -396,7 +403,7 @@ class SequencePair:
             if run.instance != granted:
                 assert run.instance in idle, "two batches on one instance"
                 idle.remove(run.instance)
-            if isinstance(run, Stage):
+            if isinstance(run, StageInstance):
                 self.staged[run.instance] = None if oldest else predicted.pop(run.instance)
                 continue
             assert not self.gated or run.instance == granted
@@ -415,7 +422,7 @@ class SequencePair:
             assert len(set(run.sequences)) == len(numbers), "a sequence twice in one batch"
             for number, sequence in zip(numbers, run.sequences, strict=True):
                 ticket, life = self.tickets[number], self.home[number]
-                assert ticket.where is Where.RUNNING
+                assert ticket.state is TicketState.RUNNING
                 assert number in self.open
                 assert life.flying == number
                 assert sequence.id == life.id

@@ -16,10 +16,10 @@ from nbtriton.scheduling import (
     Batcher,
     BatcherSettings,
     Decision,
-    Drop,
-    Leave,
     QueuePolicy,
-    Run,
+    RejectTicket,
+    RetireInstance,
+    RunBatch,
     Ticket,
     TimeoutAction,
 )
@@ -86,13 +86,13 @@ class Simulator:
         config: BatcherSettings,
         *,
         instances: int = 1,
-        service_ms: float | Callable[[Run], float] = 1.0,
+        service_ms: float | Callable[[RunBatch], float] = 1.0,
     ) -> None:
         self.batcher = Batcher(config, instances)
         self.config = config
         self.instances = instances
         self.executed: list[Execution] = []
-        self.dropped: list[tuple[float, Drop]] = []
+        self.dropped: list[tuple[float, RejectTicket]] = []
         self.left: list[tuple[float, int, str]] = []  # when, which instance, why
         self._service = service_ms if callable(service_ms) else lambda _: service_ms
         self._facts: list[tuple[int, int, Callable[[int], list[Decision]]]] = []
@@ -162,10 +162,10 @@ class Simulator:
     def _carry_out(self, now: int, decision: Decision) -> None:
         at_ms = (now - _EPOCH) / MS
         assert decision.reason in REASONS
-        if isinstance(decision, Drop):
+        if isinstance(decision, RejectTicket):
             self.dropped.append((at_ms, decision))
             return
-        if isinstance(decision, Leave):
+        if isinstance(decision, RetireInstance):
             self.left.append((at_ms, decision.instance, decision.reason))
             return
         assert decision.instance not in self._busy, "two batches on one instance"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nbtriton.scheduling import REASONS, Batcher, BatcherSettings, Ticket, Where
+from nbtriton.scheduling import REASONS, Batcher, BatcherSettings, Ticket, TicketState
 from tests.scheduling.simulator import Simulator, delay, reject, settings
 
 
@@ -143,9 +143,9 @@ def test_D10_requests_join_a_waiting_payload_of_no_preferred_size_at_once():
     first, second = Ticket(1), Ticket(1)
     batcher.submit(0, first)
     batcher.tick(50_000_000)
-    assert first.where is Where.PAYLOAD
+    assert first.state is TicketState.PAYLOAD
     batcher.submit(50_000_001, second)
-    assert second.where is Where.PAYLOAD  # it waits for no delay of its own
+    assert second.state is TicketState.PAYLOAD  # it waits for no delay of its own
     assert batcher.wake_at() is None
     (run,) = batcher.finish(60_000_000, 0)
     assert list(run.tickets) == [first, second]
@@ -158,7 +158,7 @@ def test_D10_no_request_joins_a_waiting_payload_of_a_preferred_size_before_its_d
     batcher.submit(0, Ticket(2))
     late = Ticket(1)
     batcher.submit(1, late)
-    assert late.where is Where.PENDING
+    assert late.state is TicketState.PENDING
     assert batcher.wake_at() == 50_000_001
 
 
@@ -179,11 +179,15 @@ def test_D11_P2_two_batches_an_instance_are_formed_ahead():
     for ticket in tickets:
         batcher.submit(0, ticket)
     # The second batch could take one more, but with both slots taken nobody scans.
-    assert [ticket.where for ticket in tickets] == [Where.PAYLOAD] * 3 + [Where.QUEUED] * 4
+    assert [ticket.state for ticket in tickets] == [TicketState.PAYLOAD] * 3 + [
+        TicketState.QUEUED
+    ] * 4
     assert batcher.waiting == 7
     (run,) = batcher.finish(1, 0)
     assert list(run.tickets) == tickets[:2]
-    assert [ticket.where for ticket in tickets[2:]] == [Where.PAYLOAD] * 4 + [Where.QUEUED]
+    assert [ticket.state for ticket in tickets[2:]] == [TicketState.PAYLOAD] * 4 + [
+        TicketState.QUEUED
+    ]
 
 
 def test_D13_the_delay_counts_from_arrival_not_from_when_an_instance_is_idle():
@@ -373,7 +377,7 @@ def test_a_formed_batch_gives_a_request_up_where_it_must():
     for ticket in (Ticket(2), *tickets):
         batcher.submit(0, ticket)
     first, second, third, fourth, _ = tickets
-    assert first.where is Where.PAYLOAD
+    assert first.state is TicketState.PAYLOAD
     assert batcher.cancel(1, first) == []
     for ticket in (first, third, fourth):
         (drop,) = batcher.cancel(1, ticket, formed=True)

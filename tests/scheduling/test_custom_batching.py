@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from nbtriton.errors import InternalError
-from nbtriton.scheduling import Batcher, BatcherSettings, Drop, Run, Ticket, Where
+from nbtriton.scheduling import (
+    Batcher,
+    BatcherSettings,
+    RejectTicket,
+    RunBatch,
+    Ticket,
+    TicketState,
+)
 from tests.scheduling.simulator import MS, settings
 
 
@@ -68,7 +75,7 @@ class Line:
     def texts(self, decisions):
         return [
             f"{''.join(t.correlation_id for t in one.tickets)} {one.reason}"
-            if isinstance(one, Run)
+            if isinstance(one, RunBatch)
             else f"{one.ticket.correlation_id} {one.reason}: {one.message}"
             for one in decisions
         ]
@@ -168,7 +175,7 @@ def test_a_request_that_an_empty_batch_refuses_is_told_so_and_holds_up_nobody():
     line.submit("abc")
     assert line.finish() == ["a custom_batching"]
     assert line.finish() == [f"b {REFUSED}", "c no_delay"]
-    assert line.tickets["b"].where is Where.GONE
+    assert line.tickets["b"].state is TicketState.GONE
     assert line.batcher.waiting == 0
     assert line.strategy.log.count("[") == 4
 
@@ -252,5 +259,5 @@ def test_a_refusal_is_a_drop_with_a_status():
     line = Line(AHEAD, Names(refuses="a"))
     line.tickets["a"] = Ticket(correlation_id="a")
     (drop,) = line.batcher.submit(0, line.tickets["a"])
-    assert isinstance(drop, Drop)
+    assert isinstance(drop, RejectTicket)
     assert (drop.status, drop.reason) == ("INVALID_ARG", "custom_batching_refused")

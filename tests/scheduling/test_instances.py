@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from nbtriton.scheduling import Batcher, BatcherSettings, Leave, RateLimiter, ResourceNeed, Ticket
+from nbtriton.scheduling import (
+    Batcher,
+    BatcherSettings,
+    RateLimiter,
+    ResourceNeed,
+    RetireInstance,
+    Ticket,
+)
 from tests.scheduling.sequence_clock import SequenceClock, oldest
 from tests.scheduling.simulator import Simulator, settings
 
@@ -54,7 +61,7 @@ def test_L16_an_instance_that_leaves_takes_nothing_more():
 
 def test_L16_without_any_instance_requests_wait_until_there_is_one():
     batcher = Batcher(settings(8, delay_ms=1), 1)
-    assert batcher.remove_instance(0, 0) == [Leave(0)]
+    assert batcher.remove_instance(0, 0) == [RetireInstance(0)]
     ticket = Ticket()
     assert batcher.submit(1, ticket) == []
     assert (batcher.waiting, batcher.wake_at()) == (1, None)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nbtriton.scheduling import Batcher, QueuePolicy, Ticket, Where
+from nbtriton.scheduling import Batcher, QueuePolicy, Ticket, TicketState
 from nbtriton.scheduling.queueing import PriorityQueue
 from tests.scheduling.simulator import Simulator, delay, reject, settings
 
@@ -105,7 +105,7 @@ def test_Q4_a_request_whose_time_is_up_leaves_its_place_to_the_one_that_comes():
         (drop,) = batcher.submit(10 * MS + late, new)
         assert drop.ticket is old
         assert drop.reason == "timeout"
-        assert new.where is Where.QUEUED
+        assert new.state is TicketState.QUEUED
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_Q6_a_timeout_within_the_hand_over_is_over_though_an_instance_is_idle(ti
     (decision,) = batcher.submit(0, ticket)
     assert decision.reason == ("no_delay" if runs else "timeout")
     assert batcher.waiting == 0
-    assert ticket.where is (Where.RUNNING if runs else Where.GONE)
+    assert ticket.state is (TicketState.RUNNING if runs else TicketState.GONE)
 
 
 def test_Q6_the_policy_of_the_level_says_whether_it_is_over():
@@ -285,7 +285,7 @@ def test_Q10_batches_are_formed_ahead_only_if_no_policy_could_act(config, ahead)
     batcher.submit(0, Ticket(8, priority=level))
     ticket = Ticket(priority=level)
     batcher.submit(0, ticket)
-    assert ticket.where is (Where.PAYLOAD if ahead else Where.QUEUED)
+    assert ticket.state is (TicketState.PAYLOAD if ahead else TicketState.QUEUED)
 
 
 def test_Q11_without_forming_ahead_a_batch_leaves_the_moment_an_instance_is_idle():

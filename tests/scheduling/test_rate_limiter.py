@@ -15,9 +15,9 @@ from nbtriton.scheduling import (
     Batcher,
     RateLimiter,
     ResourceShortage,
-    Return,
-    Run,
-    Stage,
+    ReturnResources,
+    RunBatch,
+    StageInstance,
     Ticket,
 )
 from tests.scheduling.books import Books, needs
@@ -263,14 +263,14 @@ def test_R9_a_batch_grows_while_others_hold_the_resource(ahead, sizes):
     for instance in range(2):
         limiter.add(instance, needs(("X", 1)))
     batcher = Batcher(settings(8, ahead=ahead), 2, gated=True, rank=limiter.rank)
-    ran: list[Run] = []
+    ran: list[RunBatch] = []
 
     def carry_out(decisions):
         for decision in decisions:
-            if isinstance(decision, Run):
+            if isinstance(decision, RunBatch):
                 ran.append(decision)
             else:
-                assert isinstance(decision, Stage)
+                assert isinstance(decision, StageInstance)
                 granted(limiter.stage(decision.instance))
 
     def granted(instances):
@@ -290,12 +290,12 @@ def test_R9_a_batch_grows_while_others_hold_the_resource(ahead, sizes):
 def test_R9_a_staged_batch_that_lost_its_requests_gives_its_resources_back():
     batcher = Batcher(settings(8), 1, gated=True)
     ticket, later = Ticket(), Ticket()
-    assert batcher.submit(0, ticket) == [Stage(0)]
+    assert batcher.submit(0, ticket) == [StageInstance(0)]
     assert batcher.cancel(0, ticket) == []  # X2: it is in a batch
     (drop,) = batcher.cancel(0, ticket, formed=True)
     assert drop.reason == "cancelled"
-    assert batcher.granted(1, 0) == [Return(0)]
-    assert batcher.submit(2, later) == [Stage(0)]
+    assert batcher.granted(1, 0) == [ReturnResources(0)]
+    assert batcher.submit(2, later) == [StageInstance(0)]
     (run,) = batcher.granted(3, 0)
     assert run.tickets == (later,)
 

@@ -19,7 +19,7 @@ from nbtriton.engine.core.result import InferenceResult
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.diagnostics.tracing import Trace
 from nbtriton.engine.handle import ModelHandle
-from nbtriton.engine.interrupts import shield
+from nbtriton.engine.interrupts import interrupts_deferred
 from nbtriton.engine.lifecycle.loading import is_light, updated_config
 from nbtriton.engine.lifecycle.modified import stamp_ns
 from nbtriton.engine.lifecycle.options import ServerOptions
@@ -198,7 +198,7 @@ class Server(Versions):
         else:
             runtime = self._build(wanted, model, number, example, current, batching)
         with self._changing:
-            with shield:  # all of it or nothing
+            with interrupts_deferred():  # all of it or nothing
                 self._put(name, user_config, runtime, update)
             ignored = self._registry.entries[name].ignored
         for path, reason in ignored:
@@ -341,7 +341,7 @@ class Server(Versions):
         What `infer` is made of, for callers that need to tell a request that was refused (raised
         here) from one that failed. Options by position, as in `Submission`.
         """
-        with shield:
+        with interrupts_deferred():
             accepted = False
             while not accepted:  # replaced between the look-up and now: its successor takes it
                 runtime = self._resolve(name, version, decoupled=False)
@@ -392,7 +392,7 @@ class Server(Versions):
             Can be waited for, awaited, given a callback, cancelled.
         """
         flags = SEQUENCE_START * sequence_start | SEQUENCE_END * sequence_end
-        with shield:
+        with interrupts_deferred():
             return self._send(
                 name, inputs, version, on_response, trace, outputs, request_id, priority, timeout_us,
                 correlation_id, flags, parameters,
@@ -410,7 +410,7 @@ class Server(Versions):
             For each call the request, to be cancelled, or why it was refused.
         """
         found: list[InferenceRequest | TritonError] = []
-        with shield:
+        with interrupts_deferred():
             places: dict[Runtime, list[int]] = {}
             for place, call in enumerate(calls):
                 try:
@@ -476,7 +476,7 @@ class Server(Versions):
         flags = SEQUENCE_START * sequence_start | SEQUENCE_END * sequence_end
 
         def send(on_response: Callable[[Response, bool], None]) -> InferenceRequest:
-            with shield:
+            with interrupts_deferred():
                 return self._send(
                     name, inputs, version, on_response, None, outputs, request_id, priority,
                     timeout_us, correlation_id, flags, parameters,

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from nbtriton.engine.forks import tell_children
-from nbtriton.engine.interrupts import shield
+from nbtriton.engine.interrupts import interrupts_deferred
 from nbtriton.frontends.http1.cycle import HttpResponse, RequestResponseCycle, error_body
 from nbtriton.frontends.http1.endpoint import HttpEndpoint
 from nbtriton.frontends.http1.handlers import Handlers
@@ -120,7 +120,7 @@ class Endpoints:
             return
         with self._closing:
             # Side by side: each may take all of `drain_s`.
-            with shield:
+            with interrupts_deferred():
                 while self._open:
                     protocol, endpoint = self._open.popitem()
                     thread = threading.Thread(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nbtriton.drawing import measure
-from nbtriton.engine.interrupts import shield
+from nbtriton.engine.interrupts import interrupts_deferred
 from nbtriton.perf import PerfProgress, PerfReport
 from nbtriton.perf.render import series_of
 from nbtriton.widgets import CurveView, Shown, show_live
@@ -48,7 +48,7 @@ class LiveRun:
         try:
             self._report = measure()
         finally:
-            with shield:
+            with interrupts_deferred():
                 with self._lock:
                     self._running = False
                 if self._shown is not None:
@@ -62,7 +62,7 @@ class LiveRun:
         if not self._visible:
             return
         # An interrupt must not leave a view half shown.
-        with shield:
+        with interrupts_deferred():
             if self._view is None:
                 if time.monotonic() - self._started_s < _SHOW_AFTER_S:
                     return

@@ -173,7 +173,7 @@ def _tell_failed(name: str, version: int, error: TritonError) -> None:
 
 def _give_back(runtimes: Sequence[Runtime], updates: Sequence[InstanceUpdate]) -> None:
     for runtime in runtimes:
-        runtime.retire()
+        runtime.drain()
     for update in updates:
         update.runtime.discard_update(update)
 

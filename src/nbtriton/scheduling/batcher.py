@@ -20,7 +20,16 @@ from dataclasses import dataclass, field
 from nbtriton.errors import TritonError
 from nbtriton.scheduling.custom import BatchStrategy
 from nbtriton.scheduling.queueing import PriorityQueue, QueuePolicy, TimeoutAction
-from nbtriton.scheduling.tickets import Decision, Drop, Leave, Return, Run, Stage, Ticket, Where
+from nbtriton.scheduling.tickets import (
+    Decision,
+    RejectTicket,
+    RetireInstance,
+    ReturnResources,
+    RunBatch,
+    StageInstance,
+    Ticket,
+    TicketState,
+)
 
 __all__ = ["Batcher", "BatcherSettings"]
 
@@ -78,7 +87,7 @@ class Batcher:
     strategy : BatchStrategy, optional
         Custom rules on which requests share a batch (D4), besides those of the settings.
     gated : bool
-        Under a rate limiter: a batch is staged (`Stage`), and runs when its instance is `granted`.
+        Under a rate limiter: a batch is staged (`StageInstance`), and runs when its instance is `granted`.
     rank : callable, optional
         Of several idle instances the one with the lowest rank is staged (R6); by default the one
         that has been idle longest.
@@ -167,7 +176,7 @@ class Batcher:
         """An instance finished its batch and is idle again."""
         if instance in self._leaving:
             self._leaving.remove(instance)
-            return [Leave(instance), *self.tick(now)]
+            return [RetireInstance(instance), *self.tick(now)]
         self._idle.append(instance)
         if not self._ready and not self._queue.count:
             return []
@@ -177,7 +186,7 @@ class Batcher:
         """A staged instance has its resources: the batch runs as it is now (R9)."""
         payload = self._staged.pop(instance)
         if not payload.tickets:
-            return [Return(instance), *self.finish(now, instance)]
+            return [ReturnResources(instance), *self.finish(now, instance)]
         self._seal(payload)
         out: list[Decision] = [self._run(instance, payload)]
         self._expire(now, out)
@@ -188,11 +197,11 @@ class Batcher:
 
         With `formed` it also leaves a batch that is formed and waits for an instance.
         """
-        if formed and ticket.where is Where.PAYLOAD:
+        if formed and ticket.state is TicketState.PAYLOAD:
             return self._leave_payload(now, ticket)
-        if ticket.where not in (Where.QUEUED, Where.DELAYED, Where.PENDING):
+        if ticket.state not in (TicketState.QUEUED, TicketState.DELAYED, TicketState.PENDING):
             return []
-        if ticket.where is Where.PENDING:
+        if ticket.state is TicketState.PENDING:
             self._restart_scan()
         out: list[Decision] = [self._queue.drop(ticket, "CANCELLED", "", "cancelled")]
         self._expire(now, out)
@@ -216,7 +225,7 @@ class Batcher:
             self._leaving.add(instance)
             return self.tick(now)
         self._idle.remove(instance)
-        return [Leave(instance), *self.tick(now)]
+        return [RetireInstance(instance), *self.tick(now)]
 
     def tick(self, now: int) -> list[Decision]:
         """`wake_at` has come."""
@@ -224,13 +233,13 @@ class Batcher:
         self._expire(now, out)
         return self._advance(now, out)
 
-    def clear(self, status: str, message: str) -> list[Drop]:
+    def clear(self, status: str, message: str) -> list[RejectTicket]:
         """Drop everything that is not on an instance yet: the server is stopping."""
         drops = []
         for payload in self._ready:
             for ticket in payload.tickets:
-                ticket.where = Where.GONE
-                drops.append(Drop(ticket, status, message, "stopped"))
+                ticket.state = TicketState.GONE
+                drops.append(RejectTicket(ticket, status, message, "stopped"))
         self._ready.clear()
         self._in_payloads = sum([len(payload.tickets) for payload in self._staged.values()])
         self._open = None
@@ -280,7 +289,7 @@ class Batcher:
         if self._idle and self._direct:  # then nothing is ready: `finish` hands out what is
             return [self._run_at_once(now, ticket, "batching_off")]
         ticket.enqueued_ns = now
-        ticket.where = Where.PAYLOAD
+        ticket.state = TicketState.PAYLOAD
         payload = _Payload()
         payload.tickets.append(ticket)
         payload.size = ticket.size
@@ -296,10 +305,10 @@ class Batcher:
         elif self._pending and self._queue.outranks(ticket, self._pending[-1]):
             self._restart_scan()
 
-    def _run_at_once(self, now: int, ticket: Ticket, reason: str) -> Run:
+    def _run_at_once(self, now: int, ticket: Ticket, reason: str) -> RunBatch:
         ticket.enqueued_ns = now
-        ticket.where = Where.RUNNING
-        return Run(self._idle.popleft(), (ticket,), ticket.size, reason)
+        ticket.state = TicketState.RUNNING
+        return RunBatch(self._idle.popleft(), (ticket,), ticket.size, reason)
 
     def _advance(self, now: int, out: list[Decision]) -> list[Decision]:
         while True:
@@ -322,7 +331,7 @@ class Batcher:
         if deadline is None or deadline > now:
             return
         for ticket, action in self._queue.expired(now):
-            if ticket.where is Where.PENDING:
+            if ticket.state is TicketState.PENDING:
                 self._restart_scan()
             if action is TimeoutAction.REJECT:
                 out.append(self._queue.time_out(ticket))
@@ -370,7 +379,7 @@ class Batcher:
                 if past and self._delay == 0 and strategy is None and not self._timed:
                     break
             if strategy is not None and not self._includes(ticket, out):  # D4
-                if ticket.where is Where.GONE:
+                if ticket.state is TicketState.GONE:
                     continue
                 if held + size:
                     stop = "custom_batching"
@@ -456,7 +465,7 @@ class Batcher:
             out.append(self._failed(ticket, error))
             return False
 
-    def _failed(self, ticket: Ticket, error: TritonError) -> Drop:
+    def _failed(self, ticket: Ticket, error: TritonError) -> RejectTicket:
         return self._queue.drop(ticket, error.status, error.message, "custom_batching_failed")
 
     def _size_reason(self, total: int, stop: str) -> str:
@@ -480,7 +489,7 @@ class Batcher:
         del self._pending[:count]
         for ticket in taken:
             self._queue.leave(ticket)
-            ticket.where = Where.PAYLOAD
+            ticket.state = TicketState.PAYLOAD
             payload.tickets.append(ticket)
             payload.size += ticket.size
         payload.reason = reason
@@ -489,7 +498,7 @@ class Batcher:
         if close:
             self._open = None
 
-    def _pop(self, now: int) -> Run:
+    def _pop(self, now: int) -> RunBatch:
         """An idle instance takes the oldest payload; that ends appends (P4, P5)."""
         payload = self._ready.popleft()
         self._seal(payload)
@@ -497,19 +506,19 @@ class Batcher:
             self._merge(now, payload)
         return self._run(self._idle.popleft(), payload)
 
-    def _stage(self) -> Stage:
+    def _stage(self) -> StageInstance:
         """An idle instance is to run the oldest payload when it is granted its resources."""
         rank = self._rank
         instance = self._idle[0] if rank is None else min(self._idle, key=rank)
         self._idle.remove(instance)
         self._staged[instance] = self._ready.popleft()
-        return Stage(instance)
+        return StageInstance(instance)
 
-    def _run(self, instance: int, payload: _Payload) -> Run:
+    def _run(self, instance: int, payload: _Payload) -> RunBatch:
         self._in_payloads -= len(payload.tickets)
         for ticket in payload.tickets:
-            ticket.where = Where.RUNNING
-        return Run(instance, tuple(payload.tickets), payload.size, payload.reason)
+            ticket.state = TicketState.RUNNING
+        return RunBatch(instance, tuple(payload.tickets), payload.size, payload.reason)
 
     def _leave_payload(self, now: int, ticket: Ticket) -> list[Decision]:
         formed = [*self._ready, *self._staged.values()]
@@ -517,7 +526,7 @@ class Batcher:
         payload.tickets.remove(ticket)
         payload.size -= ticket.size
         self._in_payloads -= 1
-        ticket.where = Where.GONE
+        ticket.state = TicketState.GONE
         if payload is self._open:  # what was accepted beside it is judged anew
             self._restart_scan()
         if not payload.tickets:
@@ -525,7 +534,7 @@ class Batcher:
                 self._ready.remove(payload)
             if payload is self._open:
                 self._open = None
-        out: list[Decision] = [Drop(ticket, "CANCELLED", "", "cancelled")]
+        out: list[Decision] = [RejectTicket(ticket, "CANCELLED", "", "cancelled")]
         self._expire(now, out)
         return self._advance(now, out)
 

@@ -9,7 +9,7 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from nbtriton.scheduling.tickets import Drop, Ticket, Where
+from nbtriton.scheduling.tickets import RejectTicket, Ticket, TicketState
 
 __all__ = ["PriorityQueue", "QueuePolicy", "TimeoutAction"]
 
@@ -98,19 +98,19 @@ class PriorityQueue:
             level.listed = True
             heappush(self._heads, number)
 
-    def push(self, now: int, ticket: Ticket) -> Drop | None:
+    def push(self, now: int, ticket: Ticket) -> RejectTicket | None:
         """Accept a ticket, or answer why not: the queue is full, or its time is up at once."""
         level = self._level(ticket.priority)
         policy = level.policy
         if policy.max_queue_size and level.count >= policy.max_queue_size:
-            ticket.where = Where.GONE
-            return Drop(ticket, "UNAVAILABLE", "Exceeds maximum queue size", "queue_full")
+            ticket.state = TicketState.GONE
+            return RejectTicket(ticket, "UNAVAILABLE", "Exceeds maximum queue size", "queue_full")
         ticket.enqueued_ns = now
-        ticket.where = Where.QUEUED
+        ticket.state = TicketState.QUEUED
         timeout = policy.timeout_ns(ticket.timeout_ns)
         if 0 < timeout <= self._hand_over:
             if policy.timeout_action is TimeoutAction.REJECT:
-                ticket.where = Where.GONE
+                ticket.state = TicketState.GONE
                 return _timed_out(ticket)
             ticket.deadline_ns = now
         elif timeout:
@@ -122,8 +122,8 @@ class PriorityQueue:
         self.count += 1
         self._list(ticket.priority, level)
         if len(level.fifo) + len(level.delayed) > 2 * level.count + _SWEEP_ABOVE:
-            level.fifo = deque(one for one in level.fifo if one.where is Where.QUEUED)
-            level.delayed = deque(one for one in level.delayed if one.where is Where.DELAYED)
+            level.fifo = deque(one for one in level.fifo if one.state is TicketState.QUEUED)
+            level.delayed = deque(one for one in level.delayed if one.state is TicketState.DELAYED)
         if len(self._deadlines) > 2 * self.count + _SWEEP_ABOVE:
             self._deadlines = [entry for entry in self._deadlines if _can_expire(entry[2])]
             heapify(self._deadlines)
@@ -146,17 +146,17 @@ class PriorityQueue:
             line = level.fifo
             while line:
                 first = line[0]
-                if first.where is Where.QUEUED:
+                if first.state is TicketState.QUEUED:
                     if not 0 < first.deadline_ns <= now:
                         return first
                     first.deadline_ns = -1
-                    first.where = Where.DELAYED
+                    first.state = TicketState.DELAYED
                     level.delayed.append(first)
                 line.popleft()
             line = level.delayed
             while line:
                 first = line[0]
-                if first.where is Where.DELAYED:
+                if first.state is TicketState.DELAYED:
                     return first
                 line.popleft()
             level.listed = False
@@ -166,19 +166,19 @@ class PriorityQueue:
     def take(self, head: Ticket) -> None:
         """Take what `head` just returned; it stays counted until `leave`."""
         level = self._levels[head.priority]
-        (level.fifo if head.where is Where.QUEUED else level.delayed).popleft()
-        head.where = Where.PENDING
+        (level.fifo if head.state is TicketState.QUEUED else level.delayed).popleft()
+        head.state = TicketState.PENDING
 
     def put_back(self, tickets: list[Ticket]) -> None:
         """Undo `take` for tickets still pending, in their old order (Q3)."""
         while tickets:
             ticket = tickets.pop()
-            if ticket.where is not Where.PENDING:
+            if ticket.state is not TicketState.PENDING:
                 continue
             level = self._levels[ticket.priority]
             # A ticket that waits on after its timeout has no deadline any more (Q8).
             delayed = ticket.deadline_ns < 0
-            ticket.where = Where.DELAYED if delayed else Where.QUEUED
+            ticket.state = TicketState.DELAYED if delayed else TicketState.QUEUED
             (level.delayed if delayed else level.fifo).appendleft(ticket)
             self._list(ticket.priority, level)
 
@@ -205,16 +205,16 @@ class PriorityQueue:
             if _can_expire(ticket):
                 yield ticket, self._levels[ticket.priority].policy.timeout_action
 
-    def drop(self, ticket: Ticket, status: str, message: str, reason: str) -> Drop:
+    def drop(self, ticket: Ticket, status: str, message: str, reason: str) -> RejectTicket:
         """Take a waiting ticket out for good."""
         self.leave(ticket)
-        ticket.where = Where.GONE
-        return Drop(ticket, status, message, reason)
+        ticket.state = TicketState.GONE
+        return RejectTicket(ticket, status, message, reason)
 
-    def time_out(self, ticket: Ticket) -> Drop:
+    def time_out(self, ticket: Ticket) -> RejectTicket:
         """Take out a ticket whose timeout expired (Q7)."""
         self.leave(ticket)
-        ticket.where = Where.GONE
+        ticket.state = TicketState.GONE
         return _timed_out(ticket)
 
     def next_deadline(self) -> int | None:
@@ -227,10 +227,10 @@ class PriorityQueue:
         return None
 
 
-def _timed_out(ticket: Ticket) -> Drop:
-    return Drop(ticket, "UNAVAILABLE", "Request timeout expired", "timeout")
+def _timed_out(ticket: Ticket) -> RejectTicket:
+    return RejectTicket(ticket, "UNAVAILABLE", "Request timeout expired", "timeout")
 
 
 def _can_expire(ticket: Ticket) -> bool:
     """True while its timeout applies: never again once in a batch (Q6)."""
-    return ticket.where is Where.QUEUED or ticket.where is Where.PENDING
+    return ticket.state is TicketState.QUEUED or ticket.state is TicketState.PENDING

@@ -16,9 +16,18 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from struct import pack, unpack
 
-from nbtriton.scheduling.agenda import Agenda
 from nbtriton.scheduling.batcher import Batcher, BatcherSettings
-from nbtriton.scheduling.tickets import Decision, Drop, Leave, Return, Run, Stage, Ticket, Where
+from nbtriton.scheduling.tickets import (
+    Decision,
+    RejectTicket,
+    RetireInstance,
+    ReturnResources,
+    RunBatch,
+    StageInstance,
+    Ticket,
+    TicketState,
+)
+from nbtriton.scheduling.timer_queue import TimerQueue
 
 __all__ = ["SEQUENCE_END", "SEQUENCE_START", "SequenceBatcher", "SequenceSettings"]
 
@@ -96,7 +105,7 @@ class SequenceBatcher:
     """Decide which requests of which sequences run together, where and when.
 
     The verbs are those of `Batcher`; a ticket's ``correlation_id`` and ``flags`` say which
-    sequence it belongs to. A `Run` of the direct strategy names the rows of its tickets.
+    sequence it belongs to. A `RunBatch` of the direct strategy names the rows of its tickets.
 
     Parameters
     ----------
@@ -109,7 +118,7 @@ class SequenceBatcher:
     def __init__(self, settings: SequenceSettings, instances: int, *, gated: bool = False) -> None:
         self._settings = settings
         self._gated = gated
-        self._staged: dict[int, Run] = {}  # direct: what staged instances are to run
+        self._staged: dict[int, RunBatch] = {}  # direct: what staged instances are to run
         self._enough = settings.enough_slots
         self._live: dict[Hashable, _Sequence] = {}  # by id: the sequence that new requests join
         self._rows: dict[int, list[_Sequence | None]] = {}
@@ -124,8 +133,8 @@ class SequenceBatcher:
         self._owner: dict[Ticket, _Sequence] = {}  # of every ticket that waits or runs
         self._next_id = 0  # iterative: ids for requests that bring none (IT1)
         self._given_up: set[Ticket] = set()  # iterative: cancelled while they ran
-        self._idleness: Agenda[_Sequence] = Agenda(lambda _, sequence: not sequence.ended)
-        self._timeouts: Agenda[_Sequence] = Agenda(_may_time_out)
+        self._idleness: TimerQueue[_Sequence] = TimerQueue(lambda _, sequence: not sequence.ended)
+        self._timeouts: TimerQueue[_Sequence] = TimerQueue(_may_time_out)
         self._waits: dict[int, int] = {}  # direct: until when an instance waits for more rows
         self._waiting = 0
         for instance in range(instances):
@@ -227,7 +236,7 @@ class SequenceBatcher:
             return []
         out: list[Decision] = []
         if sequence.flying is ticket:
-            if ticket.where is not Where.RUNNING:  # oldest: it is with the instance's batcher
+            if ticket.state is not TicketState.RUNNING:  # oldest: it is with the instance's batcher
                 assert sequence.place is not None
                 instance = sequence.place[1]
                 inner = self._batchers[instance].cancel(now, ticket, formed=formed)
@@ -323,7 +332,7 @@ class SequenceBatcher:
         else:
             self._idle.add(instance)
 
-    def _departures(self) -> list[Leave]:
+    def _departures(self) -> list[RetireInstance]:
         """Let removed instances go that have no sequence and run nothing."""
         gone = [k for k in sorted(self._leaving) if not any(self._rows[k]) and not self._runs(k)]
         for instance in gone:
@@ -331,7 +340,7 @@ class SequenceBatcher:
             self._idle.discard(instance)
             self._batchers.pop(instance, None)
             del self._rows[instance]
-        return [Leave(instance) for instance in gone]
+        return [RetireInstance(instance) for instance in gone]
 
     def _runs(self, instance: int) -> bool:
         """Tell whether a request is with the instance, or with its batcher (OL4)."""
@@ -357,7 +366,7 @@ class SequenceBatcher:
         return sequence
 
     def _enqueue(self, now: int, sequence: _Sequence, ticket: Ticket) -> None:
-        ticket.where = Where.QUEUED
+        ticket.state = TicketState.QUEUED
         ticket.enqueued_ns = now
         self._owner[ticket] = sequence
         self._waiting += 1
@@ -429,25 +438,27 @@ class SequenceBatcher:
         if self._live.get(sequence.id) is sequence:
             del self._live[sequence.id]
 
-    def _end_cancelled(self, sequence: _Sequence, first: Ticket | None) -> list[Drop]:
+    def _end_cancelled(self, sequence: _Sequence, first: Ticket | None) -> list[RejectTicket]:
         """End the sequence with the request before ``first``; at once if that is None."""
         self._forget(sequence)
         drops = []
-        while sequence.waiting and (first is None or first.where is not Where.GONE):
+        while sequence.waiting and (first is None or first.state is not TicketState.GONE):
             drops.append(self._drop(sequence.waiting.pop(), "CANCELLED", "", "cancelled"))
         return drops[::-1]
 
-    def _drop_all(self, sequence: _Sequence, status: str, message: str, reason: str) -> list[Drop]:
+    def _drop_all(
+        self, sequence: _Sequence, status: str, message: str, reason: str
+    ) -> list[RejectTicket]:
         drops = []
         while sequence.waiting:
             drops.append(self._drop(sequence.waiting.popleft(), status, message, reason))
         return drops
 
-    def _drop(self, ticket: Ticket, status: str, message: str, reason: str) -> Drop:
-        ticket.where = Where.GONE
+    def _drop(self, ticket: Ticket, status: str, message: str, reason: str) -> RejectTicket:
+        ticket.state = TicketState.GONE
         del self._owner[ticket]
         self._waiting -= 1
-        return Drop(ticket, status, message, reason)
+        return RejectTicket(ticket, status, message, reason)
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -509,20 +520,20 @@ class SequenceBatcher:
         """An inner batcher knows one instance, number 0, and the time since the request's issue."""
         out: list[Decision] = []
         for decision in decisions:
-            if isinstance(decision, Run):
+            if isinstance(decision, RunBatch):
                 owners = tuple(self._owner[ticket] for ticket in decision.tickets)
                 for ticket, owner in zip(decision.tickets, owners, strict=True):
                     ticket.enqueued_ns = owner.since_ns  # queue time has the backlog in it (T9)
                 out.append(
-                    Run(
+                    RunBatch(
                         instance, decision.tickets, decision.size, decision.reason, decision.rows,
                         owners,
                     )
                 )  # fmt: skip
-            elif isinstance(decision, Stage):
-                out.append(Stage(instance))
-            elif isinstance(decision, Return):
-                out.append(Return(instance))
+            elif isinstance(decision, StageInstance):
+                out.append(StageInstance(instance))
+            elif isinstance(decision, ReturnResources):
+                out.append(ReturnResources(instance))
             else:
                 out.append(decision)
         return out
@@ -545,14 +556,14 @@ class SequenceBatcher:
         taken = [(slot, s) for slot, s in ready if s.waiting[0].shape_key == key]
         tickets = tuple([self._take(sequence) for _, sequence in taken])
         for ticket in tickets:
-            ticket.where = Where.RUNNING
+            ticket.state = TicketState.RUNNING
         self._idle.discard(instance)
         rows = tuple(slot for slot, _ in taken)
         sequences = tuple(sequence for _, sequence in taken)
-        run = Run(instance, tickets, ready[-1][0] + 1, reason, rows, sequences)
+        run = RunBatch(instance, tickets, ready[-1][0] + 1, reason, rows, sequences)
         if self._gated:
             self._staged[instance] = run
-            out.append(Stage(instance))
+            out.append(StageInstance(instance))
         else:
             out.append(run)
 
@@ -570,9 +581,9 @@ class SequenceBatcher:
         return ""
 
 
-def _refuse(ticket: Ticket, message: str) -> Drop:
-    ticket.where = Where.GONE
-    return Drop(ticket, "INVALID_ARG", message, "sequence_rule")
+def _refuse(ticket: Ticket, message: str) -> RejectTicket:
+    ticket.state = TicketState.GONE
+    return RejectTicket(ticket, "INVALID_ARG", message, "sequence_rule")
 
 
 def _may_time_out(deadline: int, sequence: _Sequence) -> bool:

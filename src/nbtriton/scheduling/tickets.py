@@ -6,10 +6,20 @@ from collections.abc import Hashable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-__all__ = ["REASONS", "Decision", "Drop", "Leave", "Return", "Run", "Stage", "Ticket", "Where"]
+__all__ = [
+    "REASONS",
+    "Decision",
+    "RejectTicket",
+    "RetireInstance",
+    "ReturnResources",
+    "RunBatch",
+    "StageInstance",
+    "Ticket",
+    "TicketState",
+]
 
 
-class Where(IntEnum):
+class TicketState(IntEnum):
     """Where a ticket is. It only ever moves forward, except from PENDING back to QUEUED."""
 
     OUTSIDE = 0
@@ -43,7 +53,7 @@ class Ticket:
 
     __slots__ = (
         "correlation_id", "deadline_ns", "enqueued_ns", "flags", "priority", "shape_key", "size",
-        "timeout_ns", "where",
+        "state", "timeout_ns",
     )  # fmt: skip
 
     def __init__(
@@ -63,7 +73,7 @@ class Ticket:
         self.timeout_ns = timeout_ns
         self.enqueued_ns = 0
         self.deadline_ns = 0
-        self.where = Where.OUTSIDE
+        self.state = TicketState.OUTSIDE
 
 
 REASONS: Final = {
@@ -93,7 +103,7 @@ REASONS: Final = {
 """Every reason a decision can carry, as a sentence."""
 
 
-class Run:
+class RunBatch:
     """Run these tickets, in this order, as one batch on this instance.
 
     Not to be changed but by `take`. (A plain class: one is made per batch, which takes a frozen
@@ -143,7 +153,7 @@ class Run:
         return f"Run({self.size} rows of {len(self.tickets)} tickets on {self.instance}: {self.reason})"
 
 
-class Drop(NamedTuple):
+class RejectTicket(NamedTuple):
     """Answer this ticket with an error; it will not run. ``reason`` is a key of `REASONS`."""
 
     ticket: Ticket
@@ -152,25 +162,25 @@ class Drop(NamedTuple):
     reason: str
 
 
-class Leave(NamedTuple):
+class RetireInstance(NamedTuple):
     """A removed instance has finished and gets nothing more. ``reason`` is a key of `REASONS`."""
 
     instance: int
     reason: str = "removed"
 
 
-class Return(NamedTuple):
+class ReturnResources(NamedTuple):
     """A staged instance was granted its resources, but its batch is gone: it gives them back."""
 
     instance: int
     reason: str = "cancelled"
 
 
-class Stage(NamedTuple):
+class StageInstance(NamedTuple):
     """An idle instance has a batch, and wants to be granted its resources for it (R6)."""
 
     instance: int
     reason: str = "resources"
 
 
-Decision = Run | Drop | Leave | Stage | Return
+Decision = RunBatch | RejectTicket | RetireInstance | StageInstance | ReturnResources

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from nbtriton.backends.forking import after_fork
-from nbtriton.engine.core.owed import Owed
+from nbtriton.engine.core.owed import BatchCompletion
 
 __all__ = ["after_answers", "owe", "owed_here"]
 
@@ -21,18 +21,18 @@ _thread_id: Final = get_ident
 
 # By thread, and empty while none answers a batch, which is all that a request alone needs to know: a
 # thread-local object would take 2% of a step of an ensemble.
-_owed: Final[dict[int, Owed]] = {}
+_owed: Final[dict[int, BatchCompletion]] = {}
 
 
 after_fork(_owed.clear)
 
 
-def owed_here() -> Owed | None:
+def owed_here() -> BatchCompletion | None:
     """Return what this thread owes, or None while it is not answering a batch."""
     return _owed.get(_thread_id()) if _owed else None
 
 
-def owe(owed: Owed | None) -> None:
+def owe(owed: BatchCompletion | None) -> None:
     """Let this thread owe that from now on; None for nothing."""
     if owed is None:
         _owed.pop(_thread_id(), None)

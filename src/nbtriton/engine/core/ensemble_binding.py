@@ -11,10 +11,10 @@ from nbtriton.engine.core.model_signature import ModelSignature
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.scheduling import EnsemblePlan
 
-__all__ = ["Crew"]
+__all__ = ["EnsembleBinding"]
 
 
-class Feed:
+class InputBinding:
     """An input of a step.
 
     Attributes
@@ -35,7 +35,7 @@ class Feed:
         self.dims = dims
 
 
-class Crew:
+class EnsembleBinding:
     """The versions that serve the steps, for all requests that began with them (E17).
 
     Attributes
@@ -104,7 +104,7 @@ class Crew:
     def disband(self) -> None:
         """The last flight has landed, and none will come."""
         for runtime in self.runtimes:
-            runtime.let_go()
+            runtime.release()
 
 
 def _wanted(output_map: Mapping[str, str], signature: ModelSignature) -> frozenset[str]:
@@ -117,10 +117,10 @@ def _feeds(
     signature: ModelSignature,
     batching: bool,
     batched: Mapping[str, bool],
-) -> tuple[Feed, ...]:
+) -> tuple[InputBinding, ...]:
     specs = signature.inputs
     return tuple(
-        Feed(
+        InputBinding(
             name,
             tensor,
             None if batched[tensor] is batching or name not in specs else specs[name].dims,

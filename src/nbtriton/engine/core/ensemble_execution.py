@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from nbtriton.backends.base import Response
 from nbtriton.backends.core.synchronize import copies_of
 from nbtriton.engine.core.completion import owed_here
-from nbtriton.engine.core.ensemble_binding import Crew
+from nbtriton.engine.core.ensemble_binding import EnsembleBinding
 from nbtriton.engine.core.execution import StepTimes
 from nbtriton.engine.core.now import now_ns
 from nbtriton.engine.core.request import BARE_FINAL, InferenceRequest
@@ -30,7 +30,7 @@ from nbtriton.tensors import Array
 if TYPE_CHECKING:
     from nbtriton.engine.core.ensemble_runtime import EnsembleRuntime
 
-__all__ = ["Flight", "placed"]
+__all__ = ["EnsembleExecution", "placed"]
 
 _log = logging.getLogger("nbtriton.engine")
 
@@ -40,7 +40,7 @@ _Mark = tuple[int | str, int]
 _Ready = tuple[int, int, dict[str, Array], _Mark | None]
 
 
-class Flight:
+class EnsembleExecution:
     """One request through the ensemble.
 
     Facts come in on whatever thread finished a step; the lock is held for the dataflow only, never
@@ -52,7 +52,9 @@ class Flight:
         "request", "run",
     )  # fmt: skip
 
-    def __init__(self, ensemble: EnsembleRuntime, crew: Crew, request: InferenceRequest) -> None:
+    def __init__(
+        self, ensemble: EnsembleRuntime, crew: EnsembleBinding, request: InferenceRequest
+    ) -> None:
         self.ensemble = ensemble
         self.crew = crew
         self.request = request
@@ -122,7 +124,7 @@ class Flight:
         gates = self.ensemble.gates
         if gates:
             for step, iteration, inputs, mark in ready:
-                turn = gates[step].enter(partial(self._enter, step, iteration, inputs, mark))
+                turn = gates[step].acquire(partial(self._enter, step, iteration, inputs, mark))
                 if turn is not None:
                     turns.append(turn)
         elif len(ready) == 1:
@@ -138,7 +140,7 @@ class Flight:
     def _left(self, step: int) -> None:
         """A step is over: its place is free."""
         if self.ensemble.gates:
-            self.ensemble.gates[step].leave()
+            self.ensemble.gates[step].release()
 
     def _enter(
         self, step: int, iteration: int, inputs: dict[str, Array], mark: _Mark | None

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from nbtriton.config import ModelConfig
 from nbtriton.engine.core.completion import owe, owed_here
-from nbtriton.engine.core.ensemble_binding import Crew
-from nbtriton.engine.core.ensemble_execution import Flight, placed
-from nbtriton.engine.core.inflight import StepGate
+from nbtriton.engine.core.ensemble_binding import EnsembleBinding
+from nbtriton.engine.core.ensemble_execution import EnsembleExecution, placed
 from nbtriton.engine.core.now import now_ns
-from nbtriton.engine.core.owed import Owed
+from nbtriton.engine.core.owed import BatchCompletion
 from nbtriton.engine.core.request import InferenceRequest
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.core.scheduler_settings import ensemble_plan
 from nbtriton.engine.core.snapshot import ModelSnapshot
+from nbtriton.engine.core.step_gate import StepGate
 from nbtriton.engine.interrupts import wait_in_slices
 from nbtriton.errors import TritonError
 
@@ -50,8 +50,8 @@ class EnsembleRuntime(Runtime):
         self.gates = [StepGate(limit) for _ in self.plan.steps] if limit else []
         self.resolve = resolve
         self._lock = threading.Lock()
-        self._crew: Crew | None = None
-        self._flights: set[Flight] = set()
+        self._crew: EnsembleBinding | None = None
+        self._flights: set[EnsembleExecution] = set()
         self._retiring = False
         self._retired = threading.Event()
 
@@ -63,7 +63,7 @@ class EnsembleRuntime(Runtime):
             if crew is None:
                 crew = self._crew = self._muster()
             crew.flights += 1
-            flight = Flight(self, crew, request)
+            flight = EnsembleExecution(self, crew, request)
             self._flights.add(flight)
         request.enqueued_ns = now_ns()
         flight.begin()
@@ -72,7 +72,7 @@ class EnsembleRuntime(Runtime):
     def submit_many(self, requests: Sequence[InferenceRequest]) -> Sequence[bool | TritonError]:
         """Accept requests that are there at the same moment; their first steps go together."""
         outer = owed_here()
-        owed = Owed()
+        owed = BatchCompletion()
         owe(owed)
         try:
             return super().submit_many(requests)
@@ -80,7 +80,7 @@ class EnsembleRuntime(Runtime):
             owe(outer)
             owed.pay()
 
-    def _muster(self) -> Crew:
+    def _muster(self) -> EnsembleBinding:
         """Hold the versions that serve the steps now.
 
         Raises
@@ -92,14 +92,14 @@ class EnsembleRuntime(Runtime):
         try:
             for step in self.plan.steps:
                 # A version that leaves is not in the registry any more: look again.
-                while not (found := self.resolve(step.model_name, step.model_version)).hold():
+                while not (found := self.resolve(step.model_name, step.model_version)).acquire():
                     continue
                 held.append(found)
         except TritonError as error:
             for runtime in held:
-                runtime.let_go()
+                runtime.release()
             raise placed(error, self.name) from None
-        return Crew(self.plan, self.signature, tuple(held))
+        return EnsembleBinding(self.plan, self.signature, tuple(held))
 
     def members_changed(self) -> None:
         """Let later requests find the composing models anew; those in flight keep theirs (E17)."""
@@ -128,7 +128,7 @@ class EnsembleRuntime(Runtime):
             assert step.runtime is not None
             step.runtime.refuse(step, error)
 
-    def landed(self, flight: Flight) -> None:
+    def landed(self, flight: EnsembleExecution) -> None:
         """Nothing of this flight runs any more."""
         crew = flight.crew
         with self._lock:
@@ -139,26 +139,26 @@ class EnsembleRuntime(Runtime):
         if last:
             crew.disband()
         if done:
-            self.tell_unloaded()
+            self.log_unloaded()
             self._retired.set()
 
-    def retire(self) -> None:
+    def drain(self) -> None:
         """Take no more requests; those in flight go on."""
         with self._lock:
             self._retiring = True
             done = not self._flights
         self.members_changed()
         if done:
-            self.tell_unloaded()
+            self.log_unloaded()
             self._retired.set()
 
-    def abandon(self, reason: str) -> None:
+    def fail_pending(self, reason: str) -> None:
         """Nothing waits here; the steps' own queues answer."""
 
-    def give_up(self, reason: str) -> None:
+    def fail_running(self, reason: str) -> None:
         """Nothing runs here; the steps' own versions answer."""
 
-    def wait_retired(self, timeout_s: float | None) -> bool:
+    def wait_drained(self, timeout_s: float | None) -> bool:
         """Wait until no request is in flight; False if time ran out."""
         return wait_in_slices(self._retired.wait, timeout_s)
 

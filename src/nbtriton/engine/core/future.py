@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from _thread import allocate_lock, get_ident
+from _thread import allocate_lock
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.engine.core.completion import owed_here
 from nbtriton.engine.diagnostics.deadlocks import waits
 from nbtriton.engine.forks import elsewhere
-from nbtriton.engine.interrupts import shield, wait_in_slices
+from nbtriton.engine.interrupts import interrupts_allowed, interrupts_deferred, wait_in_slices
 from nbtriton.errors import CancelledError, TritonError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class InferenceFuture:
         A request that still waits is dropped. One that is already part of a batch runs on, as in
         Triton (X3, X6); its answer is thrown away.
         """
-        with shield:
+        with interrupts_deferred():
             request = self._request
             if not self.resolve(None, CancelledError("the request was cancelled by the caller")):
                 return False
@@ -129,7 +129,7 @@ class InferenceFuture:
         A request that still waits is dropped. A model that executes sees `is_cancelled`, and may end
         early or not.
         """
-        with shield:
+        with interrupts_deferred():
             request = self._request
             if request is not None:
                 request.cancel()
@@ -207,9 +207,6 @@ class InferenceFuture:
         owed = owed_here()
         if owed is not None:  # a callback waits: perhaps for what is to follow from it
             owed.make_way()
-        raised = shield.raised
-        on_main = get_ident() == raised.main
-        depth = raised.depth
         # What waits without a limit on an instance's behalf may wait for itself.
         request = self._request
         runtime = None if request is None else request.runtime
@@ -221,13 +218,8 @@ class InferenceFuture:
             if held:
                 waits.begin(held, request)
         try:
-            if on_main:  # waiting can be interrupted
-                raised.depth = 0
-                shield.flush()
-            return wait_in_slices(wait, timeout_s)
+            return interrupts_allowed(wait_in_slices, wait, timeout_s)
         finally:
-            if on_main:
-                raised.depth = depth
             if held:
                 waits.end(held)
 

@@ -14,15 +14,15 @@ from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Re
 from nbtriton.backends.core.executing import EXECUTING, Executing
 from nbtriton.engine.core.completion import owe, owed_here
 from nbtriton.engine.core.execution import Execution
-from nbtriton.engine.core.owed import Owed
+from nbtriton.engine.core.owed import BatchCompletion
 from nbtriton.engine.core.request import InferenceRequest
-from nbtriton.engine.core.response_thread import Answerer
+from nbtriton.engine.core.response_thread import ResponseThread
 from nbtriton.engine.core.snapshot import InstanceSnapshot
 from nbtriton.engine.core.warmup import warm_up
 from nbtriton.engine.diagnostics.deadlocks import waits
-from nbtriton.engine.interrupts import shield, wait_in_slices
+from nbtriton.engine.interrupts import INTERRUPTS, interrupts_allowed, wait_in_slices
 from nbtriton.errors import InternalError, InvalidArgumentError, TritonError
-from nbtriton.scheduling import Run
+from nbtriton.scheduling import RunBatch
 
 if TYPE_CHECKING:
     from nbtriton.engine.core.model_runtime import ModelRuntime
@@ -32,7 +32,7 @@ __all__ = ["Instance"]
 _log = logging.getLogger("nbtriton.engine")
 
 # Final, as the compiled core looks any other name of a module that stays Python up at each use.
-_raised: Final = shield.raised
+_interrupts: Final = INTERRUPTS
 _thread_id: Final = get_ident
 
 
@@ -53,7 +53,7 @@ class Instance:
         self._backend = backend
         self._context = context
         self._index = index
-        self._inbox: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[RunBatch | None] = queue.SimpleQueue()
         self._created = threading.Event()
         self._error: BaseException | None = None
         self.running: Sequence[InferenceRequest] = ()
@@ -65,7 +65,7 @@ class Instance:
         self._executions = 0
         self._busy_ns = 0
         self._model: BackendInstance | None = None
-        self._answerer = Answerer(f"nbtriton-{context.name}-answers")
+        self._answerer = ResponseThread(f"nbtriton-{context.name}-answers")
         # What its model's code knows, where no other model's code called it.
         self._executing = Executing((self,))
         self._worker = threading.Thread(
@@ -81,7 +81,7 @@ class Instance:
         wait_in_slices(self._created.wait, None)
         return self._error
 
-    def put(self, run: Run) -> None:
+    def put(self, run: RunBatch) -> None:
         """Hand a batch to the thread."""
         self._inbox.put(run)
 
@@ -112,7 +112,7 @@ class Instance:
             self._busy_ns,
         )
 
-    def execute(self, run: Run) -> None:
+    def execute(self, run: RunBatch) -> None:
         """Run one batch and answer each of its requests exactly once.
 
         KeyboardInterrupt passes through, after the requests have been answered and the instance is
@@ -157,7 +157,7 @@ class Instance:
         except BaseException:
             error = InternalError(f"the execution of '{self.name}' was interrupted")
             # Ctrl-C comes up in the main thread only: anywhere else a library raised it.
-            if self.thread in (_raised.main, self._home):
+            if self.thread in (_interrupts.main, self._home):
                 raise
         finally:
             self._settle(requests, responses, error, execution)
@@ -178,16 +178,9 @@ class Instance:
             executing = Executing((*callers, self), executing.running)
         token = EXECUTING.set(executing)
         try:
-            if thread != _raised.main:
+            if thread != _interrupts.main:
                 return self._model.execute(batch, execution)
-            depth = _raised.depth
-            try:
-                _raised.depth = 0
-                if _raised.pending:
-                    shield.flush()
-                return self._model.execute(batch, execution)
-            finally:
-                _raised.depth = depth
+            return interrupts_allowed(self._model.execute, batch, execution)
         finally:
             EXECUTING.reset(token)
             root.home = home
@@ -264,7 +257,7 @@ class Instance:
         requests: list[InferenceRequest],
         responses: Sequence[Response | None] | None,
         error: TritonError | None,
-        by: Instance | Answerer | None,
+        by: Instance | ResponseThread | None,
     ) -> None:
         """Answer a batch.
 
@@ -280,7 +273,7 @@ class Instance:
         # A single answer has nothing to be gathered with.
         owed = None
         if count > 1:
-            owed = Owed(by.step_aside if isinstance(by, Answerer) else None)
+            owed = BatchCompletion(by.step_aside if isinstance(by, ResponseThread) else None)
         if owed is not outer:
             owe(owed)
         try:

@@ -26,18 +26,18 @@ from nbtriton.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.engine.core.sequence_tensors import SequenceTensors
 from nbtriton.engine.core.snapshot import BatchRecord, ModelSnapshot
 from nbtriton.engine.diagnostics.deadlocks import waits
-from nbtriton.engine.interrupts import shield, wait_in_slices
+from nbtriton.engine.interrupts import interrupts_deferred, wait_in_slices
 from nbtriton.errors import EngineStoppedError, TritonError, error_from_status
 from nbtriton.scheduling import (
     Batcher,
     Decision,
-    Drop,
-    Leave,
-    Return,
-    Run,
+    RejectTicket,
+    RetireInstance,
+    ReturnResources,
+    RunBatch,
     SequenceBatcher,
-    Stage,
-    Where,
+    StageInstance,
+    TicketState,
 )
 from nbtriton.tensors import read_only
 
@@ -167,7 +167,7 @@ class ModelRuntime(Runtime):
         try:
             first = self._bring_up(self.config, self._plans, self._everyone())
         except BaseException:
-            self.retire()
+            self.drain()
             raise
         if first is not None:
             self._end()
@@ -197,7 +197,7 @@ class ModelRuntime(Runtime):
         instances: Mapping[int, Instance],
     ) -> BaseException | None:
         """Create instances, side by side; return what was wrong first."""
-        with shield:  # a thread that is half started could not be ended
+        with interrupts_deferred():  # a thread that is half started could not be ended
             for instance in instances.values():
                 instance.start()
         errors = [instance.wait_created() for instance in instances.values()]
@@ -270,7 +270,7 @@ class ModelRuntime(Runtime):
             self._limiter.remove([*instances])
         self._gone = [one for one in self._gone if not one.join(0)] + [*instances]
 
-    def retire(self) -> None:
+    def drain(self) -> None:
         """Take no more requests; finish the accepted ones, then finalize on a thread of its own."""
         # No request can slip in behind this fact: it would be left without an instance.
         with self._door:
@@ -278,7 +278,7 @@ class ModelRuntime(Runtime):
             self._inbox.append((facts.RETIRE, None))
         self._work()
 
-    def wait_retired(self, timeout_s: float | None) -> bool:
+    def wait_drained(self, timeout_s: float | None) -> bool:
         """Wait until the instances are finalized; False if time ran out."""
         if self._ends_here:
             self._ends_here = False
@@ -306,11 +306,11 @@ class ModelRuntime(Runtime):
         """Return what the instances run; see `Backend.served`."""
         return self.backend.served(self.context)
 
-    def abandon(self, reason: str) -> None:
+    def fail_pending(self, reason: str) -> None:
         """Answer everything that waits with UNAVAILABLE."""
         self._post(facts.ABANDON, reason)
 
-    def give_up(self, reason: str) -> None:
+    def fail_running(self, reason: str) -> None:
         """Answer everything that still runs."""
         running = list(self._late)
         for instance in list(self._everyone().values()):
@@ -329,7 +329,7 @@ class ModelRuntime(Runtime):
         if self._strategy is not None:
             self._strategy.close()
         self.backend.close()
-        self.tell_unloaded()
+        self.log_unloaded()
         self._retired.set()
 
     # -- facts -----------------------------------------------------------------------------------
@@ -370,7 +370,7 @@ class ModelRuntime(Runtime):
         """Return the instance that runs a request, or all of which one must take it."""
         # A list first: it is made in one go, with and without a GIL, while instances come and go.
         instances = tuple(list(self._instances.values()))  # noqa: C414
-        if request.where is Where.RUNNING:
+        if request.state is TicketState.RUNNING:
             return tuple(i for i in instances if request in i.running)
         limiter = self._limiter
         if limiter is None:
@@ -574,10 +574,10 @@ class ModelRuntime(Runtime):
     # -- decisions -------------------------------------------------------------------------------
 
     def _carry_out(self, decision: Decision) -> None:
-        if not isinstance(decision, Run):
-            if isinstance(decision, (Stage, Return)):
+        if not isinstance(decision, RunBatch):
+            if isinstance(decision, (StageInstance, ReturnResources)):
                 self._ask_limiter(decision)
-            elif isinstance(decision, Leave):
+            elif isinstance(decision, RetireInstance):
                 self._let_go([self._instances.pop(decision.instance)])
             else:
                 self._drop(decision)
@@ -592,16 +592,16 @@ class ModelRuntime(Runtime):
                 return
         instance.put(decision)
 
-    def _ask_limiter(self, decision: Stage | Return) -> None:
+    def _ask_limiter(self, decision: StageInstance | ReturnResources) -> None:
         assert self._limiter is not None
         number = decision.instance
-        if isinstance(decision, Stage):
+        if isinstance(decision, StageInstance):
             start = partial(self._post, facts.GRANTED, number)
             self._limiter.stage(self._instances[number], start)
         else:
             self._limiter.finished(self._instances[number])
 
-    def _drop(self, drop: Drop) -> None:
+    def _drop(self, drop: RejectTicket) -> None:
         request: InferenceRequest = drop.ticket  # type: ignore[assignment]
         error: TritonError
         if drop.reason == "stopped":

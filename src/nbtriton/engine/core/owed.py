@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Owed"]
+__all__ = ["BatchCompletion"]
 
 
-class Owed:
+class BatchCompletion:
     """What a thread owes while it answers the requests of one execution."""
 
     __slots__ = ("_calls", "_gathered", "_step_aside", "rest")

@@ -13,7 +13,7 @@ from nbtriton.backends.core.synchronize import copies_of
 from nbtriton.engine.core.future import InferenceFuture
 from nbtriton.engine.core.now import now_ns
 from nbtriton.engine.core.result import InferenceResult
-from nbtriton.engine.interrupts import shield
+from nbtriton.engine.interrupts import interrupts_deferred
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.scheduling import Ticket
 from nbtriton.tensors import Array
@@ -21,12 +21,12 @@ from nbtriton.tensors import Array
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from nbtriton.engine.core.ensemble_execution import Flight
+    from nbtriton.engine.core.ensemble_execution import EnsembleExecution
     from nbtriton.engine.core.execution import Execution, StepTimes
     from nbtriton.engine.core.instance import Instance
     from nbtriton.engine.core.runtime import Runtime
     from nbtriton.engine.diagnostics.tracing import Trace
-    from nbtriton.scheduling import Run
+    from nbtriton.scheduling import RunBatch
 
 __all__ = ["BARE_FINAL", "InferenceRequest", "ResponseCallback", "Submission"]
 
@@ -136,7 +136,7 @@ class InferenceRequest(Ticket):
         # would otherwise hold itself and wait for the garbage collector.
         self.parent = parent
         # Its way through that ensemble, which step it is there, and in which iteration.
-        self.flight: Flight | None = None
+        self.flight: EnsembleExecution | None = None
         self.step = 0
         self.iteration = 0
         self.future: InferenceFuture | None = None
@@ -144,7 +144,7 @@ class InferenceRequest(Ticket):
         # The direct path: the thread that waits for this request and may run what an idle instance
         # can run of it (0 while none may), and the batch that it is to run next.
         self.home = 0
-        self.here: tuple[Instance, Run] | None = None
+        self.here: tuple[Instance, RunBatch] | None = None
         self.cancelled = False
         self.again = False
         # Sent before the final flag, to a caller who takes one answer.
@@ -223,7 +223,7 @@ class InferenceRequest(Ticket):
     def send(self, response: Response | None, *, final: bool) -> None:
         """Deliver one response; the runtime keeps the order and the books."""
         assert self.runtime is not None
-        with shield:  # model code calls this, and that may run in the main thread
+        with interrupts_deferred():  # model code calls this, and that may run in the main thread
             self.runtime.respond(self, response, final=final)
 
     def claim(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from nbtriton.backends.base import Response
 from nbtriton.engine.core.request import InferenceRequest
-from nbtriton.scheduling import Decision, Leave, ResponseOrder, Run
+from nbtriton.scheduling import Decision, ResponseOrder, RetireInstance, RunBatch
 
 __all__ = ["InOrder"]
 
@@ -43,10 +43,10 @@ class InOrder:
     def line_up(self, decisions: Sequence[Decision]) -> None:
         """Requests that leave the queue take their places; refused ones have none."""
         for decision in decisions:
-            if isinstance(decision, Run):
+            if isinstance(decision, RunBatch):
                 for ticket in decision.tickets:
                     self.accept(ticket, decision.instance)  # type: ignore[arg-type]
-            elif isinstance(decision, Leave) and self._per_instance:
+            elif isinstance(decision, RetireInstance) and self._per_instance:
                 with self._lock:
                     self._order.forget(decision.instance)
 

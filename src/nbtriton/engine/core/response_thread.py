@@ -11,7 +11,7 @@ from typing import Final
 
 from nbtriton.engine.diagnostics.deadlocks import waits
 
-__all__ = ["Answerer"]
+__all__ = ["ResponseThread"]
 
 # Final, as the compiled core looks any other name of a module that stays Python up at each use.
 _thread_id: Final = get_ident
@@ -27,7 +27,7 @@ _LONG_NS: Final = 500_000
 _LONGEST_REST: Final = 128
 
 
-class Answerer:
+class ResponseThread:
     """Gives the answers of an instance that has its next batch already.
 
     It has one batch at a time, so answers leave in the order of the batches, and an instance is

@@ -176,7 +176,7 @@ class Runtime(ABC):
         if missed:
             self.statistics.cache_miss(request.lookup_ns + now_ns() - start)
 
-    def hold(self) -> bool:
+    def acquire(self) -> bool:
         """Keep this version for requests that may still come (E17); False if it leaves already."""
         with self._holding:
             if self._leaving:
@@ -184,40 +184,40 @@ class Runtime(ABC):
             self._holds += 1
             return True
 
-    def let_go(self) -> None:
-        """Undo one `hold`."""
+    def release(self) -> None:
+        """Undo one `acquire`."""
         with self._holding:
             self._holds -= 1
             last = self._leaving and not self._holds
         if last:
-            self.retire()
+            self.drain()
 
-    def leave(self) -> None:
+    def unpublish(self) -> None:
         """Nobody finds this version any more: retire it as soon as nobody holds it."""
         with self._holding:
             self._leaving = True
             free = not self._holds
         if free:
-            self.retire()
+            self.drain()
 
     @abstractmethod
-    def retire(self) -> None:
+    def drain(self) -> None:
         """Take no more requests; what was accepted is finished, then everything is given back."""
 
     @abstractmethod
-    def abandon(self, reason: str) -> None:
+    def fail_pending(self, reason: str) -> None:
         """Answer everything that waits with UNAVAILABLE: the server is stopping."""
 
-    def tell_unloaded(self) -> None:
+    def log_unloaded(self) -> None:
         """Log that nothing of this version is left."""
         _log.info("successfully unloaded '%s' version %d", self.name, self.version)
 
     @abstractmethod
-    def give_up(self, reason: str) -> None:
+    def fail_running(self, reason: str) -> None:
         """Answer everything that still runs with UNAVAILABLE; models may go on, unheard."""
 
     @abstractmethod
-    def wait_retired(self, timeout_s: float | None) -> bool:
+    def wait_drained(self, timeout_s: float | None) -> bool:
         """Wait until nothing of this version is left; False if time ran out."""
 
     @abstractmethod

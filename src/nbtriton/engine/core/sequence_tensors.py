@@ -20,7 +20,7 @@ from nbtriton.backends.core.synchronize import copies_of
 from nbtriton.config import ModelConfig
 from nbtriton.engine.core.request import InferenceRequest
 from nbtriton.errors import InternalError, InvalidArgumentError
-from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, Run
+from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, RunBatch
 from nbtriton.tensors import (
     Array,
     deserialize_bytes,
@@ -112,7 +112,7 @@ class SequenceTensors:
                 hint="give a correlation_id that is a string",
             )
 
-    def batch(self, run: Run, requests: Sequence[InferenceRequest]) -> list[InferenceRequest]:
+    def batch(self, run: RunBatch, requests: Sequence[InferenceRequest]) -> list[InferenceRequest]:
         """Return what the model is to execute: real requests at their rows, padding between."""
         for request, sequence in zip(requests, run.sequences, strict=True):
             inputs = dict(request.inputs)
@@ -137,7 +137,7 @@ class SequenceTensors:
         return [rows.get(row) or self._padding(first) for row in range(run.size)]
 
     def responses(
-        self, run: Run, responses: Sequence[Response | None] | None
+        self, run: RunBatch, responses: Sequence[Response | None] | None
     ) -> Sequence[Response | None] | None:
         """Return the responses of the real requests; None of a decoupled model."""
         if responses is None or not run.rows:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from nbtriton.backends.core.executing import EXECUTING
 from nbtriton.backends.forking import after_fork
 from nbtriton.errors import UnavailableError
-from nbtriton.scheduling import Where
+from nbtriton.scheduling import TicketState
 
 if TYPE_CHECKING:
     from nbtriton.engine.core.instance import Instance
@@ -166,7 +166,7 @@ class _Waits:
                 return None
         if not blockers:
             return None
-        if request.where is Where.RUNNING and deeper is not None:
+        if request.state is TicketState.RUNNING and deeper is not None:
             return deeper
         return caller, request
 

@@ -55,8 +55,8 @@ def end(runtimes: Sequence[Runtime], clock: SchedulerThread, timeout_s: float) -
     Called by a model or a callback it does not wait: what calls is what would be waited for.
     """
     for runtime in runtimes:
-        runtime.retire()
-        runtime.abandon(STOPPING)
+        runtime.drain()
+        runtime.fail_pending(STOPPING)
     if waits.blocked_here() or get_ident() in waits.helpers:
         with contextlib.suppress(RuntimeError):  # no more threads: the rest ends by itself
             threading.Thread(
@@ -72,7 +72,7 @@ def end(runtimes: Sequence[Runtime], clock: SchedulerThread, timeout_s: float) -
 def _finish(runtimes: Sequence[Runtime], clock: SchedulerThread, timeout_s: float) -> None:
     if left := _still_there(runtimes, timeout_s):
         for runtime in left:
-            runtime.give_up(STOPPING)
+            runtime.fail_running(STOPPING)
         _still_there(left, _GRACE_S)
     clock.stop()
 
@@ -83,7 +83,7 @@ def _still_there(runtimes: Iterable[Runtime], timeout_s: float) -> list[Runtime]
     return [
         runtime
         for runtime in runtimes
-        if not runtime.wait_retired(max(0.0, deadline - monotonic()))
+        if not runtime.wait_drained(max(0.0, deadline - monotonic()))
     ]
 
 
@@ -114,9 +114,9 @@ def _start_winding_up(runtimes: list[Runtime], clock: SchedulerThread) -> None:
 
 def _wind_up(runtimes: list[Runtime], clock: SchedulerThread) -> None:
     for runtime in runtimes:
-        runtime.leave()
+        runtime.unpublish()
     while runtimes:
-        runtimes.pop().wait_retired(None)
+        runtimes.pop().wait_drained(None)
     clock.stop()
     # An error that a model raised has its weights in a circle of frames, and the garbage collector
     # does not see how large they are: a cell that is run again and again would fill the memory.

@@ -25,7 +25,7 @@ from nbtriton.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.engine.core.summaries import LatencySummaries
 from nbtriton.engine.diagnostics.inspection import Inspection
 from nbtriton.engine.forks import elsewhere, keep_for_good, tell_children
-from nbtriton.engine.interrupts import shield
+from nbtriton.engine.interrupts import interrupts_deferred
 from nbtriton.engine.lifecycle.closing import STOPPING, close_at_exit, drop, end, runtimes_of
 from nbtriton.engine.lifecycle.devices import visible_gpus
 from nbtriton.engine.lifecycle.loading import build_ensemble, build_model, is_light, update_model
@@ -139,7 +139,7 @@ class Versions(Inspection, ABC):
                 self._options, self.cache, self.limiter = before
             for runtimes in made.values():
                 for runtime in runtimes:
-                    runtime.retire()
+                    runtime.drain()
             raise
         with self._changing:
             for name, runtimes in made.items():
@@ -282,7 +282,7 @@ class Versions(Inspection, ABC):
         LoadError
             One of the updated versions was replaced or unloaded meanwhile; likewise.
         """
-        with self._changing, shield:
+        with self._changing, interrupts_deferred():
             old = self._registry.entries.get(name)
             before = old.slots if old is not None else {}
             try:
@@ -290,7 +290,7 @@ class Versions(Inspection, ABC):
                 kept = {update.runtime.version: _updated(before, update) for update in updates}
             except TritonError:
                 for runtime in runtimes:
-                    runtime.retire()
+                    runtime.drain()
                 for update in updates:
                     update.runtime.discard_update(update)
                 raise
@@ -308,7 +308,7 @@ class Versions(Inspection, ABC):
 
     def leaving(self) -> set[tuple[str, int]]:
         """Return name and version of what is unloaded and not yet finished."""
-        return {(old.name, old.version) for old in self._leaving if not old.wait_retired(0)}
+        return {(old.name, old.version) for old in self._leaving if not old.wait_drained(0)}
 
     def _put(
         self,
@@ -327,7 +327,7 @@ class Versions(Inspection, ABC):
                 _updated(before, update)
         except TritonError:  # somebody was faster, perhaps the model itself
             if update is None:
-                runtime.retire()
+                runtime.drain()
             else:
                 update.runtime.discard_update(update)
             raise
@@ -399,17 +399,17 @@ class Versions(Inspection, ABC):
     def give_up(self) -> None:
         """Answer all that clients wait for with UNAVAILABLE; models may go on, unheard."""
         for runtime in [*runtimes_of(self._registry), *self._leaving]:
-            runtime.abandon(STOPPING)
-            runtime.give_up(STOPPING)
+            runtime.fail_pending(STOPPING)
+            runtime.fail_running(STOPPING)
 
     def _retire(self, runtime: Runtime) -> None:
         self._registry.miss(runtime.name, {runtime.version: UNLOADED})
         self._see_off(runtime)
 
     def _see_off(self, runtime: Runtime) -> None:
-        self._leaving[:] = [old for old in self._leaving if not old.wait_retired(0)]
+        self._leaving[:] = [old for old in self._leaving if not old.wait_drained(0)]
         self._leaving.append(runtime)
-        runtime.leave()
+        runtime.unpublish()
 
     def _check_dependents(self, name: str) -> None:
         """Ensembles follow their composing models: out of service, and back again (E18)."""
@@ -449,7 +449,7 @@ class Versions(Inspection, ABC):
         bool
             True once nothing of the model is left.
         """
-        with self._changing, shield:
+        with self._changing, interrupts_deferred():
             entry = self._registry.entries.pop(name, None)
             if entry is None:
                 return True
@@ -468,7 +468,7 @@ class Versions(Inspection, ABC):
                         self.unload(member, unload_dependents=True)
         deadline = None if timeout_s is None else monotonic() + timeout_s
         return all(
-            runtime.wait_retired(None if deadline is None else max(0.0, deadline - monotonic()))
+            runtime.wait_drained(None if deadline is None else max(0.0, deadline - monotonic()))
             for runtime in runtimes
         )
 
@@ -484,7 +484,7 @@ class Versions(Inspection, ABC):
         """
         if self._parents is not None:
             return
-        with self._changing, shield:
+        with self._changing, interrupts_deferred():
             self._closed = True
             self._dropped.detach()
             runtimes = [*runtimes_of(self._registry), *self._leaving]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nbtriton.engine import Server
-from nbtriton.engine.core.response_thread import Answerer
+from nbtriton.engine.core.response_thread import ResponseThread
 from tests.engine.support import WAIT_S, Gate, echo, fields, gated, ones, order_of, row, waited
 
 PAIRS = echo("dynamic_batching { preferred_batch_size: 2 }", max_batch_size=2)
@@ -200,7 +200,7 @@ def test_a_process_that_can_have_no_more_threads_answers_all_the_same(
 
 
 def test_short_executions_are_answered_on_the_spot():
-    answerer = Answerer("nbtriton-test-answers")
+    answerer = ResponseThread("nbtriton-test-answers")
     assert not answerer.helps(MS // 10)
     assert answerer.helps(MS)
     answerer.stop()
@@ -208,7 +208,7 @@ def test_short_executions_are_answered_on_the_spot():
 
 @WITH_GIL
 def test_beside_a_model_that_keeps_the_gil_it_is_asked_less_and_less():
-    answerer = Answerer("nbtriton-test-answers")
+    answerer = ResponseThread("nbtriton-test-answers")
     executions, asked = 2000, 0
     before = sys.getswitchinterval()
     try:
@@ -225,7 +225,7 @@ def test_beside_a_model_that_keeps_the_gil_it_is_asked_less_and_less():
 
 
 def test_one_that_was_late_once_is_soon_asked_again():
-    answerer = Answerer("nbtriton-test-answers")
+    answerer = ResponseThread("nbtriton-test-answers")
     assert answerer.helps(MS)
     for _ in range(50):
         begun = threading.Event()
@@ -239,7 +239,7 @@ def test_one_that_was_late_once_is_soon_asked_again():
 
 
 def test_an_answer_that_ends_abnormally_does_not_end_the_thread(caplog):
-    answerer = Answerer("nbtriton-test-answers")
+    answerer = ResponseThread("nbtriton-test-answers")
     assert answerer.helps(MS)
     answered = threading.Event()
 

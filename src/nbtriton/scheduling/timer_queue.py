@@ -6,23 +6,23 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
-__all__ = ["Agenda"]
+__all__ = ["TimerQueue"]
 
 Item = TypeVar("Item")
 
 
-class Agenda(Generic[Item]):
+class TimerQueue(Generic[Item]):
     """Moments, each with what to look at then, in order.
 
     Parameters
     ----------
-    matters : callable
-        ``matters(when, item)`` says whether an entry still has a point; those that have none are
+    is_live : callable
+        ``is_live(when, item)`` says whether an entry still has a point; those that have none are
         forgotten and keep nothing alive for long.
     """
 
-    def __init__(self, matters: Callable[[int, Item], bool]) -> None:
-        self._matters = matters
+    def __init__(self, is_live: Callable[[int, Item], bool]) -> None:
+        self._is_live = is_live
         self._entries: list[tuple[int, int, Item]] = []
         self._count = 0
         self._sweep_at = 64
@@ -32,7 +32,7 @@ class Agenda(Generic[Item]):
         self._count += 1
         heappush(self._entries, (when, self._count, item))
         if len(self._entries) > self._sweep_at:
-            self._entries = [entry for entry in self._entries if self._matters(entry[0], entry[2])]
+            self._entries = [entry for entry in self._entries if self._is_live(entry[0], entry[2])]
             heapify(self._entries)
             # Twice what is left: sweeping costs a constant per entry that was added.
             self._sweep_at = max(64, 2 * len(self._entries))
@@ -41,11 +41,11 @@ class Agenda(Generic[Item]):
         """Take the items whose time has come; more may be added meanwhile, for later."""
         while self._entries and self._entries[0][0] <= now:
             when, _, item = heappop(self._entries)
-            if self._matters(when, item):
+            if self._is_live(when, item):
                 yield item
 
     def next(self) -> int | None:
         """When something is due, or None."""
-        while self._entries and not self._matters(self._entries[0][0], self._entries[0][2]):
+        while self._entries and not self._is_live(self._entries[0][0], self._entries[0][2]):
             heappop(self._entries)
         return self._entries[0][0] if self._entries else None

@@ -25,7 +25,7 @@ class StepGate:
         self._handing_on = False
         self._waiting: deque[tuple[Callable[[], None], threading.Event]] = deque()
 
-    def enter(self, go: Callable[[], None]) -> threading.Event | None:
+    def acquire(self, go: Callable[[], None]) -> threading.Event | None:
         """Call ``go()`` now, or when a place becomes free.
 
         Returns
@@ -42,7 +42,7 @@ class StepGate:
         go()
         return None
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """A place is free: the next one has its turn, on this thread."""
         with self._lock:
             self._inside -= 1
