@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf import json_format
@@ -22,15 +22,12 @@ from nbtriton.frontends.kserve.messages import (
     messages,
 )
 from nbtriton.frontends.kserve.proto_codec import read_version
-from nbtriton.frontends.serve.logs import LOG_FORMATS, verbose_level
-from nbtriton.frontends.tracing import TRACE_LEVELS, parse_number
+from nbtriton.frontends.kserve.settings import log_changes, trace_changes
 
 if TYPE_CHECKING:
     from nbtriton.frontends.service import Service
 
 __all__ = ["Method", "grpc_methods"]
-
-_TRACE_NUMBERS = ("trace_rate", "trace_count", "log_frequency")
 
 
 class Method:
@@ -246,7 +243,8 @@ class _Methods:
         if name and not self._server.is_ready(name):
             raise InvalidArgumentError(f"Request for unknown model : {name}")
         if request.settings:
-            self._service.trace.update(name, _trace_changes(request.settings))
+            changes = trace_changes(request.settings, _levels, _number, got="got: ")
+            self._service.trace.update(name, changes)
         response = messages.TraceSettingResponse()
         for key, value in self._service.trace.get(name).items():
             values = value if isinstance(value, list) else [value]
@@ -255,7 +253,7 @@ class _Methods:
 
     def log(self, request: Any) -> Any:
         if request.settings:
-            self._service.log.update(_log_changes(request.settings))
+            self._service.log.update(log_changes(request.settings, _log_value, _wrong_format))
         response = messages.LogSettingsResponse()
         for key, value in self._service.log.get().items():
             if isinstance(value, bool):
@@ -267,48 +265,30 @@ class _Methods:
         return response
 
 
-def _trace_changes(settings: Mapping[str, Any]) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
-    if "trace_file" in settings:
-        raise UnsupportedError("trace file location can not be updated through network protocol")
-    if "trace_level" in settings:
-        levels = list(settings["trace_level"].value)
-        if "OFF" in levels and len(levels) > 1:
-            raise InvalidArgumentError("Expect only one trace level 'OFF' is specified")
-        changes["level"] = frozenset(levels).intersection(TRACE_LEVELS) if levels else None
-    for name in _TRACE_NUMBERS:
-        if name not in settings:
-            continue
-        values = settings[name].value
-        if len(values) > 1:
-            raise InvalidArgumentError(f"expect only 1 value for '{name}'")
-        number = parse_number(name, values[0]) if values else None
-        if name == "trace_count" and number is not None and number < -1:
-            raise InvalidArgumentError(
-                f"Unable to parse 'trace_count'. Expecting value >= -1, got: {values[0]}"
-            )
-        changes[name.removeprefix("trace_")] = number
-    return changes
+def _levels(setting: Any) -> list[str] | None:
+    return list(setting.value) or None
 
 
-def _log_changes(settings: Mapping[str, Any]) -> dict[str, bool | int | str]:
-    changes: dict[str, bool | int | str] = {}
-    if "log_file" in settings:
-        raise UnsupportedError("log file location can not be updated through network protocol")
-    for name, kind, word in (
-        ("log_info", "bool_param", "boolean"),
-        ("log_warning", "bool_param", "boolean"),
-        ("log_error", "bool_param", "boolean"),
-        ("log_verbose_level", "uint32_param", "int32"),
-        ("log_format", "string_param", "string"),
-    ):
-        if name not in settings:
-            continue
-        if settings[name].WhichOneof("parameter_choice") != kind:
-            raise InvalidArgumentError(f"expect {word} for '{name}'")
-        value = getattr(settings[name], kind)
-        changes[name] = verbose_level(value) if name == "log_verbose_level" else value
-    chosen = changes.get("log_format", LOG_FORMATS[0])
-    if chosen not in LOG_FORMATS:
-        raise InvalidArgumentError(f"invalid argument for log_format, got: {chosen}")
-    return changes
+def _number(name: str, setting: Any) -> str | None:
+    if len(setting.value) > 1:
+        raise InvalidArgumentError(f"expect only 1 value for '{name}'")
+    return str(setting.value[0]) if setting.value else None
+
+
+_LOG_FIELDS = {
+    bool: ("bool_param", "boolean"),
+    int: ("uint32_param", "int32"),
+    str: ("string_param", "string"),
+}
+
+
+def _log_value(name: str, kind: type, setting: Any) -> bool | int | str:
+    field, word = _LOG_FIELDS[kind]
+    if setting.WhichOneof("parameter_choice") != field:
+        raise InvalidArgumentError(f"expect {word} for '{name}'")
+    value: bool | int | str = getattr(setting, field)
+    return value
+
+
+def _wrong_format(text: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"invalid argument for log_format, got: {text}")

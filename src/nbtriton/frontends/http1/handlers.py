@@ -30,17 +30,16 @@ from nbtriton.frontends.http1.cycle import (
 from nbtriton.frontends.http1.inference import HttpResponder, Inference, RouteHandler, read_version
 from nbtriton.frontends.http1.routes import Route, find_route
 from nbtriton.frontends.kserve.jsontext import (
+    as_array,
     as_bool,
     as_string,
     as_uint,
     dumps,
     member,
-    member_as_array,
     member_as_string,
     parse,
 )
-from nbtriton.frontends.serve.logs import LOG_FORMATS, verbose_level
-from nbtriton.frontends.tracing import TRACE_LEVELS, parse_number
+from nbtriton.frontends.kserve.settings import log_changes, trace_changes
 
 if TYPE_CHECKING:
     from nbtriton.frontends.service import Service
@@ -167,8 +166,8 @@ class Handlers:
     # -- repository ------------------------------------------------------------------------------
 
     def _repository_index(self, cycle: RequestResponseCycle) -> HttpResponse:
-        document = parse(cycle.body) if cycle.body else {}
-        ready = type(document) is dict and "ready" in document and as_bool(document["ready"])
+        given = _optional_object(cycle)
+        ready = "ready" in given and as_bool(given["ready"])
         return _json(self._service.control.index(ready=ready))
 
     def _repository_load(
@@ -195,8 +194,7 @@ class Handlers:
         parameters: dict[str, Any] = {}
         # Triton unloads also where the body cannot be read, or says neither true nor false.
         with suppress(TritonError):
-            document = parse(cycle.body) if cycle.body else {}
-            given = document.get("parameters") if type(document) is dict else None
+            given = _optional_object(cycle).get("parameters")
             if type(given) is dict and "unload_dependents" in given:
                 parameters["unload_dependents"] = as_bool(given["unload_dependents"])
         self._service.control.unload(name, parameters)
@@ -215,8 +213,7 @@ class Handlers:
             raise InvalidArgumentError(
                 f"'region name' is necessary to register {kind} shared memory region"
             )
-        document = parse(cycle.body)
-        given = document if type(document) is dict else {}
+        given = _object(cycle)
         missing = "Shared memory register request has no '{}' field"
         if kind == "system":
             if "key" not in given:
@@ -251,12 +248,14 @@ class Handlers:
             if not self._service.server.is_ready(name):
                 raise InvalidArgumentError(f"Request for unknown model : {name}")
         if cycle.head.method == "POST":
-            self._service.trace.update(name, _trace_changes(parse(cycle.body)))
+            changes = trace_changes(_object(cycle), _levels, _number, got="got:")
+            self._service.trace.update(name, changes)
         return _json(self._service.trace.get(name))
 
     def _logging(self, cycle: RequestResponseCycle) -> HttpResponse:
         if cycle.head.method == "POST":
-            self._service.log.update(_log_changes(parse(cycle.body)))
+            given = {name: value for name, value in _object(cycle).items() if value is not None}
+            self._service.log.update(log_changes(given, _log_value, _wrong_format))
         return _json(self._service.log.get())
 
 
@@ -278,12 +277,9 @@ def _check_repository(repository: str) -> None:
 
 
 def _parameters(cycle: RequestResponseCycle) -> dict[str, Any]:
-    document = parse(cycle.body) if cycle.body else {}
-    if type(document) is not dict or "parameters" not in document:
-        return {}
-    if type(document["parameters"]) is not dict:
+    found: dict[str, Any] = _optional_object(cycle).get("parameters", {})
+    if type(found) is not dict:
         raise InternalError("attempt to get members for non-object")
-    found: dict[str, Any] = document["parameters"]
     return found
 
 
@@ -294,53 +290,34 @@ def _lenient_base64(text: str) -> bytes:
     return base64.b64decode(digits + b"=" * (-len(digits) % 4))
 
 
-def _trace_changes(document: Any) -> dict[str, Any]:
-    given = document if type(document) is dict else {}
-    changes: dict[str, Any] = {}
-    if "trace_file" in given:
-        raise UnsupportedError("trace file location can not be updated through network protocol")
-    if "trace_level" in given:
-        changes["level"] = _trace_level(given)
-    for name in ("trace_rate", "trace_count", "log_frequency"):
-        if name in given:
-            field = name.removeprefix("trace_")
-            changes[field] = None if given[name] is None else _trace_number(name, given[name])
-    return changes
+def _object(cycle: RequestResponseCycle) -> dict[str, Any]:
+    """Return the members of a JSON body; none for anything but an object."""
+    document = parse(cycle.body)
+    return document if type(document) is dict else {}
 
 
-def _trace_level(given: dict[str, Any]) -> frozenset[str] | None:
-    if given["trace_level"] is None:
-        return None
-    levels = [as_string(level) for level in member_as_array(given, "trace_level")]
-    if "OFF" in levels and len(levels) > 1:
-        raise InvalidArgumentError("Expect only one trace level 'OFF' is specified")
-    return frozenset(levels).intersection(TRACE_LEVELS)
+def _optional_object(cycle: RequestResponseCycle) -> dict[str, Any]:
+    return _object(cycle) if cycle.body else {}
 
 
-def _trace_number(name: str, value: Any) -> int:
-    text = as_string(value)
-    number = parse_number(name, text)
-    if name == "trace_count" and number < -1:
-        raise InvalidArgumentError(
-            f"Unable to parse 'trace_count'. Expecting value >= -1, got:{text}"
-        )
-    return number
+def _levels(value: Any) -> list[str] | None:
+    return None if value is None else [as_string(level) for level in as_array(value)]
 
 
-def _log_changes(document: Any) -> dict[str, bool | int | str]:
-    given = document if type(document) is dict else {}
-    found = {name: value for name, value in given.items() if value is not None}
-    changes: dict[str, bool | int | str] = {}
-    if "log_file" in found:
-        raise UnsupportedError("log file location can not be updated through network protocol")
-    for name in ("log_info", "log_warning", "log_error"):
-        if name in found:
-            changes[name] = as_bool(found[name])
-    if "log_verbose_level" in found:
-        changes["log_verbose_level"] = verbose_level(as_uint(found["log_verbose_level"]))
-    if "log_format" in found:
-        value = as_string(found["log_format"])
-        if value not in LOG_FORMATS:
-            raise UnavailableError(f"invalid argument for --log_format, got: {value}")
-        changes["log_format"] = value
-    return changes
+def _number(_: str, value: Any) -> str | None:
+    return None if value is None else as_string(value)
+
+
+_LOG_READERS: Mapping[type, Callable[[Any], bool | int | str]] = {
+    bool: as_bool,
+    int: as_uint,
+    str: as_string,
+}
+
+
+def _log_value(_: str, kind: type, value: Any) -> bool | int | str:
+    return _LOG_READERS[kind](value)
+
+
+def _wrong_format(text: str) -> UnavailableError:
+    return UnavailableError(f"invalid argument for --log_format, got: {text}")

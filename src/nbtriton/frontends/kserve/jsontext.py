@@ -18,6 +18,7 @@ from nbtriton.errors import InternalError
 
 __all__ = [
     "Members",
+    "as_array",
     "as_bool",
     "as_string",
     "as_uint",
@@ -154,28 +155,35 @@ def _unreadable(error: Exception) -> InternalError:
 # -- kinds: TritonJson's As* and MemberAs*, with its words -------------------------------------------
 
 
-def _wrong(what: str, into: str, where: str) -> InternalError:
-    return InternalError(f"{where}attempt to access JSON non-{what} as {into}")
+def _wrong(what: str, where: str) -> InternalError:
+    return InternalError(f"{where}attempt to access JSON non-{what} as {what}")
 
 
 def as_string(value: Any, where: str = "") -> str:
     """Return a string; `where` begins the message if it is none."""
     if type(value) is not str:
-        raise _wrong("string", "string", where)
+        raise _wrong("string", where)
     return value
 
 
 def as_bool(value: Any, where: str = "") -> bool:
     """Return a boolean."""
     if type(value) is not bool:
-        raise _wrong("boolean", "boolean", where)
+        raise _wrong("boolean", where)
     return value
 
 
 def as_uint(value: Any, where: str = "") -> int:
     """Return an integer of 0 to 2^64 - 1; ``1.0`` is none."""
     if type(value) is not int or not 0 <= value < _UINT64:
-        raise _wrong("unsigned-integer", "unsigned-integer", where)
+        raise _wrong("unsigned-integer", where)
+    return value
+
+
+def as_array(value: Any, where: str = "") -> list[Any]:
+    """Return an array."""
+    if type(value) is not list:
+        raise _wrong("array", where)
     return value
 
 
@@ -188,18 +196,12 @@ def member(value: Any, name: str, where: str = "") -> Any:
 
 def member_as_string(value: Any, name: str, where: str = "") -> str:
     """Return a string member that must be there."""
-    found = member(value, name, where)
-    if type(found) is not str:
-        raise _wrong("string", "string", where)
-    return found
+    return as_string(member(value, name, where), where)
 
 
 def member_as_array(value: Any, name: str, where: str = "") -> list[Any]:
     """Return an array member that must be there."""
-    found = member(value, name, where)
-    if type(found) is not list:
-        raise _wrong("array", "array", where)
-    return found
+    return as_array(member(value, name, where), where)
 
 
 # -- numbers -----------------------------------------------------------------------------------------
