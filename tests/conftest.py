@@ -1,12 +1,50 @@
-"""Fixtures and skips that every test folder may need."""
+"""Fixtures, options and skips that every test folder may need."""
 
 from __future__ import annotations
 
 import os
+import random
+import resource
 import shutil
 import signal
 
+import hypothesis
 import pytest
+
+from tests.seeds import FIXED, SEED, free_seed
+
+# A child that hangs is aborted (tests/children.py): it writes its stacks, and leaves no memory image.
+os.environ.setdefault("PYTHONFAULTHANDLER", "1")
+resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+# No deadline for an example: the machine may be busy with other things.
+hypothesis.settings.register_profile("gate", derandomize=FIXED, deadline=None, print_blob=True)
+hypothesis.settings.register_profile(
+    "fast", hypothesis.settings.get_profile("gate"), max_examples=25
+)
+hypothesis.settings.load_profile("gate")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--shuffle``: the files in a random order, to find what leans on another file."""
+    parser.addoption(
+        "--shuffle",
+        nargs="?",
+        type=int,
+        # The workers of pytest-xdist read the command line anew: all need the same order.
+        const=int(os.environ.setdefault("NBTRITON_SHUFFLE", str(free_seed()))),
+        metavar="SEED",
+        help="run the files in a random order, that of a seed if one is given",
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Print what repeats this run."""
+    order = config.getoption("shuffle")
+    return [
+        f"seed: NBTRITON_SEED={SEED}",
+        *([] if order is None else [f"order: --shuffle={order}"]),
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -44,8 +82,13 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where torch finds none, and say so."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Bring the files into the order that was asked for; skip what needs a GPU that is not there."""
+    seed = config.getoption("shuffle")
+    if seed is not None:
+        files = list(dict.fromkeys(item.path for item in items))
+        random.Random(seed).shuffle(files)
+        items.sort(key=lambda item: files.index(item.path))
     wanting = [item for item in items if item.get_closest_marker("gpu")]
     if not wanting:
         return

@@ -21,7 +21,10 @@ def in_child(function: Callable[[], Any]) -> Any:
 
 
 def start_child(function: Callable[[], Any]) -> Callable[[], Any]:
-    """Fork, and return what waits for the child's answer."""
+    """Fork, and return a function that waits for the child's answer.
+
+    A child that hangs is aborted: faulthandler, which pytest enables, writes its stacks.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if not child:  # nothing of pytest may run here
@@ -38,15 +41,15 @@ def start_child(function: Callable[[], Any]) -> Callable[[], Any]:
 
     def wait() -> Any:
         try:
-            told, _, _ = select.select([reading], [], [], _WAIT_S)
-            if not told:
-                os.kill(child, signal.SIGKILL)
+            ready, _, _ = select.select([reading], [], [], _WAIT_S)
+            if not ready:
+                os.kill(child, signal.SIGABRT)
             data = os.read(reading, 1 << 20)
         finally:
             os.waitpid(child, 0)
             os.close(reading)
-        assert told, "the child hangs"
-        assert data, "the child ended without a word"
+        assert ready, "the child hangs: its stacks are in the output"
+        assert data, "the child ended without an answer"
         return pickle.loads(data)
 
     return wait

@@ -1,6 +1,6 @@
-"""Waiting for what happens in another process: the one place where a test may sleep.
+"""Polling for a change in another process: the one place where a test may sleep.
 
-Between threads of our own there is always something to wait on: an event, a future, a queue.
+Between threads of one process there is always an event, a future or a queue to wait on.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 __all__ = ["until"]
 
-# Long enough for a busy machine; what has happened is seen at once.
+# Long enough for a busy machine; a change is seen at once.
 PATIENCE_S = 30.0
 _PAUSE_S = 0.005
 
 
 def until(happened: Callable[[], object], seconds: float = PATIENCE_S) -> bool:
-    """Ask until something has happened; False if it has not in so many seconds."""
+    """Poll until the condition holds; return False if it does not within ``seconds``."""
     deadline = time.monotonic() + seconds
     while not happened():
         if time.monotonic() > deadline:

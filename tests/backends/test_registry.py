@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from nbtriton.backends.onnxruntime import OnnxRuntimeBackend
 from nbtriton.backends.python import PythonBackend
 from nbtriton.backends.pytorch import PyTorchBackend
 from nbtriton.errors import InvalidArgumentError
+from tests.children import run_python
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -97,7 +96,7 @@ def test_backends_outside_the_package_come_by_entry_point(tmp_path):
         "assert backend_for('mine') is find_backend('outside')\n"
     )
     path = f"{SOURCE}:{tmp_path}"
-    subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": path})
+    run_python("-c", program, check=True, env={"PYTHONPATH": path})
 
 
 def test_finding_backends_does_not_import_frameworks():
@@ -109,4 +108,4 @@ def test_finding_backends_does_not_import_frameworks():
         "backend_for(lambda x: x); backend_for(b'')\n"
         "assert not {'torch', 'onnxruntime', 'onnx'} & sys.modules.keys()\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": str(SOURCE)})
+    run_python("-c", program, check=True, env={"PYTHONPATH": str(SOURCE)})

@@ -4,8 +4,6 @@ import contextlib
 import itertools
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +26,7 @@ from bench.harness import Options, run, summary, table, write
 from bench.machine import machine
 from bench.page import PAGE, filled
 from bench.stages import TABLES
+from tests.children import run_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -208,11 +207,19 @@ def test_the_list_knows_every_figure_and_makes_targets_know_every_bench(capsys):
 
 def test_the_command_measures_and_leaves_the_history_alone_when_told_to(tmp_path):
     before = history.HISTORY.read_bytes()
-    done = subprocess.run(
-        [sys.executable, "-m", "bench", "scale", "--only", r"submit\.1000$", "--rounds", "2",
-         "--no-history", "--results", tmp_path],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_python(
+        "-m",
+        "bench",
+        "scale",
+        "--only",
+        r"submit\.1000$",
+        "--rounds",
+        "2",
+        "--no-history",
+        "--results",
+        tmp_path,
+        cwd=ROOT,
+    )
     assert done.returncode == 0, done.stderr
     assert "round 2/2" in done.stdout
     (path,) = tmp_path.glob("scale-*.json")

@@ -17,6 +17,7 @@ from bench.models import load, python_model
 from bench.others import FIGURES, OTHERS, kserve, ours_of, see_right
 from bench.processes import cpu_s, family, stopped
 from bench.session import Session
+from tests.children import run_python
 from tests.until import until
 
 
@@ -97,7 +98,7 @@ def test_processes_rest_with_their_children_and_go_on():
 def test_an_environment_imports_what_another_has_after_its_own(tmp_path):
     pythons = []
     for name, modules in (("one", ("own",)), ("other", ("own", "lent"))):
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / name], check=True)
+        run_python("-m", "venv", "--without-pip", tmp_path / name, check=True)
         (packages,) = (tmp_path / name / "lib").glob("python3*/site-packages")
         for module in modules:
             (packages / f"{module}.py").write_text(f"WHOSE = {name!r}")

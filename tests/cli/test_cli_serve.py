@@ -23,6 +23,7 @@ import pytest
 
 from nbtriton.cli import main
 from nbtriton.frontends.serve.command import model_table
+from tests.children import finish, run_python
 from tests.until import until
 
 MODEL = """
@@ -100,7 +101,7 @@ def test_a_signal_drains_and_ends_with_0(repository: Path, number: signal.Signal
         answer = json.load(connection.getresponse())
         assert answer["outputs"][0]["data"] == [1.0]
         connection.close()
-        _, rest = process.communicate(timeout=30)
+        _, rest = finish(process)
         assert process.returncode == 0
         assert "Waiting for in-flight requests" in rest
         assert "Traceback" not in rest
@@ -124,7 +125,7 @@ def test_a_client_that_is_connected_is_answered_until_it_leaves(repository: Path
         with pytest.raises(OSError):
             urllib.request.urlopen(f"http://127.0.0.1:{ports['HTTPService']}/v2", timeout=30)
         connection.close()
-        _, rest = process.communicate(timeout=30)
+        _, rest = finish(process)
         assert process.returncode == 0
         assert "Waiting for in-flight requests to complete." in rest
 
@@ -135,7 +136,7 @@ def test_a_client_that_stays_is_cut_off_in_time_which_is_told(repository: Path) 
         connection = _infer(ports["HTTPService"], 0.0)
         connection.getresponse().read()
         process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=30)
+        _, rest = finish(process)
         assert process.returncode == 1
         assert "failed to stop server: Internal - Exit timeout expired." in rest
 
@@ -188,7 +189,7 @@ def test_what_models_call_and_ensembles_have_begun_is_finished(pipelines: Path) 
                 for one in running
             ]
             assert found == [0.4, 0.8]
-            _, rest = process.communicate(timeout=30)
+            _, rest = finish(process)
         assert process.returncode == 0
         assert "failed to stop server" not in rest
 
@@ -206,7 +207,7 @@ def test_what_runs_for_too_long_is_told_so(repository: Path) -> None:
                 running.result()
             assert told.value.code().name == "UNAVAILABLE"
             assert told.value.details() == "Server is stopping"
-            _, rest = process.communicate(timeout=30)
+            _, rest = finish(process)
         assert process.returncode == 1
         assert "Model 'double' (version 1) has 1 in-flight inferences" in rest
         assert "failed to stop server: Internal - Exit timeout expired." in rest
@@ -265,7 +266,7 @@ def test_what_runs_under_load_is_answered_once(repository: Path, tmp_path: Path)
             for _ in range(40):
                 assert answered.acquire(timeout=30)
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=30)
+            finish(process)
             for client in clients:
                 client.join(30)
         assert process.returncode == 0
@@ -299,21 +300,23 @@ def test_flags_that_change_what_clients_see_or_may(repository: Path) -> None:
 
 def test_a_model_that_fails_ends_it_unless_told_otherwise(repository: Path) -> None:
     (repository / "double" / "1" / "model.py").write_text("raise ValueError('broken')")
-    done = subprocess.run(
-        [sys.executable, "-m", "nbtriton", "serve", "--model-repository", str(repository), *PORTS],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    done = run_python("-m", "nbtriton", "serve", "--model-repository", str(repository), *PORTS)
     assert done.returncode == 1
     assert "failed to load all models" in done.stderr
     assert "| double | 1       | UNAVAILABLE: Internal: ValueError: broken" in done.stderr
     assert "failed to load 'double' version 1: Internal: ValueError: broken" in done.stderr
     assert "error: creating server: Internal - failed to load all models" in done.stderr
     (repository / "double" / "1" / "model.py").write_text(MODEL)
-    done = subprocess.run(
-        [sys.executable, "-m", "nbtriton", "serve", "--model-repository", str(repository), *PORTS,
-         "--model-control-mode=explicit", "--load-model=nope"],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    done = run_python(
+        "-m",
+        "nbtriton",
+        "serve",
+        "--model-repository",
+        str(repository),
+        *PORTS,
+        "--model-control-mode=explicit",
+        "--load-model=nope",
+    )
     assert done.returncode == 1
     assert "failed to poll model 'nope': model not found in any model repository." in done.stderr
     (repository / "double" / "1" / "model.py").write_text("raise ValueError('broken')")
@@ -329,10 +332,7 @@ def test_a_model_that_fails_ends_it_unless_told_otherwise(repository: Path) -> N
 @pytest.mark.parametrize("strict", ["true", "false"])
 def test_without_its_repository_it_stays_and_refuses(tmp_path: Path, strict: str) -> None:
     flags = (f"--model-repository={tmp_path / 'nowhere'}", *PORTS)
-    done = subprocess.run(
-        [sys.executable, "-m", "nbtriton", "serve", *flags],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    done = run_python("-m", "nbtriton", "serve", *flags)
     assert done.returncode == 1
     assert f"error: creating server: Internal - failed to stat file {tmp_path}" in done.stderr
     with serving(*flags, "--exit-on-error=false", f"--strict-readiness={strict}") as (
@@ -374,11 +374,16 @@ def test_a_named_model_that_fails_ends_it_with_its_own_words(repository: Path) -
         ),
         ("*", "Internal - failed to load all models"),
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "nbtriton", "serve", "--model-repository", str(repository),
-             "--model-control-mode=EXPLICIT", f"--load-model={given}", *PORTS],
-            capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
+        done = run_python(
+            "-m",
+            "nbtriton",
+            "serve",
+            "--model-repository",
+            str(repository),
+            "--model-control-mode=EXPLICIT",
+            f"--load-model={given}",
+            *PORTS,
+        )
         assert done.returncode == 1
         assert f"error: creating server: {text}" in done.stderr
 
@@ -392,21 +397,30 @@ def test_it_says_when_others_may_come_in(repository: Path) -> None:
 
 def test_strict_model_config(repository: Path) -> None:
     (repository / "double" / "config.pbtxt").unlink()
-    done = subprocess.run(
-        [sys.executable, "-m", "nbtriton", "serve", "--model-repository", str(repository),
-         "--strict-model-config=true", *PORTS],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    done = run_python(
+        "-m",
+        "nbtriton",
+        "serve",
+        "--model-repository",
+        str(repository),
+        "--strict-model-config=true",
+        *PORTS,
+    )
     assert done.returncode == 1
 
 
 def test_a_taken_port_is_said_in_one_line(repository: Path) -> None:
     with serving("--model-repository", str(repository), *PORTS) as (_, ports, _lines):
-        done = subprocess.run(
-            [sys.executable, "-m", "nbtriton", "serve", "--model-repository", str(repository),
-             f"--http-port={ports['HTTPService']}", "--allow-grpc=0", "--allow-metrics=off"],
-            capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
+        done = run_python(
+            "-m",
+            "nbtriton",
+            "serve",
+            "--model-repository",
+            str(repository),
+            f"--http-port={ports['HTTPService']}",
+            "--allow-grpc=0",
+            "--allow-metrics=off",
+        )
         assert done.returncode == 1
         assert "already in use" in done.stderr
         assert "Traceback" not in done.stderr
@@ -464,7 +478,7 @@ def test_traces_and_summaries_from_the_flags(repository: Path, tmp_path: Path) -
         )
         assert not file.exists()
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        finish(process)
         assert process.returncode == 0
     written = json.loads(file.read_text())
     assert [each["model_name"] for each in written if "model_name" in each] == ["double"] * 2
@@ -492,10 +506,7 @@ def test_the_log_goes_to_a_file(repository: Path, tmp_path: Path, capfd) -> None
     (repository / "double" / "1" / "model.py").write_text("raise ValueError('broken')")
     log = tmp_path / "log"
     flags = (f"--log-file={log}", "--log-info=false", *PORTS)
-    done = subprocess.run(
-        [sys.executable, "-m", "nbtriton", "serve", f"--model-repository={repository}", *flags],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_python("-m", "nbtriton", "serve", f"--model-repository={repository}", *flags)
     assert (done.returncode, done.stderr) == (1, "")
     lines = [line for line in log.read_text().splitlines() if re.match(r"[IWE]\d{4} ", line)]
     assert lines

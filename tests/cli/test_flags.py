@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from nbtriton.frontends.serve.flag_settings import (
     trace_settings,
 )
 from nbtriton.frontends.serve.flags import FLAGS, parse_flags
+from tests.children import run_python
 
 RESTRICTED_TWICE = (
     "--http-restricted-api=inference,health:k=v", "--http-restricted-api=health:a=b",
@@ -288,13 +287,20 @@ def test_two_services_need_two_ports() -> None:
 
 
 def test_flags_without_effect_are_told_in_the_log(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "nbtriton", "serve", f"--model-repository={tmp_path}",
-         "--host-policy=a,numa-node=0", "--model-control-mode=explicit", "--load-model=nope",
-         "--allow-sagemaker=true", "--log-info=false", "--http-port=0", "--allow-metrics=0",
-         "--allow-grpc=0"],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    done = run_python(
+        "-m",
+        "nbtriton",
+        "serve",
+        f"--model-repository={tmp_path}",
+        "--host-policy=a,numa-node=0",
+        "--model-control-mode=explicit",
+        "--load-model=nope",
+        "--allow-sagemaker=true",
+        "--log-info=false",
+        "--http-port=0",
+        "--allow-metrics=0",
+        "--allow-grpc=0",
+    )
     assert done.returncode == 1
     assert "--host-policy has no effect here: the system places the threads" in done.stderr
     assert "--allow-sagemaker has no effect here" in done.stderr

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.children import run_python
 
 FORBIDDEN = (
     "grpc",
@@ -42,7 +41,7 @@ assert ours.to_dict(ours.as_config(copy)) == ours.to_dict(config)
 
 
 def run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_python("-c", code)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -18,11 +18,12 @@ from tests.differential.cases import CASES
 from tests.differential.deliberate import CASE, NAMES, Verdict, compare
 from tests.differential.generate import CACHE_BYTES, generate, models_of
 from tests.differential.harness import Model, OurSide, Outcome, RealSide, Scenario, write
+from tests.seeds import SEED
 from tests.until import until
 
 ROOT = Path(__file__).parents[2]
 COUNT = int(os.environ.get("NBTRITON_CASES", "60"))
-SEED = int(os.environ.get("NBTRITON_SEED", "1"))
+
 # So many models are as much as one tritonserver should start at once.
 LOT = 75
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import gc
 import queue
-import subprocess
-import sys
 import threading
 import warnings
 import weakref
@@ -16,6 +14,7 @@ import pytest
 
 from nbtriton.engine import Server
 from nbtriton.errors import EngineStoppedError, LoadError
+from tests.children import run_python
 from tests.engine.support import WAIT_S, Gate, echo, gated, ones, row, waited
 from tests.until import until
 
@@ -311,9 +310,6 @@ def forbid():  # as Python does from 3.12 on
 
 
 def test_models_are_finalized_when_the_interpreter_exits():
-    ran = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "ignore", "-c", PROGRAM],
-        capture_output=True, text=True, timeout=2 * WAIT_S, check=False,
-    )  # fmt: skip
+    ran = run_python("-X", "dev", "-W", "ignore", "-c", PROGRAM)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert sorted(ran.stdout.split("\n")) == ["", "exit", "finalized own", "finalized shared"]

@@ -6,8 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 from nbtriton.engine import Server
 from nbtriton.engine.interrupts import INTERRUPTS, interrupts_deferred
 from nbtriton.errors import CancelledError, InternalError
+from tests.children import run_python
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, fields, gated, ones, row, waited
 
 FP32 = "FP32[4]"
@@ -34,10 +33,7 @@ def usual_handler() -> Iterator[None]:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_interrupts_at_random_moments(seed: int):
     script = Path(__file__).with_name("interrupted.py")
-    ran = subprocess.run(
-        [sys.executable, str(script), str(seed), "800"],
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+    ran = run_python(str(script), str(seed), "800")
     assert ran.returncode == 0, ran.stderr[-3000:]
     told = json.loads(ran.stdout)
     assert told["sent"] == told["raised"] == 800, "an interrupt was swallowed or came twice"

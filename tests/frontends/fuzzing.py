@@ -17,6 +17,7 @@ from pathlib import Path
 from nbtriton.engine import Server
 from nbtriton.engine.core.execution import Execution
 from tests.frontends.models import MODELS, load_all, write_all
+from tests.seeds import SEED, free_seed
 
 __all__ = ["Part", "Tally", "fuzz", "load_models", "main", "scratched", "short_run"]
 
@@ -103,15 +104,14 @@ def short_run(folder: Path, handlers: Part, endpoint: Part) -> None:
     with Server(gpus=()) as server:
         load_models(server, folder)
         inputs = int(os.environ.get("NBTRITON_FUZZ", "20000"))
-        seed = random.SystemRandom().getrandbits(32)
-        fuzz(server, inputs, seed, handlers=handlers, endpoint=endpoint)
+        fuzz(server, inputs, SEED, handlers=handlers, endpoint=endpoint)
 
 
 def main(what: str, handlers: Part, endpoint: Part) -> int:
     """Run one of them as a command; a warning that code of ours causes is an error, as in pytest."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--inputs", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
+    parser.add_argument("--seed", type=int, default=free_seed())
     arguments = parser.parse_args()
     warnings.filterwarnings("error", module="nbtriton")
     with tempfile.TemporaryDirectory() as folder, Server(gpus=()) as server:

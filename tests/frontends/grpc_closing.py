@@ -42,6 +42,7 @@ from tests.frontends.http2_raw import (
     prefixed,
     split,
 )
+from tests.seeds import free_seed
 
 __all__ = ["close_under_load"]
 
@@ -231,7 +232,7 @@ def close_under_load(rounds: int, dice: random.Random, *, verbose: bool = False)
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
+    parser.add_argument("--seed", type=int, default=free_seed())
     parser.add_argument("--client", action="store_true", help="be the other process")
     arguments = parser.parse_args()
     if arguments.client:

@@ -52,6 +52,7 @@ from tests.frontends.http2_raw import (
     prefixed,
     setting,
 )
+from tests.seeds import free_seed
 
 __all__ = ["fuzz_frames"]
 
@@ -216,7 +217,7 @@ def _alive() -> Counter[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--conversations", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
+    parser.add_argument("--seed", type=int, default=free_seed())
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, Server(gpus=()) as server:
         load_models(server, Path(folder))

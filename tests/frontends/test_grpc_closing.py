@@ -10,9 +10,8 @@ pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
 pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
 
 from tests.frontends.grpc_closing import close_under_load
+from tests.seeds import SEED
 
 
 def test_no_call_is_left_without_an_end() -> None:
-    seed = random.SystemRandom().getrandbits(32)
-    print(f"seed {seed}")
-    close_under_load(10, random.Random(seed))
+    close_under_load(10, random.Random(SEED))

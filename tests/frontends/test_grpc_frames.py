@@ -51,6 +51,7 @@ from tests.frontends.http2_raw import (
     prefixed,
     setting,
 )
+from tests.seeds import SEED
 
 GZIP = functools.partial(gzip.compress, mtime=0)  # the same bytes at any time
 TIMEOUT_S = 20
@@ -664,4 +665,4 @@ def test_channel_arguments() -> None:
 
 
 def test_changed_frames_harm_nobody(server: Server) -> None:
-    fuzz_frames(server, 300, random.SystemRandom().getrandbits(32))
+    fuzz_frames(server, 300, SEED)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 
 import pytest
 
 from nbtriton.api import server
+from tests.children import run_python
 from tests.magics.cells import DOUBLE
 from tests.magics.conftest import Notebook
 
@@ -33,7 +33,7 @@ import triton_python_backend_utils
 for name in ("torch", "pandas", "anywidget", "ipywidgets", "matplotlib", "grpc", "cupy"):
     assert name not in sys.modules, name
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_python("-c", code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -18,6 +18,8 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
 
+from tests.children import run_python
+
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src"
 HOOK = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"][
@@ -116,11 +118,17 @@ def test_only_a_build_that_can_compile_depends_on_a_compiler(
 
 
 def build_without_a_compiler(folder: Path, wanted: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        cwd=ROOT, env={**os.environ, "CC": "no-such-compiler", "NBTRITON_COMPILED": wanted},
-        check=False, capture_output=True, text=True,
-    )  # fmt: skip
+    return run_python(
+        "-m",
+        "hatchling",
+        "build",
+        "-t",
+        "wheel",
+        "-d",
+        str(folder),
+        cwd=ROOT,
+        env={**os.environ, "CC": "no-such-compiler", "NBTRITON_COMPILED": wanted},
+    )
 
 
 NO_COMPILER = "the compiled build needs a C compiler: there is no 'no-such-compiler' on the PATH"

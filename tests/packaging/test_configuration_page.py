@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from nbtriton.config import field_effects
+from tests.children import run_python
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_is_made_from_the_code() -> None:
-    done = subprocess.run(
-        [sys.executable, "scripts/configuration.py", "--check"],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    done = run_python("scripts/configuration.py", "--check", cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "")
 
 

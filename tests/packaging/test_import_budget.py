@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
+
+from tests.children import run_python
 
 # What a notebook, a script or a server without a GPU may never need.
 HEAVY = [
@@ -19,9 +19,7 @@ BUDGET_S = 0.3
 
 def run(code: str) -> dict:
     program = f"import json, sys, time\n{code}\nprint(json.dumps(told))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    done = run_python("-c", program)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

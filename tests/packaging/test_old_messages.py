@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 from google.protobuf import descriptor_pb2
 
 from nbtriton.config import ModelConfig
+from tests.children import run_python
 
 # Fields that tritonclient 2.50 does not have, by message.
 NEWER = {"ModelConfig": ["model_metrics"], "ModelEnsembling": ["max_inflight_requests"]}
@@ -54,8 +52,5 @@ def test_an_ensemble_with_the_messages_of_an_older_tritonclient() -> None:
         known = [f for f in message.field if f.name not in NEWER.get(message.name, ())]
         del message.field[:]
         message.field.extend(known)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, file.SerializeToString().hex()],
-        capture_output=True, text=True, check=False, timeout=100,
-    )  # fmt: skip
+    done = run_python("-c", PROGRAM, file.SerializeToString().hex())
     assert done.stdout == "served\n", done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tomllib
 import zipfile
 from importlib.metadata import entry_points, requires
@@ -14,6 +12,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+
+from tests.children import run_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,10 +61,18 @@ def test_the_version_is_one() -> None:
 
 @pytest.mark.slow
 def test_the_wheel_holds_every_file(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
-        cwd=ROOT, env={**os.environ, "NBTRITON_COMPILED": "0"}, check=True, capture_output=True,
-    )  # fmt: skip
+    run_python(
+        "-m",
+        "hatchling",
+        "build",
+        "-t",
+        "wheel",
+        "-d",
+        str(tmp_path),
+        cwd=ROOT,
+        env={**os.environ, "NBTRITON_COMPILED": "0"},
+        check=True,
+    )
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if name.startswith("nbtriton/")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import numpy as np
@@ -12,6 +11,7 @@ import nbtriton as nt
 from nbtriton.cli import main
 from nbtriton.errors import UnsupportedError
 from nbtriton.packages import needed
+from tests.children import run_python
 
 
 def double(IN):  # noqa: N803 - a model function names its tensors
@@ -81,9 +81,7 @@ with nt.Server() as server:
     except UnsupportedError as error:
         print(error.message, "|", error.hint)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
-    )
+    done = run_python("-c", code)
     (told,) = done.stdout.splitlines()
     assert told.endswith("| pip install 'nbtriton[serve]'")
     assert "needs the package 'grpcio'" in told or "needs the package 'httptools'" in told

@@ -6,8 +6,6 @@ import csv
 import json
 import math
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
@@ -15,6 +13,7 @@ import pytest
 
 from nbtriton.errors import InvalidArgumentError, NotFoundError
 from nbtriton.perf import PerfPoint, PerfReport, ServerBreakdown
+from tests.children import run_python
 
 SERVER = ServerBreakdown(
     model="m", version="1", success_count=100, inference_count=100, execution_count=25,
@@ -204,4 +203,4 @@ def test_nt_perf_is_callable_whatever_is_imported_first(first):
         "heavy = {'pandas', 'torch', 'matplotlib', 'anywidget', 'IPython', 'grpc'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run_python("-c", code, check=True)

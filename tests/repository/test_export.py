@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import warnings
 
@@ -22,6 +21,7 @@ from nbtriton.errors import (
 from nbtriton.repository.export.sources import free_names, split_future
 from nbtriton.repository.export.writer import ExportWarning
 from nbtriton.tensors import numpy_dtype
+from tests.children import run_python
 from tests.repository.models import MODEL, add, ensemble, times
 from tests.repository.notebook import Cells
 
@@ -475,9 +475,7 @@ def test_carried_along(named, tmp_path):
         f"    control = server.load_repository({str(tmp_path / 'out')!r})\n"
         "    assert not control.errors, control\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    done = run_python("-c", program)
     assert done.returncode == 0, done.stderr
 
 

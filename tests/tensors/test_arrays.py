@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +27,7 @@ from nbtriton.tensors import (
     to_protocol,
     to_torch,
 )
+from tests.children import run_python
 
 NUMERIC = [name for name in DATATYPES if name not in ("BYTES", "BF16")]
 
@@ -221,7 +220,7 @@ def test_importing_tensors_imports_neither_torch_nor_cupy():
         "assert not {'torch', 'cupy', 'ml_dtypes'} & set(sys.modules)\n"
     )
     source = Path(__file__).parents[2] / "src"
-    subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": str(source)})
+    run_python("-c", program, check=True, env={"PYTHONPATH": str(source)})
 
 
 @pytest.mark.gpu

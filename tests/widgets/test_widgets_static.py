@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pandas as pd
@@ -18,6 +17,7 @@ from nbtriton.widgets import (
     frame_view,
     show_live,
 )
+from tests.children import run_python
 from tests.widgets.samples import Clock, digits_graph, sweep
 
 
@@ -184,5 +184,5 @@ def test_drawing_imports_nothing_heavy():
         "import sys; before = set(sys.modules); import nbtriton.drawing.scene, nbtriton.drawing;"
         f"new = set(sys.modules) - before; print([m for m in {heavy.split()!r} if m in new])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_python("-c", code, check=True)
     assert done.stdout.strip() == "[]"
