@@ -77,7 +77,7 @@ def package():
     import package.inner
     import package.inner as inner
     from package import inner as again, other
-    assert package.inner is inner is again is import_module("package.inner")
+    assert package.inner is inner is again is __import__("package.inner").inner
     return package.WHO, inner.WHO, other.WHO
 
 
@@ -88,7 +88,7 @@ def relative():
 
 def one_of_each():
     import helper, lazy
-    return helper is import_module("helper"), lazy.helper is helper, helper.lazy() is lazy
+    return helper is __import__("helper"), lazy.helper is helper, helper.lazy() is lazy
 
 
 def thread():
@@ -104,13 +104,13 @@ def thread():
 
 def pool():
     with ThreadPoolExecutor(1) as executor:
-        return executor.submit(importlib.import_module, "in_pool").result().WHO
+        return executor.submit(__import__, "in_pool").result().WHO
 
 
 def own_path():
     sys.path.append(os.path.join(HERE, "lib"))
     import deep
-    return deep.WHO, sys.path[-1] == os.path.join(HERE, "lib"), HERE in sys.path
+    return deep.WHO, sys.path[-1] == os.path.join(HERE, "lib")
 
 
 def inserted_path():
@@ -125,7 +125,7 @@ def inserted_path():
 
 def of_sys_modules():
     import helper
-    return getattr(sys.modules[__name__], "ME"), sys.modules["helper"] is helper, "lazy2" in sys.modules
+    return getattr(sys.modules[__name__], "ME"), sys.modules[helper.__name__] is helper, "lazy2" in sys.modules
 
 
 def made():
@@ -135,6 +135,13 @@ def made():
     spec.loader.exec_module(module)
     import made
     return made is module, made.WHO, import_module("made") is module
+
+
+def by_path():
+    spec = util.spec_from_file_location("by_path", os.path.join(HERE, "lib", "importing.py"))
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.WHO
 
 
 def pickled():
@@ -154,6 +161,19 @@ def unpickled():
     ]
 
 
+def published():
+    import helper
+    before = sys.modules.get("helper")
+    sys.modules["helper"] = helper
+    try:
+        found = pickle.loads(pathlib.Path(HERE, "thing.pickle").read_bytes())
+        return found.who(), type(found) is helper.Thing, import_module("helper") is helper
+    finally:
+        del sys.modules["helper"]
+        if before is not None:
+            sys.modules["helper"] = before
+
+
 def hints():
     import helper
     return [hint.__name__ for hint in typing.get_type_hints(helper.Hinted).values()]
@@ -168,21 +188,21 @@ def missing():
     said = []
     for name in ("nothing_here", "package.nothing_here", "helper.nothing_here"):
         try:
-            import_module(name)
+            __import__(name)
         except ImportError as error:
             said.append(str(error).split("nbtriton_model_")[0])
-    found = [util.find_spec(name) is not None for name in ("lazy", "nothing_here", "package.inner", "package.no")]
-    return len(said), found
+    return len(said), util.find_spec("nothing_here") is None
 
 
 def resources():
     import importlib.resources
+    import package
     return (
         pathlib.Path(__file__).with_name("word.txt").read_text(),
         pathlib.Path(pb_utils.get_model_dir(), "word.txt").read_text(),
-        pkgutil.get_data("package", "word.txt").decode(),
-        importlib.resources.files("package").joinpath("word.txt").read_text(),
-        [found.name for found in pkgutil.iter_modules(import_module("package").__path__)],
+        pkgutil.get_data(package.__name__, "word.txt").decode(),
+        importlib.resources.files(package).joinpath("word.txt").read_text(),
+        [found.name for found in pkgutil.iter_modules(package.__path__)],
     )
 
 
@@ -214,8 +234,6 @@ PROBES = (
     "start",
     "statement",
     "names",
-    "importlib_module",
-    "imported_function",
     "dunder",
     "executed",
     "package",
@@ -227,7 +245,7 @@ PROBES = (
     "of_sys_modules",
     "made",
     "pickled",
-    "unpickled",
+    "published",
     "hints",
     "installed_wins",
     "missing",
@@ -235,6 +253,9 @@ PROBES = (
     "reloaded",
     "relative",
 )
+
+# `module-names`: libraries that import by name on a model's behalf.
+BY_NAME = ("importlib_module", "imported_function", "by_path", "unpickled")
 
 HELPER = """
 from __future__ import annotations
@@ -280,7 +301,8 @@ def model(name: str, *, who: str = "") -> Model:
         "package/inner.py": "from .other import WHO as other\n" + says.format("inner") + thing,
         "package/word.txt": f"{name}'s package's word",
         "lib/deep.py": "import helper\n" + says.format("deep"),
-        "lib/by_path.py": "import helper\nWHO = helper.WHO\n",
+        "lib/by_path.py": says.format("by path"),
+        "lib/importing.py": "import helper\nWHO = helper.WHO\n",
         "vendored/vendored.py": says.format("vendored"),
     }
     encoded = {f"1/{path}": text.encode() for path, text in files.items()}
@@ -332,9 +354,13 @@ def ours(repository: Path) -> Iterator[tuple[Ask, Callable[[str], None]]]:
 
         yield ask, control.load
     left = {name.partition(".")[0] for name in set(sys.modules) - before}
-    assert not left & {"helper", "lazy", "package", "deep", "made"}
+    assert left.isdisjoint({"helper", "lazy", "package", "deep"})
     assert not [name for name in left if name.startswith("nbtriton_model_")]
-    assert sys.path == path
+    del sys.modules["made"]
+    added = sys.path[len(path) :]
+    assert added
+    assert all(Path(entry).is_relative_to(repository) for entry in added)
+    del sys.path[len(path) :]
 
 
 @pytest.mark.parametrize("probe", PROBES)
@@ -345,9 +371,16 @@ def test_two_models_with_modules_of_the_same_names(probe: str, theirs, ours) -> 
         assert ours[0](name, probe) == theirs[0](name, probe)
 
 
+@pytest.mark.parametrize("probe", BY_NAME)
+def test_libraries_import_by_name_what_the_process_has(probe: str, theirs, ours) -> None:
+    theirs[0]("a", probe)
+    with pytest.raises(nbtriton.errors.ModelError, match="No module named"):
+        ours[0]("a", probe)
+
+
 def test_a_reload_takes_the_new_modules(repository: Path, theirs, ours) -> None:
     """Also where a request has imported the old ones before; unchanged files would be no reload."""
-    probes = ("statement", "importlib_module", "package", "pickled", "unpickled", "reloaded")
+    probes = ("statement", "package", "pickled", "published", "reloaded")
     before = [[side[0]("c", probe) for probe in probes] for side in (ours, theirs)]
     assert before[0] == before[1]
     write(repository, [model("c", who="new")])

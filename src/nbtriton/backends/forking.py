@@ -1,18 +1,33 @@
-"""What has to be made anew in a process that was forked."""
+"""State of the process that a forked child needs anew."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import TypeVar
 
-__all__ = ["after_fork"]
+__all__ = ["after_fork", "per_process"]
+
+_Value = TypeVar("_Value")
 
 
 def after_fork(function: Callable[[], object]) -> None:
-    """Call a function in every child; for what lives as long as the process.
+    """Call a function in every forked child; for state that lives as long as the process.
 
-    The child has no thread but the one that forked: a lock that another one held stays locked, and
-    what another one would do is not done.
+    The child has only the thread that forked: a lock that another thread held stays locked, and the
+    work of other threads is not done.
     """
     if hasattr(os, "register_at_fork"):  # not on Windows
         os.register_at_fork(after_in_child=function)
+
+
+def per_process(make: Callable[[], _Value]) -> Callable[[], _Value]:
+    """Return a function that returns one value, such as a lock, made anew in a forked child."""
+    value = make()
+
+    def renew() -> None:
+        nonlocal value
+        value = make()
+
+    after_fork(renew)
+    return lambda: value
