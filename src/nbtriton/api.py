@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.backends.forking import after_fork
+from nbtriton.backends.forking import per_process
 from nbtriton.engine import Server as EngineServer
 from nbtriton.engine.lifecycle.options import ServerOptions
 from nbtriton.packages import needed
@@ -283,17 +283,8 @@ class Server(EngineServer):
             control.clean_up()
 
 
-_lock = threading.Lock()
+_lock = per_process(threading.Lock)
 _server: Server | None = None
-
-
-def _unlock() -> None:
-    """Another thread may have held the lock when this process was forked."""
-    global _lock
-    _lock = threading.Lock()
-
-
-after_fork(_unlock)
 
 
 def server(**options: Any) -> Server:
@@ -315,7 +306,7 @@ def server(**options: Any) -> Server:
         A model cannot be loaded with these options; nothing has changed.
     """
     global _server
-    with _lock:
+    with _lock():
         if _server is None:
             ServerOptions().changed(**options)  # before anything is made
             _server = Server()
@@ -328,7 +319,7 @@ def server(**options: Any) -> Server:
 def close_server() -> None:
     """Close the process-wide server, if there is one; the next `server()` makes a new one."""
     global _server
-    with _lock:
+    with _lock():
         closing, _server = _server, None
     if closing is not None:
         # One second: an exit or an unload must not hang on a model that does.

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.backends.python.install import install_pb_utils
+from nbtriton.backends.python import install_pb_utils
 from nbtriton.backends.ragged import PLAIN, batch_input_value, layout
 from nbtriton.config import as_config
 from nbtriton.engine import Server

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nbtriton.backends.python.install import install_pb_utils
+from nbtriton.backends.python import install_pb_utils
 from nbtriton.engine import Server
 from nbtriton.engine.interrupts import INTERRUPTS
 from tests.engine.support import WAIT_S, Gate

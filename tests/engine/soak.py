@@ -17,7 +17,7 @@ from time import monotonic
 
 import numpy as np
 
-from nbtriton.backends.python.install import install_pb_utils
+from nbtriton.backends.python import install_pb_utils
 from nbtriton.engine import InferenceFuture, Server
 from nbtriton.errors import TritonError
 from tests.engine.support import WAIT_S, echo, ensemble_text, row

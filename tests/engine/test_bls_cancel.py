@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from nbtriton.backends.python.install import install_pb_utils
+from nbtriton.backends.python import install_pb_utils
 from nbtriton.engine import Server
 from tests.engine.support import WAIT_S
 

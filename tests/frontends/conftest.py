@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nbtriton.backends.python.install import install_pb_utils
+from nbtriton.backends.python import install_pb_utils
 from nbtriton.engine import Server
 from nbtriton.frontends import Endpoints, serve
 from tests.frontends.models import load_all, write_all

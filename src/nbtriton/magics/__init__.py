@@ -10,7 +10,7 @@ from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.api import close_server
-from nbtriton.backends.python.install import install_pb_utils
+from nbtriton.backends.python import install_pb_utils
 from nbtriton.magics import completion, display
 from nbtriton.magics.ask import AskMagics
 from nbtriton.magics.define import DefineMagics

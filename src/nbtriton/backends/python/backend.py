@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
 from nbtriton.backends.core.executing import running_as
+from nbtriton.backends.python.api import pb_utils
 from nbtriton.backends.python.callables import complete_callable, is_callable_model
 from nbtriton.backends.python.core.function import FunctionInstance
 from nbtriton.backends.python.core.instance import PythonInstance
 from nbtriton.backends.python.core.responses import COMPACT
-from nbtriton.backends.python.install import install_pb_utils
 from nbtriton.backends.python.isolation.environment import check_environment
 from nbtriton.backends.python.isolation.imports import LocalModules
 from nbtriton.backends.python.isolation.running import Running
@@ -31,11 +31,21 @@ from nbtriton.config import (
 from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
 from nbtriton.errors import TritonError as EngineError
 
-__all__ = ["PythonBackend"]
+__all__ = ["PythonBackend", "install_pb_utils"]
 
 _CLASS = "TritonPythonModel"
 # Of model and instance names: they name the process that Triton runs the model in.
 _INVALID = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
+
+
+def install_pb_utils() -> None:
+    """Put `pb_utils` where an unmodified ``model.py`` or notebook cell looks for it.
+
+    It has both of Triton's names: the module's own, and that of the compiled one inside it, which
+    some models import.
+    """
+    sys.modules["triton_python_backend_utils"] = pb_utils
+    sys.modules["c_python_backend_utils"] = pb_utils
 
 
 class PythonBackend(Backend):

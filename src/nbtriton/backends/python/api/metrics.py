@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
-from nbtriton.backends.forking import after_fork
+from nbtriton.backends.forking import per_process
 from nbtriton.backends.python.api.enums import BoundEnum
 from nbtriton.backends.python.api.errors import TritonModelException
 from nbtriton.backends.python.api.text import as_text
@@ -63,28 +63,20 @@ class _Registry:
 # As prometheus-cpp has them, which Triton keeps its metrics in.
 _METRIC_NAME: Final = re.compile(r"(?!__)[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 _LABEL_NAME: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
-_lock = threading.Lock()
-
-
-def _unlock() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-after_fork(_unlock)
+_lock = per_process(threading.Lock)
 _by_server: WeakKeyDictionary[ServerHandle, _Registry] = WeakKeyDictionary()
 _without_server = _Registry()
 
 
 def families_of(server: ServerHandle | None) -> list[Family]:
     """Return the families that the models of a server hold now, by name."""
-    with _lock:
+    with _lock():
         return sorted(_registry(server).families.values(), key=lambda family: family.name)
 
 
 def family_of(server: ServerHandle | None, name: str, description: str, kind: MetricKind) -> Family:
     """Return the family of this name on a server: a new one, or the one that a model holds."""
-    with _lock:
+    with _lock():
         registry = _registry(server)
         family = registry.families.get(name)
         if family is None:
@@ -173,7 +165,7 @@ class Metric:
                 "Error when creating Metric: " + _for_instance("Invalid label name")
             )
         key = tuple(sorted((str(name), str(value)) for name, value in labels.items()))
-        with _lock:
+        with _lock():
             sample = family.samples.get(key)
             if sample is None:
                 sample = Sample(key, bounds, buckets=[0] * (len(bounds) + 1))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nbtriton.backends.base import BackendRequest, RequestTrace
-from nbtriton.backends.forking import after_fork
+from nbtriton.backends.forking import per_process
 from nbtriton.backends.python.api import bls
 from nbtriton.backends.python.api.errors import TritonModelException
 from nbtriton.backends.python.api.memory import MemoryType, PreferredMemory
@@ -23,15 +23,7 @@ from nbtriton.backends.python.core.tensor import Tensor
 __all__ = ["InferenceRequest", "InferenceTrace", "ReceivedRequest"]
 
 _RELEASE_RESCHEDULE = 2
-_one_sender = threading.Lock()
-
-
-def _unlock() -> None:
-    global _one_sender
-    _one_sender = threading.Lock()
-
-
-after_fork(_unlock)
+_one_sender = per_process(threading.Lock)
 # Not `str | bytes`: to make that union takes 0.2 us.
 _TEXT = (str, bytes)
 # What pybind11 takes for a list: anything with a length and places, such as numpy's arrays.
@@ -298,7 +290,7 @@ class ReceivedRequest(InferenceRequest):
         if self._sender is None:
             # The instance's thread may ask at the same moment as the model's own: a second sender
             # that is let go would answer the request.
-            with _one_sender:
+            with _one_sender():
                 if self._sender is None:
                     self._sender = InferenceResponseSender(
                         self._backend_request, decoupled=self._decoupled

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 from nbtriton.backends.base import BackendRequest, Response
 from nbtriton.backends.core.synchronize import wait_for_outputs
-from nbtriton.backends.forking import after_fork
+from nbtriton.backends.forking import per_process
 from nbtriton.backends.python.api.errors import TritonModelException
 from nbtriton.backends.python.core.responses import InferenceResponse, to_engine_response
 from nbtriton.errors import InternalError
@@ -47,7 +47,7 @@ class InferenceResponseSender:
         self._count = 0
         # Reentrant: whoever waits for this response may be called back on this very thread.
         self._lock = threading.RLock()
-        _abandoned.start()
+        _abandoned().start()
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
         """Send one response, the final flag, or both.
@@ -119,7 +119,7 @@ class InferenceResponseSender:
         # Not `self._request.send`: a finalizer may run anywhere, also under the engine's lock.
         if not getattr(self, "_closed", True):
             implied = self._count > 0 and not self._decoupled
-            _abandoned.put(self._request, None if implied else unanswered_error())
+            _abandoned().put(self._request, None if implied else unanswered_error())
 
 
 class _Abandoned:
@@ -139,12 +139,6 @@ class _Abandoned:
                     target=self._run, name="nbtriton-abandoned-requests", daemon=True
                 ).start()
                 self._started = True
-
-    def in_child(self) -> None:
-        """The thread is not in a process that was forked, and what it had is the parent's."""
-        self._queue = SimpleQueue()
-        self._started = False
-        self._lock = threading.Lock()
 
     def stop(self) -> None:
         """End the thread once it has answered what is left; a new sender starts another one."""
@@ -169,13 +163,13 @@ class _Abandoned:
             del request, item
 
 
-_abandoned = _Abandoned()
-after_fork(_abandoned.in_child)
+# A forked child has neither the thread nor its requests.
+_abandoned = per_process(_Abandoned)
 
 
 def stop_answering_abandoned() -> None:
     """No model is left that could let a request go: end the thread that would answer it."""
-    _abandoned.stop()
+    _abandoned().stop()
 
 
 def unanswered_error() -> InternalError:

@@ -12,7 +12,7 @@ from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, 
 from nbtriton.backends.core.batching import gather_inputs, name_outputs, scatter_outputs
 from nbtriton.backends.core.synchronize import wait_for_outputs
 from nbtriton.backends.python.callables import open_callable
-from nbtriton.backends.python.core.loopless import without_running_loop
+from nbtriton.backends.python.core.instance import without_running_loop
 from nbtriton.backends.python.core.tensor import leaving
 from nbtriton.backends.python.isolation.running import Running, enter_live, leave_live
 from nbtriton.backends.ragged import layout

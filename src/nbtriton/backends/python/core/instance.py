@@ -3,11 +3,12 @@
 # ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import CoroutineType
-from typing import Any, Final, TypeGuard
+from typing import Any, Final, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from nbtriton.backends.core.executing import running_as
 from nbtriton.backends.core.synchronize import to_host, wait_for_outputs
 from nbtriton.backends.python.api.requests import ReceivedRequest
 from nbtriton.backends.python.api.sender import SECOND_RESPONSE, stop_answering_abandoned
-from nbtriton.backends.python.core.loopless import without_running_loop
 from nbtriton.backends.python.core.responses import InferenceResponse, to_engine_response
 from nbtriton.backends.python.core.tensor import Tensor
 from nbtriton.backends.python.isolation.loop import LoopThread, Outcome
@@ -28,7 +28,10 @@ from nbtriton.errors import ModelError
 from nbtriton.errors import TritonError as EngineError
 from nbtriton.tensors import Array, datatype_of, is_on_device, own, read_only, to_numpy
 
-__all__ = ["PythonInstance"]
+__all__ = ["PythonInstance", "without_running_loop"]
+
+_Argument = TypeVar("_Argument")
+_Result = TypeVar("_Result")
 
 _log = logging.getLogger("nbtriton.python")
 
@@ -36,6 +39,7 @@ _log = logging.getLogger("nbtriton.python")
 _ndarray: Final = np.ndarray
 _received: Final = ReceivedRequest
 _new: Final = Tensor.__new__
+_running_loop: Final = asyncio._get_running_loop
 
 
 class PythonInstance(BackendInstance):
@@ -345,3 +349,20 @@ def _run_again(view: ReceivedRequest) -> Response | None:
         # Triton logs this and leaves the client without an answer.
         return Response(error=error)
     return None
+
+
+def without_running_loop(call: Callable[[_Argument], _Result], argument: _Argument) -> _Result:
+    """Call a function as on a thread without an event loop.
+
+    A model may call `asyncio.run`. In a notebook it may run on the kernel's own thread, where a
+    loop is running already and `asyncio.run` would refuse. (asyncio has no other way to set the
+    running loop.)
+    """
+    running = _running_loop()
+    if running is None:
+        return call(argument)
+    asyncio._set_running_loop(None)
+    try:
+        return call(argument)
+    finally:
+        asyncio._set_running_loop(running)

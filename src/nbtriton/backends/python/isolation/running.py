@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbtriton.backends.core.executing import EXECUTING
-from nbtriton.backends.forking import after_fork
+from nbtriton.backends.forking import after_fork, per_process
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import ServerHandle
@@ -46,36 +46,27 @@ class Running:
 
 
 _live: set[Running] = set()
-_live_lock = threading.Lock()
-
-
-def _forget_all() -> None:
-    """Instances are threads: none of them is in a process that was forked."""
-    global _live_lock
-    _live_lock = threading.Lock()
-    _live.clear()
-
-
-after_fork(_forget_all)
+_live_lock = per_process(threading.Lock)
+after_fork(_live.clear)  # instances are threads: none of them is in a forked child
 
 
 def enter_live(running: Running) -> None:
     """Note that an instance is initialized."""
     running.initialized = True
-    with _live_lock:
+    with _live_lock():
         _live.add(running)
 
 
 def leave_live(running: Running) -> None:
     """Note that an instance is about to be finalized."""
     running.initialized = False
-    with _live_lock:
+    with _live_lock():
         _live.discard(running)
 
 
 def any_live() -> bool:
     """Return True while an instance is initialized in this process."""
-    with _live_lock:
+    with _live_lock():
         return bool(_live)
 
 
@@ -84,7 +75,7 @@ def current() -> Running | None:
     running = EXECUTING.get().running
     if isinstance(running, Running):
         return running
-    with _live_lock:
+    with _live_lock():
         return next(iter(_live)) if len(_live) == 1 else None
 
 
@@ -93,6 +84,6 @@ def current_server() -> ServerHandle | None:
     running = EXECUTING.get().running
     if isinstance(running, Running):
         return running.server if running.initialized else None
-    with _live_lock:
+    with _live_lock():
         servers = {r.server for r in _live if r.server is not None}
     return servers.pop() if len(servers) == 1 else None
