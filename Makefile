@@ -69,7 +69,7 @@ WITH_CORE = core=; if [ $(CORE) = compiled ] && $(BIN)/python scripts/compiled.p
 	$(MAKE) --no-print-directory build/compiled || exit 1; core=build/compiled; fi;
 
 test: $(VENV)/.test $(VENV)/.browser
-	@$(BIN)/python -m nbtriton.repository.verify.reference || echo "The tests against the real server will skip."
+	@$(BIN)/python -m nbtriton.repository.verify.install || echo "The tests against the real server will skip."
 	@$(WITH_CORE) NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" sh scripts/test.sh $(BIN) "$$core" $(PYTEST_FLAGS)
 
 bench: $(BENCHES:%=bench-%) bench-stages

@@ -17,7 +17,7 @@ __all__ = ["ROOT", "commit", "compiled", "cpu", "machine", "python"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("numpy", "torch", "grpcio", "httptools", "uvloop", "ipython")
-# What `nbtriton.repository.verify.reference` installs.
+# What `nbtriton.repository.verify.install` installs.
 REFERENCE = {"tritonserver": "2.51.0", "perf_analyzer": "2.50.0"}
 
 

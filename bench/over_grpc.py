@@ -13,7 +13,7 @@ from bench.load import Measured, analyzer
 from bench.models import DOUBLE
 from bench.processor import IN_FLIGHT, processor_us
 from bench.session import Session
-from nbtriton.repository.verify.reference import ReferenceServer
+from nbtriton.repository.verify.running import RunningServer
 
 __all__ = ["FIGURES"]
 
@@ -29,7 +29,7 @@ LOADS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "streams": (f"{IN_FLIGHT} streams", (*STREAMING, "--max-threads", str(IN_FLIGHT))),
 }
 # Measures one server under a load that is ready to run.
-On = Callable[[ReferenceServer, Callable[[], Measured]], float]
+On = Callable[[RunningServer, Callable[[], Measured]], float]
 
 
 def beside(
@@ -40,7 +40,7 @@ def beside(
         # perf_analyzer comes with the reference: without it neither can be measured.
         reference, ms = session.reference, session.interval_ms
 
-        def on(server: ReferenceServer) -> float:
+        def on(server: RunningServer) -> float:
             return measure(
                 server,
                 lambda: analyzer(

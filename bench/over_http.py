@@ -15,18 +15,18 @@ from bench.load import Measured, analyzer
 from bench.models import DOUBLE
 from bench.processor import IN_FLIGHT, processor_us
 from bench.session import Session
-from nbtriton.repository.verify.reference import ReferenceServer
+from nbtriton.repository.verify.running import RunningServer
 
 __all__ = ["FIGURES"]
 
 Value = Callable[[Measured], float]
-On = Callable[[Session, ReferenceServer], float]
+On = Callable[[Session, RunningServer], float]
 
 
 def loaded(kind: str, connections: int, value: Value) -> On:
     """Return what measures a server with tensors of that kind."""
 
-    def measure(session: Session, server: ReferenceServer) -> float:
+    def measure(session: Session, server: RunningServer) -> float:
         return value(
             analyzer(
                 session.reference, server.http_url, "double", "--sync",
@@ -38,7 +38,7 @@ def loaded(kind: str, connections: int, value: Value) -> On:
     return measure
 
 
-def processor(session: Session, server: ReferenceServer) -> float:
+def processor(session: Session, server: RunningServer) -> float:
     """Return the processor time that a server spends on one request."""
     load = loaded("binary", IN_FLIGHT, lambda measured: measured.p50_us)
     return processor_us(server, "double", lambda: load(session, server))

@@ -14,7 +14,8 @@ from bench.load import analyzer, in_process
 from bench.models import Model
 from bench.processes import cpu_s
 from bench.session import Session
-from nbtriton.repository.verify.reference import Reference, ReferenceServer
+from nbtriton.repository.verify.reference import Reference
+from nbtriton.repository.verify.running import RunningServer
 
 __all__ = ["IN_FLIGHT", "processor_figure", "processor_us"]
 
@@ -33,7 +34,7 @@ def processor_figure(
         def here() -> object:
             return in_process(server, model, inputs, concurrency=IN_FLIGHT, interval_ms=ms)
 
-        def there(reference: Reference, at: ReferenceServer) -> float:
+        def there(reference: Reference, at: RunningServer) -> float:
             def load() -> object:
                 return analyzer(
                     reference, at.grpc_url, model, concurrency=IN_FLIGHT, interval_ms=ms
@@ -52,7 +53,7 @@ def processor_figure(
     )  # fmt: skip
 
 
-def processor_us(server: ReferenceServer, model: str, load: Callable[[], object]) -> float:
+def processor_us(server: RunningServer, model: str, load: Callable[[], object]) -> float:
     """Return the processor time that a server spends on one request while a load runs."""
     pid, url = server.process.pid, f"http://{server.http_url}/v2/models/{model}/stats"
 

@@ -18,12 +18,9 @@ import nbtriton
 from bench.figures import Measure, Missing, Sides
 from bench.models import Model, load, write
 from nbtriton.errors import TritonError
-from nbtriton.repository.verify.reference import (
-    Reference,
-    ReferenceServer,
-    ensure_reference,
-    launch,
-)
+from nbtriton.repository.verify.install import ensure_reference
+from nbtriton.repository.verify.reference import Reference
+from nbtriton.repository.verify.running import RunningServer, launch
 
 __all__ = ["Session"]
 
@@ -53,10 +50,10 @@ class Session:
     _kept: dict[object, Any] = field(default_factory=dict)
     _current: tuple[object, Any] | None = None
     _current_stack: ExitStack = field(default_factory=ExitStack)
-    _served: dict[tuple[tuple[Model, ...], tuple[str, ...]], ReferenceServer] = field(
+    _served: dict[tuple[tuple[Model, ...], tuple[str, ...]], RunningServer] = field(
         default_factory=dict
     )
-    _real: dict[tuple[tuple[Model, ...], tuple[str, ...]], ReferenceServer] = field(
+    _real: dict[tuple[tuple[Model, ...], tuple[str, ...]], RunningServer] = field(
         default_factory=dict
     )
 
@@ -83,7 +80,7 @@ class Session:
             self._ours[models] = server
         return self._ours[models]
 
-    def real(self, *models: Model, flags: tuple[str, ...] = ()) -> ReferenceServer:
+    def real(self, *models: Model, flags: tuple[str, ...] = ()) -> RunningServer:
         """Return a running tritonserver with these models; raises `Missing` where there is none."""
         key = (models, flags)
         if key not in self._real:
@@ -92,7 +89,7 @@ class Session:
             self._real[key] = self.stack.enter_context(self.reference.server(folder, *flags))
         return self._real[key]
 
-    def served(self, *models: Model, flags: tuple[str, ...] = ()) -> ReferenceServer:
+    def served(self, *models: Model, flags: tuple[str, ...] = ()) -> RunningServer:
         """Return a running `nbtriton serve` with these models, in a process of its own."""
         key = (models, flags)
         if key not in self._served:
@@ -101,7 +98,7 @@ class Session:
             self._served[key] = self.serve(folder, *flags)
         return self._served[key]
 
-    def serve(self, repository: Path, *flags: str) -> ReferenceServer:
+    def serve(self, repository: Path, *flags: str) -> RunningServer:
         """Run `nbtriton serve` over a repository until the bench ends."""
         command = [sys.executable, "-m", "nbtriton", "serve", *flags]
         server = self.stack.enter_context(launch(command, repository, os.environ))
@@ -136,7 +133,7 @@ class Session:
         self,
         models: Sequence[Model],
         ours: Measure,
-        theirs: Callable[[Reference, ReferenceServer], float],
+        theirs: Callable[[Reference, RunningServer], float],
     ) -> Sides:
         """Put nbtriton beside tritonserver with these models; `theirs` gets the running one."""
         try:

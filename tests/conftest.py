@@ -68,7 +68,7 @@ def playwright_driver():
 def reference():
     """The real tritonserver and perf_analyzer, installed on first use."""
     from nbtriton.errors import TritonError
-    from nbtriton.repository.verify.reference import ensure_reference
+    from nbtriton.repository.verify.install import ensure_reference
 
     try:
         return ensure_reference()

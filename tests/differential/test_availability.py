@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from nbtriton.repository.verify.reference import ReferenceServer, launch
+from nbtriton.repository.verify.running import RunningServer, launch
 from tests.until import until
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
@@ -157,7 +157,7 @@ def start(reference, tmp_path: Path) -> Start:
                     (folder / root).mkdir(parents=True)
                 prepare(folder)
                 more = (f"--model-repository={folder / 'two'}", *flags)
-                server: ReferenceServer = stack.enter_context(
+                server: RunningServer = stack.enter_context(
                     reference.server(folder / "one", *more)
                     if name == "real"
                     else launch([*command, *more], folder / "one", os.environ)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nbtriton.repository.verify.reference import launch
+from nbtriton.repository.verify.running import launch
 from tests.differential.harness import Model, write
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]

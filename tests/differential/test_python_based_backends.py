@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from nbtriton.repository.verify.reference import Reference, launch
+from nbtriton.repository.verify.reference import Reference
+from nbtriton.repository.verify.running import launch
 
 pytestmark = [pytest.mark.reference]
 

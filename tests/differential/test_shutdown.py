@@ -20,7 +20,7 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
-from nbtriton.repository.verify.reference import ReferenceServer, launch
+from nbtriton.repository.verify.running import RunningServer, launch
 from tests.frontends.grpc_support import Seen, ask, infer, open_call, stream, tensor
 from tests.until import until
 
@@ -77,9 +77,9 @@ def repository(tmp_path: Path) -> Path:
 @pytest.fixture(
     params=["ours", pytest.param("real", marks=[pytest.mark.reference, pytest.mark.slow])]
 )
-def server(request: pytest.FixtureRequest, repository: Path) -> Iterator[ReferenceServer]:
+def server(request: pytest.FixtureRequest, repository: Path) -> Iterator[RunningServer]:
     log = repository.parent / "log"
-    running: AbstractContextManager[ReferenceServer]
+    running: AbstractContextManager[RunningServer]
     if request.param == "real":
         reference = request.getfixturevalue("reference")
         running = reference.server(repository, *FLAGS, log=log)
@@ -146,7 +146,7 @@ QUESTIONS = {
 
 
 def test_what_runs_is_answered_and_what_is_new_refused(
-    server: ReferenceServer, tmp_path: Path
+    server: RunningServer, tmp_path: Path
 ) -> None:
     with grpc.insecure_channel(server.grpc_url) as channel:
         assert answered(ask(channel, "ModelInfer", part(7, start=True))) == 0

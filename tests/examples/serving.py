@@ -99,7 +99,7 @@ def serve_real(
     TritonError
         It cannot be had here, or did not start.
     """
-    from nbtriton.repository.verify.reference import ensure_reference
+    from nbtriton.repository.verify.install import ensure_reference
 
     reference = ensure_reference(on_progress=lambda line: print(line, file=sys.stderr))
     python = reference.shared_python(directory)

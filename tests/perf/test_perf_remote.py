@@ -211,7 +211,7 @@ def test_a_request_is_ended_once_and_threads_go_with_the_server(urls, protocol):
         assert [each.exception() for each in sent] == [None] * 8
         with pytest.raises(TritonError):
             remote.infer("double", {"IN": np.ones((9, 4), np.float32)})
-    left = {t for t in set(threading.enumerate()) - before if t.name.startswith("nbtriton-perf")}
+    left = {t for t in set(threading.enumerate()) - before if t.name.startswith("nbtriton-client")}
     assert not left
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from nbtriton.errors import AlreadyExistsError, UnavailableError
-from nbtriton.repository.verify import reference as module
+from nbtriton.repository.verify import install
+from nbtriton.repository.verify.reference import default_directory
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,26 +29,26 @@ def a_model(repository: Path, config: str = 'backend: "python"', code: str = "")
 
 def test_the_directory_is_where_the_environment_says(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("NBTRITON_REFERENCE", str(tmp_path / "here"))
-    assert module.default_directory() == tmp_path / "here"
+    assert default_directory() == tmp_path / "here"
     monkeypatch.delenv("NBTRITON_REFERENCE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert module.default_directory() == tmp_path / "nbtriton" / "reference-2.51"
+    assert default_directory() == tmp_path / "nbtriton" / "reference-2.51"
 
 
 def test_a_failed_download_is_said_and_leaves_nothing_that_looks_ready(
     monkeypatch, tmp_path
 ) -> None:
-    if module.why_unavailable():
-        pytest.skip(module.why_unavailable())
-    monkeypatch.setattr(module, "SERVER_WHEEL", "nvidia-pytriton==0.0.0.dev0")
+    if install.why_unavailable():
+        pytest.skip(install.why_unavailable())
+    monkeypatch.setattr(install, "SERVER_WHEEL", "nvidia-pytriton==0.0.0.dev0")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(UnavailableError, match=r"nvidia-pytriton==0\.0\.0\.dev0"):
-        module.ensure_reference(tmp_path / "reference")
+        install.ensure_reference(tmp_path / "reference")
     assert not (tmp_path / "reference" / "ready.json").exists()
 
 
 def test_a_missing_library_is_named() -> None:
-    assert module._missing_libraries(Path(sys.executable), []) == []
+    assert install._missing_libraries(Path(sys.executable), []) == []
 
 
 @pytest.mark.reference
@@ -89,9 +90,9 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
     place = tmp_path / "precious"
     place.mkdir()
     (place / "thesis.tex").write_text("years of work")
-    if module.why_unavailable():
-        pytest.skip(module.why_unavailable())
+    if install.why_unavailable():
+        pytest.skip(install.why_unavailable())
     with pytest.raises(AlreadyExistsError) as error:
-        module.ensure_reference(place)
+        install.ensure_reference(place)
     assert str(place) in error.value.message
     assert (place / "thesis.tex").read_text() == "years of work"

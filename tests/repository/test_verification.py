@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.clients.grpc import Part
+from nbtriton.clients.base import StreamResponse
 from nbtriton.clients.http import HttpClient
-from nbtriton.errors import NotFoundError, UnavailableError
-from nbtriton.repository.verify.comparing import Difference
+from nbtriton.errors import InternalError, NotFoundError, UnavailableError
+from nbtriton.repository.verify.difference import Difference
 from nbtriton.repository.verify.find_server import Executable, find_server
 from nbtriton.repository.verify.verification import Checked, Verification, verify_repository
 from tests.repository.models import BROKEN, MODEL, add, ensemble, times
@@ -332,16 +332,26 @@ def test_streams_and_sequences_are_compared(reference, server, tmp_path):
 def test_streams_that_differ_in_length_or_end():
     one = {"OUT": np.ones(1, np.float32)}
     found = Difference(1e-4, 1e-6)
-    found.compare_streams("request 1", [Part(one), Part({}, final=True)], [Part(one, final=True)])
+    found.compare_streams(
+        "request 1",
+        [StreamResponse(one), StreamResponse({}, final=True)],
+        [StreamResponse(one, final=True)],
+    )
     assert found.first == "request 1, response 1: only the reference's is final"
     found = Difference(1e-4, 1e-6)
-    found.compare_streams("r", [Part(one), Part(one, final=True)], [Part(one)])
+    found.compare_streams(
+        "r", [StreamResponse(one), StreamResponse(one, final=True)], [StreamResponse(one)]
+    )
     assert (found.verdict, found.first) == ("different", "r: 2 responses and 1")
     found = Difference(1e-4, 1e-6)
-    found.compare_streams("r", [Part({}, "so", True)], [Part({}, "thus", True)])
+    found.compare_streams(
+        "r",
+        [StreamResponse({}, InternalError("so"), True)],
+        [StreamResponse({}, InternalError("thus"), True)],
+    )
     assert "nbtriton says 'so', reference says 'thus'" in found.first
     found = Difference(1e-4, 1e-6)
-    found.compare_streams("r", [Part(one, final=True)], [Part(one, final=True)])
+    found.compare_streams("r", [StreamResponse(one, final=True)], [StreamResponse(one, final=True)])
     assert (found.verdict, found.max_abs) == ("equal", 0.0)
 
 

@@ -1,1 +1,1 @@
-"""Clients of a server elsewhere, over HTTP and gRPC."""
+"""Clients of a Triton server at an address: one interface, over HTTP and over gRPC."""

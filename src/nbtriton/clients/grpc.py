@@ -1,16 +1,23 @@
-"""A small client of the gRPC protocol: what verification and measuring need; wants the extra ``serve``."""
+"""A client over gRPC, with the package ``grpcio`` (extra ``serve``)."""
 
 from __future__ import annotations
 
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
-import numpy as np
-
-from nbtriton.clients.http import Reply, tensor_bytes, tensor_of
+from nbtriton.clients.base import (
+    TIMEOUT_S,
+    Client,
+    InferResponse,
+    Parameters,
+    PendingRequest,
+    ResponseListener,
+    StreamResponse,
+    tensor_bytes,
+    tensor_of,
+)
 from nbtriton.config import ModelConfig
 from nbtriton.errors import (
     AlreadyExistsError,
@@ -25,10 +32,7 @@ from nbtriton.errors import (
 from nbtriton.packages import needed
 from nbtriton.tensors import datatype_of, shape_of
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
-__all__ = ["GrpcClient", "LiveStream", "Part"]
+__all__ = ["GrpcClient"]
 
 _BY_CODE: dict[str, type[TritonError]] = {
     "INVALID_ARGUMENT": InvalidArgumentError,
@@ -40,49 +44,11 @@ _BY_CODE: dict[str, type[TritonError]] = {
 }
 _SERVICE = "/inference.GRPCInferenceService/"
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+_WITH_FINAL: Parameters = {"triton_enable_empty_final_response": True}
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One response of a stream.
-
-    Attributes
-    ----------
-    outputs : mapping of str to numpy.ndarray
-        Empty for an error, and for a final flag without tensors.
-    error : str
-        Empty if it is none.
-    final : bool
-        True for the last response of its request.
-    """
-
-    outputs: Mapping[str, np.ndarray[Any, Any]]
-    error: str = ""
-    final: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LiveStream:
-    """A stream that is open; see `GrpcClient.open_stream`."""
-
-    requests: queue.SimpleQueue[bytes | None]
-    call: Any
-    thread: threading.Thread
-
-    def send(self, request: bytes) -> None:
-        """Send an encoded request."""
-        self.requests.put(request)
-
-    def close(self) -> None:
-        """End the stream, whatever is under way, and wait for its thread."""
-        self.requests.put(None)
-        self.call.cancel()
-        if self.thread is not threading.current_thread():
-            self.thread.join()
-
-
-class GrpcClient:
-    """Talks to one server; a context manager that closes the connection.
+class GrpcClient(Client[bytes]):
+    """A client over gRPC.
 
     Parameters
     ----------
@@ -97,31 +63,29 @@ class GrpcClient:
         The package ``grpcio`` is not installed.
     """
 
-    def __init__(self, url: str, timeout_s: float = 120.0) -> None:
+    protocol = "grpc"
+
+    def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
+        super().__init__(url, timeout_s)
         with needed("gRPC", extra="serve", package="grpc"):
             import grpc
             from tritonclient.grpc import service_pb2  # type: ignore[import-untyped]
-        self.url = url
-        self._timeout_s = timeout_s
         self._grpc: Any = grpc
         self._messages: Any = service_pb2
         self._channel = grpc.insecure_channel(url, options=_OPTIONS)
         self._infer = self._channel.unary_unary(_SERVICE + "ModelInfer")
-        self._stream = self._channel.stream_stream(_SERVICE + "ModelStreamInfer")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        self._open_stream = self._channel.stream_stream(_SERVICE + "ModelStreamInfer")
+        self._lock = threading.Lock()
+        self._streams: list[_Stream] = []
+        # Without a request in flight: two on one stream would wait for each other's responses.
+        self._idle_streams: list[_Stream] = []
 
     def close(self) -> None:
-        """Close the connection; calls that are under way are cancelled."""
+        """Close the connection and wait for the threads of its streams."""
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
+            stream.close()
         self._channel.close()
 
     def encode(
@@ -130,32 +94,26 @@ class GrpcClient:
         inputs: Mapping[str, Any],
         *,
         version: int = -1,
-        parameters: Mapping[str, bool | int | str] | None = None,
+        parameters: Parameters | None = None,
     ) -> bytes:
-        """Return the bytes of one request, which may be sent any number of times."""
-        request = self._messages.ModelInferRequest(
-            model_name=name, model_version="" if version == -1 else str(version)
-        )
+        """Return a request as it is sent."""
+        request = self._messages.ModelInferRequest(model_name=name, model_version=_version(version))
         for tensor, value in inputs.items():
             request.inputs.add(name=tensor, datatype=datatype_of(value), shape=shape_of(value))
             request.raw_input_contents.append(tensor_bytes(value))
-        data: bytes = request.SerializeToString()
-        return data + self.encode_parameters(parameters) if parameters else data
+        return self.with_parameters(request.SerializeToString(), parameters or {})
 
-    def encode_parameters(self, parameters: Mapping[str, bool | int | str]) -> bytes:
-        """Return the bytes that, after those of a request, give it parameters."""
-        request = self._messages.ModelInferRequest()
-        for key, given in parameters.items():
-            kind = (
-                "bool"
-                if isinstance(given, bool)
-                else "int64"
-                if isinstance(given, int)
-                else "string"
-            )
-            setattr(request.parameters[key], f"{kind}_param", given)
-        data: bytes = request.SerializeToString()
-        return data
+    def with_parameters(self, request: bytes, parameters: Parameters) -> bytes:
+        """Return an encoded request with further parameters: protobuf merges what is appended."""
+        if not parameters:
+            return request
+        added = self._messages.ModelInferRequest()
+        for key, value in parameters.items():
+            # A bool is an int, too.
+            kind = {bool: "bool", int: "int64", str: "string"}[type(value)]
+            setattr(added.parameters[key], f"{kind}_param", value)
+        encoded: bytes = added.SerializeToString()
+        return request + encoded
 
     def infer(
         self,
@@ -163,44 +121,40 @@ class GrpcClient:
         inputs: Mapping[str, Any],
         *,
         version: int = -1,
-        parameters: Mapping[str, bool | int | str] | None = None,
-    ) -> Reply:
-        """Send one request and wait for its answer.
-
-        Raises
-        ------
-        TritonError
-            What the server answered.
-        """
-        data = self.send(self.encode(name, inputs, version=version, parameters=parameters))
+        parameters: Parameters | None = None,
+    ) -> InferResponse:
+        """Send one request and wait for its response."""
+        data = self._send(self.encode(name, inputs, version=version, parameters=parameters))
         response = self._messages.ModelInferResponse.FromString(data)
-        return Reply(self._outputs(response), int(response.model_version or -1))
+        return InferResponse(_outputs(response), int(response.model_version or -1))
 
-    def send(self, request: bytes) -> bytes:
-        """Send an encoded request and return the encoded answer; raises as `infer`."""
-        try:
-            data: bytes = self._infer(request, timeout=self._timeout_s)
-        except self._grpc.RpcError as error:
-            raise self.error_of(error) from None
-        return data
+    def send(self, request: bytes) -> None:
+        """Send an encoded request and wait for its response."""
+        self._send(request)
 
-    def begin(
-        self, request: bytes, on_done: Callable[[TritonError | None], object]
-    ) -> Callable[[], object]:
-        """Send an encoded request; `on_done` is called on another thread. Returns what cancels it."""
-        call = self._infer.future(request, timeout=self._timeout_s)
+    def submit(self, request: bytes) -> PendingRequest:
+        """Send an encoded request and return at once."""
+        call = self._infer.future(request, timeout=self.timeout_s)
+        pending = PendingRequest()
+        pending.abort = call.cancel
 
         def done(call: Any) -> None:
-            error: TritonError | None = None
             if call.cancelled():
-                error = CancelledError("the request was cancelled by the caller")
-            elif call.exception() is not None:
-                error = self.error_of(call.exception())
-            on_done(error)
+                pending.cancel()
+            else:
+                error = call.exception()
+                pending.finish(None if error is None else self._error_of(error))
 
         call.add_done_callback(done)
-        cancel: Callable[[], object] = call.cancel
-        return cancel
+        return pending
+
+    def submit_streaming(self, request: bytes, on_response: ResponseListener) -> PendingRequest:
+        """Send an encoded request over a stream that no other request uses meanwhile."""
+        stream = self._idle_stream()
+        pending = PendingRequest()
+        pending.abort = stream.cancel
+        stream.send(self.with_parameters(request, _WITH_FINAL), on_response)
+        return pending
 
     def stream(
         self,
@@ -208,100 +162,61 @@ class GrpcClient:
         inputs: Mapping[str, Any],
         *,
         version: int = -1,
-        parameters: Mapping[str, bool | int | str] | None = None,
-    ) -> Iterator[Part]:
+        parameters: Parameters | None = None,
+    ) -> Iterator[StreamResponse]:
         """Send one request over a stream of its own and yield its responses, the last one final.
 
         Raises
         ------
         TritonError
-            The stream itself failed; what a response says of an error is a `Part`.
+            The stream itself failed; an error of one response is in its `StreamResponse`.
         """
-        wanted = {"triton_enable_empty_final_response": True, **(parameters or {})}
+        wanted = {**_WITH_FINAL, **(parameters or {})}
         requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         requests.put(self.encode(name, inputs, version=version, parameters=wanted))
-        call = self._stream(iter(requests.get, None), timeout=self._timeout_s)
+        call = self._open_stream(iter(requests.get, None), timeout=self.timeout_s)
         try:
             for data in call:
-                found = self._messages.ModelStreamInferResponse.FromString(data)
-                response = found.infer_response
-                final = bool(response.parameters["triton_final_response"].bool_param)
-                # A request that is refused gets one message, without a flag (GS1).
-                final = final or bool(found.error_message and not response.model_name)
-                yield Part(self._outputs(response), found.error_message, final)
-                if final:
+                response = self._stream_response(data, _outputs)
+                yield response
+                if response.final:
                     break
         except self._grpc.RpcError as error:
-            raise self.error_of(error) from None
+            raise self._error_of(error) from None
         finally:
             requests.put(None)
             call.cancel()
 
-    def open_stream(
-        self,
-        hear: Callable[[TritonError | None, bool, bool], object],
-        ended: Callable[[TritonError], object],
-    ) -> LiveStream:
-        """Open a stream for any number of requests, one after the other.
-
-        ``hear(error, outputs, final)`` is called for each response on a thread of the stream:
-        whether it has outputs, and whether it is the last one of its request. Requests must ask
-        for the empty final response. ``ended(error)`` is called once, when the stream is over.
-        """
-        requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        call = self._stream(iter(requests.get, None))
-
-        def read() -> None:
-            try:
-                for data in call:
-                    found = self._messages.ModelStreamInferResponse.FromString(data)
-                    response = found.infer_response
-                    final = response.parameters["triton_final_response"].bool_param
-                    error = InternalError(found.error_message) if found.error_message else None
-                    # A request that is refused gets one message, without a flag (GS1).
-                    refused = error is not None and not response.model_name
-                    hear(error, bool(response.outputs), bool(final or refused))
-                end: TritonError = UnavailableError("the server ended the stream")
-            except self._grpc.RpcError as raised:
-                end = self.error_of(raised)
-            ended(end)
-
-        thread = threading.Thread(target=read, name="nbtriton-perf-stream", daemon=True)
-        thread.start()
-        return LiveStream(requests, call, thread)
-
     def config(self, name: str, version: int = -1) -> ModelConfig:
-        """Return a model's completed configuration."""
+        """Return a model's completed configuration, without fields of another release."""
         request = self._messages.ModelConfigRequest(name=name, version=_version(version))
-        response = self._call("ModelConfig", request)
-        found = ModelConfig()
-        found.MergeFromString(response.config.SerializeToString())
-        return found
+        config = ModelConfig()
+        config.MergeFromString(self._call("ModelConfig", request).config.SerializeToString())
+        return config
 
     def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
-        """Return the statistics in the form of the HTTP endpoint's JSON."""
+        """Return the statistics of one model or of all, in the form of the HTTP endpoint's JSON."""
         from google.protobuf import json_format
 
         request = self._messages.ModelStatisticsRequest(name=name, version=_version(version))
-        found: dict[str, Any] = json_format.MessageToDict(
+        statistics: dict[str, Any] = json_format.MessageToDict(
             self._call("ModelStatistics", request),
             preserving_proto_field_name=True,
             always_print_fields_with_no_presence=True,
         )
-        return found
+        return statistics
 
     def describe(self) -> str:
         """Return the server's name and version."""
-        told = self._call("ServerMetadata", self._messages.ServerMetadataRequest())
-        return f"{told.name} {told.version}"
+        metadata = self._call("ServerMetadata", self._messages.ServerMetadataRequest())
+        return f"{metadata.name} {metadata.version}"
 
-    def error_of(self, error: Any) -> TritonError:
-        """Return what a failed call means."""
-        code = error.code().name
-        text = error.details() or code
-        if code == "UNAVAILABLE" and "connect" in text:
-            text = f"the server at {self.url} does not answer: {text}"
-        return _BY_CODE.get(code, InternalError)(text)
+    def _send(self, request: bytes) -> bytes:
+        try:
+            data: bytes = self._infer(request, timeout=self.timeout_s)
+        except self._grpc.RpcError as error:
+            raise self._error_of(error) from None
+        return data
 
     def _call(self, method: str, request: Any) -> Any:
         response = getattr(self._messages, f"{method}Response")
@@ -311,16 +226,130 @@ class GrpcClient:
             response_deserializer=response.FromString,
         )
         try:
-            return call(request, timeout=self._timeout_s)
+            return call(request, timeout=self.timeout_s)
         except self._grpc.RpcError as error:
-            raise self.error_of(error) from None
+            raise self._error_of(error) from None
 
-    def _outputs(self, response: Any) -> dict[str, Any]:
-        return {
-            output.name: tensor_of(output.datatype, list(output.shape), raw)
-            for output, raw in zip(response.outputs, response.raw_output_contents, strict=True)
-        }
+    def _idle_stream(self) -> _Stream:
+        with self._lock:
+            while self._idle_streams:
+                stream = self._idle_streams.pop()
+                if stream.is_open:
+                    return stream
+            stream = _Stream(self._open_stream, self._read_stream, self._release)
+            self._streams.append(stream)
+            return stream
+
+    def _release(self, stream: _Stream) -> None:
+        with self._lock:
+            self._idle_streams.append(stream)
+
+    def _read_stream(
+        self, call: Any, on_response: Callable[[StreamResponse], object]
+    ) -> TritonError:
+        """Deliver the responses of a stream until it ends; return why it did."""
+        try:
+            for data in call:
+                on_response(self._stream_response(data, _undecoded))
+        except self._grpc.RpcError as error:
+            return self._error_of(error)
+        return UnavailableError("the server ended the stream")
+
+    def _stream_response(
+        self, data: bytes, outputs: Callable[[Any], Mapping[str, Any]]
+    ) -> StreamResponse:
+        message = self._messages.ModelStreamInferResponse.FromString(data)
+        response = message.infer_response
+        error = InternalError(message.error_message) if message.error_message else None
+        # A request that is refused gets one message, without a flag (GS1).
+        refused = error is not None and not response.model_name
+        final = response.parameters["triton_final_response"].bool_param or refused
+        return StreamResponse(outputs(response), error, bool(final))
+
+    def _error_of(self, error: Any) -> TritonError:
+        """Return the error of a failed call."""
+        code = error.code().name
+        text = error.details() or code
+        if code == "UNAVAILABLE" and "connect" in text:
+            text = f"the server at {self.url} does not answer: {text}"
+        return _BY_CODE.get(code, InternalError)(text)
+
+
+class _Stream:
+    """A stream with one request in flight at a time; `on_idle` is called when it has ended."""
+
+    def __init__(
+        self,
+        open_stream: Callable[[Iterator[bytes]], Any],
+        read: Callable[[Any, Callable[[StreamResponse], object]], TritonError],
+        on_idle: Callable[[_Stream], object],
+    ) -> None:
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._call = open_stream(iter(self._requests.get, None))
+        self._read = read
+        self._on_idle = on_idle
+        self._lock = threading.Lock()
+        self._listener: ResponseListener | None = None
+        self._error: TritonError | None = None  # why the stream has ended
+        self._thread = threading.Thread(
+            target=self._run, name="nbtriton-client-stream", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def is_open(self) -> bool:
+        return self._error is None
+
+    def send(self, request: bytes, on_response: ResponseListener) -> None:
+        with self._lock:
+            self._listener = on_response
+        self._requests.put(request)
+        if self._error is not None:  # it ended before the listener was there
+            self._fail(self._error)
+
+    def cancel(self) -> None:
+        """End the stream, and with it the request in flight."""
+        self._call.cancel()
+
+    def close(self) -> None:
+        """End the stream and wait for its thread."""
+        self._requests.put(None)
+        self._call.cancel()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        self._error = self._read(self._call, self._deliver)
+        self._fail(self._error)
+
+    def _deliver(self, response: StreamResponse) -> None:
+        with self._lock:
+            listener = self._listener
+            if response.final:
+                self._listener = None
+        if listener is not None:
+            if response.final:
+                self._on_idle(self)
+            listener(response, response.final)
+
+    def _fail(self, error: TritonError) -> None:
+        with self._lock:
+            listener, self._listener = self._listener, None
+        if listener is not None:
+            listener(StreamResponse({}, error, final=True), True)
 
 
 def _version(version: int) -> str:
     return "" if version == -1 else str(version)
+
+
+def _outputs(response: Any) -> dict[str, Any]:
+    return {
+        output.name: tensor_of(output.datatype, list(output.shape), raw)
+        for output, raw in zip(response.outputs, response.raw_output_contents, strict=True)
+    }
+
+
+def _undecoded(response: Any) -> dict[str, Any]:
+    """Return the outputs by name, without the time that decoding them takes."""
+    return {output.name: None for output in response.outputs}

@@ -1,16 +1,29 @@
-"""A small client of the HTTP protocol: what the verification needs, with the standard library."""
+"""A client over HTTP, with the standard library."""
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from nbtriton.clients.base import (
+    TIMEOUT_S,
+    Client,
+    InferResponse,
+    Parameters,
+    PendingRequest,
+    tensor_bytes,
+    tensor_of,
+)
+from nbtriton.config import ModelConfig, from_dict
 from nbtriton.errors import (
     InternalError,
     InvalidArgumentError,
@@ -19,24 +32,9 @@ from nbtriton.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from nbtriton.tensors import (
-    datatype_of,
-    deserialize_bytes,
-    numpy_dtype,
-    serialize_bytes,
-    shape_of,
-    to_numpy,
-)
+from nbtriton.tensors import datatype_of, numpy_dtype, shape_of
 
-__all__ = [
-    "HttpClient",
-    "Reply",
-    "encode_infer",
-    "error_of",
-    "infer_path",
-    "tensor_bytes",
-    "tensor_of",
-]
+__all__ = ["EncodedRequest", "HttpClient"]
 
 _BY_STATUS: dict[int, type[TritonError]] = {
     400: InvalidArgumentError,
@@ -46,31 +44,81 @@ _BY_STATUS: dict[int, type[TritonError]] = {
     503: UnavailableError,
 }
 _HEADER_LENGTH = "Inference-Header-Content-Length"
+# Requests that wait for their responses at a time, each on a connection and a thread of its own.
+# Threads begin one by one, as many as are in use; more than a load of `nbtriton.perf` ever has.
+_MAX_SENDERS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """One response: its arrays by name, and what else it says."""
+class EncodedRequest:
+    """An inference request with binary tensors both ways: `document` is the JSON before them."""
 
-    outputs: Mapping[str, np.ndarray[Any, Any]]
-    model_version: int
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    path: str
+    document: Mapping[str, Any]
+    body: bytes
+    json_size: int
+
+    @classmethod
+    def of(cls, path: str, document: Mapping[str, Any], tensors: bytes) -> EncodedRequest:
+        """Put the JSON before the tensors."""
+        text = json.dumps(document).encode()
+        return cls(path, document, text + tensors, len(text))
 
 
-@dataclass(frozen=True, slots=True)
-class HttpClient:
-    """Talks to one server.
+class HttpClient(Client[EncodedRequest]):
+    """A client over HTTP: one connection for each request in flight, kept for the next one."""
 
-    Parameters
-    ----------
-    url : str
-        ``host:port``.
-    timeout_s : float
-        Of one call; loading a model may take long.
-    """
+    protocol = "http"
 
-    url: str
-    timeout_s: float = 120.0
+    def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
+        super().__init__(url, timeout_s)
+        self._lock = threading.Lock()
+        self._idle: list[_Connection] = []
+        self._connections: list[_Connection] = []
+        self._senders = ThreadPoolExecutor(_MAX_SENDERS, "nbtriton-client")
+
+    def close(self) -> None:
+        """Close the connections and wait for the threads that send."""
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:  # a server may never answer
+            connection.close()
+        self._senders.shutdown()
+
+    def encode(
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        *,
+        version: int = -1,
+        parameters: Parameters | None = None,
+    ) -> EncodedRequest:
+        """Return a request as it is sent."""
+        tensors = {tensor: tensor_bytes(value) for tensor, value in inputs.items()}
+        described = [
+            {
+                "name": tensor,
+                "datatype": datatype_of(value),
+                "shape": list(shape_of(value)),
+                "parameters": {"binary_data_size": len(tensors[tensor])},
+            }
+            for tensor, value in inputs.items()
+        ]
+        wanted = {"binary_data_output": True, **(parameters or {})}
+        return EncodedRequest.of(
+            _model_path(name, version) + "/infer",
+            {"inputs": described, "parameters": wanted},
+            b"".join(tensors.values()),
+        )
+
+    def with_parameters(self, request: EncodedRequest, parameters: Parameters) -> EncodedRequest:
+        """Return an encoded request with further parameters."""
+        wanted = {**request.document["parameters"], **parameters}
+        return EncodedRequest.of(
+            request.path,
+            {**request.document, "parameters": wanted},
+            request.body[request.json_size :],
+        )
 
     def infer(
         self,
@@ -78,141 +126,172 @@ class HttpClient:
         inputs: Mapping[str, Any],
         *,
         version: int = -1,
-        parameters: Mapping[str, bool | int | str] | None = None,
-    ) -> Reply:
-        """Send one request with binary tensors.
+        parameters: Parameters | None = None,
+    ) -> InferResponse:
+        """Send one request with binary tensors and wait for its response."""
+        request = self.encode(name, inputs, version=version, parameters=parameters)
+        with self._connection() as connection:
+            content, end = connection.infer(request)
+        document = json.loads(content[:end])
+        return InferResponse(
+            _outputs(document.get("outputs", []), memoryview(content)[end:]),
+            int(document.get("model_version", -1)),
+            document.get("parameters", {}),
+        )
+
+    def send(self, request: EncodedRequest) -> None:
+        """Send an encoded request and wait for its response."""
+        with self._connection() as connection:
+            connection.infer(request)
+
+    def submit(self, request: EncodedRequest) -> PendingRequest:
+        """Send an encoded request on another thread."""
+        pending = PendingRequest()
+        self._senders.submit(self._send, pending, request)
+        return pending
+
+    def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
+        """Load a model (explicit control)."""
+        document = {"parameters": dict(parameters)} if parameters else {}
+        self._call(f"/v2/repository/models/{name}/load", document)
+
+    def config(self, name: str, version: int = -1) -> ModelConfig:
+        """Return a model's completed configuration, without fields of another release."""
+        document = self._call(_model_path(name, version) + "/config")
+        fields = {field.name for field in ModelConfig.DESCRIPTOR.fields}
+        return from_dict({key: value for key, value in document.items() if key in fields})
+
+    def index(self) -> list[dict[str, str]]:
+        """Return the repository index."""
+        index: list[dict[str, str]] = self._call("/v2/repository/index", {})
+        return index
+
+    def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
+        """Return the statistics of one model or of all."""
+        path = _model_path(name, version) if name else "/v2/models"
+        statistics: dict[str, Any] = self._call(f"{path}/stats")
+        return statistics
+
+    def describe(self) -> str:
+        """Return the server's name and version."""
+        metadata = self._call("/v2")
+        return f"{metadata['name']} {metadata['version']}"
+
+    def _call(self, path: str, document: Mapping[str, Any] | None = None) -> Any:
+        """Get a path, or post a document to it, on a connection of its own; return the JSON."""
+        connection = _Connection(self.url, self.timeout_s)
+        try:
+            if document is None:
+                content, _ = connection.request("GET", path)
+            else:
+                content, _ = connection.request("POST", path, json.dumps(document).encode())
+        finally:
+            connection.close()
+        return json.loads(content) if content else None
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[_Connection]:
+        with self._lock:
+            if self._idle:
+                connection = self._idle.pop()
+            else:
+                connection = _Connection(self.url, self.timeout_s)
+                self._connections.append(connection)
+        try:
+            yield connection
+        finally:
+            with self._lock:
+                self._idle.append(connection)
+
+    def _send(self, pending: PendingRequest, request: EncodedRequest) -> None:
+        error: TritonError | None = None
+        try:
+            with self._connection() as connection:
+                pending.abort = connection.abort
+                try:
+                    connection.infer(request)
+                finally:
+                    pending.abort = None
+        except TritonError as raised:
+            error = raised
+        # Last: a callback may submit the next request at once, on the connection that is free now.
+        pending.finish(error)
+
+
+class _Connection:
+    """One connection, open from request to request."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self._url = url
+        self._connection = http.client.HTTPConnection(url, timeout=timeout_s)
+        self._closed = False
+
+    def infer(self, request: EncodedRequest) -> tuple[bytes, int]:
+        """Send a request; return the body of its response and where the JSON in it ends."""
+        headers = {_HEADER_LENGTH: str(request.json_size)}
+        content, length = self.request("POST", request.path, request.body, headers)
+        return content, int(length) if length else len(content)
+
+    def request(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> tuple[bytes, str]:
+        """Send a request; return the body of its response and the header with the JSON's length.
 
         Raises
         ------
         TritonError
-            What the server answered.
+            For a status other than 200.
         """
-        body, size = encode_infer(inputs, parameters)
-        path = infer_path(name, version)
-        content, length = self._post(path, body, {_HEADER_LENGTH: str(size)})
-        end = int(length) if length else len(content)
-        told = json.loads(content[:end])
-        return Reply(
-            _outputs(told.get("outputs", []), memoryview(content)[end:]),
-            int(told.get("model_version", -1)),
-            told.get("parameters", {}),
-        )
-
-    def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
-        """Load a model (explicit control)."""
-        body = json.dumps({"parameters": dict(parameters)}) if parameters else ""
-        self._post(f"/v2/repository/models/{name}/load", body.encode())
-
-    def config(self, name: str, version: int = -1) -> dict[str, Any]:
-        """Return a model's configuration as the server reports it."""
-        path = f"/v2/models/{name}" + (f"/versions/{version}" if version != -1 else "")
-        found: dict[str, Any] = json.loads(self._get(path + "/config"))
-        return found
-
-    def index(self) -> list[dict[str, str]]:
-        """Return the repository index."""
-        found: list[dict[str, str]] = json.loads(self._post("/v2/repository/index", b"")[0])
-        return found
-
-    def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
-        """Return the statistics of one model or of all."""
-        path = f"/v2/models/{name}/stats" if name else "/v2/models/stats"
-        if version != -1:
-            path = f"/v2/models/{name}/versions/{version}/stats"
-        found: dict[str, Any] = json.loads(self._get(path))
-        return found
-
-    def describe(self) -> str:
-        """Return the server's name and version."""
-        told = json.loads(self._get("/v2"))
-        return f"{told['name']} {told['version']}"
-
-    def _get(self, path: str) -> bytes:
-        return self._send(urllib.request.Request(f"http://{self.url}{path}"))[0]
-
-    def _post(
-        self, path: str, body: bytes, headers: Mapping[str, str] | None = None
-    ) -> tuple[bytes, str]:
-        return self._send(
-            urllib.request.Request(
-                f"http://{self.url}{path}", body, dict(headers or {}), method="POST"
-            )
-        )
-
-    def _send(self, request: urllib.request.Request) -> tuple[bytes, str]:
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s) as reply:
-                return reply.read(), reply.headers.get(_HEADER_LENGTH, "")
-        except urllib.error.HTTPError as error:
-            raise error_of(error.code, error.read()) from None
-        except OSError as error:
-            raise UnavailableError(f"the server at {self.url} does not answer: {error}") from None
+            if self._connection.sock is None:
+                self._connection.connect()
+            if self._closed:  # while it connected, before there was a socket to close
+                raise ConnectionAbortedError("the connection was closed here")
+            self._connection.request(method, path, body, dict(headers or {}))
+            response = self._connection.getresponse()
+            content = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()  # the next request opens it anew
+            raise UnavailableError(f"the server at {self._url} does not answer: {error}") from None
+        if response.status != 200:
+            raise _BY_STATUS.get(response.status, InternalError)(_message(content))
+        return content, response.headers.get(_HEADER_LENGTH, "")
+
+    def close(self) -> None:
+        """Close the connection for good."""
+        self._closed = True
+        self.abort()
+
+    def abort(self) -> None:
+        """Close the connection under a request; the next request opens it anew."""
+        opened = self._connection.sock
+        if opened is not None:
+            with contextlib.suppress(OSError):  # it has just ended by itself
+                opened.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
 
 
-def infer_path(name: str, version: int = -1) -> str:
-    """Return where a model's requests are sent to."""
-    return f"/v2/models/{name}" + (f"/versions/{version}" if version != -1 else "") + "/infer"
-
-
-def encode_infer(
-    inputs: Mapping[str, Any], parameters: Mapping[str, bool | int | str] | None = None
-) -> tuple[bytes, int]:
-    """Return the body of a request with binary tensors both ways, and the length of its JSON."""
-    described, bodies = [], []
-    for tensor, value in inputs.items():
-        body = tensor_bytes(value)
-        described.append(
-            {
-                "name": tensor,
-                "datatype": datatype_of(value),
-                "shape": list(shape_of(value)),
-                "parameters": {"binary_data_size": len(body)},
-            }
-        )
-        bodies.append(body)
-    header = json.dumps(
-        {"inputs": described, "parameters": {"binary_data_output": True, **(parameters or {})}}
-    ).encode()
-    return header + b"".join(bodies), len(header)
-
-
-def tensor_bytes(value: Any) -> bytes:
-    """Return a tensor as the protocol sends it."""
-    array = to_numpy(value)
-    if datatype_of(value) == "BYTES":
-        return serialize_bytes(array)
-    return bytes(array.tobytes())
-
-
-def tensor_of(datatype: str, shape: list[int], body: bytes | memoryview) -> Any:
-    """Return a tensor that was sent as bytes."""
-    if datatype == "BYTES":
-        return deserialize_bytes(body).reshape(shape)
-    return np.frombuffer(body, numpy_dtype(datatype)).reshape(shape)
-
-
-def error_of(status: int, body: bytes) -> TritonError:
-    """Return what an answer of a status other than 200 means."""
-    return _BY_STATUS.get(status, InternalError)(_message(body))
+def _model_path(name: str, version: int) -> str:
+    return f"/v2/models/{name}" + (f"/versions/{version}" if version != -1 else "")
 
 
 def _message(body: bytes) -> str:
     try:
-        told = json.loads(body)
+        document = json.loads(body)
     except ValueError:
         return body.decode(errors="replace")
-    return str(told.get("error", told)) if isinstance(told, dict) else str(told)
+    return str(document.get("error", document) if isinstance(document, dict) else document)
 
 
 def _outputs(described: list[dict[str, Any]], rest: memoryview) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}
     for output in described:
         datatype, shape = output["datatype"], output["shape"]
         size = output.get("parameters", {}).get("binary_data_size")
         if size is None:
             dtype = object if datatype == "BYTES" else numpy_dtype(datatype)
-            found[output["name"]] = np.array(output.get("data", []), dtype).reshape(shape)
+            outputs[output["name"]] = np.array(output.get("data", []), dtype).reshape(shape)
         else:
-            found[output["name"]] = tensor_of(datatype, shape, rest[:size])
+            outputs[output["name"]] = tensor_of(datatype, shape, rest[:size])
             rest = rest[size:]
-    return found
+    return outputs

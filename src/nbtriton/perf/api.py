@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from nbtriton import __version__
+from nbtriton.clients.base import NO_STREAMS
 from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.perf.data import STRING_LENGTH, Inputs
 from nbtriton.perf.loads import Distribution, RequestIntervals, level_values, parse_levels
 from nbtriton.perf.measure import Level, MeasurementMode, WindowPlan
 from nbtriton.perf.prepare import Data, check_streaming, sequence_plan, workloads
-from nbtriton.perf.remote import NO_STREAMS, RemoteServer, Target, remote_server
+from nbtriton.perf.remote import RemoteServer, Target, remote_server
 from nbtriton.perf.report import Observer, PerfReport
 from nbtriton.perf.search import check_search
 from nbtriton.perf.session import LevelPlan, Session

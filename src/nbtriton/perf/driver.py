@@ -225,7 +225,7 @@ class LoadRun(ABC):
             wait_in_slices(self.finished.wait, None)
         self._thread.join()
 
-    def _failed(self, slot: Slot, end_ns: int, error: Exception) -> None:
+    def _failed(self, slot: Slot, end_ns: int, error: BaseException) -> None:
         if slot.call is None or not slot.call.closing:
             self._errors.append((end_ns, str(error)))
 
@@ -309,11 +309,11 @@ class _Submitting(LoadRun):
         """Return what hears of each response to the next request of a slot, and of a failure."""
         record = slot.stream = slot.stream or StreamRecord()
         record.begin()
-        failed: list[Exception] = []
+        failed: list[BaseException] = []
         # Popping is atomic: a request that is cancelled may still be answered.
         claim = [None]
 
-        def end(error: Exception | None) -> None:
+        def end(error: BaseException | None) -> None:
             now_ns = monotonic_ns()
             try:
                 claim.pop()

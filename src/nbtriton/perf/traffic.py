@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.perf.data import Request
@@ -20,6 +20,7 @@ __all__ = [
     "Call",
     "Repeated",
     "SequenceData",
+    "SequenceOptions",
     "SequencePlan",
     "Sequences",
     "Traffic",
@@ -29,6 +30,14 @@ __all__ = [
 # perf_analyzer's defaults.
 LENGTH = 20
 NUM_OF_SEQUENCES = 4
+
+
+class SequenceOptions(TypedDict, total=False):
+    """The sequence that a request belongs to: options of `nbtriton.Server.infer`."""
+
+    correlation_id: int | str
+    sequence_start: bool
+    sequence_end: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +56,7 @@ class Call:
     """
 
     inputs: Request
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: SequenceOptions = field(default_factory=SequenceOptions)
     ends: bool = False
     closing: bool = False
 
@@ -260,7 +269,7 @@ class Sequences:
         live.position += 1
         live.left -= 1
         ends = live.left == 0
-        options = {
+        options: SequenceOptions = {
             "correlation_id": str(live.number) if self._plan.as_text else live.number,
             "sequence_start": starts,
             "sequence_end": ends,

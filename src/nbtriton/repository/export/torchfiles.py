@@ -26,7 +26,7 @@ from nbtriton.config import (
     state_outputs,
 )
 from nbtriton.errors import TritonError, UnsupportedError
-from nbtriton.repository.verify.samples import sample_tensors
+from nbtriton.repository.samples import sample_tensors
 from nbtriton.tensors import to_protocol
 
 __all__ = ["save_program", "save_torchscript"]

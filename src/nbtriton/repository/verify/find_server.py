@@ -1,4 +1,4 @@
-"""Find the real tritonserver: on the PATH, at a given place, in a package, or installed on request."""
+"""Search for a real tritonserver: on the PATH, at a given place, in a package, or installed on request."""
 
 from __future__ import annotations
 
@@ -13,13 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from nbtriton.errors import NotFoundError, UnavailableError
-from nbtriton.repository.verify.reference import (
-    Reference,
-    ReferenceServer,
-    default_directory,
-    ensure_reference,
-    launch,
-)
+from nbtriton.repository.verify.install import ensure_reference
+from nbtriton.repository.verify.reference import Reference, default_directory
+from nbtriton.repository.verify.running import RunningServer, launch
 
 __all__ = ["Executable", "RealServer", "find_server"]
 
@@ -29,7 +25,7 @@ class RealServer(Protocol):
 
     def server(
         self, repository: Path | str, *flags: str, python: Path | None = None
-    ) -> contextlib.AbstractContextManager[ReferenceServer]:
+    ) -> contextlib.AbstractContextManager[RunningServer]:
         """Run it until the block ends; see `Reference.server`."""
         ...
 
@@ -40,15 +36,15 @@ class RealServer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Executable:
-    """A tritonserver that somebody else installed.
+    """A tritonserver that the user has installed.
 
     Parameters
     ----------
     path : Path
     flags : tuple of str
-        What it needs to find its own parts.
+        Where its own parts are.
     libraries : tuple of Path
-        Where the loader shall look besides.
+        Further folders of shared libraries.
     """
 
     path: Path
@@ -58,19 +54,19 @@ class Executable:
     @contextlib.contextmanager
     def server(
         self, repository: Path | str, *flags: str, python: Path | None = None
-    ) -> Iterator[ReferenceServer]:
+    ) -> Iterator[RunningServer]:
         """Run it until the block ends; see `Reference.server`."""
         environment = dict(os.environ)
         if python is not None:
             environment["PATH"] = f"{python / 'bin'}:{environment.get('PATH', '')}"
         if self.libraries:
-            known = environment.get("LD_LIBRARY_PATH", "")
-            environment["LD_LIBRARY_PATH"] = ":".join([*map(str, self.libraries), known])
+            path = environment.get("LD_LIBRARY_PATH", "")
+            environment["LD_LIBRARY_PATH"] = ":".join([*map(str, self.libraries), path])
         with launch([str(self.path), *self.flags, *flags], repository, environment) as server:
             yield server
 
     def shared_python(self, directory: Path) -> Path | None:  # noqa: ARG002 - another kind has one
-        """Return None: whoever installed it chose its Python."""
+        """Return None: its Python came with it."""
         return None
 
 
@@ -79,7 +75,7 @@ def find_server(where: RealServer | Path | str | None = None) -> RealServer:
 
     Parameters
     ----------
-    where : path, ``"install"``, or an already found server, optional
+    where : path, ``"install"``, or a server, optional
         A ``tritonserver`` executable, or a directory of `ensure_reference`; ``"install"`` sets one
         up (150 MB of downloads, once). By default the one on the PATH, else one that was set up
         before, else that of an installed ``nvidia-pytriton``.
@@ -87,7 +83,7 @@ def find_server(where: RealServer | Path | str | None = None) -> RealServer:
     Raises
     ------
     UnavailableError
-        None is there.
+        None was found.
     NotFoundError
         `where` is no server.
     UnsupportedError
@@ -102,8 +98,9 @@ def find_server(where: RealServer | Path | str | None = None) -> RealServer:
     on_path = shutil.which("tritonserver")
     if on_path:
         return Executable(Path(on_path))
-    if (default_directory() / "ready.json").exists():
-        return Reference(default_directory())
+    reference = Reference(default_directory())
+    if reference.is_installed:
+        return reference
     packaged = _in_package()
     if packaged is not None:
         return packaged
@@ -117,7 +114,7 @@ def find_server(where: RealServer | Path | str | None = None) -> RealServer:
 def _at(path: Path) -> RealServer:
     if path.is_file() and os.access(path, os.X_OK):
         return Executable(path)
-    if (path / "ready.json").exists():
+    if Reference(path).is_installed:
         return Reference(path)
     raise NotFoundError(
         f"'{path}' is neither a tritonserver executable nor a directory where one was set up"
@@ -134,7 +131,7 @@ def _in_package() -> Executable | None:
     stub = triton / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.exists():
         return None
-    # The package chooses the stub when it starts the server; so do we.
+    # The package, too, chooses the stub only when it starts the server.
     backends = default_directory().parent / f"pytriton-backends-{version}"
     shutil.copytree(triton / "backends", backends, dirs_exist_ok=True)
     shutil.copy2(stub, backends / "python")

@@ -1,4 +1,4 @@
-"""The same requests to a server of ours and to a real one: which, and what both answer."""
+"""The requests of a verification, sent to a server of ours and to a real one."""
 
 from __future__ import annotations
 
@@ -6,42 +6,43 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nbtriton.backends.base import Response
-from nbtriton.clients.grpc import GrpcClient, Part
+from nbtriton.clients.base import StreamResponse
+from nbtriton.clients.grpc import GrpcClient
 from nbtriton.clients.http import HttpClient
 from nbtriton.config import ModelConfig, enum_name
 from nbtriton.engine import Server
 from nbtriton.engine.core.request import BARE_FINAL
 from nbtriton.errors import TritonError, UnavailableError
-from nbtriton.repository.verify.comparing import Answer
-from nbtriton.repository.verify.samples import sample_inputs
+from nbtriton.repository.samples import sample_inputs
+from nbtriton.repository.verify.difference import Outcome
 from nbtriton.tensors import to_numpy
 
-__all__ = ["Asking", "Inputs", "Traffic"]
+__all__ = ["BothServers", "Inputs", "Traffic"]
 
 Inputs = Mapping[str, Any]
 # Keyword arguments of `Server.infer`.
 Options = Mapping[str, Any]
 
-# Sequences of three: a start, something between, an end.
+# Sequences of three: a start, a request between, an end.
 _SEQUENCE = 3
 _BATCH_SIZES = (1, 2, 3, 1, 5, 8)
 # 2.51 knows string ids of this length only (docs/differences.md, string-correlation-ids).
 _STRING_ID = 128
-# As long as the client waits for the other side.
-_PATIENCE_S = 120.0
+# The client waits as long for the other server.
+_TIMEOUT_S = 120.0
 
 
 class Traffic:
-    """What is sent to a model: recorded requests, or generated ones.
+    """The requests to each model: recorded, or generated.
 
     Parameters
     ----------
     server : Server
-        Where the models are.
+        With the models loaded.
     recorded : mapping of str to sequences of mappings
         By model.
     count : int
-        How many are generated for a model.
+        Generated requests for a model.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Traffic:
             yield sample_inputs(config, size=size, seed=index), options
 
     def _place(self, index: int, *, strings: bool) -> Options:
-        """Return which sequence a request belongs to, one after the other, and where in it."""
+        """Return the sequence of a request, one after the other, and the flags of its place."""
         sequence, place = 1 + index // _SEQUENCE, index % _SEQUENCE
         return {
             "correlation_id": f"{sequence:0{_STRING_ID}}" if strings else sequence,
@@ -94,8 +95,8 @@ class Traffic:
         return None
 
 
-class Asking:
-    """Sends a request to both servers.
+class BothServers:
+    """Our server and the other one; each request goes to both.
 
     Parameters
     ----------
@@ -104,7 +105,7 @@ class Asking:
     client : HttpClient
         The other one's.
     grpc_url : str
-        And its address for streams.
+        Its address for streams.
     """
 
     def __init__(self, server: Server, client: HttpClient, grpc_url: str) -> None:
@@ -118,10 +119,10 @@ class Asking:
         if self._grpc is not None:
             self._grpc.close()
 
-    def answers(self, name: str, inputs: Inputs, options: Options) -> tuple[Answer, Answer]:
-        """Return both answers to a request of a model that gives one."""
-        ours: Answer
-        theirs: Answer
+    def infer(self, name: str, inputs: Inputs, options: Options) -> tuple[Outcome, Outcome]:
+        """Return both outcomes of a request to a model that gives one response."""
+        ours: Outcome
+        theirs: Outcome
         try:
             result = self._server.infer(name, inputs, **options)
             ours = {key: to_numpy(result.raw(key)) for key in result}
@@ -135,9 +136,9 @@ class Asking:
             theirs = error.message
         return ours, theirs
 
-    def streams(
+    def stream(
         self, name: str, inputs: Inputs, options: Options
-    ) -> tuple[Sequence[Part], Sequence[Part]]:
+    ) -> tuple[Sequence[StreamResponse], Sequence[StreamResponse]]:
         """Return all responses of both to a request of a decoupled model.
 
         Raises
@@ -146,31 +147,30 @@ class Asking:
             Streams need the package ``grpcio``.
         """
         if self._grpc is None:
-            self._grpc = GrpcClient(self._grpc_url, _PATIENCE_S)
+            self._grpc = GrpcClient(self._grpc_url, _TIMEOUT_S)
         theirs = self._grpc.stream(name, inputs, parameters=_parameters(options))
-        return self._ours(name, inputs, options), tuple(theirs)
+        return self._own_stream(name, inputs, options), tuple(theirs)
 
-    def _ours(self, name: str, inputs: Inputs, options: Options) -> Sequence[Part]:
-        parts: list[Part] = []
+    def _own_stream(self, name: str, inputs: Inputs, options: Options) -> Sequence[StreamResponse]:
+        responses: list[StreamResponse] = []
 
-        def take(response: Response, final: bool) -> None:
-            error = "" if response.error is None else response.error.message
-            # Now: the model may use its memory again.
+        def on_response(response: Response, final: bool) -> None:
+            # A copy, at once: the model may use its memory again.
             outputs = {key: to_numpy(value).copy() for key, value in response.outputs.items()}
-            if response is BARE_FINAL or error:
+            if response is BARE_FINAL or response.error is not None:
                 outputs = {}
-            parts.append(Part(outputs, error, final))
+            responses.append(StreamResponse(outputs, response.error, final))
 
         try:
-            future = self._server.submit(name, inputs, on_response=take, **options)
+            future = self._server.submit(name, inputs, on_response=on_response, **options)
         except TritonError as error:
-            return [Part({}, error.message, final=True)]
-        future.exception(_PATIENCE_S)
-        return parts
+            return [StreamResponse({}, error, final=True)]
+        future.exception(_TIMEOUT_S)
+        return responses
 
 
 def _parameters(options: Options) -> dict[str, bool | int | str]:
-    """Return what the protocol calls the options of `Server.infer`."""
+    """Return the request parameters that stand for options of `Server.infer`."""
     return {
         "sequence_id" if key == "correlation_id" else key: value for key, value in options.items()
     }

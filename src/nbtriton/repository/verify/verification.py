@@ -15,7 +15,6 @@ from nbtriton.clients.http import HttpClient
 from nbtriton.config import (
     ModelConfig,
     format_pbtxt,
-    from_dict,
     parse_pbtxt,
     to_reported_dict,
 )
@@ -24,9 +23,9 @@ from nbtriton.engine import Server
 from nbtriton.errors import TritonError, UnsupportedError
 from nbtriton.repository.control import ModelControl
 from nbtriton.repository.export.modelfile import torch_file
-from nbtriton.repository.verify.comparing import Difference
+from nbtriton.repository.verify.difference import Difference
 from nbtriton.repository.verify.find_server import RealServer, find_server
-from nbtriton.repository.verify.traffic import Asking, Inputs, Traffic
+from nbtriton.repository.verify.traffic import BothServers, Inputs, Traffic
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,22 +37,22 @@ _NO_BACKEND = "unable to find backend library for backend"
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found about one model.
+    """The verdict on one model.
 
     Attributes
     ----------
     verdict : str
         ``"equal"`` bit by bit, ``"close"`` within the tolerances, ``"different"``, ``"not run"``
         (the reference lacks its backend; its configuration was accepted) or ``"failed"`` (the
-        reference refused what we take).
+        reference refused the model).
     requests : int
-        How many were compared.
+        Requests compared.
     max_abs, max_rel : float or None
         Largest differences among floating-point outputs; None where nothing was compared.
     note : str
         The first difference, or why the model did not run.
     responses : int or None
-        How many responses the requests to a decoupled model had here; None for other models.
+        Responses here to the requests to a decoupled model; None for other models.
     """
 
     name: str
@@ -73,7 +72,7 @@ class Verification:
     ----------
     directory : Path
     reference : str
-        The real server's name and version.
+        Name and version of the real server.
     models : tuple of Checked
     """
 
@@ -83,7 +82,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """True if nothing that ran is different, and nothing was refused."""
+        """True if no model that ran is different, and none was refused."""
         return all(model.verdict in ("equal", "close", "not run") for model in self.models)
 
     @property
@@ -153,14 +152,14 @@ def verify_repository(
     requests : mapping of str to sequences of mappings, optional
         Recorded requests by model; generated ones for models without.
     count : int
-        How many requests are generated for a model.
+        Generated requests for a model.
     rtol, atol : float
         Within these, floating-point outputs are ``"close"``.
     reference : path, ``"install"`` or a server, optional
-        Where the real server is; see `nbtriton.repository.verify.find_server.find_server`.
+        The real server; see `nbtriton.repository.verify.find_server.find_server`.
     stand_in : bool
-        Let the reference's python backend run the TorchScript files of models whose backend it
-        lacks, so that the rest of the repository can be compared. Their verdict says so.
+        Run the TorchScript files of models whose backend the reference lacks in its python
+        backend, so that the rest of the repository can be compared. Their note says so.
 
     Raises
     ------
@@ -181,28 +180,28 @@ def verify_repository(
         real = stack.enter_context(
             found.server(copied, "--model-control-mode=explicit", python=python)
         )
-        client = HttpClient(real.http_url)
-        ask = Asking(server, client, real.grpc_url)
-        stack.callback(ask.close)
+        client = stack.enter_context(HttpClient(real.http_url))
+        both = BothServers(server, client, real.grpc_url)
+        stack.callback(both.close)
         traffic = Traffic(server, requests or {}, count)
-        judge = _Judge(server, client, copied, ask, traffic, rtol, atol, stand_in=stand_in)
+        comparison = _Comparison(server, client, copied, both, traffic, rtol, atol, stand_in)
         # All of them first: a model may call another one.
-        loaded = {name: judge.load(name) for name in names}
+        loaded = {name: comparison.load(name) for name in names}
         checked = (
-            judge.compare(name, found) if isinstance(found, str) else found
-            for name, found in loaded.items()
+            comparison.compare(name, note) if isinstance(note, str) else note
+            for name, note in loaded.items()
         )
         return Verification(root, client.describe(), tuple(checked))
 
 
 @dataclass(slots=True)
-class _Judge:
-    """Compares model by model; the reference's repository is a copy that it may change."""
+class _Comparison:
+    """Compares model by model; may change the reference's repository, which is a copy."""
 
     server: Server
     client: HttpClient
     directory: Path
-    asking: Asking
+    both: BothServers
     traffic: Traffic
     rtol: float
     atol: float
@@ -210,7 +209,7 @@ class _Judge:
     replaced: set[str] = field(default_factory=set)
 
     def load(self, name: str) -> Checked | str:
-        """Load a model in the reference; returns a note about it, or why it is not compared."""
+        """Load a model in the reference; return a note about it, or the verdict without a comparison."""
         if not self.server.is_ready(name):
             return Checked(name, "failed", note="it is not loaded in nbtriton")
         lacking = f"the reference has no {self._backend(name)} backend"
@@ -228,20 +227,20 @@ class _Judge:
         return f"configurations differ: {difference}" if difference else ""
 
     def compare(self, name: str, note: str) -> Checked:
-        """Compare the answers of a model that both have."""
+        """Compare the responses of a model that both have."""
         try:
             return self._compare(name, note)
         except UnsupportedError as error:  # no grpcio
             return Checked(name, "not run", note=f"it loads; {error.message}")
 
     def _backend(self, name: str) -> str:
-        """Return what the file says, or what it leaves to be told from the model."""
+        """Return the backend of the file, or the one that completion found."""
         file = self.directory / name / "config.pbtxt"
         config = parse_pbtxt(file.read_bytes()) if file.exists() else ModelConfig()
         return str(config.backend or self.server.config(name).backend)
 
     def _prepare(self, name: str) -> None:
-        """Give an ensemble's models their stand-ins before the ensemble wants them."""
+        """Give an ensemble's composing models their stand-ins before it is loaded."""
         for step in self.server.config(name).ensemble_scheduling.step:
             member = str(step.model_name)
             self._prepare(member)
@@ -252,7 +251,7 @@ class _Judge:
                     self._replace(member)
 
     def _replace(self, name: str) -> bool:
-        """Let the python backend run a TorchScript file; False if that cannot be."""
+        """Run a TorchScript file in the python backend; False if that is impossible."""
         folder = self.directory / name
         files = list(folder.glob("[0-9]*/model.pt"))
         if not (self.stand_in and files):
@@ -278,11 +277,11 @@ class _Judge:
         for inputs, options in self.traffic.of(name):
             sent += 1
             if decoupled:
-                here, there = self.asking.streams(name, inputs, options)
-                answered += sum(1 for part in here if part.outputs or part.error)
-                found.compare_streams(f"request {sent}", here, there)
+                ours, theirs = self.both.stream(name, inputs, options)
+                answered += sum(1 for part in ours if part.outputs or part.error)
+                found.compare_streams(f"request {sent}", ours, theirs)
             else:
-                found.compare(f"request {sent}", *self.asking.answers(name, inputs, options))
+                found.compare(f"request {sent}", *self.both.infer(name, inputs, options))
         return Checked(
             name,
             found.verdict,
@@ -294,23 +293,15 @@ class _Judge:
         )
 
 
-# What every server decides for itself: where instances run, and paths.
+# Fields that every server decides for itself: where instances run, and paths.
 _OWN = ("instance_group", "optimization", "default_model_filename", "cc_model_filenames")
 
 
-def _config_difference(ours: ModelConfig, theirs: Mapping[str, Any]) -> str:
+def _config_difference(ours: ModelConfig, theirs: ModelConfig) -> str:
     """Name the fields in which the completed configurations differ."""
-    # The reference's JSON leaves out fields that its release does not have.
-    read = to_reported_dict(from_dict(_known(theirs)))
-    mine = to_reported_dict(ours)
-    differing = [
+    mine, other = to_reported_dict(ours), to_reported_dict(theirs)
+    return ", ".join(
         key
         for key in mine
-        if key not in _OWN and json.dumps(mine[key]) != json.dumps(read.get(key))
-    ]
-    return ", ".join(differing)
-
-
-def _known(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    names = {field.name for field in ModelConfig.DESCRIPTOR.fields}
-    return {key: value for key, value in theirs.items() if key in names}
+        if key not in _OWN and json.dumps(mine[key]) != json.dumps(other.get(key))
+    )

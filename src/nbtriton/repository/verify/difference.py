@@ -1,4 +1,4 @@
-"""How two answers to the same request differ, tensor by tensor and response by response."""
+"""Comparison of two responses to the same request, tensor by tensor, and of two streams."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from nbtriton.clients.grpc import Part
+from nbtriton.clients.base import StreamResponse
 from nbtriton.tensors import datatype_of, shape_of
 
-__all__ = ["Answer", "Difference"]
+__all__ = ["Difference", "Outcome"]
 
-# The outputs, or the text of the error.
-Answer = Mapping[str, Any] | str
+# The outputs of a request, or the text of its error.
+Outcome = Mapping[str, Any] | str
 
 
 class Difference:
-    """What was found about one model so far.
+    """The differences of one model so far.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class Difference:
     max_abs, max_rel : float or None
         Largest differences among floating-point outputs.
     first : str
-        What was different first; empty if nothing was.
+        The first difference; empty without one.
     """
 
     def __init__(self, rtol: float, atol: float) -> None:
@@ -45,7 +45,7 @@ class Difference:
         """``"equal"``, ``"close"`` or ``"different"``."""
         return "different" if self.first else "equal" if self._equal else "close"
 
-    def compare(self, what: str, ours: Answer, theirs: Answer) -> None:
+    def compare(self, what: str, ours: Outcome, theirs: Outcome) -> None:
         """Compare one response; `what` begins the text of a difference."""
         if isinstance(ours, str) or isinstance(theirs, str):
             if ours != theirs:
@@ -63,13 +63,15 @@ class Difference:
             if text:
                 self._note(f"{what}: output '{tensor}' {text}")
 
-    def compare_streams(self, what: str, ours: Sequence[Part], theirs: Sequence[Part]) -> None:
-        """Compare all responses of one request, their number and where the final flag is."""
-        for number, (here, there) in enumerate(zip(ours, theirs, strict=False), start=1):
+    def compare_streams(
+        self, what: str, ours: Sequence[StreamResponse], theirs: Sequence[StreamResponse]
+    ) -> None:
+        """Compare all responses of one request, their number and the place of the final flag."""
+        for number, (mine, other) in enumerate(zip(ours, theirs, strict=False), start=1):
             place = f"{what}, response {number}"
-            self.compare(place, here.error or here.outputs, there.error or there.outputs)
-            if here.final is not there.final:
-                whose = "nbtriton's" if here.final else "the reference's"
+            self.compare(place, _outcome(mine), _outcome(other))
+            if mine.final is not other.final:
+                whose = "nbtriton's" if mine.final else "the reference's"
                 self._note(f"{place}: only {whose} is final")
         if len(ours) != len(theirs):
             self._note(f"{what}: {len(ours)} responses and {len(theirs)}")
@@ -78,14 +80,18 @@ class Difference:
         self.first = self.first or text
 
 
-def _said(answer: Answer) -> str:
-    return f"says {answer!r}" if isinstance(answer, str) else "answers"
+def _outcome(response: StreamResponse) -> Outcome:
+    return response.outputs if response.error is None else response.error.message
+
+
+def _said(outcome: Outcome) -> str:
+    return f"says {outcome!r}" if isinstance(outcome, str) else "answers"
 
 
 def _differ(
     ours: Any, theirs: Any, rtol: float, atol: float
 ) -> tuple[str, float | None, float | None]:
-    """Return what is wrong, and for numbers the largest absolute and relative difference."""
+    """Return the difference in words, and for numbers the largest absolute and relative one."""
     if datatype_of(ours) != datatype_of(theirs) or shape_of(ours) != shape_of(theirs):
         one = f"{datatype_of(ours)}{list(shape_of(ours))}"
         return f"is {one} and {datatype_of(theirs)}{list(shape_of(theirs))}", None, None

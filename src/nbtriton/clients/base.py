@@ -1,0 +1,212 @@
+"""The interface of a client, and the form in which it delivers responses."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+
+import numpy as np
+
+from nbtriton.config import ModelConfig
+from nbtriton.errors import CancelledError, TritonError, UnsupportedError
+from nbtriton.tensors import datatype_of, deserialize_bytes, numpy_dtype, serialize_bytes, to_numpy
+
+__all__ = [
+    "Client",
+    "InferResponse",
+    "Parameters",
+    "PendingRequest",
+    "Protocol",
+    "ResponseListener",
+    "StreamResponse",
+    "tensor_bytes",
+    "tensor_of",
+]
+
+Protocol = Literal["http", "grpc"]
+Parameters = Mapping[str, bool | int | str]
+EncodedT = TypeVar("EncodedT")
+NO_STREAMS = "Streaming is only allowed with gRPC protocol and in the process."
+# Of one call; loading a model may take long.
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class InferResponse:
+    """The response to a request: its arrays by name, the version that answered, its parameters."""
+
+    outputs: Mapping[str, np.ndarray[Any, Any]]
+    model_version: int
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamResponse:
+    """One response of a stream.
+
+    Attributes
+    ----------
+    outputs : mapping of str to numpy.ndarray
+        Empty for an error, and for a final flag without tensors.
+    error : TritonError or None
+    final : bool
+        True for the last response of its request.
+    """
+
+    outputs: Mapping[str, Any]
+    error: TritonError | None = None
+    final: bool = False
+
+
+# Called with each response of a request, and whether it is the last one, on a thread of the client.
+ResponseListener = Callable[[StreamResponse, bool], object]
+
+
+class PendingRequest(Future[None]):
+    """A request in flight; `cancel` ends it with a `CancelledError`, also while it is sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.abort: Callable[[], object] | None = None
+
+    def finish(self, error: TritonError | None) -> bool:
+        """Record the outcome; False if the request has ended before."""
+        try:
+            if error is None:
+                self.set_result(None)
+            else:
+                self.set_exception(error)
+        except InvalidStateError:
+            return False
+        return True
+
+    def cancel(self) -> bool:
+        """Give the request up; False if it has ended before."""
+        cancelled = self.finish(CancelledError("the request was cancelled by the caller"))
+        abort = self.abort
+        if cancelled and abort is not None:
+            abort()
+        return cancelled
+
+
+class Client(ABC, Generic[EncodedT]):
+    """A client of one server; a context manager that closes its connections.
+
+    A request is encoded once and may be sent any number of times, from any thread.
+
+    Parameters
+    ----------
+    url : str
+        ``host:port``.
+    timeout_s : float
+        Of one call.
+    """
+
+    protocol: ClassVar[Protocol]
+
+    def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
+        self.url = url
+        self.timeout_s = timeout_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections; requests in flight end with an error."""
+
+    @abstractmethod
+    def encode(
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        *,
+        version: int = -1,
+        parameters: Parameters | None = None,
+    ) -> EncodedT:
+        """Return a request as it is sent."""
+
+    @abstractmethod
+    def with_parameters(self, request: EncodedT, parameters: Parameters) -> EncodedT:
+        """Return an encoded request with further parameters; its tensors are not encoded again."""
+
+    @abstractmethod
+    def infer(
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        *,
+        version: int = -1,
+        parameters: Parameters | None = None,
+    ) -> InferResponse:
+        """Send one request and wait for its response.
+
+        Raises
+        ------
+        TritonError
+            The server's error; UnavailableError where it cannot be reached.
+        """
+
+    @abstractmethod
+    def send(self, request: EncodedT) -> None:
+        """Send an encoded request and wait for its response, undecoded; raises as `infer`."""
+
+    @abstractmethod
+    def submit(self, request: EncodedT) -> PendingRequest:
+        """Send an encoded request and return at once."""
+
+    def submit_streaming(
+        self,
+        request: EncodedT,  # noqa: ARG002 - a protocol with streams uses both
+        on_response: ResponseListener,  # noqa: ARG002
+    ) -> PendingRequest:
+        """Send an encoded request over a stream and return at once.
+
+        `on_response` gets each response, with its outputs undecoded. What is returned ends only if
+        it is cancelled.
+
+        Raises
+        ------
+        UnsupportedError
+            The protocol has no streams.
+        """
+        raise UnsupportedError(NO_STREAMS)
+
+    @abstractmethod
+    def config(self, name: str, version: int = -1) -> ModelConfig:
+        """Return a model's completed configuration, without fields of another release."""
+
+    @abstractmethod
+    def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
+        """Return the statistics of one model or of all, in the form of the HTTP endpoint's JSON."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return the server's name and version."""
+
+
+def tensor_bytes(value: Any) -> bytes:
+    """Return a tensor as the protocols send it."""
+    array = to_numpy(value)
+    if datatype_of(value) == "BYTES":
+        return serialize_bytes(array)
+    return bytes(array.tobytes())
+
+
+def tensor_of(datatype: str, shape: list[int], body: bytes | memoryview) -> Any:
+    """Return a tensor that was sent as bytes."""
+    if datatype == "BYTES":
+        return deserialize_bytes(body).reshape(shape)
+    return np.frombuffer(body, numpy_dtype(datatype)).reshape(shape)

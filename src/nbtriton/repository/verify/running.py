@@ -1,0 +1,144 @@
+"""A tritonserver process: started on free ports, waited for, stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbtriton.errors import UnavailableError
+
+__all__ = ["RunningServer", "launch"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A running tritonserver.
+
+    Attributes
+    ----------
+    http_port, grpc_port, metrics_port : int
+        Free ports on 127.0.0.1.
+    log : Path
+        The server's output so far.
+    """
+
+    process: subprocess.Popen[bytes]
+    http_port: int
+    grpc_port: int
+    metrics_port: int
+    log: Path
+
+    @property
+    def grpc_url(self) -> str:
+        """Address for ``tritonclient.grpc`` and ``perf_analyzer -i grpc -u``."""
+        return f"127.0.0.1:{self.grpc_port}"
+
+    @property
+    def http_url(self) -> str:
+        """Address for ``tritonclient.http`` and ``perf_analyzer -u``."""
+        return f"127.0.0.1:{self.http_port}"
+
+    def logged_errors(self) -> str:
+        """Return the errors that the server logged, and its last line."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return "\n".join([*(line for line in lines if line.startswith("E")), *lines[-1:]])
+
+    def wait_until_ready(self, timeout_s: float) -> None:
+        """Ask the health endpoint until the server is ready; it announces that nowhere else.
+
+        Raises
+        ------
+        UnavailableError
+            It ended, or was not ready in time; with the errors that it logged.
+        """
+        url = f"http://{self.http_url}/v2/health/ready"
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            status = self.process.poll()
+            if status is not None:
+                raise UnavailableError(
+                    f"tritonserver ended with status {status}:\n{self.logged_errors()}"
+                )
+            with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2):
+                return
+            time.sleep(0.05)
+        raise UnavailableError(
+            f"tritonserver was not ready after {timeout_s:.0f} s:\n{self.logged_errors()}"
+        )
+
+    def stop(self) -> None:
+        """Ask the server to stop; after 15 s kill it with the processes of its models."""
+        self.process.terminate()
+        try:
+            self.process.wait(15)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, 9)
+            self.process.wait()
+
+
+@contextlib.contextmanager
+def launch(
+    command: Sequence[str],
+    repository: Path | str,
+    environment: Mapping[str, str],
+    *,
+    log: Path | None = None,
+    timeout_s: float = 90.0,
+) -> Iterator[RunningServer]:
+    """Run a tritonserver over a model repository until the block ends.
+
+    Parameters
+    ----------
+    command : sequence of str
+        The executable and its flags; ports and the repository are added.
+    repository : path
+    environment : mapping of str to str
+    log : Path, optional
+        File for the server's output; by default a temporary one.
+    timeout_s : float
+        How long to wait for the server to be ready.
+
+    Raises
+    ------
+    UnavailableError
+        The server ended, or was not ready in time.
+    """
+    http, grpc, metrics = _free_ports(3)
+    full = [
+        *command,
+        f"--model-repository={repository}",
+        "--http-address=127.0.0.1", f"--http-port={http}",
+        "--grpc-address=127.0.0.1", f"--grpc-port={grpc}",
+        "--metrics-address=127.0.0.1", f"--metrics-port={metrics}",
+    ]  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        if log is None:
+            log = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "server.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                full, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        server = RunningServer(process, http, grpc, metrics, log)
+        try:
+            server.wait_until_ready(timeout_s)
+            yield server
+        finally:
+            server.stop()
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports on which no process listens now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
