@@ -299,9 +299,9 @@ class Backend(ABC):
         return (cls.runtime or f"libtriton_{cls.name}.so",)
 
     @classmethod
-    @abstractmethod
-    def accepts(cls, source: object) -> bool:
-        """True if this backend runs such a source (used when no backend is named)."""
+    def accepts(cls, source: object) -> bool:  # noqa: ARG003 - for subclasses
+        """Return whether this backend runs such a source, where a configuration names no backend."""
+        return False
 
     def complete_config(self, context: ModelContext) -> ModelConfig:
         """Return the configuration with what the model itself knows filled in."""
