@@ -109,33 +109,21 @@ class Server:
         self.calls = []
         self.loaded = []
 
-    def submit(self, model_name, inputs, *, outputs=(), on_response=None, **options):
+    def submit(self, model_name, version, inputs, options, on_response=None, trace=None):
         if model_name not in self.models:
             raise NotFoundError(f"Request for unknown model: '{model_name}' is not found")
         if model_name in self.decoupled and on_response is None:
             raise UnsupportedError("ModelInfer RPC doesn't support decoupled models")
-        self.calls.append({"model": model_name, "outputs": tuple(outputs), **options})
+        assert options.priority == 0, "a model's request has no priority"
+        self.calls.append((model_name, version, options))
         future = Future()
         threading.Thread(
-            target=self._run, args=(model_name, inputs, outputs, on_response, future)
+            target=self._run, args=(model_name, inputs, options.outputs, on_response, future)
         ).start()
         return future
 
     def call(self, model_name, version, inputs, options):
-        outputs, request_id, priority, timeout_us, correlation_id, flags, parameters = options
-        assert priority == 0, "a model's request has no priority"
-        future = self.submit(
-            model_name,
-            inputs,
-            version=version,
-            outputs=outputs,
-            request_id=request_id,
-            timeout_us=timeout_us,
-            correlation_id=correlation_id,
-            sequence_start=bool(flags & 1),
-            sequence_end=bool(flags & 2),
-            parameters=parameters,
-        )
+        future = self.submit(model_name, version, inputs, options)
         try:
             result = future.result()
         except TritonError as error:

@@ -306,11 +306,11 @@ def test_PB68_everything_reaches_the_target(inside, server):
             parameters={"k": 1},
         ).exec()
     )  # fmt: skip
-    assert server.calls == [{
-        "model": "add", "outputs": ("SUM",), "version": 3, "request_id": "7", "timeout_us": 250,
-        "correlation_id": "seq", "sequence_start": True, "sequence_end": True,
-        "parameters": {"k": 1},
-    }]  # fmt: skip
+    ((name, version, options),) = server.calls
+    assert (name, version) == ("add", 3)
+    assert (set(options.outputs), options.request_id, options.timeout_us) == ({"SUM"}, "7", 250)
+    assert (options.correlation_id, options.flags) == ("seq", 3)
+    assert options.parameters == {"k": 1}
 
 
 def test_B3_nothing_is_inherited_from_the_caller(make, run, server):
@@ -323,9 +323,9 @@ def test_B3_nothing_is_inherited_from_the_caller(make, run, server):
         make(TritonPythonModel, server=server),
         Request({"IN": ones()}, request_id="caller", timeout_us=9, flags=1, correlation_id=5),
     )
-    (call,) = server.calls
-    assert (call["request_id"], call["timeout_us"], call["correlation_id"]) == ("", 0, 0)
-    assert not call["sequence_start"]
+    ((_, _, options),) = server.calls
+    assert (options.request_id, options.timeout_us) == ("", 0)
+    assert (options.correlation_id, options.flags) == (0, 0)
 
 
 def test_each_server_s_models_call_their_own_server(make, run):

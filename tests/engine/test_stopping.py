@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nbtriton.backends.base import Response
+from nbtriton.backends.base import RequestOptions, Response
 from nbtriton.engine import InferenceRequest, Server, Submission
 from nbtriton.errors import EngineStoppedError, InvalidArgumentError, UnavailableError
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
@@ -29,7 +29,7 @@ def client(server: Server, name: str, correlation_id: int = 0, flags: int = 0) -
         if final:
             there.set()
 
-    options = ((), "", 0, 0, correlation_id, flags)
+    options = RequestOptions(correlation_id=correlation_id, flags=flags)
     (sent,) = server.submit_many([Submission(name, -1, {"IN": ones()}, options, take)])
     if not isinstance(sent, InferenceRequest):
         raise sent

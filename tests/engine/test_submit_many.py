@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nbtriton.backends.base import Response
+from nbtriton.backends.base import RequestOptions, Response
 from nbtriton.engine import InferenceRequest, Server, Submission
 from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones, row, waited
@@ -38,7 +38,7 @@ def call(
     answers: Answers, request_id: str, name: str = "m", inputs: Mapping[str, Any] | None = None
 ) -> Submission:
     given = {"IN": ones()} if inputs is None else inputs
-    return Submission(name, -1, given, ((), request_id), answers.take)
+    return Submission(name, -1, given, RequestOptions(request_id=request_id), answers.take)
 
 
 def send(server: Server, calls: Sequence[Submission]) -> list[InferenceRequest]:

@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
+from nbtriton.backends import RequestOptions
 from nbtriton.config import parse_pbtxt
 from nbtriton.engine import ModelSignature
 from nbtriton.errors import TritonError
@@ -53,7 +54,7 @@ def _told(call: Any) -> Any:
         name: (array.dtype, array.shape, array.tobytes()) for name, array in call.arrays.items()
     }
     outputs = {name: (wanted.kind, wanted.classes) for name, wanted in call.outputs.items()}
-    return arrays, outputs, call.options, call.default.kind, call.empty_final
+    return arrays, outputs, repr(call.options), call.default.kind, call.empty_final
 
 
 def _read(plans: GrpcPlans, data: bytes) -> Any:
@@ -128,7 +129,7 @@ def test_an_ordinary_request_is_read_by_likeness_from_the_second_on() -> None:
         for n in range(3)
     ]  # fmt: skip
     assert [found[3] for found in read] == [False, True, True]
-    assert read[2][2][2] == {"request_id": "i2"}
+    assert read[2][2][2] == repr(RequestOptions(request_id="i2"))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,7 @@ def test_responses_are_what_protobuf_writes(
         if shape else np.array(1, kind)
         for key, (kind, shape, flip) in outputs.items()
     }  # fmt: skip
-    call = Call(options={"request_id": name} if name else {}, default=OutputRequest("binary"))
+    call = Call(options=RequestOptions(request_id=name), default=OutputRequest("binary"))
     data = encode_response(
         call,
         arrays,

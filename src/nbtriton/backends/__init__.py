@@ -9,6 +9,7 @@ from nbtriton.backends.base import (
     BatchTimer,
     InstanceContext,
     ModelContext,
+    RequestOptions,
     Response,
     ServerHandle,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "BatchTimer",
     "InstanceContext",
     "ModelContext",
+    "RequestOptions",
     "Response",
     "ServerHandle",
     "backend_for",

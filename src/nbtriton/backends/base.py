@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from nbtriton.backends.core.request_options import RequestOptions
 from nbtriton.backends.core.response import Response
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ __all__ = [
     "BatchTimer",
     "InstanceContext",
     "ModelContext",
+    "RequestOptions",
     "Response",
     "ServerHandle",
 ]
@@ -133,37 +135,27 @@ class ServerHandle(Protocol):
     def submit(
         self,
         model_name: str,
-        inputs: Mapping[str, Array],
-        *,
-        version: int = -1,
-        outputs: Sequence[str] = (),
-        request_id: str = "",
-        priority: int = 0,
-        timeout_us: int = 0,
-        correlation_id: int | str = 0,
-        sequence_start: bool = False,
-        sequence_end: bool = False,
-        parameters: Mapping[str, bool | int | str] | None = None,
-        on_response: Callable[[Response, bool], None] | None = None,
-        trace: Any = None,
-    ) -> Any: ...  # an nbtriton.engine.InferenceFuture
-    def call(
-        self,
-        model_name: str,
         version: int,
         inputs: Mapping[str, Array],
-        options: tuple[Any, ...],
+        options: RequestOptions,
+        on_response: Callable[[Response, bool], None] | None = None,
+        trace: Any = None,
+    ) -> Any:
+        """Send a request; ``on_response(response, final)`` gets every response, if it is given.
+
+        Returns
+        -------
+        nbtriton.engine.InferenceFuture
+        """
+        ...
+
+    def call(
+        self, model_name: str, version: int, inputs: Mapping[str, Array], options: RequestOptions
     ) -> Response:
-        """Like `submit` without ``on_response``, for a caller that waits for the answer.
+        """Send a request and wait for its response.
 
         Where an instance is idle the request runs in this very thread. A request that was refused
         raises; one that failed has the error in its response.
-
-        Parameters
-        ----------
-        options : tuple
-            By position, as keywords cost 2 us here: outputs, request_id, priority, timeout_us,
-            correlation_id, flags (1 for a sequence's start, 2 for its end), parameters.
         """
         ...
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from nbtriton.backends.base import Response
+from nbtriton.backends.base import RequestOptions, Response
 from nbtriton.backends.core.executing import EXECUTING
 from nbtriton.engine.diagnostics.deadlocks import waits
 from nbtriton.errors import EngineStoppedError, InternalError, TritonError
@@ -16,6 +16,7 @@ from nbtriton.tensors import Array
 
 if TYPE_CHECKING:
     from nbtriton.engine.core.future import InferenceFuture
+    from nbtriton.engine.diagnostics.tracing import Trace
     from nbtriton.engine.server import Server
 
 __all__ = ["ModelRepository", "ModelServer"]
@@ -58,20 +59,22 @@ class ModelServer:
             known[callee] = None
 
     def submit(
-        self, model_name: str, inputs: Mapping[str, Array], **options: Any
-    ) -> InferenceFuture:
-        """Send a request through normal scheduling (B1); options as for `Server.submit`."""
-        return self._server.submit(model_name, inputs, **options)
-
-    def call(
         self,
         model_name: str,
         version: int,
         inputs: Mapping[str, Array],
-        options: tuple[Any, ...],
+        options: RequestOptions,
+        on_response: Callable[[Response, bool], None] | None = None,
+        trace: Trace | None = None,
+    ) -> InferenceFuture:
+        """Send a request through normal scheduling (B1)."""
+        return self._server.send(model_name, version, inputs, options, on_response, trace).expect()
+
+    def call(
+        self, model_name: str, version: int, inputs: Mapping[str, Array], options: RequestOptions
     ) -> Response:
         """Send a request and wait for its response; see `ServerHandle.call`."""
-        request, response = self._server.ask(model_name, inputs, version, *options)
+        request, response = self._server.ask(model_name, version, inputs, options)
         for array in response.outputs.values():
             if type(array) is not np.ndarray or request.kind != "numpy":
                 # Of the kind of the inputs, as `Server.infer` gives them.

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nbtriton.backends.base import Response
+from nbtriton.backends.core.request_options import RequestOptions
 from nbtriton.backends.core.synchronize import copies_of
 from nbtriton.engine.core.completion import owed_here
 from nbtriton.engine.core.ensemble_binding import EnsembleBinding
@@ -161,13 +162,15 @@ class EnsembleExecution:
         try:
             sub = crew.runtimes[step].signature.build_request(
                 inputs,
-                crew.wanted[step],
-                request.request_id,
-                request.priority,
-                request.timeout_us,
-                correlation_id,
-                flags,
-                request.parameters,
+                RequestOptions(
+                    crew.wanted[step],
+                    request.request_id,
+                    request.priority,
+                    request.timeout_us,
+                    correlation_id,
+                    flags,
+                    request.parameters,
+                ),
                 request.parent or request,
             )  # E5
         except Exception as error:

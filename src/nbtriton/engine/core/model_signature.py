@@ -6,12 +6,13 @@ Failures here are raised to the caller at once; they never count in the model's 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from operator import index
-from typing import TYPE_CHECKING, Any, Final, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
+from nbtriton.backends.core.request_options import RequestOptions
 from nbtriton.config import ModelConfig, input_specs, output_specs, reads_only
 from nbtriton.engine.core.faults import Claim, Faults
 from nbtriton.engine.core.request import InferenceRequest
@@ -126,13 +127,7 @@ class ModelSignature:
     def build_request(
         self,
         inputs: Mapping[str, Any],
-        outputs: Collection[str] = (),
-        request_id: str = "",
-        priority: SupportsIndex = 0,
-        timeout_us: SupportsIndex = 0,
-        correlation_id: SupportsIndex | str = 0,
-        flags: SupportsIndex = 0,
-        parameters: Mapping[str, bool | int | str] | None = None,
+        options: RequestOptions,
         parent: InferenceRequest | None = None,
     ) -> InferenceRequest:
         """Check a request and make it.
@@ -142,8 +137,9 @@ class ModelSignature:
         inputs : mapping of str to array_like
             Whole tensors, batch dimension first if the model batches. Python values become arrays
             of the input's datatype; arrays must have it already.
-        priority, timeout_us, correlation_id, flags : int
-            numpy's integers too.
+        options : RequestOptions
+        parent : InferenceRequest, optional
+            The request of the ensemble that it is a step of; then the inputs, if a dict, are its own.
 
         Raises
         ------
@@ -151,6 +147,9 @@ class ModelSignature:
             With Triton's text; the order of the checks is Triton's.
         """
         requested = self._all_outputs
+        outputs = options.outputs
+        request_id = options.request_id
+        parameters = options.parameters
         if outputs:
             requested = frozenset(outputs)
             if not requested <= self._all_outputs:
@@ -207,6 +206,8 @@ class ModelSignature:
             _check_parameters(parameters)
         if self._any_optional:  # G5
             key.append(frozenset(arrays))
+        timeout_us = options.timeout_us
+        correlation_id = options.correlation_id
         return InferenceRequest(
             self._runtime,
             arrays,
@@ -214,11 +215,11 @@ class ModelSignature:
             batch_size,
             kind,
             tuple(sorted(key, key=str)) if key else None,
-            self._priority(index(priority)) if self._priority_levels else 0,
+            self._priority(index(options.priority)) if self._priority_levels else 0,
             timeout_us if isinstance(timeout_us, int) else index(timeout_us),
             request_id,
             correlation_id if isinstance(correlation_id, (int, str)) else index(correlation_id),
-            flags if isinstance(flags, int) else index(flags),
+            options.flags,
             parameters,
             parent,
         )

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nbtriton.backends.base import Response
+from nbtriton.backends.core.request_options import RequestOptions
 from nbtriton.backends.core.synchronize import copies_of
 from nbtriton.engine.core.future import InferenceFuture
 from nbtriton.engine.core.now import now_ns
@@ -42,15 +43,13 @@ BARE_FINAL: Final = Response()
 class Submission(NamedTuple):
     """One call of `Server.submit_many`.
 
-    ``options`` are those of `Server.submit` by position: outputs, request_id, priority, timeout_us,
-    correlation_id, flags (1 for a sequence's start, 2 for its end), parameters. They can be made
-    once for calls that look alike. ``gives`` says that nobody else refers to the memory of the inputs.
+    ``gives`` says that nobody else refers to the memory of the inputs.
     """
 
     name: str
     version: int
     inputs: Mapping[str, Any]
-    options: tuple[Any, ...]
+    options: RequestOptions
     on_response: ResponseCallback
     trace: Trace | None = None
     gives: bool = False

@@ -11,6 +11,7 @@ import numpy as np
 
 from nbtriton.backends.base import BackendInstance, InstanceContext, Response
 from nbtriton.backends.core.executing import running_as
+from nbtriton.backends.core.request_options import RequestOptions
 from nbtriton.config import ModelConfig, plan_instances
 from nbtriton.engine.core.execution import Execution
 from nbtriton.engine.core.model_signature import ModelSignature
@@ -108,7 +109,7 @@ def _admit(signature: ModelSignature, inputs: dict[str, Array]) -> _Sample:
     The others are control inputs of sequences, which no request of a client names.
     """
     known = {name: value for name, value in inputs.items() if name in signature.inputs}
-    admitted = signature.build_request(known)
+    admitted = signature.build_request(known, RequestOptions())
     return _Sample(admitted, {**inputs, **admitted.inputs})
 
 

@@ -137,9 +137,7 @@ class GrpcInference:
             for header, value in metadata
             if forwards(header.encode())
         }
-        parameters = {**call.options.get("parameters", {}), **forwarded}
-        call.options = {**call.options, "parameters": parameters}
-        call.positional = None
+        call.add_parameters(forwarded)
 
     def _signature(self, name: str, version: int, unary: bool) -> ModelSignature:
         signature = self.service.server.signature(name, version)

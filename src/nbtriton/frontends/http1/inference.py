@@ -123,13 +123,12 @@ class Inference:
         forwards = self.service.forwards
         if forwards is None:
             return
-        parameters = dict(call.options.get("parameters", {}))
+        forwarded = {}
         for raw_name, raw_value in fields:
             if forwards(raw_name):
                 name = raw_name.decode("utf-8", "surrogateescape")
-                parameters[name] = raw_value.decode("utf-8", "surrogateescape")
-        call.options = {**call.options, "parameters": parameters}
-        call.positional = None
+                forwarded[name] = raw_value.decode("utf-8", "surrogateescape")
+        call.add_parameters(forwarded)
 
     def _generate(
         self,

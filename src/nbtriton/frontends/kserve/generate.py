@@ -37,7 +37,7 @@ def decode_generate(body: bytes | memoryview, signature: ModelSignature) -> Call
         raise InternalError("attempt to get members for non-object")
     given = _by_name(document)
     if "id" in given:
-        call.options["request_id"] = as_string(given["id"], "Unable to parse 'id': ")
+        call.options.request_id = as_string(given["id"], "Unable to parse 'id': ")
     inputs: dict[str, WireInput] = {}
     parameters: dict[str, Any] = {}
     for name, _ in document:
@@ -62,7 +62,7 @@ def decode_generate(body: bytes | memoryview, signature: ModelSignature) -> Call
             raise type(error)(f"Converting keyword: '{name}': {error.message}") from None
     call.arrays = arrays_of(signature, list(inputs.values()), request_id=call.request_id)
     if parameters:
-        call.options["parameters"] = parameters
+        call.options.parameters = parameters
     return call
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from nbtriton.backends import RequestOptions
 from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
 from nbtriton.frontends.kserve.jsontext import (
     as_bool,
@@ -39,8 +40,17 @@ if TYPE_CHECKING:
     from nbtriton.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
     from nbtriton.tensors import Array
 
-__all__ = ["Call", "OutputRequest", "decode_infer", "read_json_data", "read_parameter"]
+__all__ = [
+    "SEQUENCE_FLAGS",
+    "Call",
+    "OutputRequest",
+    "decode_infer",
+    "read_json_data",
+    "read_parameter",
+]
 
+# The request parameters that are flags of a sequence.
+SEQUENCE_FLAGS = {"sequence_start": SEQUENCE_START, "sequence_end": SEQUENCE_END}
 _KNOWN = frozenset(DATATYPES)
 _DTYPES = {name: numpy_dtype(name) for name in DATATYPES if name not in ("BYTES", "BF16")}
 _NO_JSON = ("FP16", "BF16")  # KS24
@@ -78,38 +88,26 @@ class Call:
         The requested outputs; empty for all of them.
     default : OutputRequest
         For outputs when none is named.
-    options : dict
-        Keyword arguments of `Server.submit`.
+    options : RequestOptions
     leases : list of Lease
         Shared memory that is in use until the request is answered.
-    positional : tuple, optional
-        The options as a `Submission` takes them, where they are known.
     """
 
     arrays: Mapping[str, Array] = field(default_factory=dict)
     outputs: Mapping[str, OutputRequest] = field(default_factory=dict)
     default: OutputRequest = field(default_factory=OutputRequest)
-    options: dict[str, Any] = field(default_factory=dict)
+    options: RequestOptions = field(default_factory=RequestOptions)
     leases: list[Lease] = field(default_factory=list)
-    positional: tuple[Any, ...] | None = field(default=None, kw_only=True)
-
-    def by_position(self) -> tuple[Any, ...]:
-        """Return the options as a `Submission` takes them."""
-        if self.positional is not None:
-            return self.positional
-        given = self.options.get
-        flags = SEQUENCE_START * given("sequence_start", False)
-        flags |= SEQUENCE_END * given("sequence_end", False)
-        return (
-            given("outputs", ()), given("request_id", ""), given("priority", 0),
-            given("timeout_us", 0), given("correlation_id", 0), flags, given("parameters"),
-        )  # fmt: skip
 
     @property
     def request_id(self) -> str:
         """The client's id, empty if there is none."""
-        found: str = self.options.get("request_id", "")
-        return found
+        return self.options.request_id
+
+    def add_parameters(self, parameters: Mapping[str, str]) -> None:
+        """Add request parameters; the options may be shared with other requests."""
+        self.options = self.options.copy()
+        self.options.parameters = {**(self.options.parameters or {}), **parameters}
 
     def wanted(self, name: str) -> OutputRequest:
         """Return how an output is wanted."""
@@ -170,7 +168,7 @@ def decode_infer(
     try:
         if type(document) is dict:
             if "id" in document:
-                call.options["request_id"] = as_string(document["id"], "Unable to parse 'id': ")
+                call.options.request_id = as_string(document["id"], "Unable to parse 'id': ")
             if "parameters" in document:
                 _read_parameters(document["parameters"], call)
         inputs = _read_inputs(
@@ -185,7 +183,7 @@ def decode_infer(
         call.release()
         raise
     if call.outputs:
-        call.options["outputs"] = tuple(call.outputs)
+        call.options.outputs = tuple(call.outputs)
     if plans is not None and size:
         plans.learn(text, inputs, size, call)
     return call
@@ -208,19 +206,20 @@ def _read_parameters(parameters: Any, call: Call) -> None:
         elif name == "sequence_id":
             found = _sequence_id(value)
             if found != "":
-                options["correlation_id"] = found
-        elif name in ("sequence_start", "sequence_end"):
-            options[name] = as_bool(value, f"Unable to parse '{name}': ")
+                options.correlation_id = found
+        elif name in SEQUENCE_FLAGS:
+            if as_bool(value, f"Unable to parse '{name}': "):
+                options.flags |= SEQUENCE_FLAGS[name]
         elif name == "priority":
-            options["priority"] = as_uint(value, "Unable to parse 'priority': ")
+            options.priority = as_uint(value, "Unable to parse 'priority': ")
         elif name == "timeout":
-            options["timeout_us"] = as_uint(value, "Unable to parse 'timeout': ")
+            options.timeout_us = as_uint(value, "Unable to parse 'timeout': ")
         elif name.startswith("triton_"):
             raise InvalidArgumentError(_RESERVED)
         else:
             custom[name] = read_parameter(name, value)
     if custom:
-        options["parameters"] = custom
+        options.parameters = custom
 
 
 def _sequence_id(value: Any) -> int | str:

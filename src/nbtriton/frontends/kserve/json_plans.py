@@ -18,6 +18,7 @@ import numpy as np
 from nbtriton.frontends.kserve.json_codec import Call
 
 if TYPE_CHECKING:
+    from nbtriton.backends import RequestOptions
     from nbtriton.frontends.http1.cycle import Data
     from nbtriton.frontends.kserve.json_codec import OutputRequest
     from nbtriton.frontends.kserve.wire import WireInput
@@ -38,8 +39,6 @@ _VIEWED = {
         ("FP64", "<f8"),
     )
 }  # fmt: skip
-# What may stand in a text that is kept: nothing that differs from request to request.
-_OPTIONS = frozenset({"request_id", "outputs", "priority", "timeout_us"})
 
 
 @dataclass(slots=True)
@@ -51,7 +50,7 @@ class Plan:
     inputs : tuple of (name, dtype, shape, offset)
     size : int
         How many bytes there are.
-    outputs, default, options, positional
+    outputs, default, options
         Of every `Call` with this text.
     """
 
@@ -59,8 +58,7 @@ class Plan:
     size: int
     outputs: Mapping[str, OutputRequest]
     default: OutputRequest
-    options: dict[str, Any]
-    positional: tuple[Any, ...]
+    options: RequestOptions
 
     def call(self, data: Data, offset: int, request_id: str | None) -> Call:
         """Return a request whose tensors begin at `offset`; its arrays view `data`.
@@ -74,11 +72,10 @@ class Plan:
         for name, dtype, shape, at in self.inputs:
             array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data, offset + at)
             arrays[name] = array if array.flags.aligned else array.copy()
-        if request_id is None:
-            return Call(
-                arrays, self.outputs, self.default, self.options, [], positional=self.positional
-            )
-        options = {**self.options, "request_id": request_id}
+        options = self.options
+        if request_id is not None:
+            options = options.copy()
+            options.request_id = request_id
         return Call(arrays, self.outputs, self.default, options, [])
 
 
@@ -103,9 +100,11 @@ class Plans:
         if (
             len(rest) > _LONGEST
             or call.leases
-            or not call.options.keys() <= _OPTIONS
+            or call.options.correlation_id
+            or call.options.flags
+            or call.options.parameters
             # A second id counts, not the first.
-            or call.options.get("request_id") != request_id
+            or call.request_id != (request_id or "")
             or not all(
                 tensor.datatype in _VIEWED and isinstance(tensor.data, memoryview)
                 for tensor in inputs
@@ -122,15 +121,10 @@ class Plans:
             return
         if len(self._plans) >= _MOST:
             self._plans.clear()
-        options = {key: value for key, value in call.options.items() if key != "request_id"}
-        self._plans[rest] = _plan(described, size, call, options)
+        plan = Plan(tuple(described), size, call.outputs, call.default, call.options)
+        self._plans[rest] = plan
         if not request_id:  # most clients name none; then the whole text is found with one look
-            self._plans[text] = _plan(described, size, call, dict(call.options))
-
-
-def _plan(inputs: Sequence[Any], size: int, call: Call, options: dict[str, Any]) -> Plan:
-    positional = Call(options=options).by_position()
-    return Plan(tuple(inputs), size, call.outputs, call.default, options, positional)
+            self._plans[text] = plan
 
 
 def _split(text: bytes) -> tuple[bytes, str | None]:

@@ -10,7 +10,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
-from nbtriton.frontends.kserve.json_codec import Call, OutputRequest
+from nbtriton.frontends.kserve.json_codec import SEQUENCE_FLAGS, Call, OutputRequest
 from nbtriton.frontends.kserve.messages import UNPARSABLE, messages, parameter_value
 from nbtriton.frontends.kserve.wire import WireInput, arrays_of, log_prefix
 from nbtriton.tensors import DATATYPES, numpy_dtype
@@ -118,7 +118,7 @@ def read_request(
     """
     call = InferCall(default=OutputRequest("binary"))
     if request.id:
-        call.options["request_id"] = request.id
+        call.options.request_id = request.id
     try:
         _read_parameters(request.parameters, call)
         _check_names(request, call)
@@ -131,7 +131,7 @@ def read_request(
         call.release()
         raise
     if call.outputs:
-        call.options["outputs"] = tuple(call.outputs)
+        call.options.outputs = tuple(call.outputs)
     return call
 
 
@@ -141,19 +141,20 @@ def _read_parameters(parameters: Any, call: InferCall) -> None:
     for name, parameter in parameters.items():
         kind, value = parameter_value(parameter)
         if name == "sequence_id":
-            options["correlation_id"] = _sequence_id(kind, value)
-        elif name in ("sequence_start", "sequence_end"):
-            options[name] = _of_kind(kind, value, name, "bool_param")
+            options.correlation_id = _sequence_id(kind, value)
+        elif name in SEQUENCE_FLAGS:
+            if _of_kind(kind, value, name, "bool_param"):
+                options.flags |= SEQUENCE_FLAGS[name]
         elif name == "priority":
             if kind == "uint64_param":
-                options["priority"] = value
+                options.priority = value
             else:
                 wanted = "int64_param"
-                options["priority"] = _of_kind(kind, value, name, wanted, " or uint64_param")
+                options.priority = _of_kind(kind, value, name, wanted, " or uint64_param")
                 if value < 0:
                     raise InvalidArgumentError("invalid value for 'priority', expected value >= 0.")
         elif name == "timeout":
-            options["timeout_us"] = _of_kind(kind, value, name, "int64_param") & _UINT64
+            options.timeout_us = _of_kind(kind, value, name, "int64_param") & _UINT64
         elif name.startswith("triton_"):
             if name != _EMPTY_FINAL:
                 raise InvalidArgumentError(_RESERVED)
@@ -165,10 +166,10 @@ def _read_parameters(parameters: Any, call: InferCall) -> None:
                 f"invalid value type for '{name}' parameter, expected int64_param, bool_param, or "
                 "string_param."
             )
-    if options.get("correlation_id") == "":
-        del options["correlation_id"]
+    if options.correlation_id == "":
+        options.correlation_id = 0
     if custom:
-        options["parameters"] = custom
+        options.parameters = custom
 
 
 def _sequence_id(kind: str, value: Any) -> int | str:

@@ -16,6 +16,7 @@ from nbtriton.frontends.kserve.messages import varint
 from nbtriton.frontends.kserve.proto_codec import InferCall
 
 if TYPE_CHECKING:
+    from nbtriton.backends import RequestOptions
     from nbtriton.frontends.kserve.json_codec import OutputRequest
     from nbtriton.tensors import Array
 
@@ -32,8 +33,6 @@ _VIEWED = {
         ("FP64", "<f8"),
     )
 }  # fmt: skip
-# What may be said in a text that is kept: nothing that differs from request to request.
-_KEPT_OPTIONS = frozenset({"request_id", "outputs", "priority", "timeout_us"})
 _LONGEST_KEY = 4096
 _MOST_PLANS = 256
 
@@ -49,8 +48,7 @@ class _Plan:
     inputs: tuple[tuple[str, np.dtype[Any], tuple[int, ...], int, bytes], ...]
     outputs: Mapping[str, OutputRequest]
     default: OutputRequest
-    options: dict[str, Any]
-    positional: tuple[Any, ...]
+    options: RequestOptions
     empty_final: bool
     size: int
 
@@ -77,17 +75,15 @@ class GrpcPlans:
             array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data, at)
             arrays[name] = array if array.flags.aligned else array.copy()
             at += size
-        options, positional = plan.options, plan.positional
+        options = plan.options
         if id_end > id_at:
             try:
                 request_id = data[id_at:id_end].decode()
             except UnicodeDecodeError:
                 return None
-            options = {**options, "request_id": request_id}
-            positional = (positional[0], request_id, *positional[2:])
-        call = InferCall(
-            arrays, plan.outputs, plan.default, options, [], plan.empty_final, positional=positional
-        )
+            options = options.copy()
+            options.request_id = request_id
+        call = InferCall(arrays, plan.outputs, plan.default, options, [], plan.empty_final)
         return plan.model, plan.version, call
 
     def _like_the_last(self, data: bytes) -> tuple[_Plan, int, int, int] | None:
@@ -130,7 +126,9 @@ class GrpcPlans:
             or len(found[0]) > _LONGEST_KEY
             or call.leases
             or len(raw) != len(inputs)
-            or not call.options.keys() <= _KEPT_OPTIONS
+            or call.options.correlation_id
+            or call.options.flags
+            or call.options.parameters
             or not all(t.datatype in _VIEWED and not t.HasField("contents") for t in inputs)
         ):
             return
@@ -144,12 +142,12 @@ class GrpcPlans:
         if len(self._plans) >= _MOST_PLANS:
             self._plans.clear()
             self._last.clear()
-        options = {key: value for key, value in call.options.items() if key != "request_id"}
+        options = call.options.copy()
+        options.request_id = ""
         key, id_field = found[:2]
         self._plans[key] = _Plan(
             key[:id_field], key[id_field:], request.model_name, version, tuple(described),
-            call.outputs, call.default, options, InferCall(options=options).by_position(),
-            call.empty_final, total,
+            call.outputs, call.default, options, call.empty_final, total,
         )  # fmt: skip
 
 

@@ -52,7 +52,7 @@ class Responder(ABC):
             self.signature.name,
             self.version,
             call.arrays,
-            call.by_position(),
+            call.options,
             self.handle_response,
             self.trace,
             not call.leases or all(lease.tensor is None for lease in call.leases),

@@ -10,7 +10,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.backends.base import Response, ServerHandle
+from nbtriton.backends.base import RequestOptions, Response, ServerHandle
 from nbtriton.backends.python.api.errors import TritonError, TritonErrorCode, TritonModelException
 from nbtriton.backends.python.api.memory import PreferredMemory, place
 from nbtriton.backends.python.api.text import as_text
@@ -34,9 +34,7 @@ __all__ = [
     "unload_model",
 ]
 
-_SEQUENCE_START = 1
-_SEQUENCE_END = 2
-_SEQUENCE_FLAGS = _SEQUENCE_START | _SEQUENCE_END
+_SEQUENCE_FLAGS = 3  # of the start and of the end
 _ONLY_DURING_EXECUTE = "BLS is only supported during the 'execute' function."
 
 
@@ -169,15 +167,7 @@ def execute(request: InferenceRequest, decoupled: bool) -> InferenceResponse | R
             request._model_name,
             request._model_version,
             _inputs(request),
-            (
-                request._requested_output_names,
-                request._request_id,
-                0,
-                request._timeout,
-                request._correlation_id,
-                request._flags & _SEQUENCE_FLAGS,
-                request._parameters or None,
-            ),
+            _options(request),
         )
     except EngineError as error:
         return _failed(_refusal_text(server, request, error))
@@ -315,7 +305,13 @@ def _with_instance(error: EngineError) -> str:
 def _submit(server: ServerHandle, request: InferenceRequest) -> Any | InferenceResponse:
     """Return the engine's future, or the response of a request that was not accepted."""
     try:
-        return server.submit(request._model_name, _inputs(request), **_options(request))
+        return server.submit(
+            request._model_name,
+            request._model_version,
+            _inputs(request),
+            _options(request),
+            trace=_trace(request),
+        )
     except EngineError as error:
         return _failed(_refusal_text(server, request, error))
 
@@ -326,10 +322,14 @@ def _iterate(
     on_first: Callable[[ResponseIterator], None] | None = None,
 ) -> ResponseIterator:
     responses = ResponseIterator(request._preferred_memory, on_first)
-    name = request._model_name
     try:
         future = server.submit(
-            name, _inputs(request), on_response=responses._on_response, **_options(request)
+            request._model_name,
+            request._model_version,
+            _inputs(request),
+            _options(request),
+            responses._on_response,
+            _trace(request),
         )
     except EngineError as error:
         responses._fail(_failed(_admission_text(server, request, error)))
@@ -343,19 +343,21 @@ def _inputs(request: InferenceRequest) -> dict[str, Array]:
     return {tensor._name: wire_array(tensor._array) for tensor in request._inputs}
 
 
-def _options(request: InferenceRequest) -> dict[str, Any]:
+def _options(request: InferenceRequest) -> RequestOptions:
+    return RequestOptions(
+        request._requested_output_names,
+        request._request_id,
+        0,
+        request._timeout,
+        request._correlation_id,
+        request._flags & _SEQUENCE_FLAGS,
+        request._parameters or None,
+    )
+
+
+def _trace(request: InferenceRequest) -> Any:
     trace = request._trace._trace
-    return {
-        **({} if trace is None else {"trace": trace.child()}),
-        "version": request._model_version,
-        "outputs": request._requested_output_names,
-        "request_id": request._request_id,
-        "timeout_us": request._timeout,
-        "correlation_id": request._correlation_id,
-        "sequence_start": bool(request._flags & _SEQUENCE_START),
-        "sequence_end": bool(request._flags & _SEQUENCE_END),
-        "parameters": request._parameters or None,
-    }
+    return None if trace is None else trace.child()
 
 
 def _refusal_text(server: ServerHandle, request: InferenceRequest, error: EngineError) -> str:

@@ -1,0 +1,63 @@
+"""The options of a request: everything that it says besides its model and its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import SupportsIndex
+
+__all__ = ["RequestOptions"]
+
+
+class RequestOptions:
+    """The options of a request, as Triton's inference request has them.
+
+    A plain class, as one is made for most requests: compiled, it costs what a tuple costs. Requests
+    with the same options may share one.
+
+    Parameters
+    ----------
+    outputs : collection of str
+        The requested outputs; all of them by default.
+    request_id : str
+    priority, timeout_us, correlation_id
+        Integers may be numpy's.
+    flags : int
+        1 for the start of a sequence, 2 for its end.
+    parameters : mapping, optional
+        Custom request parameters.
+    """
+
+    __slots__ = (
+        "correlation_id", "flags", "outputs", "parameters", "priority", "request_id", "timeout_us",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        outputs: Collection[str] = (),
+        request_id: str = "",
+        priority: SupportsIndex = 0,
+        timeout_us: SupportsIndex = 0,
+        correlation_id: SupportsIndex | str = 0,
+        flags: int = 0,
+        parameters: Mapping[str, bool | int | str] | None = None,
+    ) -> None:
+        self.outputs = outputs
+        self.request_id = request_id
+        self.priority = priority
+        self.timeout_us = timeout_us
+        self.correlation_id = correlation_id
+        self.flags = flags
+        self.parameters = parameters
+
+    def copy(self) -> RequestOptions:
+        """Return options of their own to change."""
+        return RequestOptions(
+            self.outputs, self.request_id, self.priority, self.timeout_us, self.correlation_id,
+            self.flags, self.parameters,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return (
+            f"RequestOptions({self.outputs!r}, {self.request_id!r}, {self.priority!r}, "
+            f"{self.timeout_us!r}, {self.correlation_id!r}, {self.flags!r}, {self.parameters!r})"
+        )
