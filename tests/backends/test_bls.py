@@ -1,4 +1,4 @@
-"""Calls from a model to other models (B1 to B10, PB60 to PB70)."""
+"""Calls from a model to other models."""
 
 # ruff: noqa: N803 - tensors have Triton's names
 
@@ -99,7 +99,7 @@ def test_other_names_are_refused(name):
         pb_utils.TritonError(name)
 
 
-def test_PB62_no_requested_outputs_means_all_of_them(inside):
+def test_B4_no_requested_outputs_means_all_of_them(inside):
     assert set(values(inside(lambda: request(outputs=[]).exec()))) == {"SUM", "DIFF"}
     assert set(values(inside(lambda: request(outputs=["SUM"]).exec()))) == {"SUM"}
 
@@ -282,7 +282,7 @@ def test_a_request_needs_inputs_outputs_and_a_model(missing):
         pb_utils.InferenceRequest(**options)
 
 
-def test_PB67_no_calls_in_initialize(make, server):
+def test_B2_no_calls_in_initialize(make, server):
     class TritonPythonModel:
         def initialize(self, args):
             with pytest.raises(pb_utils.TritonModelException) as caught:
@@ -292,7 +292,7 @@ def test_PB67_no_calls_in_initialize(make, server):
     make(TritonPythonModel, server=server)
 
 
-def test_PB67_no_calls_outside_of_models():
+def test_B2_no_calls_outside_of_models():
     with pytest.raises(pb_utils.TritonModelException, match="BLS is only supported"):
         request().exec()
 

@@ -1,4 +1,4 @@
-"""Decoupled models: any number of responses, from any thread (PB30 to PB38)."""
+"""Decoupled models: any number of responses, from any thread (Y4, PB30, PB32 to PB34, PB36, PB37)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_PB30_a_returned_list_is_ignored_after_it(make, run):
     assert sent(request) == [(1, True)]
 
 
-def test_PB31_nothing_may_follow_the_final_flag(make, run):
+def test_Y4_nothing_may_follow_the_final_flag(make, run):
     def execute(requests):
         sender = requests[0].get_response_sender()
         sender.send(flags=FINAL)

@@ -224,7 +224,7 @@ CASES = [
         one_by_one=True,
     ),
     Scenario(
-        "PB31 the last response is the final one", (STREAM,),
+        "Y4 the last response is the final one", (STREAM,),
         tuple(Send(planned(plan, 1), stream=True) for plan in ([1], [1, 2], [1, -1])),
         one_by_one=True,
     ),

@@ -528,7 +528,7 @@ def planned(plan: list[int], how: int) -> dict[str, Any]:
 
 
 def decoupled(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
-    """PB30 to PB35, E14: any number of responses, errors between them, behind an ensemble too."""
+    """Y2, Y4, PB30, PB32 to PB34, E14: any number of responses, errors between them, behind an ensemble too."""
     model = stream_model(f"{tag}_plain")
     twice = python(
         f"stream_{tag}_twice", actors.ADD, ("A INT32 [1]", "B INT32 [1]"), ("OUT INT32 [1]",)

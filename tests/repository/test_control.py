@@ -466,7 +466,7 @@ def test_L8_only_newer_files_are_a_change(server, explicit, root):
     touch(file, 10)
     explicit.load("m")
     assert answer(server, "m") == 2.0
-    assert server.statistics("m")["model_stats"][0]["inference_count"] == 1  # KS63
+    assert server.statistics("m")["model_stats"][0]["inference_count"] == 1  # T6
 
 
 @pytest.mark.parametrize(

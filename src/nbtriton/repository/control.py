@@ -1,6 +1,6 @@
 """Model control: which models of a repository are loaded, and when (L4 to L22).
 
-The texts and statuses are Triton's (L9, KS64); what Triton only writes to its log is the
+The texts and statuses are Triton's (L4, L9); what Triton only writes to its log is the
 error's hint here.
 """
 

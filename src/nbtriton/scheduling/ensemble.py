@@ -1,4 +1,4 @@
-"""The ensemble scheduler as dataflow (E1 to E22).
+"""The ensemble scheduler as dataflow (E1 to E21).
 
 `EnsemblePlan` is what an ensemble is, `EnsembleRun` is one request through it. The run knows only
 tensor *names*: the engine keeps the tensors themselves and is told which are needed no more.

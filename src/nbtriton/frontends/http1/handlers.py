@@ -1,4 +1,4 @@
-"""What the HTTP endpoint answers to everything but inference (KS11 to KS18, KS40 to KS44, KS60 to KS71)."""
+"""What the HTTP endpoint answers to everything but inference (KS11 to KS17, KS40 to KS44, KS61, KS65, KS70, KS71)."""
 
 from __future__ import annotations
 

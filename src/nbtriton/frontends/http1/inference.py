@@ -1,4 +1,4 @@
-"""Inference over HTTP: infer, generate and generate_stream (KS20 to KS53)."""
+"""Inference over HTTP: infer, generate and generate_stream (KS20 to KS39, KS50 to KS53)."""
 
 from __future__ import annotations
 
