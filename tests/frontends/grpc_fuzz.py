@@ -237,6 +237,7 @@ def fuzz_handlers(server: Server, count: int, dice: random.Random, tally: Tally)
             tally.count([*codes, *["streamed"] * len(streamed)])
     finally:
         service.shared_memory.close()
+        service.log.close()  # a changed log setting outlives the test else
 
 
 def _call(method: Callable[[bytes], bytes], call: Collected) -> None:

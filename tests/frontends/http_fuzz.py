@@ -19,8 +19,9 @@ from typing import Any
 
 from nbtriton.engine import Server
 from nbtriton.frontends import Limits, serve
-from nbtriton.frontends.http1.cycle import HttpResponse, RequestHead, RequestResponseCycle
+from nbtriton.frontends.http1.cycle import RequestHead, RequestResponseCycle
 from nbtriton.frontends.http1.handlers import Handlers
+from nbtriton.frontends.http1.response import HttpResponse
 from nbtriton.frontends.service import NoControl, Service
 from tests.frontends.cases import CASES, Case
 from tests.frontends.fuzzing import Tally, main, scratched
@@ -174,6 +175,7 @@ def fuzz_handlers(server: Server, count: int, dice: random.Random, tally: Tally)
             tally.count([cycle.status() for cycle in cycles])
     finally:
         service.shared_memory.close()
+        service.log.close()  # a changed log setting outlives the test else
 
 
 # -- the endpoint ------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from nbtriton.frontends.http1 import buffers as module
-from nbtriton.frontends.http1.buffers import Buffers
+from nbtriton.frontends import buffers as module
+from nbtriton.frontends.buffers import Buffers
 
 with_a_gil = pytest.mark.skipif(not module._COUNTS, reason="nothing is used again without a GIL")
 
@@ -20,34 +20,34 @@ def address(memory: memoryview) -> int:
 @with_a_gil
 def test_memory_is_used_again_once_nobody_refers_to_it() -> None:
     pool = Buffers(1 << 20)
-    first = pool.take(1000)
+    first = pool.acquire(1000)
     where = address(first)
     tensor = np.ndarray((10, 10), np.float32, first, 40)
     del first
-    assert address(pool.take(1000)) != where  # a tensor still views it
+    assert address(pool.acquire(1000)) != where  # a tensor still views it
     row = tensor[3]
     del tensor
-    assert address(pool.take(1000)) != where  # and now a part of it
+    assert address(pool.acquire(1000)) != where  # and now a part of it
     del row
-    assert address(pool.take(900)) == where
+    assert address(pool.acquire(900)) == where
 
 
 @with_a_gil
 def test_the_smallest_that_is_large_enough_is_taken() -> None:
     pool = Buffers(1 << 20)
-    held = [pool.take(size) for size in (5000, 1000, 3000)]
+    held = [pool.acquire(size) for size in (5000, 1000, 3000)]
     where = [address(memory) for memory in held]
     held.clear()
-    assert address(pool.take(2000)) == where[2]
-    assert len(pool.take(1000)) == 1000
+    assert address(pool.acquire(2000)) == where[2]
+    assert len(pool.acquire(1000)) == 1000
 
 
 def test_no_more_than_agreed_is_kept() -> None:
     pool = Buffers(10_000)
-    held = [pool.take(3000) for _ in range(20)]
+    held = [pool.acquire(3000) for _ in range(20)]
     assert sum(array.nbytes for array in pool._arrays) <= 10_000
     assert len({address(memory) for memory in held}) == 20
-    assert len(pool.take(1 << 20)) == 1 << 20  # larger than all that may be kept
+    assert len(pool.acquire(1 << 20)) == 1 << 20  # larger than all that may be kept
     assert not pool._arrays
 
 
@@ -57,7 +57,7 @@ def test_threads_never_share_memory() -> None:
 
     def work(number: int) -> None:
         for _ in range(500):
-            mine = np.frombuffer(pool.take(4096), np.uint8)
+            mine = np.frombuffer(pool.acquire(4096), np.uint8)
             mine[:] = number
             if (mine != number).any():
                 wrong.append(number)

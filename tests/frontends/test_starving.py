@@ -179,7 +179,7 @@ def test_what_is_long_to_unpack_keeps_nobody_waiting(
     with opened(server) as endpoints, contextlib.ExitStack() as stack:
         stack.callback(over.set)
         for _ in range(4):
-            endpoints._thread.work(occupy)
+            endpoints._thread.run_on_worker(occupy)
             assert begun.acquire(timeout=30)
         bomber = stack.enter_context(Client(endpoints.http_port or 0))
         bomber.send(post("/v2/models/m/infer", gzip.compress(body), "Content-Encoding: gzip"))

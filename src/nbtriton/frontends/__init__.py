@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Self
 
 from nbtriton.engine.forks import tell_children
 from nbtriton.engine.interrupts import interrupts_deferred
-from nbtriton.frontends.http1.cycle import HttpResponse, RequestResponseCycle, error_body
+from nbtriton.frontends.http1.cycle import RequestResponseCycle
 from nbtriton.frontends.http1.endpoint import HttpEndpoint
 from nbtriton.frontends.http1.handlers import Handlers
+from nbtriton.frontends.http1.response import HttpResponse, error_body
 from nbtriton.frontends.kserve.forwarding import forwards_of
 from nbtriton.frontends.loop import LoopThread
 from nbtriton.frontends.metrics import Metrics, MetricsConfig

@@ -1,83 +1,19 @@
-"""One HTTP request and the way back: what a handler gets, whoever carries the bytes."""
+"""One HTTP request with its response: what a handler gets, without the connection."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from nbtriton.errors import InternalError, TritonError
-from nbtriton.frontends.kserve.jsontext import dumps
+from nbtriton.frontends.http1.response import Data, HttpResponse
 from nbtriton.frontends.tracing import NOT_SEEN
 
-__all__ = [
-    "JSON",
-    "TEXT",
-    "Data",
-    "HttpResponse",
-    "RequestHead",
-    "RequestResponseCycle",
-    "error_body",
-    "error_response",
-    "unexpected_error",
-]
-
-Data = bytes | memoryview
-
-JSON = b"application/json"
-TEXT = b"text/plain"
-
-# KS5
-_STATUS = {
-    "INVALID_ARG": 400,
-    "ALREADY_EXISTS": 400,
-    "CANCELLED": 400,
-    "UNKNOWN": 400,
-    "NOT_FOUND": 404,
-    "INTERNAL": 500,
-    "UNSUPPORTED": 501,
-    "UNAVAILABLE": 503,
-}
-
-
-@dataclass(slots=True)
-class HttpResponse:
-    """A whole answer.
-
-    Parameters
-    ----------
-    status : int
-    content_type : bytes
-    parts : sequence of bytes-like
-        The body.
-    headers : sequence of (name, value)
-        Further header fields.
-    """
-
-    status: int = 200
-    content_type: bytes = TEXT
-    parts: Sequence[Data] = ()
-    headers: Sequence[tuple[bytes, bytes]] = ()
-
-
-def error_body(message: str) -> bytes:
-    """Return the body of every error (KS3)."""
-    return dumps({"error": message})
-
-
-def error_response(error: TritonError, content_type: bytes = JSON) -> HttpResponse:
-    """Return the answer to a request that failed."""
-    return HttpResponse(_STATUS[error.status], content_type, (error_body(error.message),))
-
-
-def unexpected_error(error: Exception, content_type: bytes = TEXT) -> HttpResponse:
-    """Return the answer to a request that met an error of ours, or of a model's configuration."""
-    return error_response(InternalError(f"{type(error).__name__}: {error}"), content_type)
+__all__ = ["RequestHead", "RequestResponseCycle"]
 
 
 class RequestHead:
-    """What comes before the body: one for all requests whose heads are the same bytes.
+    """Request line and header fields: one object for all requests whose heads are the same bytes.
 
     Parameters
     ----------
@@ -88,14 +24,14 @@ class RequestHead:
     fields : sequence of (name, value)
         As the client wrote them; only where header fields may be forwarded.
     keep_alive : bool
-        Whether the connection stays open after the answer.
+        Whether the connection stays open after the response.
     old : bool
-        HTTP/1.0, which knows no chunks.
+        HTTP/1.0, which has no chunks.
 
     Attributes
     ----------
-    route_handler : object
-        What a handler made of it, None until it has seen it.
+    route_handler : callable
+        Answers the requests with this head; None until the first of them.
     """
 
     __slots__ = ("fields", "headers", "keep_alive", "method", "old", "path", "route_handler")
@@ -120,7 +56,7 @@ class RequestHead:
 
 
 class RequestResponseCycle(ABC):
-    """A request that is there completely, and how to answer it, from any thread.
+    """A request that has arrived completely, and its response, from any thread.
 
     Either `respond` is called once, or `begin`, any number of `chunk`, and `end`.
 
@@ -135,7 +71,7 @@ class RequestResponseCycle(ABC):
     Attributes
     ----------
     on_gone : callable
-        Called if the client leaves before the answer.
+        Called if the client leaves before the response.
     received_ns : tuple of int
         When the first and the last byte came; zeros where nothing is traced.
     """
@@ -156,11 +92,11 @@ class RequestResponseCycle(ABC):
 
     @abstractmethod
     def respond(self, response: HttpResponse) -> None:
-        """Send a whole answer."""
+        """Send a whole response."""
 
     @abstractmethod
     def begin(self, status: int, content_type: bytes) -> None:
-        """Start an answer whose length is not known."""
+        """Start a response of unknown length."""
 
     @abstractmethod
     def chunk(self, data: bytes) -> None:
@@ -172,8 +108,8 @@ class RequestResponseCycle(ABC):
 
     @abstractmethod
     def is_gone(self) -> bool:
-        """True once nobody waits for the answer any more."""
+        """True once no client waits for the response."""
 
     @abstractmethod
     def work(self, task: Callable[[], None]) -> None:
-        """Run what takes long where it keeps no other request waiting."""
+        """Run something long where no other request waits for it."""

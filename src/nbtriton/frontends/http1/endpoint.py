@@ -7,10 +7,11 @@ wakes the loop once for as many as there are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from nbtriton.frontends.http1.connection import HttpConnection
 from nbtriton.frontends.http1.cycle import RequestResponseCycle
-from nbtriton.frontends.http1.heads import Heads
+from nbtriton.frontends.http1.reader import HeadTemplates, RequestReader
 from nbtriton.frontends.listener import Listener, listen
 from nbtriton.frontends.loop import LoopThread
 from nbtriton.frontends.service import Limits
@@ -60,23 +61,21 @@ class HttpEndpoint(Listener[HttpConnection]):
         keep_fields: bool = False,
         tls: Tls | None = None,
     ) -> None:
-        self.handle = handle
-        self.keep_fields = keep_fields
-        # One for all: what is read is parsed before anything else is read.
-        self.buffer = memoryview(bytearray(_READ_SIZE))
-        self.heads = Heads()
-        self._read: list[RequestResponseCycle] = []
+        self._handle = handle
+        # One for all: what is received is parsed before anything else is received.
+        self._buffer = memoryview(bytearray(_READ_SIZE))
+        self._new_reader = partial(RequestReader, limits, HeadTemplates(), keep_fields)
+        self._ready: list[RequestResponseCycle] = []
         context = None if tls is None else tls.context("http/1.1")
         super().__init__(listen(host, port), limits, tracing, thread, context)
 
     def make_connection(self) -> HttpConnection:
-        return HttpConnection(self)
+        return HttpConnection(self, self._new_reader, self._buffer, self._request_ready)
 
-    def take(self, cycle: RequestResponseCycle) -> None:
-        """Answer a request, with those that come with it."""
-        self._read.append(cycle)
+    def _request_ready(self, cycle: RequestResponseCycle) -> None:
+        self._ready.append(cycle)
         self.schedule_dispatch()
 
     def dispatch(self) -> None:
-        read, self._read = self._read, []
-        self.handle(read)
+        ready, self._ready = self._ready, []
+        self._handle(ready)

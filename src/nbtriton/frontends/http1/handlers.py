@@ -17,17 +17,16 @@ from nbtriton.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from nbtriton.frontends.http1.cycle import (
+from nbtriton.frontends.http1.cycle import RequestHead, RequestResponseCycle
+from nbtriton.frontends.http1.inference import HttpResponder, Inference, RouteHandler, read_version
+from nbtriton.frontends.http1.response import (
     JSON,
     TEXT,
     HttpResponse,
-    RequestHead,
-    RequestResponseCycle,
     error_body,
     error_response,
     unexpected_error,
 )
-from nbtriton.frontends.http1.inference import HttpResponder, Inference, RouteHandler, read_version
 from nbtriton.frontends.http1.routes import Route, find_route
 from nbtriton.frontends.kserve.jsontext import (
     as_array,

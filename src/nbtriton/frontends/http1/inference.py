@@ -11,21 +11,14 @@ from typing import TYPE_CHECKING
 
 from nbtriton.errors import InvalidArgumentError, TritonError, UnsupportedError
 from nbtriton.frontends.decompression import DecompressionError, Decompressor, OversizeError
-from nbtriton.frontends.http1.cycle import (
-    JSON,
-    TEXT,
-    Data,
-    RequestHead,
-    RequestResponseCycle,
-    error_response,
-    unexpected_error,
-)
+from nbtriton.frontends.http1.cycle import RequestHead, RequestResponseCycle
 from nbtriton.frontends.http1.responders import (
     GenerateResponder,
     HttpResponder,
     InferResponder,
     SseResponder,
 )
+from nbtriton.frontends.http1.response import JSON, TEXT, Data, error_response, unexpected_error
 from nbtriton.frontends.kserve.generate import decode_generate
 from nbtriton.frontends.kserve.json_codec import Call, decode_infer
 from nbtriton.frontends.kserve.json_plans import Plans

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from nbtriton.engine.core.request import BARE_FINAL
 from nbtriton.errors import TritonError
-from nbtriton.frontends.http1.cycle import (
+from nbtriton.frontends.http1.cycle import RequestResponseCycle
+from nbtriton.frontends.http1.response import (
     JSON,
     TEXT,
     HttpResponse,
-    RequestResponseCycle,
     error_body,
     error_response,
     unexpected_error,

@@ -19,7 +19,7 @@ from nbtriton.frontends.kserve.json_codec import Call
 
 if TYPE_CHECKING:
     from nbtriton.backends import RequestOptions
-    from nbtriton.frontends.http1.cycle import Data
+    from nbtriton.frontends.http1.response import Data
     from nbtriton.frontends.kserve.json_codec import OutputRequest
     from nbtriton.frontends.kserve.wire import WireInput
 

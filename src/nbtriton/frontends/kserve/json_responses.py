@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbtriton.errors import InvalidArgumentError
-from nbtriton.frontends.http1.body import LONG
-from nbtriton.frontends.http1.buffers import buffers
+from nbtriton.frontends.buffers import LONG, buffers
 from nbtriton.frontends.kserve.classification import classify
 from nbtriton.frontends.kserve.jsontext import dumps, write_array
 from nbtriton.frontends.kserve.wire import wire_bytes, write_shared
@@ -117,7 +116,7 @@ def _copied(array: Array) -> bytes | memoryview:
     """Return an output's bytes: its memory is the model's, who may write to it again."""
     if type(array) is not np.ndarray or array.nbytes < LONG or array.dtype.kind in "OSU":
         return wire_bytes(array)
-    data = buffers.take(array.nbytes)
+    data = buffers.acquire(array.nbytes)
     np.copyto(np.ndarray(array.shape, array.dtype, data), array)
     return data
 

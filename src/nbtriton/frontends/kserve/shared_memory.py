@@ -25,8 +25,7 @@ from nbtriton.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-from nbtriton.frontends.http1.body import LONG
-from nbtriton.frontends.http1.buffers import buffers
+from nbtriton.frontends.buffers import LONG, buffers
 
 __all__ = ["READ_AT_ONCE", "Lease", "LongReadError", "SharedMemory", "ShortReads"]
 
@@ -129,7 +128,7 @@ class Lease:
         if self.at_once is not None and size > self.at_once:
             raise LongReadError
         descriptor, at = self._place()
-        whole = buffers.take(size) if size >= LONG else np.empty(size, np.uint8).data
+        whole = buffers.acquire(size) if size >= LONG else np.empty(size, np.uint8).data
         done = 0
         while done < size:
             count = os.preadv(descriptor, [whole[done:]], at + done)

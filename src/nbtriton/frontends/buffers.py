@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Buffers", "buffers"]
+__all__ = ["LONG", "Buffers", "buffers"]
 
+# From this size on bytes are received and copied into such memory.
+LONG = 64 << 10
 # Two tensors of 16 MB on their way in and out; what is beyond is given back as ever.
 _KEPT = 64 << 20
 # Without a GIL the count of references is no proof that nobody holds one.
@@ -36,7 +38,7 @@ class Buffers:
         self._arrays: list[np.ndarray[Any, Any]] = []  # oldest first
         self._lock = threading.Lock()
 
-    def take(self, size: int) -> memoryview:
+    def acquire(self, size: int) -> memoryview:
         """Return writable memory of a size in bytes; what stands in it is undefined."""
         with self._lock:
             found = _smallest_free(self._arrays, size) if _COUNTS else None
