@@ -32,7 +32,12 @@ from nbtriton.config.normalize import (
 from nbtriton.config.options import apply_options
 from nbtriton.config.pbtxt import format_pbtxt, looks_like_pbtxt, parse_pbtxt
 from nbtriton.config.read_only import READ_ONLY_INPUTS, reads_only
-from nbtriton.config.sequence_tensors import control_types, state_inputs, state_outputs
+from nbtriton.config.sequence_tensors import (
+    control_types,
+    output_types,
+    state_inputs,
+    state_outputs,
+)
 from nbtriton.config.signature import (
     TensorSpec,
     all_input_specs,
@@ -76,6 +81,7 @@ __all__ = [
     "normalize",
     "normalize_instance_groups",
     "output_specs",
+    "output_types",
     "parse_annotation",
     "parse_dataflow",
     "parse_pbtxt",

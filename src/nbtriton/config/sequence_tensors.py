@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from nbtriton.config._proto import ModelConfig, enum_name
+from nbtriton.config._proto import ModelConfig, enum_name, protocol_name
+from nbtriton.config.signature import output_specs
 
-__all__ = ["control_types", "state_inputs", "state_outputs"]
+__all__ = ["control_types", "output_types", "state_inputs", "state_outputs"]
 
 
 def control_types(config: ModelConfig) -> dict[str, str]:
@@ -33,3 +34,11 @@ def state_outputs(config: ModelConfig) -> dict[str, str]:
     """Return the data type of each implicit state, by the name of its output."""
     states = config.sequence_batching.state
     return {state.output_name: enum_name(state, "data_type") for state in states}
+
+
+def output_types(config: ModelConfig) -> dict[str, str]:
+    """Return the protocol's datatype of each output, then of each state that is no output, by name."""
+    types = {name: spec.datatype for name, spec in output_specs(config).items()}
+    for state in config.sequence_batching.state:
+        types.setdefault(state.output_name, protocol_name(state.data_type))
+    return types

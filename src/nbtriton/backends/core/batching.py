@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from nbtriton.backends.base import BackendRequest, Response
-from nbtriton.backends.core.response import Shares
+from nbtriton.backends.base import BackendRequest
+from nbtriton.backends.core.response import Response, ScatteredResponses
 from nbtriton.backends.ragged import PLAIN, BatchOutput, Layout
 from nbtriton.errors import InternalError, InvalidArgumentError, nearest
 from nbtriton.tensors import (
@@ -157,23 +157,21 @@ def scatter_outputs(
     sizes = [request.batch_size for request in requests]
     if batches:
         _check_rows(outputs, sum(sizes), layout, model)
-    alone = len(requests) == 1
-    if not layout.batch_outputs and (alone or not batches):
-        (request,) = requests  # of a model that does not batch there is one at a time
-        asked = request.requested_outputs
-        return [Response({name: array for name, array in outputs.items() if name in asked})]
-    parts: dict[str, Array | list[Array]] = {}
-    for name, array in outputs.items():
-        if name in layout.batch_outputs:
-            parts[name] = _scatter_by_input(
-                requests, name, array, layout.batch_outputs[name], model
-            )
-        elif alone:
-            parts[name] = [array]
-        else:
-            # torch splits in one go in a third of the time of cuts one by one.
-            parts[name] = scatter(array, sizes) if kind_of(array) == "torch" else array
-    return Shares(parts, sizes, [request.requested_outputs for request in requests])
+    found: Mapping[str, Array | list[Array]] = outputs
+    if layout.batch_outputs:
+        found = {
+            name: _scatter_by_input(requests, name, array, layout.batch_outputs[name], model)
+            if name in layout.batch_outputs
+            else array
+            for name, array in outputs.items()
+        }
+    if batches and len(requests) > 1:
+        return ScatteredResponses(found, sizes, [request.requested_outputs for request in requests])
+    (request,) = requests  # of a model that does not batch there is one at a time
+    asked = request.requested_outputs
+    return [
+        Response({n: a[0] if isinstance(a, list) else a for n, a in found.items() if n in asked})
+    ]
 
 
 def _check_rows(outputs: Mapping[str, Array], rows: int, layout: Layout, model: str) -> None:

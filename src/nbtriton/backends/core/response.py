@@ -1,24 +1,18 @@
-"""What a backend answers a request with, and a batch."""
+"""The response to one request, and those to a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbtriton.errors import TritonError
+from nbtriton.tensors import Array, scatter
 
-if TYPE_CHECKING:
-    from nbtriton.tensors import Array
-
-__all__ = ["Response", "Shares"]
+__all__ = ["Response", "ScatteredResponses"]
 
 
 class Response:
-    """One answer to one request.
-
-    (A plain class in a module of its own: one is made for each request and each step of an ensemble,
-    and so the core that is compiled can have it.)
+    """One response to one request.
 
     Parameters
     ----------
@@ -48,8 +42,8 @@ class Response:
         return f"Response({self.outputs!r}, {self.error!r}, {self.parameters!r})"
 
 
-class Shares(Sequence[Response]):
-    """The responses of a batch, each of them made when it is taken.
+class ScatteredResponses(Sequence[Response]):
+    """The responses of a batch; outputs are cut, and each response made, when it is used.
 
     That costs 2 us a request, which the instance need not wait for: it computes the next batch while
     another thread answers this one.
@@ -57,14 +51,14 @@ class Shares(Sequence[Response]):
     Parameters
     ----------
     outputs : mapping of str to Array or list of Array
-        Whole outputs, to be cut along axis 0, or those that are in pieces already, one a request.
+        Whole outputs, to be cut along axis 0, or lists of pieces, one a request.
     sizes : sequence of int
         Rows of each request; they add up to the first dimension of every whole output.
     wanted : sequence of set of str
         Names of the outputs that each request asked for.
     """
 
-    __slots__ = ("_ends", "_outputs", "_wanted")
+    __slots__ = ("_outputs", "_pieces", "_sizes", "_wanted")
 
     def __init__(
         self,
@@ -72,9 +66,10 @@ class Shares(Sequence[Response]):
         sizes: Sequence[int],
         wanted: Sequence[frozenset[str]],
     ) -> None:
-        self._outputs = dict(outputs)
-        self._ends = list(accumulate(sizes, initial=0))
+        self._outputs = outputs
+        self._sizes = sizes
         self._wanted = wanted
+        self._pieces: dict[str, list[Array]] | None = None
 
     def __len__(self) -> int:
         return len(self._wanted)
@@ -86,10 +81,10 @@ class Shares(Sequence[Response]):
 
     def _of(self, at: int) -> Response:
         """Return the response of the request at this place, made anew each time."""
-        start, end = self._ends[at], self._ends[at + 1]
+        if self._pieces is None:
+            self._pieces = {
+                name: output if isinstance(output, list) else scatter(output, self._sizes)
+                for name, output in self._outputs.items()
+            }
         wanted = self._wanted[at]
-        share = {}
-        for name, output in self._outputs.items():
-            if name in wanted:
-                share[name] = output[at] if isinstance(output, list) else output[start:end]
-        return Response(share)
+        return Response({n: pieces[at] for n, pieces in self._pieces.items() if n in wanted})

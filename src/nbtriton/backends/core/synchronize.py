@@ -18,14 +18,8 @@ _ndarray: Final = np.ndarray
 
 def copies_of(arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return copies that are complete: whoever gets them may use any stream, or the host."""
-    copies: dict[str, Array] = {}
-    foreign: list[Array] = []
-    for name, array in arrays.items():
-        copies[name] = copy = copy_of(array)
-        if type(copy) is not _ndarray:
-            foreign.append(copy)
-    if foreign:
-        wait_for_outputs(foreign)
+    copies = {name: copy_of(array) for name, array in arrays.items()}
+    wait_for_outputs(copies.values())
     return copies
 
 

@@ -19,6 +19,7 @@ from nbtriton.config import (
     control_types,
     input_specs,
     output_specs,
+    output_types,
     state_inputs,
     state_outputs,
 )
@@ -119,9 +120,7 @@ def complete_callable(source: Any, config: ModelConfig, example: object) -> Mode
 
 def open_callable(source: Any, config: ModelConfig) -> CallableModel:
     """Return how a callable is called, with a completed configuration."""
-    outputs = {name: spec.datatype for name, spec in output_specs(config).items()}
-    for name, data_type in state_outputs(config).items():
-        outputs.setdefault(name, to_protocol(data_type))
+    outputs = output_types(config)
     names = [
         *input_specs(config),
         *control_types(config),

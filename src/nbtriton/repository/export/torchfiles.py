@@ -21,9 +21,8 @@ from nbtriton.config import (
     TensorSpec,
     control_types,
     input_specs,
-    output_specs,
+    output_types,
     state_inputs,
-    state_outputs,
 )
 from nbtriton.errors import TritonError, UnsupportedError
 from nbtriton.repository.samples import sample_tensors
@@ -140,8 +139,7 @@ def _in_order(module: Any, config: ModelConfig) -> Any:
 
     inputs = list(_inputs(config))
     order = arrange_inputs(list(input_specs(config)), read_forward(module), indexed_inputs(config))
-    states = [name for name in state_outputs(config) if name not in output_specs(config)]
-    results = arrange_outputs([*output_specs(config), *states])
+    results = arrange_outputs(list(output_types(config)))
 
     class InOrder(torch.nn.Module):
         def __init__(self) -> None:

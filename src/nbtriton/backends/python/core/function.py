@@ -122,14 +122,8 @@ class FunctionInstance(BackendInstance):
     def _responses(
         self, requests: Sequence[BackendRequest], outputs: Mapping[str, Any]
     ) -> Sequence[Response]:
-        arrays: dict[str, Array] = {}
-        foreign: list[Array] = []
-        for name, array in outputs.items():
-            arrays[name] = sent = leaving(array)
-            if type(sent) is not _ndarray:
-                foreign.append(sent)
-        if foreign:
-            wait_for_outputs(foreign)
+        arrays = {name: leaving(array) for name, array in outputs.items()}
+        wait_for_outputs(arrays.values())
         return scatter_outputs(
             requests,
             arrays,

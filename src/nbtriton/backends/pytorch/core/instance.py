@@ -13,7 +13,7 @@ from nbtriton.backends.pytorch.core.naming import InputOrder, arrange_outputs, n
 from nbtriton.backends.ragged import layout
 from nbtriton.backends.read_only import check_unchanged, versions_of
 from nbtriton.backends.tracebacks import model_error
-from nbtriton.config import ModelConfig, output_specs, reads_only, state_outputs
+from nbtriton.config import ModelConfig, output_types, reads_only
 from nbtriton.errors import InternalError, InvalidArgumentError
 from nbtriton.errors import TritonError as EngineError
 from nbtriton.tensors import (
@@ -25,7 +25,6 @@ from nbtriton.tensors import (
     own,
     to_config,
     to_numpy,
-    to_protocol,
     to_torch,
 )
 
@@ -76,9 +75,7 @@ class ModuleInstance(BackendInstance):
         self._module = module
         self._device = device
         self._order = order
-        self._outputs = {key: spec.datatype for key, spec in output_specs(config).items()}
-        for key, data_type in state_outputs(config).items():
-            self._outputs.setdefault(key, to_protocol(data_type))
+        self._outputs = output_types(config)
         self._results = arrange_outputs(list(self._outputs))
         self._batches = config.max_batch_size > 0
         self._layout = layout(config)
