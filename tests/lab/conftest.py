@@ -10,13 +10,15 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.until import until
 
 REPOSITORY = Path(__file__).parents[2]
 SCREENSHOTS = REPOSITORY / "build" / "screenshots"
@@ -41,8 +43,8 @@ class Lab:
     def __init__(self, scratch: Path, theme: str) -> None:
         self.root = scratch / "root"
         self.root.mkdir(parents=True)
-        self.port, self.token = _free_port(), secrets.token_hex(16)
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.token = secrets.token_hex(16)
+        self._runtime = scratch / "runtime"
         settings = scratch / "settings" / "@jupyterlab" / "apputils-extension"
         settings.mkdir(parents=True)
         # Else a popup about Jupyter's news covers the page.
@@ -53,7 +55,7 @@ class Lab:
         env = {
             **os.environ,
             "JUPYTER_CONFIG_DIR": str(scratch / "config"),
-            "JUPYTER_RUNTIME_DIR": str(scratch / "runtime"),
+            "JUPYTER_RUNTIME_DIR": str(self._runtime),
             "JUPYTERLAB_SETTINGS_DIR": str(scratch / "settings"),
             "JUPYTERLAB_WORKSPACES_DIR": str(scratch / "workspaces"),
             "IPYTHONDIR": str(scratch / "ipython"),
@@ -63,22 +65,28 @@ class Lab:
         self._process = subprocess.Popen(
             [
                 sys.executable, "-m", "jupyterlab", "--allow-root", "--no-browser",
-                "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={self.port}",
-                "--ServerApp.port_retries=0", f"--IdentityProvider.token={self.token}",
+                "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={_free_port()}",
+                f"--IdentityProvider.token={self.token}",
                 f"--ServerApp.root_dir={self.root}", "--LabApp.extension_manager=readonly",
             ],
             stdout=self._log, stderr=subprocess.STDOUT, env=env, start_new_session=True,
         )  # fmt: skip
 
-    def wait(self, seconds: float = 90) -> None:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+    @cached_property
+    def url(self) -> str:
+        """Its address; the port may be another than the one that was free a moment ago."""
+        (info,) = self._runtime.glob("jpserver-*.json")
+        return f"http://127.0.0.1:{json.loads(info.read_text())['port']}"
+
+    def wait(self) -> None:
+        def answers() -> bool:
             assert self._process.poll() is None, "JupyterLab ended at once"
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):
                 self.call("GET", "status")
-                return
-            self._process_wait(0.1)
-        pytest.fail("JupyterLab did not answer")
+                return True
+            return False
+
+        assert until(answers, PATIENCE_MS / 1000), "JupyterLab did not answer"
 
     def _process_wait(self, seconds: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -153,10 +161,10 @@ class Opened:
         self.page.locator(".jp-Notebook").focus()
         self.page.keyboard.press("Control+s")
         path = self.lab.root / self.name
+        # Jupyter writes into the file itself; a copy of the old one stands beside it until the end.
+        copy = path.with_name(f".~{path.name}")
         before = path.stat().st_mtime_ns
-        deadline = time.monotonic() + 30
-        while path.stat().st_mtime_ns == before and time.monotonic() < deadline:
-            self.page.wait_for_timeout(100)
+        assert until(lambda: path.stat().st_mtime_ns != before and not copy.exists())
 
     def assert_clean(self) -> None:
         stderr = self.page.locator("[data-mime-type='application/vnd.jupyter.stderr']")
@@ -223,11 +231,6 @@ def open_notebook(labs, browser_context) -> Iterator[Callable[..., Opened]]:
 
 
 def _free_port() -> int:
-    for port in range(19000, 19999):
-        with contextlib.closing(socket.socket()) as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError("no free port from 19000 to 19998")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

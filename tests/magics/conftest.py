@@ -13,6 +13,7 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 from tests.magics.cells import DOUBLE
+from tests.until import PATIENCE_S
 
 
 @dataclass
@@ -76,15 +77,16 @@ def plain_shell(tmp_path, monkeypatch):
 
 @pytest.fixture
 def notebook(plain_shell):
-    """A notebook with the extension loaded; at the end no thread of ours is left."""
+    """A notebook with the extension loaded; at the end none of its threads is left."""
+    before = set(threading.enumerate())
     notebook = Notebook(plain_shell)
     notebook.ok("%load_ext nbtriton")
     notebook.ok("import numpy as np, nbtriton as nt")
     yield notebook
     notebook.ok("%unload_ext nbtriton")
-    left = [thread for thread in threading.enumerate() if thread.name.startswith("nbtriton")]
+    left = [t for t in set(threading.enumerate()) - before if t.name.startswith("nbtriton")]
     for thread in left:
-        thread.join(20)  # it has been told, and may be on its way out
+        thread.join(PATIENCE_S)  # it has been asked to end, and may be on its way out
     assert not [thread.name for thread in left if thread.is_alive()]
 
 
