@@ -21,8 +21,8 @@ from nbtriton.errors import (
     TritonError,
     UnavailableError,
 )
+from nbtriton.perf.point import PerfPoint
 from nbtriton.perf.remote import remote_server
-from nbtriton.perf.report import PerfPoint
 
 MODEL = """
 import triton_python_backend_utils as pb_utils

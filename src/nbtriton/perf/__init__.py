@@ -2,11 +2,11 @@
 
 >>> report = nt.perf(server, "bert", concurrency="1:32:x2")  # doctest: +SKIP
 
-The package is callable and is then `nbtriton.perf.api.perf`: whoever imports it first, ``nt.perf``
-is this package, so the two names must be one. Pure parts: `loads` (levels and schedules),
-`windows` (stability and merging), `search` (which level next), `breakdown` (the server's account),
-`sweep.combinations`, `report` and `render` (what is left and how it looks). `driver` sends, and
-`measure`, `session` and `api` put them together.
+The package is callable and is then `nbtriton.perf.api.perf`: once the package is imported,
+``nt.perf`` is the package, so the two names must be one. Pure parts: `loads` (levels and
+schedules), `windows` (stability and merging), `search` (the next level), `breakdown` (statistics of
+the server), `sweep.combinations`, `options`, `point`, `report` and `render` (results). `driver`
+sends requests, `measure` measures a level, `session` a search, and `run` puts them together.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from types import ModuleType
 
 from nbtriton.perf.api import perf
 from nbtriton.perf.breakdown import ServerBreakdown
-from nbtriton.perf.report import PerfPoint, PerfProgress, PerfReport
+from nbtriton.perf.point import PerfPoint
+from nbtriton.perf.progress import PerfProgress
+from nbtriton.perf.report import PerfReport
 
 __all__ = ["PerfPoint", "PerfProgress", "PerfReport", "ServerBreakdown", "perf"]
 

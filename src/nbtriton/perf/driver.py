@@ -1,11 +1,8 @@
-"""Load: who sends the next request, and when; what ended, and after how long.
+"""Load: the next request, and when it is sent.
 
 A closed loop has no thread per request: the thread that finishes a request sends the next one. A
 request may also complete inside `submit`; then its successor is handed to the loop's own thread,
-so that nothing recurses and no instance's thread is kept from its other answers.
-
-Times are `time.monotonic_ns`. Each slot holds one request at a time and owns its buffers, so
-nothing is locked while load runs.
+so that nothing recurses and no instance's thread is kept from its other responses.
 """
 
 from __future__ import annotations
@@ -13,159 +10,51 @@ from __future__ import annotations
 import itertools
 import threading
 from abc import ABC, abstractmethod
-from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from nbtriton.engine.interrupts import wait_in_slices
 from nbtriton.perf.loads import Concurrency, Load, RequestIntervals, RequestRate, send_times_ns
+from nbtriton.perf.records import Slot, StreamRecord, collect
 from nbtriton.perf.traffic import Call, Traffic
-from nbtriton.perf.windows import StreamWindow, Window
+from nbtriton.perf.windows import Window
 
 if TYPE_CHECKING:
     from nbtriton.perf.remote import Pending, Target
 
-__all__ = ["LoadRun", "Slot", "collect", "make_load"]
+__all__ = ["Clock", "LoadRun", "make_load"]
 
-# Open loop: a server that falls behind by so many requests will not catch up within a window;
-# beyond it only the memory of waiting requests would grow. Later sends count as delayed.
+# Open loop: a server that falls behind by this number of requests will not catch up within a
+# window; beyond it only the memory of waiting requests would grow. Later sends count as delayed.
 MAX_OUTSTANDING = 4096
-# How long requests that are under way may take to end by themselves before they are cancelled.
-# Half of the second within which an interrupt must have stopped everything.
+# The time in which requests in flight may end by themselves before they are cancelled: half of the
+# second within which an interrupt must have stopped everything.
 GRACE_S = 0.5
 
 
-class Slot:
-    """One request at a time, and what became of those before it."""
+class Clock:
+    """The clock of a schedule."""
 
-    __slots__ = (
-        "call", "callback", "end_ns", "future", "lane", "late_ns", "latency_ns", "lateness_ns",
-        "sequence_end_ns", "start_ns", "stream", "taken",
-    )  # fmt: skip
+    def now_ns(self) -> int:
+        """Return the time."""
+        return monotonic_ns()
 
-    def __init__(self, lane: int = 0) -> None:
-        self.callback: Callable[[Pending], None] | None = None
-        self.lane = lane
-        self.call: Call | None = None
-        self.stream: StreamRecord | None = None
-        self.start_ns = 0
-        self.late_ns = 0
-        self.future: Pending | None = None
-        self.latency_ns = array("q")
-        self.lateness_ns = array("q")
-        # When requests ended that were the last of a sequence.
-        self.sequence_end_ns = array("q")
-        # Written last: its length is the number of complete entries.
-        self.end_ns = array("q")
-        self.taken = 0
-
-    def succeeded(self, end_ns: int) -> None:
-        """Record that the request of this slot ended well."""
-        call = self.call
-        if call is not None:
-            if call.closing:
-                return
-            if call.ends:
-                self.sequence_end_ns.append(end_ns)
-        if self.stream is not None:
-            self.stream.ended(self.start_ns)
-            # PA3: up to the last response that says something.
-            end_ns = self.stream.last_ns or end_ns
-        self.latency_ns.append(end_ns - self.start_ns)
-        self.lateness_ns.append(self.late_ns)
-        self.end_ns.append(end_ns)
-
-
-class StreamRecord:
-    """When the responses of a slot's requests came."""
-
-    __slots__ = ("between_ns", "counts", "first_ns", "gaps_taken", "last_ns", "now_ns")
-
-    def __init__(self) -> None:
-        self.now_ns = array("q")  # those of the request under way
-        self.last_ns = 0
-        self.first_ns = array("q")  # one a request, -1 for one without any
-        self.counts = array("q")  # responses, one a request
-        self.between_ns = array("q")  # of all requests, one after the other
-        self.gaps_taken = 0
-
-    def begin(self) -> None:
-        """Forget a request that failed half-way."""
-        self.now_ns = array("q")
-
-    def ended(self, start_ns: int) -> None:
-        """Record what came of a request that ended well."""
-        came = self.now_ns
-        self.last_ns = came[-1] if came else 0
-        self.first_ns.append(came[0] - start_ns if came else -1)
-        self.between_ns.extend(later - earlier for earlier, later in itertools.pairwise(came))
-        self.counts.append(len(came))
-
-    def take(self, first: int, last: int) -> tuple[list[int], list[int], int]:
-        """Return times to the first response, between responses, and their number, of requests."""
-        counts = self.counts[first:last]
-        gaps = sum(max(0, count - 1) for count in counts)
-        between = self.between_ns[self.gaps_taken : self.gaps_taken + gaps]
-        self.gaps_taken += gaps
-        firsts = [ns for ns in self.first_ns[first:last] if ns >= 0]
-        return firsts, list(between), sum(counts)
-
-
-def collect(
-    slots: Sequence[Slot], errors: deque[tuple[int, str]], start_ns: int, end_ns: int
-) -> Window:
-    """Cut the window from `start_ns` to `end_ns`: what ended in it and was not taken yet (PA3)."""
-    latencies, lateness = [], []
-    streams = []
-    sequences = 0
-    for slot in slots:
-        while slot.sequence_end_ns and slot.sequence_end_ns[0] <= end_ns:
-            slot.sequence_end_ns.pop(0)
-            sequences += 1
-        first, last = slot.taken, len(slot.end_ns)
-        # A copy: an exported buffer would keep the array from growing.
-        ends = np.frombuffer(slot.end_ns[first:last], np.int64)
-        last = first + int(np.searchsorted(ends, end_ns, "right"))
-        slot.taken = last
-        latencies.append(np.frombuffer(slot.latency_ns[first:last], np.int64))
-        lateness.append(np.frombuffer(slot.lateness_ns[first:last], np.int64))
-        if slot.stream is not None:
-            streams.append(slot.stream.take(first, last))
-    failed: list[str] = []
-    while errors and errors[0][0] <= end_ns:
-        failed.append(errors.popleft()[1])
-    return Window(
-        start_ns=start_ns,
-        end_ns=end_ns,
-        latencies_ns=np.concatenate(latencies) if latencies else np.empty(0, np.int64),
-        lateness_ns=np.concatenate(lateness) if lateness else np.empty(0, np.int64),
-        errors=len(failed),
-        first_error=failed[0] if failed else "",
-        sequences=sequences,
-        stream=StreamWindow(
-            responses=sum(count for _, _, count in streams),
-            first_ns=np.array([ns for firsts, _, _ in streams for ns in firsts], np.int64),
-            between_ns=np.array([ns for _, gaps, _ in streams for ns in gaps], np.int64),
-        )
-        if streams
-        else None,
-    )
+    def wait(self, stop: threading.Event, duration_ns: int) -> None:
+        """Wait for so long, or until `stop` is set."""
+        stop.wait(duration_ns / 1e9)
 
 
 class LoadRun(ABC):
-    """A load that runs until it is stopped, or until `limit` requests are through.
+    """A load that runs until it is stopped, or until `limit` requests have ended.
 
     Parameters
     ----------
     server : Server or RemoteServer
     model : str
     traffic : Traffic
-        What is sent.
     limit : int
         Requests to send in all; 0 for no limit.
     """
@@ -176,7 +65,7 @@ class LoadRun(ABC):
         self._model = model
         self._traffic = traffic
         tickets: Iterator[int] = iter(range(limit)) if limit else itertools.count()
-        # The next request's number; taking it is atomic, whichever threads ask.
+        # Numbers of requests; `next` is atomic, for any threads.
         self._tickets = tickets
         self._stopping = False
         self._cancelled = False
@@ -188,12 +77,12 @@ class LoadRun(ABC):
         """Begin to send."""
         self._thread.start()
 
-    def take(self, start_ns: int, end_ns: int) -> Window:
+    def collect(self, start_ns: int, end_ns: int) -> Window:
         """Return the window between two moments; each request is in one window only."""
         return collect(self._slots, self._errors, start_ns, end_ns)
 
     def completed(self) -> int:
-        """How many requests have ended since the start, well or not."""
+        """Return the number of requests that have ended, with an error or without."""
         return sum(len(slot.end_ns) for slot in self._slots) + len(self._errors)
 
     def span_ns(self) -> tuple[int, int] | None:
@@ -205,11 +94,11 @@ class LoadRun(ABC):
         return first, max(slot.end_ns[-1] for slot in used)
 
     def stop(self) -> None:
-        """Send nothing more, let what is under way end, cancel what takes too long, and return.
+        """Send nothing more, wait for requests in flight, cancel those that take too long.
 
-        Returns once nothing of this load is left. A request that blocks its sender (one caller at
-        a time) cannot be cancelled; it is waited for. A KeyboardInterrupt cancels at once and is
-        raised.
+        Returns once no request of this load is left. A request that blocks its sender (one caller
+        at a time) cannot be cancelled; it is waited for. A KeyboardInterrupt cancels at once and
+        is raised.
         """
         self._stopping = True
         self._wake()
@@ -225,21 +114,21 @@ class LoadRun(ABC):
             wait_in_slices(self.finished.wait, None)
         self._thread.join()
 
-    def _failed(self, slot: Slot, end_ns: int, error: BaseException) -> None:
+    def _record_error(self, slot: Slot, end_ns: int, error: BaseException) -> None:
         if slot.call is None or not slot.call.closing:
             self._errors.append((end_ns, str(error)))
 
     def _cancel(self) -> None:
         self._cancelled = True
         for slot in list(self._slots):
-            if slot.future is not None:
-                slot.future.cancel()
+            if slot.pending is not None:
+                slot.pending.cancel()
 
     @abstractmethod
     def _run(self) -> None: ...
 
     def _wake(self) -> None:
-        """Tell a sender that waits for its next due time to look at `_stopping`."""
+        """Wake a sender that waits for its next due time."""
 
     def _next(self, lane: int) -> Call | None:
         """Return the next request of a lane, None when no more are to be sent."""
@@ -247,7 +136,7 @@ class LoadRun(ABC):
         return self._closing(lane) if ticket is None else self._traffic.next(lane, ticket)
 
     def _closing(self, lane: int) -> Call | None:
-        """Return what ends a lane's sequence, None once nothing is waited for any more."""
+        """Return the request that ends a lane's sequence, None once requests are cancelled."""
         return None if self._cancelled else self._traffic.closing(lane)
 
 
@@ -264,14 +153,14 @@ class OneCaller(LoadRun):
             try:
                 infer(model, call.inputs, **call.options)
             except Exception as error:
-                self._failed(slot, now(), error)
+                self._record_error(slot, now(), error)
             else:
-                slot.succeeded(now())
+                slot.record_success(now())
         self.finished.set()
 
 
 class _Submitting(LoadRun):
-    """What the two loads over ``submit`` share: sending, and hearing of the end."""
+    """The common part of the two loads over ``submit``."""
 
     def __init__(
         self, server: Target, model: str, traffic: Traffic, limit: int, *, streaming: bool
@@ -282,50 +171,48 @@ class _Submitting(LoadRun):
 
     def _send(self, slot: Slot, call: Call) -> None:
         slot.call = call
-        hear = listen = None
+        on_response = on_error = None
         if self._streaming:
-            hear, listen = self._listeners(slot)
+            on_response, on_error = self._listeners(slot)
         self._local.sending = True
         slot.start_ns = monotonic_ns()
         try:
-            slot.future = future = self._server.submit(
-                self._model, call.inputs, on_response=hear, **call.options
+            slot.pending = pending = self._server.submit(
+                self._model, call.inputs, on_response=on_response, **call.options
             )
         except Exception as error:
-            self._failed(slot, monotonic_ns(), error)
+            self._record_error(slot, monotonic_ns(), error)
             self._free(slot, inline=True)
         else:
-            then = listen or slot.callback
-            assert then is not None
-            future.add_done_callback(then)
-            if self._cancelled:  # it came too late to be cancelled with the others
-                future.cancel()
+            on_done = on_error or slot.callback
+            assert on_done is not None
+            pending.add_done_callback(on_done)
+            if self._cancelled:  # too late to be cancelled with the others
+                pending.cancel()
         finally:
             self._local.sending = False
 
     def _listeners(
         self, slot: Slot
     ) -> tuple[Callable[[Any, bool], None], Callable[[Pending], None]]:
-        """Return what hears of each response to the next request of a slot, and of a failure."""
+        """Return the callbacks of a slot's next request: for each response, and for a failure."""
         record = slot.stream = slot.stream or StreamRecord()
         record.begin()
         failed: list[BaseException] = []
-        # Popping is atomic: a request that is cancelled may still be answered.
-        claim = [None]
+        # Held by the first end: a request that is cancelled may still be answered.
+        ended = threading.Lock()
 
         def end(error: BaseException | None) -> None:
             now_ns = monotonic_ns()
-            try:
-                claim.pop()
-            except IndexError:
+            if not ended.acquire(blocking=False):
                 return
             if error is None:
-                slot.succeeded(now_ns)
+                slot.record_success(now_ns)
             else:
-                self._failed(slot, now_ns, error)
+                self._record_error(slot, now_ns, error)
             self._free(slot, inline=getattr(self._local, "sending", False))
 
-        def heard(response: Any, final: bool) -> None:
+        def on_response(response: Any, final: bool) -> None:
             if response.error is not None:
                 failed.append(response.error)
             elif response.outputs:
@@ -333,35 +220,35 @@ class _Submitting(LoadRun):
             if final:
                 end(failed[0] if failed else None)
 
-        def over(future: Pending) -> None:
-            error = future.exception()
-            if error is not None:  # without it the final response says so
+        def on_done(pending: Pending) -> None:
+            error = pending.exception()
+            if error is not None:  # else the final response ends it
                 end(error)
 
-        return heard, over
+        return on_response, on_done
 
     def _new_slot(self, lane: int = 0) -> Slot:
         slot = Slot(lane)
 
-        def ended(future: Pending) -> None:
+        def on_done(pending: Pending) -> None:
             end_ns = monotonic_ns()
-            error = future.exception()
+            error = pending.exception()
             if error is None:
-                slot.succeeded(end_ns)
+                slot.record_success(end_ns)
             else:
-                self._failed(slot, end_ns, error)
+                self._record_error(slot, end_ns, error)
             self._free(slot, inline=getattr(self._local, "sending", False))
 
-        slot.callback = ended
+        slot.callback = on_done
         return slot
 
     @abstractmethod
     def _free(self, slot: Slot, *, inline: bool) -> None:
-        """The slot's request is through; `inline` if this thread is inside `_send` still."""
+        """The slot's request has ended; `inline` if this thread is still inside `_send`."""
 
 
 class ClosedLoop(_Submitting):
-    """Exactly N requests outstanding: a new one starts the moment one ends."""
+    """Exactly N requests outstanding: a new one is sent at once when one ends."""
 
     def __init__(
         self,
@@ -402,14 +289,14 @@ class ClosedLoop(_Submitting):
 
 
 class OpenLoop(_Submitting):
-    """Requests leave at their due times, whatever became of those before.
+    """Requests are sent at their due times, whether or not those before have ended.
 
     Parameters
     ----------
     lanes : int
-        Sequences that are live at a time, which take turns; 1 where there are none.
+        Live sequences, which take turns; 1 without sequences.
     serial : bool
-        A lane has one request outstanding at most; a request waits for a lane that is free.
+        At most one request outstanding a lane; a request waits for a free lane.
     """
 
     def __init__(
@@ -424,52 +311,55 @@ class OpenLoop(_Submitting):
         streaming: bool,
         lanes: int,
         serial: bool,
+        clock: Clock,
     ) -> None:
         super().__init__(server, model, traffic, limit, streaming=streaming)
+        self._clock = clock
         self._due = send_times_ns(load, seed=seed)
         self._idle: SimpleQueue[Slot] = SimpleQueue()
         self._stop = threading.Event()
         self._lanes = range(lanes)
         self._serial = serial
-        # Whose turn it is; None once the load is to stop.
+        # Lanes in turn; None once the load is to stop.
         self._turns: SimpleQueue[int | None] = SimpleQueue()
 
     def _run(self) -> None:
-        start_ns = monotonic_ns()
+        clock = self._clock
+        start_ns = clock.now_ns()
         for lane in self._lanes:
             self._turns.put(lane)
         for due_ns in self._due:
             slot = self._acquire()
-            wait_ns = start_ns + due_ns - monotonic_ns()
+            wait_ns = start_ns + due_ns - clock.now_ns()
             if wait_ns > 0:
-                self._stop.wait(wait_ns / 1e9)
+                clock.wait(self._stop, wait_ns)
             turn = self._turns.get()
             if self._serial:
-                wait_ns = min(wait_ns, start_ns + due_ns - monotonic_ns())
+                wait_ns = min(wait_ns, start_ns + due_ns - clock.now_ns())
             call = None if turn is None else self._next(turn)
             if turn is None or call is None:
                 self._idle.put(slot)
                 break
             slot.lane = turn
-            # PA14: late is what was due before its turn came, not what a timer overslept.
+            # PA14: late is a request that was due before its turn, not one that a timer overslept.
             slot.late_ns = max(0, -wait_ns)
             if not self._serial:
                 self._turns.put(turn)
             self._send(slot, call)
             if call.closing:
                 break
-        self._rest()
+        self._wait_idle()
         for lane in self._lanes:
             call = self._closing(lane)
             if call is not None:
                 slot = self._acquire()
                 slot.lane = lane
                 self._send(slot, call)
-        self._rest()
+        self._wait_idle()
         self.finished.set()
 
-    def _rest(self) -> None:
-        """Wait until nothing is outstanding."""
+    def _wait_idle(self) -> None:
+        """Wait until no request is outstanding."""
         slots = [self._idle.get() for _ in self._slots]
         for slot in slots:
             self._idle.put(slot)
@@ -503,17 +393,20 @@ def make_load(
     streaming: bool = False,
     lanes: int = 1,
     serial: bool = False,
+    clock: Clock | None = None,
 ) -> LoadRun:
     """Return a load on a model, not yet started.
 
     Parameters
     ----------
     streaming : bool
-        Listen to each response, and not only to the answer.
+        Record each response, and not only the end.
     lanes : int
         Sequences that share a request rate; a closed loop has one for each request outstanding.
     serial : bool
-        Of an open loop: a sequence has one request outstanding at most.
+        Of an open loop: at most one request outstanding a sequence.
+    clock : Clock, optional
+        Of an open loop: the clock of its schedule.
     """
     match load:
         case Concurrency(value=1) if not streaming:
@@ -523,5 +416,5 @@ def make_load(
         case RequestRate() | RequestIntervals():
             return OpenLoop(
                 server, model, traffic, limit, load, seed,
-                streaming=streaming, lanes=lanes, serial=serial,
+                streaming=streaming, lanes=lanes, serial=serial, clock=clock or Clock(),
             )  # fmt: skip

@@ -14,11 +14,11 @@ from nbtriton.perf.breakdown import (
     breakdown,
     with_composing,
 )
-from nbtriton.perf.data import Request
 from nbtriton.perf.driver import LoadRun, make_load
 from nbtriton.perf.loads import Concurrency, Load, RequestIntervals
-from nbtriton.perf.report import LoadMode, PerfPoint
-from nbtriton.perf.traffic import Repeated, SequenceData, Sequences, Traffic
+from nbtriton.perf.point import LoadMode, PerfPoint
+from nbtriton.perf.prepare import Workload
+from nbtriton.perf.traffic import Repeated, Sequences, Traffic
 from nbtriton.perf.windows import (
     DELAY_WARNING,
     LevelMeter,
@@ -60,12 +60,18 @@ class WindowPlan:
         Requests that a count window waits for.
     longest_ms : float
         Up to which the interval may grow for a slow model; 0 if it is to stay as it is.
+    warm_up_s, longest_warm_up_s : float
+        Load before the first window, in seconds: the first number, and on until each outstanding
+        request of a closed loop was answered once (its first generation finds an empty queue), up
+        to the second number.
     """
 
     mode: MeasurementMode = "time_windows"
     interval_ms: float = 5000.0
     request_count: int = 50
     longest_ms: float = 0.0
+    warm_up_s: float = 0.0
+    longest_warm_up_s: float = 0.0
 
     def wake_ns(self, start_ns: int, now_ns: int) -> int:
         """When to look at the window that began at `start_ns`."""
@@ -87,43 +93,30 @@ class WindowPlan:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Everything that one level is about.
+    """One level to measure.
 
     Parameters
     ----------
     load : Load
-    requests : sequence of mapping
-        Sent in turn, unless there are `sequences`.
-    batch_size : int
-        Rows per request.
+    workload : Workload
     rule : StabilityRule
     plan : WindowPlan
-    warm_up_s, longest_warm_up_s : float
-        Load before the first window: so many seconds, and on until each outstanding request of a
-        closed loop was answered once (its first generation finds an empty queue), up to the
-        second number.
     request_count : int
-        Send just so many and stop; 0 for windows.
+        Send exactly this number of requests; 0 for windows.
     seed : int
     configuration : mapping
         The swept options in force.
-    sequences : SequenceData, optional
-        Of a model that takes sequences.
     streaming : bool
-        Listen to each response.
+        Record each response.
     """
 
     load: Load
-    requests: Sequence[Request]
-    batch_size: int
+    workload: Workload
     rule: StabilityRule
     plan: WindowPlan
-    warm_up_s: float = 0.0
-    longest_warm_up_s: float = 0.0
     request_count: int = 0
     seed: int = 0
     configuration: Mapping[str, Any] = field(default_factory=dict)
-    sequences: SequenceData | None = None
     streaming: bool = False
 
 
@@ -156,7 +149,9 @@ def measure_level(
     interrupted : bool
     """
     # Senders that do not wait for answers: all but the single caller (PA7, PA20).
-    is_async = level.load != Concurrency(1) or level.sequences is not None or level.streaming
+    is_async = (
+        level.load != Concurrency(1) or level.workload.sequences is not None or level.streaming
+    )
     rule = replace(level.rule, asynchronous=is_async, single=bool(level.request_count))
     meter = LevelMeter(rule, level.load.label)
     # The server's statistics at each bound of a window.
@@ -188,14 +183,14 @@ def measure_level(
             while verdict is None:
                 _wait(run, plan, start_ns)
                 end_ns = bound()
-                window = run.take(start_ns, end_ns)
+                window = run.collect(start_ns, end_ns)
                 start_ns = end_ns
                 verdict = meter.add(window)
                 on_window(len(meter.windows), window)
         except KeyboardInterrupt:
             interrupted = True
             if verdict is None:
-                verdict = meter.cut(run.take(start_ns, bound()) if start_ns else None)
+                verdict = meter.cut(run.collect(start_ns, bound()) if start_ns else None)
     finally:
         interrupted = _stop(run, interrupted=interrupted)
     assert verdict is not None
@@ -210,11 +205,14 @@ def measure_level(
 def _load(server: Target, model: str, level: Level) -> LoadRun:
     traffic: Traffic
     lanes, serial = 1, False
-    if level.sequences is None:
-        traffic = Repeated(level.requests)
+    if level.workload.sequences is None:
+        traffic = Repeated(level.workload.requests)
     else:
-        lanes, serial = level.sequences.lanes(level.load), level.sequences.plan.serial
-        traffic = Sequences(level.sequences, lanes=lanes, seed=level.seed)
+        lanes, serial = (
+            level.workload.sequences.lanes(level.load),
+            level.workload.sequences.plan.serial,
+        )
+        traffic = Sequences(level.workload.sequences, lanes=lanes, seed=level.seed)
     return make_load(
         server, model, level.load, traffic,
         limit=level.request_count, seed=level.seed, streaming=level.streaming, lanes=lanes,
@@ -241,12 +239,12 @@ def _warm_up(run: LoadRun, level: Level) -> float:
     """Let the load run until it has settled; return the longest latency seen, in microseconds."""
     generation = level.load.value if isinstance(level.load, Concurrency) else 1
     start_ns = monotonic_ns()
-    wait_in_slices(run.finished.wait, level.warm_up_s)
-    while (now_ns := monotonic_ns()) < start_ns + level.longest_warm_up_s * 1e9:
+    wait_in_slices(run.finished.wait, level.plan.warm_up_s)
+    while (now_ns := monotonic_ns()) < start_ns + level.plan.longest_warm_up_s * 1e9:
         if run.completed() >= generation:
             break
         run.finished.wait(_WARM_UP_POLL_S)
-    seen = run.take(start_ns, now_ns).latencies_ns
+    seen = run.collect(start_ns, now_ns).latencies_ns
     return (int(seen.max()) if len(seen) else now_ns - start_ns) / 1000
 
 
@@ -265,7 +263,7 @@ def _clamped(
     """Return the one window of a request count: from the first start to the last end (A.1)."""
     first_ns, last_ns = run.span_ns() or (start_ns, end_ns)
     statistics[first_ns], statistics[last_ns] = statistics[start_ns], statistics[end_ns]
-    return replace(run.take(start_ns, end_ns), start_ns=first_ns, end_ns=last_ns)
+    return replace(run.collect(start_ns, end_ns), start_ns=first_ns, end_ns=last_ns)
 
 
 def _server_side(
@@ -296,8 +294,8 @@ def _point(
         mode=mode,
         value=level.load.value,
         configuration=dict(level.configuration),
-        batch_size=level.batch_size,
-        infer_per_s=rate * level.batch_size,
+        batch_size=level.workload.batch_size,
+        infer_per_s=rate * level.workload.batch_size,
         request_count=measured.request_count,
         error_count=measured.error_count,
         first_error=measured.first_error,
@@ -315,7 +313,7 @@ def _point(
         lateness_avg_us=measured.lateness_avg_us,
         server=server,
         composing=steps,
-        sequence_count=None if level.sequences is None else measured.sequence_count,
+        sequence_count=None if level.workload.sequences is None else measured.sequence_count,
         stream=measured.stream,
         notes=_notes(measured, rate, verdict, server, steps),
     )

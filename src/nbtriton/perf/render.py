@@ -9,19 +9,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from nbtriton.drawing import Column, Point, Series, curve_svg, measure, table_html, table_text
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.packages import needed
 from nbtriton.perf.breakdown import ServerBreakdown, network_us
-from nbtriton.perf.report import PerfPoint, PerfReport, row_of
+from nbtriton.perf.point import PerfPoint, row_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["html", "plot", "save", "series_of", "svg", "text", "write_csv"]
+
+
+class Report(Protocol):
+    """What is drawn and written: the fields of `nbtriton.perf.PerfReport`."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def points(self) -> tuple[PerfPoint, ...]: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+    @property
+    def headline(self) -> str: ...
+
 
 # What a person compares; `PerfReport.frame` has everything.
 _TABLE: Mapping[str, Column] = {
@@ -55,7 +71,7 @@ _NEVER = object()
 _PLAIN: Mapping[str, object] = {"batch_size": 1, "errors": 0, "delayed_percent": 0.0}
 
 
-def series_of(report: PerfReport) -> tuple[Series, ...]:
+def series_of(report: Report) -> tuple[Series, ...]:
     """Return the curves: one a configuration and batch size, p50 and p99 and the chosen one."""
     groups: dict[str, list[PerfPoint]] = {}
     for point in report.points:
@@ -71,12 +87,12 @@ def series_of(report: PerfReport) -> tuple[Series, ...]:
     )
 
 
-def svg(report: PerfReport) -> str:
+def svg(report: Report) -> str:
     """Draw latency against throughput."""
     return curve_svg(series_of(report), title=report.model)
 
 
-def text(report: PerfReport) -> str:
+def text(report: Report) -> str:
     """Write the report for a terminal."""
     columns, rows = _table(report)
     parts = [report.headline]
@@ -86,7 +102,7 @@ def text(report: PerfReport) -> str:
     return "\n".join(parts)
 
 
-def html(report: PerfReport) -> str:
+def html(report: Report) -> str:
     """Write the report for a page: the curve, the table, the notes."""
     columns, rows = _table(report)
     parts = [f'<div class="nbt-perf"><p>{escape(report.headline)}</p>']
@@ -100,7 +116,7 @@ def html(report: PerfReport) -> str:
     return "".join(parts)
 
 
-def plot(report: PerfReport, ax: Axes | None = None) -> Figure:
+def plot(report: Report, ax: Axes | None = None) -> Figure:
     """Draw p99 latency over throughput with matplotlib."""
     with needed("a plot"):
         from matplotlib import pyplot as plt
@@ -137,7 +153,7 @@ def plot(report: PerfReport, ax: Axes | None = None) -> Figure:
     return found
 
 
-def save(report: PerfReport, path: Path) -> None:
+def save(report: Report, path: Path) -> None:
     """Write the report in the form that the name's ending asks for."""
     match path.suffix.lower():
         case ".html":
@@ -155,7 +171,7 @@ def save(report: PerfReport, path: Path) -> None:
             )
 
 
-def write_csv(report: PerfReport, path: Path) -> None:
+def write_csv(report: Report, path: Path) -> None:
     """Write perf_analyzer's columns (perf_analyzer ``-f``), whole microseconds, slowest first.
 
     Swept options follow in columns of their own at the end. Each composing model of an ensemble
@@ -236,7 +252,7 @@ def _latency_ms(point: PerfPoint) -> dict[int, float]:
     return found
 
 
-def _table(report: PerfReport) -> tuple[list[Column], list[list[object]]]:
+def _table(report: Report) -> tuple[list[Column], list[list[object]]]:
     rows = []
     for point in report.points:
         row = row_of(point)
@@ -269,7 +285,7 @@ def _table(report: PerfReport) -> tuple[list[Column], list[list[object]]]:
     return [columns[name] for name in shown], [[row.get(name) for name in shown] for row in rows]
 
 
-def _notes(report: PerfReport) -> list[str]:
+def _notes(report: Report) -> list[str]:
     """Levels that share a note share its line; unstable ones are only counted."""
     levels: dict[str, list[str]] = {}
     for point in report.points:
@@ -288,7 +304,7 @@ def _notes(report: PerfReport) -> list[str]:
     return notes + list(report.notes)
 
 
-def _page(report: PerfReport) -> str:
+def _page(report: Report) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f"<title>{escape(report.model)}: performance</title>"

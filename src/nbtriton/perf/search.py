@@ -7,13 +7,58 @@ the end of the generator is the end of the search.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from dataclasses import dataclass
 
 from nbtriton.errors import InvalidArgumentError
-from nbtriton.perf.loads import LevelRange, Levels
+from nbtriton.perf.loads import (
+    Concurrency,
+    Distribution,
+    LevelRange,
+    Levels,
+    Load,
+    RequestIntervals,
+    RequestRate,
+    level_values,
+)
+from nbtriton.perf.point import LoadMode
 
-__all__ = ["Search", "binary_search", "check_search", "linear_search"]
+__all__ = ["LevelPlan", "Search", "binary_search", "check_search", "linear_search"]
 
 Search = Generator[float, bool, None]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelPlan:
+    """The levels of every configuration and batch size, and the search through them."""
+
+    mode: LoadMode
+    levels: Levels
+    distribution: Distribution = "constant"
+    intervals_us: tuple[int, ...] = ()
+    binary: bool = False
+
+    @property
+    def count(self) -> int | None:
+        """The number of levels at most; None where the search decides."""
+        values = level_values(self.levels)
+        return None if self.binary or values is None else len(values)
+
+    def search(self) -> Search:
+        """Begin a search through the levels."""
+        if self.binary:
+            assert isinstance(self.levels, LevelRange)
+            return binary_search(self.levels, integral=self.mode == "concurrency")
+        return linear_search(self.levels)
+
+    def load(self, value: float) -> Load:
+        """Return the load of one level."""
+        match self.mode:
+            case "concurrency":
+                return Concurrency(int(value))
+            case "request_rate":
+                return RequestRate(value, self.distribution)
+            case "intervals":
+                return RequestIntervals(self.intervals_us)
 
 
 def linear_search(levels: Iterable[float]) -> Search:

@@ -1,0 +1,238 @@
+"""The options of one measurement: checked, and read as plans for its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from nbtriton.errors import InvalidArgumentError, nearest
+from nbtriton.perf.data import Inputs
+from nbtriton.perf.loads import Distribution, RequestIntervals, parse_levels
+from nbtriton.perf.measure import MeasurementMode, WindowPlan
+from nbtriton.perf.progress import Observer
+from nbtriton.perf.search import LevelPlan, check_search
+from nbtriton.perf.sweep import Configuration, combinations
+from nbtriton.perf.traffic import SequencePlan, read_id_range
+from nbtriton.perf.windows import STABLE_WINDOWS, StabilityRule
+
+if TYPE_CHECKING:
+    from nbtriton.api import Server
+
+__all__ = ["PROTOCOLS", "PerfOptions", "Protocol"]
+
+Protocol = Literal["inproc", "http", "grpc"]
+PROTOCOLS: tuple[str, ...] = get_args(Protocol)
+
+# perf_analyzer's 5000 ms are made for milliseconds across a network. In the kernel a request
+# takes 10 us to some ms: 250 ms (300 ms with PA1's factor) hold 100 requests even at 3 ms each,
+# so a p99 means something, and a level takes 1 s where it is stable at once. Slower models get
+# longer windows (`WindowPlan.fitted`).
+_INTERVAL_MS = 250.0
+_WARM_UP_S = 0.05
+# The longest window of a slow model, and its longest warm-up.
+_LONGEST_S = 2.0
+# Quick: three windows a level, the whole sweep in 3 * 1.2 * 450 ms = 1.6 s, which leaves room for
+# loading configurations within the promised 3 s. Below 20 ms the thread switches of a busy kernel
+# (5 ms each) are all that is measured; above 100 ms it is not quick.
+_QUICK_TOTAL_MS = 450.0
+_QUICK_INTERVAL_MS = (20.0, 100.0)
+_QUICK_WARM_UP_S = 0.02
+_QUICK_LONGEST_S = 0.3
+# Levels to expect of a search without a known number.
+_QUICK_LEVELS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PerfOptions:
+    """The arguments of `nbtriton.perf.perf`, by the same names.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Options that make no sense, in perf_analyzer's words where it has some.
+    """
+
+    server: Server | None
+    model: str
+    concurrency: int | str | range | Iterable[int]
+    request_rate: float | str | Iterable[float] | None
+    request_distribution: Distribution
+    intervals: Sequence[int] | None
+    request_count: int
+    batch_size: int | Sequence[int] | None
+    inputs: Inputs | None
+    shapes: Mapping[str, Sequence[int]] | None
+    input_data: str | Path
+    string_length: int
+    string_data: str | None
+    streaming: bool
+    sequence_length: int | None
+    sequence_length_variation: float
+    sequence_id_range: int | str | Sequence[int] | None
+    num_of_sequences: int
+    serial_sequences: bool
+    measurement_mode: MeasurementMode
+    measurement_interval_ms: float | None
+    measurement_request_count: int
+    stability_percentage: float
+    max_trials: int
+    percentile: float | None
+    latency_threshold_ms: float | None
+    binary_search: bool
+    instances: int | Sequence[int] | None
+    max_batch_size: int | Sequence[int] | None
+    max_queue_delay_us: int | Sequence[int] | None
+    dynamic_batching: bool | Sequence[bool] | None
+    preferred: int | Sequence[int] | Sequence[Sequence[int]] | None
+    sweep_models: Sequence[str]
+    seed: int
+    quick: bool
+    observer: Observer | None
+    url: str | None
+    protocol: Protocol | None
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("request_distribution", get_args(Distribution)),
+            ("measurement_mode", get_args(MeasurementMode)),
+            ("protocol", (None, *PROTOCOLS)),
+        ):
+            _check_choice(name, getattr(self, name), allowed)
+        _check_numbers(self)
+
+    def level_plan(self) -> LevelPlan:
+        """Read the load options; only one kind of load may be given."""
+        plan = self._level_plan()
+        check_search(
+            plan.levels, binary=plan.binary, latency_threshold_ms=self.latency_threshold_ms
+        )
+        return plan
+
+    def _level_plan(self) -> LevelPlan:
+        chosen = [
+            self.concurrency != 1, self.request_rate is not None, self.intervals is not None
+        ]  # fmt: skip
+        if sum(chosen) > 1:
+            raise InvalidArgumentError(
+                "Cannot specify more then one inference load mode. Please choose only one of the "
+                "following modes: --concurrency, --request-rate, or --intervals.",
+            )
+        binary, distribution = self.binary_search, self.request_distribution
+        if self.intervals is not None:
+            gaps = tuple(int(gap) for gap in self.intervals)
+            if not gaps or min(gaps) < 0 or not sum(gaps):
+                raise InvalidArgumentError(
+                    "intervals must be a list of microseconds, none of them negative and not all 0"
+                )
+            value = RequestIntervals(gaps).value
+            return LevelPlan("intervals", (value,), distribution, gaps, binary)
+        if self.request_rate is not None:
+            levels = parse_levels(self.request_rate, option="--request-rate-range", integral=False)
+            return LevelPlan("request_rate", levels, distribution, (), binary)
+        levels = parse_levels(self.concurrency, option="--concurrency-range", integral=True)
+        return LevelPlan("concurrency", levels, distribution, (), binary)
+
+    def configurations(self) -> tuple[Configuration, ...]:
+        """Return the combinations of the swept options."""
+        return combinations(
+            instances=self.instances,
+            max_batch_size=self.max_batch_size,
+            max_queue_delay_us=self.max_queue_delay_us,
+            dynamic_batching=self.dynamic_batching,
+            preferred=self.preferred,
+        )
+
+    def sequence_plan(self) -> SequencePlan:
+        """Return how sequences are made, for a model that takes them."""
+        first_id, end_id = read_id_range(self.sequence_id_range)
+        return SequencePlan(
+            length=self.sequence_length,
+            variation=self.sequence_length_variation,
+            first_id=first_id,
+            end_id=end_id,
+            num_of_sequences=self.num_of_sequences,
+            serial=self.serial_sequences,
+        )
+
+    def batch_sizes(self) -> list[int | None]:
+        """Return the rows per request of each workload; None for those of the data."""
+        size = self.batch_size
+        return list(size) if isinstance(size, Sequence) else [size]
+
+    def window_plan(self, levels: int | None) -> WindowPlan:
+        """Return when windows end, in a run of so many levels in all; None if unknown."""
+        interval_ms = self.measurement_interval_ms
+        longest_s = _QUICK_LONGEST_S if self.quick else _LONGEST_S
+        if self.quick:
+            shortest_ms, longest_ms = _QUICK_INTERVAL_MS
+            share_ms = _QUICK_TOTAL_MS / (levels or _QUICK_LEVELS)
+            default_ms = min(max(share_ms, shortest_ms), longest_ms)
+        else:
+            default_ms = _INTERVAL_MS
+        return WindowPlan(
+            mode=self.measurement_mode,
+            interval_ms=interval_ms or default_ms,
+            request_count=self.measurement_request_count,
+            longest_ms=0.0 if interval_ms else longest_s * 1000,
+            warm_up_s=_QUICK_WARM_UP_S if self.quick else _WARM_UP_S,
+            longest_warm_up_s=longest_s,
+        )
+
+    def stability_rule(self) -> StabilityRule:
+        """Return when a level has ended."""
+        return StabilityRule(
+            percentage=self.stability_percentage,
+            percentile=self.percentile,
+            max_trials=STABLE_WINDOWS if self.quick else self.max_trials,
+            latency_threshold_ms=self.latency_threshold_ms,
+        )
+
+
+def _check_choice(name: str, value: str | None, allowed: Sequence[Any]) -> None:
+    if value not in allowed:
+        choices = [each for each in allowed if each is not None]
+        raise InvalidArgumentError(
+            f"Failed to parse --{name.replace('_', '-')}. Unsupported type provided: '{value}'. "
+            f"The available options are {', '.join(map(repr, choices))}.",
+            hint=nearest(str(value), choices),
+        )
+
+
+def _check_numbers(options: PerfOptions) -> None:
+    """Refuse numbers that mean nothing, with perf_analyzer's texts (PA.1, PA.8)."""
+    interval, length = options.measurement_interval_ms, options.sequence_length
+    for wrong, text in (
+        (
+            options.percentile is not None and not 0 < options.percentile < 100,
+            "--percentile. The value must be -1 for not reporting or in range (0, 100).",
+        ),
+        (
+            interval is not None and interval <= 0,
+            "--measurement-interval (-p). The value must be > 0 msec.",
+        ),
+        (
+            options.measurement_request_count <= 0,
+            "--measurement-request-count. The value must be > 0.",
+        ),
+        (options.max_trials <= 0, "--max-trials (-r). The value must be > 0."),
+        (options.request_count < 0, "--request-count. The value must be >= 0."),
+        (
+            options.stability_percentage < 0,
+            "--stability-percentage (-s). The value must be >= 0.0.",
+        ),
+        (
+            (options.latency_threshold_ms or 0.0) < 0,
+            "--latency-threshold (-l). The value must be >= 0 msecs.",
+        ),
+        (options.string_length <= 0, "--string-length. The value must be > 0."),
+        (length is not None and length <= 0, "--sequence-length. The value must be > 0."),
+        (
+            options.sequence_length_variation < 0,
+            "--sequence-length-variation. The value must be >= 0.0.",
+        ),
+        (options.num_of_sequences <= 0, "--num-of-sequences. The value must be > 0."),
+    ):
+        if wrong:
+            raise InvalidArgumentError(f"Failed to parse {text}")

@@ -1,0 +1,223 @@
+"""One run: the target opened, its data prepared, every configuration measured, the report made."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from nbtriton import __version__
+from nbtriton.clients.base import NO_STREAMS
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.perf.loads import level_values
+from nbtriton.perf.measure import Level, WindowPlan
+from nbtriton.perf.options import PerfOptions
+from nbtriton.perf.prepare import (
+    Data,
+    Workload,
+    check_streaming,
+    sequence_plan,
+    workloads,
+)
+from nbtriton.perf.remote import RemoteServer, Target, remote_server
+from nbtriton.perf.report import PerfReport
+from nbtriton.perf.search import LevelPlan
+from nbtriton.perf.session import Session
+from nbtriton.perf.sweep import Configuration, Configurator, model_tree
+from nbtriton.perf.traffic import SequencePlan
+
+__all__ = ["run"]
+
+# Options that a report keeps as they were given.
+_SETTINGS = (
+    "measurement_mode", "measurement_request_count", "stability_percentage", "percentile",
+    "latency_threshold_ms", "binary_search", "request_distribution", "request_count", "seed",
+    "streaming",
+)  # fmt: skip
+
+
+def run(options: PerfOptions) -> PerfReport:
+    """Measure a model; see `nbtriton.perf.perf`."""
+    levels, configurations = options.level_plan(), options.configurations()
+    with contextlib.ExitStack() as stack:
+        target = _open_target(stack, options, configurations)
+        plan = _prepare(target, options, levels, configurations)
+        total = levels.count and levels.count * len(configurations) * len(plan.workloads)
+        windows = options.window_plan(total)
+        session = Session(target, options.model, plan.composing, total, options.observer)
+        started_s = time.monotonic()
+        interrupted = _measure(session, options, levels, configurations, plan, windows)
+        return PerfReport(
+            model=options.model,
+            points=tuple(session.points),
+            settings=_settings(options, target, plan.sequences, windows),
+            environment=_environment(target),
+            notes=(*plan.notes, *session.notes),
+            elapsed_s=time.monotonic() - started_s,
+            interrupted=interrupted,
+            quick=options.quick,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a run sends, read and checked before any load."""
+
+    workloads: list[Workload]
+    notes: tuple[str, ...]
+    sequences: SequencePlan | None
+    composing: tuple[str, ...]  # the models of an ensemble
+
+
+def _open_target(
+    stack: contextlib.ExitStack, options: PerfOptions, configurations: Sequence[Configuration]
+) -> Target:
+    """Return what is measured: the server in this process, or a connection to one."""
+    server, url, protocol = options.server, options.url, options.protocol
+    if url is None:
+        if server is None:
+            raise InvalidArgumentError("nothing to measure", hint="give a server, or a url")
+        if protocol in (None, "inproc"):
+            return server
+        url = stack.enter_context(server.reached_over(protocol))
+    elif server is not None:
+        raise InvalidArgumentError("give a server or a url, not both")
+    if protocol == "inproc":
+        raise InvalidArgumentError(
+            f"the server at {url} is not in this process", hint="--protocol http or grpc"
+        )
+    remote = stack.enter_context(remote_server(url, protocol))
+    if server is None:
+        _check_remote(configurations, options.sweep_models)
+    return remote
+
+
+def _check_remote(configurations: Sequence[Configuration], sweep_models: Sequence[str]) -> None:
+    """Refuse options that only a server in this process can serve."""
+    swept = sorted({name for options in configurations for name in options})
+    if swept or sweep_models:
+        raise InvalidArgumentError(
+            f"the configuration of a server at a url is not changed: {', '.join(swept) or 'sweep_models'}",
+            hint="load the model here to sweep over its configuration",
+        )
+
+
+def _prepare(
+    target: Target,
+    options: PerfOptions,
+    levels: LevelPlan,
+    configurations: Sequence[Configuration],
+) -> _Plan:
+    remote = isinstance(target, RemoteServer)
+    ensembles, others = model_tree(target, options.model)
+    models = ensembles | others
+    config = models[options.model]
+    check_streaming(models, streaming=options.streaming)
+    if options.streaming and isinstance(target, RemoteServer) and target.protocol == "http":
+        raise InvalidArgumentError(NO_STREAMS, hint="--protocol grpc")
+    sequences = sequence_plan(models, options.sequence_plan(), serial=remote)
+    if sequences is not None:
+        sequences.check(_most_live(levels, sequences))
+    found, notes = workloads(
+        config,
+        options.batch_sizes(),
+        Data(
+            options.inputs, options.shapes, options.input_data, options.string_length,
+            options.string_data, options.seed,
+        ),
+        sequences,
+        min(c.get("max_batch_size", config.max_batch_size) for c in configurations),
+    )  # fmt: skip
+    return _Plan(found, notes, sequences, tuple(others) if ensembles else ())
+
+
+def _most_live(levels: LevelPlan, sequences: SequencePlan) -> int:
+    """Return the number of live sequences at the highest level; the lowest of an open range."""
+    if levels.mode != "concurrency":
+        return sequences.num_of_sequences
+    values = level_values(levels.levels)
+    return int(max(values) if values is not None else next(iter(levels.levels)))
+
+
+def _measure(
+    session: Session,
+    options: PerfOptions,
+    levels: LevelPlan,
+    configurations: Sequence[Configuration],
+    plan: _Plan,
+    windows: WindowPlan,
+) -> bool:
+    """Measure every configuration and workload; return whether the user has interrupted it."""
+    configurator = None
+    if options.server is not None:
+        configurator = Configurator(
+            options.server, options.model, configurations, options.sweep_models
+        )
+    try:
+        for configuration in configurations:
+            if configurator is not None:
+                configurator.apply(configuration)
+            for workload in plan.workloads:
+                level_of = partial(
+                    Level,
+                    workload=workload,
+                    streaming=options.streaming,
+                    rule=options.stability_rule(),
+                    plan=windows,
+                    request_count=options.request_count,
+                    seed=options.seed,
+                    configuration=configuration,
+                )
+                session.search(levels, level_of)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        if configurator is not None:
+            configurator.restore()
+    return False
+
+
+def _settings(
+    options: PerfOptions, target: Target, sequences: SequencePlan | None, windows: WindowPlan
+) -> Mapping[str, Any]:
+    settings: dict[str, Any] = {name: getattr(options, name) for name in _SETTINGS}
+    settings |= {
+        "measurement_interval_ms": windows.interval_ms,
+        "max_trials": options.stability_rule().max_trials,
+        "input_data": str(options.input_data) if options.inputs is None else "given",
+    }
+    if sequences is not None:
+        settings["sequences"] = asdict(sequences)
+    if isinstance(target, RemoteServer):
+        settings |= {"url": target.url, "protocol": target.protocol}
+    return settings
+
+
+def _environment(target: Target) -> Mapping[str, Any]:
+    """Return where it was measured; GPUs are named only if torch is in use already."""
+    environment: dict[str, Any] = {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "nbtriton": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+    }
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        environment["torch"] = str(torch.__version__)
+        if torch.cuda.is_available():
+            environment["gpus"] = [
+                torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
+            ]
+    if isinstance(target, RemoteServer):
+        environment["server"] = target.describe()
+    return environment
