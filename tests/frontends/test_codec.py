@@ -19,10 +19,11 @@ from nbtriton.config import as_config, normalize
 from nbtriton.engine import ModelSignature, Server
 from nbtriton.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.frontends.http1.inference import best_encoding
+from nbtriton.frontends.kserve.call import InferCall, OutputRequest
 from nbtriton.frontends.kserve.classification import classify
-from nbtriton.frontends.kserve.json_codec import Call, OutputRequest, decode_infer
-from nbtriton.frontends.kserve.json_plans import Plans
+from nbtriton.frontends.kserve.json_codec import decode_infer
 from nbtriton.frontends.kserve.json_responses import encode_infer, json_elements
+from nbtriton.frontends.kserve.json_templates import JsonTemplates
 from nbtriton.frontends.kserve.jsontext import dumps, format_double, parse, write_array
 from nbtriton.frontends.kserve.shared_memory import SharedMemory
 from nbtriton.frontends.kserve.wire import wire_bytes
@@ -93,7 +94,7 @@ def test_a_tensor_behind_an_aligned_header_is_not_copied(server: Server) -> None
 
 
 def test_requests_that_look_alike_become_the_same_as_by_themselves(server: Server) -> None:
-    plans = Plans()
+    templates = JsonTemplates()
     signature = server.signature("two")
     for number in range(6):
         arrays = [np.full((1, 4), number + i, np.float32) for i in range(2)]
@@ -102,7 +103,7 @@ def test_requests_that_look_alike_become_the_same_as_by_themselves(server: Serve
             id=f"request {number}",
             outputs=[{"name": "OUTPUT0", "parameters": {"binary_data": True}}],
         )
-        found = decode_infer(body, length, signature, MEMORY, plans)
+        found = decode_infer(body, length, signature, MEMORY, templates)
         alone = decode_infer(body, length, signature, MEMORY)
         assert repr(found.options) == repr(alone.options)
         assert found.options.request_id == f"request {number}"
@@ -112,13 +113,13 @@ def test_requests_that_look_alike_become_the_same_as_by_themselves(server: Serve
 
 
 def test_a_known_text_with_other_bytes_behind_it_is_looked_at_again(server: Server) -> None:
-    plans = Plans()
+    templates = JsonTemplates()
     signature = server.signature("one")
     body, length = request([("IN", "FP32", np.ones((1, 4), np.float32))])
-    decode_infer(body, length, signature, MEMORY, plans)
+    decode_infer(body, length, signature, MEMORY, templates)
     for wrong in (body + b"!", body[:-1]):
         with pytest.raises(InvalidArgumentError) as caught:
-            decode_infer(wrong, length, signature, MEMORY, plans)
+            decode_infer(wrong, length, signature, MEMORY, templates)
         with pytest.raises(InvalidArgumentError) as alone:
             decode_infer(wrong, length, signature, MEMORY)
         assert caught.value.message == alone.value.message
@@ -128,13 +129,13 @@ def test_a_known_text_with_other_bytes_behind_it_is_looked_at_again(server: Serv
     "head", ['{"id": "a", "id": "b", ', '{"id": "a\\n", ', '{"ID": "a", ', "{"]
 )
 def test_the_last_id_counts_also_in_a_known_text(server: Server, head: str) -> None:
-    plans = Plans()
+    templates = JsonTemplates()
     body, length = request([("IN", "FP32", np.ones((1, 4), np.float32))])
     body = head.encode() + body[1:]
     length += len(head) - 1
     expected = decode_infer(body, length, server.signature("one"), MEMORY).options
     for _ in range(3):
-        found = decode_infer(body, length, server.signature("one"), MEMORY, plans)
+        found = decode_infer(body, length, server.signature("one"), MEMORY, templates)
         assert repr(found.options) == repr(expected)
 
 
@@ -223,7 +224,7 @@ def test_accept_encoding(accepted: str, best: str) -> None:
 
 
 def test_the_head_of_a_binary_answer() -> None:
-    call = Call(default=OutputRequest("binary"), options=RequestOptions(request_id='a"b'))
+    call = InferCall(default=OutputRequest("binary"), options=RequestOptions(request_id='a"b'))
     outputs = {
         "A": np.ones((1, 2), np.float32),
         "EMPTY": np.ones((0,), np.int8),

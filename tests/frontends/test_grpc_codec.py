@@ -17,14 +17,14 @@ from nbtriton.backends import RequestOptions
 from nbtriton.config import parse_pbtxt
 from nbtriton.engine import ModelSignature
 from nbtriton.errors import TritonError
-from nbtriton.frontends.kserve.json_codec import Call, OutputRequest
+from nbtriton.frontends.kserve.call import InferCall, OutputRequest
 from nbtriton.frontends.kserve.proto_codec import parse_infer, read_request, read_version
-from nbtriton.frontends.kserve.proto_plans import GrpcPlans
 from nbtriton.frontends.kserve.proto_responses import (
     encode_response,
     encode_stream_error,
     encode_stream_response,
 )
+from nbtriton.frontends.kserve.proto_templates import ProtoTemplates
 from nbtriton.frontends.kserve.shared_memory import SharedMemory
 from tests.frontends.grpc_support import infer, tensor
 
@@ -57,9 +57,9 @@ def _told(call: Any) -> Any:
     return arrays, outputs, repr(call.options), call.default.kind, call.empty_final
 
 
-def _read(plans: GrpcPlans, data: bytes) -> Any:
+def _read(templates: ProtoTemplates, data: bytes) -> Any:
     """Read as the endpoint does: like one before, or anew."""
-    like = plans.read(data)
+    like = templates.read(data)
     if like is not None:
         name, version, call = like
         return name, version, _told(call), True
@@ -67,7 +67,7 @@ def _read(plans: GrpcPlans, data: bytes) -> Any:
         request, version, call = _slow(data)
     except TritonError as error:
         return type(error).__name__, error.message
-    plans.learn(data, request, version, call)
+    templates.remember(data, request, version, call)
     return request.model_name, version, _told(call), False
 
 
@@ -99,32 +99,32 @@ def requests(draw: Any) -> Any:
 
 @given(st.lists(requests(), min_size=1, max_size=4), st.lists(ids, min_size=1, max_size=3))
 def test_requests_that_look_alike_are_read_alike(messages: list[Any], names: list[str]) -> None:
-    plans = GrpcPlans()
+    templates = ProtoTemplates()
     for message in messages:
         for name in ["", *names]:
             message.id = name
             data = message.SerializeToString()
-            first, again = _read(plans, data), _read(plans, data)
-            assert first[:3] == again[:3] == _read(GrpcPlans(), data)[:3]
+            first, again = _read(templates, data), _read(templates, data)
+            assert first[:3] == again[:3] == _read(ProtoTemplates(), data)[:3]
 
 
 @given(requests(), st.data())
 def test_fields_in_any_order_and_any_bytes(message: Any, data: Any) -> None:
     """Concatenation is merging in protobuf: a message may come in pieces, and broken."""
-    plans = GrpcPlans()
+    templates = ProtoTemplates()
     whole = message.SerializeToString()
-    _read(plans, whole)
+    _read(templates, whole)
     other = data.draw(requests()).SerializeToString()
     at = data.draw(st.integers(0, len(whole)))
     cut = whole[:at] + data.draw(st.binary(max_size=3)) + whole[at:]
     for variant in (whole + other, other + whole, cut, whole[:at]):
-        assert _read(plans, variant)[:3] == _read(GrpcPlans(), variant)[:3]
+        assert _read(templates, variant)[:3] == _read(ProtoTemplates(), variant)[:3]
 
 
 def test_an_ordinary_request_is_read_by_likeness_from_the_second_on() -> None:
-    plans = GrpcPlans()
+    templates = ProtoTemplates()
     read = [
-        _read(plans, infer("m", [tensor("A", shape=[1, 2])], [bytes([n] * 8)], request_id=f"i{n}")
+        _read(templates, infer("m", [tensor("A", shape=[1, 2])], [bytes([n] * 8)], request_id=f"i{n}")
               .SerializeToString())
         for n in range(3)
     ]  # fmt: skip
@@ -143,16 +143,16 @@ def test_an_ordinary_request_is_read_by_likeness_from_the_second_on() -> None:
     ids=["sequences", "custom parameters", "typed contents", "too many contents"],
 )
 def test_what_differs_from_request_to_request_is_not_kept(request_: Any) -> None:
-    plans = GrpcPlans()
-    assert not any(_read(plans, request_.SerializeToString())[3] for _ in range(3))
+    templates = ProtoTemplates()
+    assert not any(_read(templates, request_.SerializeToString())[3] for _ in range(3))
 
 
-def test_the_plans_are_bounded() -> None:
-    plans = GrpcPlans()
+def test_the_templates_are_bounded() -> None:
+    templates = ProtoTemplates()
     for n in range(2000):
         message = infer("m", [tensor("A", shape=[1, 2])], [b"\0" * 8], parameters={"priority": n})
-        _read(plans, message.SerializeToString())
-    assert len(plans._plans) <= 256
+        _read(templates, message.SerializeToString())
+    assert len(templates._cache._templates) <= 256
 
 
 # -- responses ---------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_responses_are_what_protobuf_writes(
         if shape else np.array(1, kind)
         for key, (kind, shape, flip) in outputs.items()
     }  # fmt: skip
-    call = Call(options=RequestOptions(request_id=name), default=OutputRequest("binary"))
+    call = InferCall(options=RequestOptions(request_id=name), default=OutputRequest("binary"))
     data = encode_response(
         call,
         arrays,
@@ -219,7 +219,7 @@ def test_strings_and_bfloat16_travel_too() -> None:
     torch = pytest.importorskip("torch")
     words = np.array([b"a", "é"], dtype=object)
     data = encode_response(
-        Call(default=OutputRequest("binary")), {"S": words, "T": torch.ones(2, dtype=torch.bfloat16)},
+        InferCall(default=OutputRequest("binary")), {"S": words, "T": torch.ones(2, dtype=torch.bfloat16)},
         {}, model_name="m", model_version=1, batches=False, labels=lambda *_: (),
     )  # fmt: skip
     found = pb.ModelInferResponse.FromString(data)
@@ -239,8 +239,8 @@ def test_GS1_GS6_errors() -> None:
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_request_or_an_error(data: bytes) -> None:
-    plans = GrpcPlans()
-    assert plans.read(data) is None
+    templates = ProtoTemplates()
+    assert templates.read(data) is None
     try:
         _slow(data)
     except TritonError as error:

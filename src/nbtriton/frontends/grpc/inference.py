@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.engine.core.request import BARE_FINAL
 from nbtriton.errors import CancelledError, InternalError, TritonError, UnsupportedError
-from nbtriton.frontends.kserve.proto_codec import InferCall, parse_infer, read_request, read_version
-from nbtriton.frontends.kserve.proto_plans import GrpcPlans
+from nbtriton.frontends.kserve.call import InferCall
+from nbtriton.frontends.kserve.proto_codec import parse_infer, read_request, read_version
 from nbtriton.frontends.kserve.proto_responses import (
     encode_response,
     encode_stream_error,
     encode_stream_response,
 )
+from nbtriton.frontends.kserve.proto_templates import ProtoTemplates
 from nbtriton.frontends.kserve.responder import Responder
 from nbtriton.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
 
@@ -52,7 +53,7 @@ class GrpcInference:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self._plans = GrpcPlans()
+        self._templates = ProtoTemplates()
         self._short = ShortReads(service.shared_memory, READ_AT_ONCE)
         self._ready: list[_Waiting] = []
 
@@ -83,7 +84,7 @@ class GrpcInference:
         self, data: bytes, metadata: Sequence[tuple[str, Any]], *, unary: bool = False
     ) -> _Read:
         """Read a request; raises TritonError with Triton's text, or LongReadError."""
-        like = self._plans.read(data)
+        like = self._templates.read(data)
         if like is not None:
             name, version, call = like
             found = self._signature(name, version, unary), version, call
@@ -91,7 +92,7 @@ class GrpcInference:
                 self._forward(metadata, call)
             return found
         request, found = self._read_new(data, self._short, unary)
-        self._plans.learn(data, request, found[1], found[2])
+        self._templates.remember(data, request, found[1], found[2])
         self._forward(metadata, found[2])
         return found
 

@@ -19,9 +19,10 @@ from nbtriton.frontends.http1.responders import (
     SseResponder,
 )
 from nbtriton.frontends.http1.response import JSON, TEXT, Data, error_response, unexpected_error
+from nbtriton.frontends.kserve.call import InferCall
 from nbtriton.frontends.kserve.generate import decode_generate
-from nbtriton.frontends.kserve.json_codec import Call, decode_infer
-from nbtriton.frontends.kserve.json_plans import Plans
+from nbtriton.frontends.kserve.json_codec import decode_infer
+from nbtriton.frontends.kserve.json_templates import JsonTemplates
 from nbtriton.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
 from nbtriton.frontends.kserve.wire import BrokenStringError
 
@@ -78,7 +79,7 @@ class Inference:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.server = service.server
-        self.plans = Plans()
+        self.templates = JsonTemplates()
         self.short = ShortReads(service.shared_memory, READ_AT_ONCE)
 
     def infer(self, head: RequestHead, name: str, version: str) -> RouteHandler:
@@ -111,7 +112,7 @@ class Inference:
         for responder, request in zip(ready, accepted, strict=True):
             responder.submitted(request)
 
-    def forward_headers(self, fields: Sequence[tuple[bytes, bytes]], call: Call) -> None:
+    def forward_headers(self, fields: Sequence[tuple[bytes, bytes]], call: InferCall) -> None:
         """Make parameters of the header fields that are to be forwarded."""
         forwards = self.service.forwards
         if forwards is None:
@@ -235,7 +236,7 @@ class _Infer:
         inference = self._inference
         service = inference.service
         try:
-            call = decode_infer(data, length, signature, memory, inference.plans, start)
+            call = decode_infer(data, length, signature, memory, inference.templates, start)
         except TritonError as error:
             cycle.respond(
                 error_response(error, TEXT if isinstance(error, BrokenStringError) else JSON)

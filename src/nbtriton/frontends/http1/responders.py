@@ -26,7 +26,7 @@ from nbtriton.frontends.kserve.responder import Responder
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response
     from nbtriton.engine import InferenceRequest, ModelSignature
-    from nbtriton.frontends.kserve.json_codec import Call
+    from nbtriton.frontends.kserve.call import InferCall
     from nbtriton.frontends.service import Service
 
 __all__ = ["GenerateResponder", "HttpResponder", "InferResponder", "SseResponder"]
@@ -54,7 +54,7 @@ class HttpResponder(Responder):
     __slots__ = ("cycle",)
 
     def __init__(
-        self, cycle: RequestResponseCycle, signature: ModelSignature, version: int, call: Call
+        self, cycle: RequestResponseCycle, signature: ModelSignature, version: int, call: InferCall
     ) -> None:
         super().__init__(signature, version, call)
         self.cycle = cycle
@@ -93,7 +93,7 @@ class InferResponder(HttpResponder):
         cycle: RequestResponseCycle,
         signature: ModelSignature,
         version: int,
-        call: Call,
+        call: InferCall,
         service: Service,
         encoding: str,
     ) -> None:
@@ -155,7 +155,7 @@ class GenerateResponder(HttpResponder):
     __slots__ = ("_body", "_count", "_status")
 
     def __init__(
-        self, cycle: RequestResponseCycle, signature: ModelSignature, version: int, call: Call
+        self, cycle: RequestResponseCycle, signature: ModelSignature, version: int, call: InferCall
     ) -> None:
         super().__init__(cycle, signature, version, call)
         self._count = 0

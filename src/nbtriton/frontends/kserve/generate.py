@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.errors import InternalError, InvalidArgumentError, TritonError
-from nbtriton.frontends.kserve.json_codec import Call, read_json_data, read_parameter
+from nbtriton.frontends.kserve.call import InferCall
+from nbtriton.frontends.kserve.json_codec import read_json_data, read_parameter
 from nbtriton.frontends.kserve.json_responses import json_elements
 from nbtriton.frontends.kserve.jsontext import Members, as_string, dumps, parse_members
 from nbtriton.frontends.kserve.wire import WireInput, arrays_of, log_prefix
@@ -23,7 +24,7 @@ __all__ = ["decode_generate", "encode_generate"]
 _NESTED = "parameters"
 
 
-def decode_generate(body: bytes | memoryview, signature: ModelSignature) -> Call:
+def decode_generate(body: bytes | memoryview, signature: ModelSignature) -> InferCall:
     """Read the body of a generate request (KS50).
 
     Raises
@@ -32,7 +33,7 @@ def decode_generate(body: bytes | memoryview, signature: ModelSignature) -> Call
         With Triton's text.
     """
     document = parse_members(body)
-    call = Call()
+    call = InferCall()
     if type(document) is not tuple:
         raise InternalError("attempt to get members for non-object")
     given = _by_name(document)

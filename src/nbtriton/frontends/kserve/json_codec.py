@@ -1,21 +1,21 @@
 """The body of an infer request over HTTP, read in Triton's order with Triton's complaints.
 
 KServe v2 JSON with the binary tensor data extension (KS20 to KS39). Pure: bytes and a model's
-signature go in, a `Call` for the engine comes out.
+signature go in, a `InferCall` for the engine comes out.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbtriton.backends import RequestOptions
 from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
+from nbtriton.frontends.kserve.call import SEQUENCE_FLAGS, InferCall, OutputRequest
+from nbtriton.frontends.kserve.json_templates import JsonTemplates
 from nbtriton.frontends.kserve.jsontext import (
     as_bool,
     as_string,
@@ -31,26 +31,14 @@ from nbtriton.frontends.kserve.wire import (
     log_prefix,
     raw_input,
 )
-from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
 from nbtriton.tensors import DATATYPES, numpy_dtype
 
 if TYPE_CHECKING:
     from nbtriton.engine import ModelSignature
-    from nbtriton.frontends.kserve.json_plans import Plans
     from nbtriton.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
-    from nbtriton.tensors import Array
 
-__all__ = [
-    "SEQUENCE_FLAGS",
-    "Call",
-    "OutputRequest",
-    "decode_infer",
-    "read_json_data",
-    "read_parameter",
-]
+__all__ = ["decode_infer", "read_json_data", "read_parameter"]
 
-# The request parameters that are flags of a sequence.
-SEQUENCE_FLAGS = {"sequence_start": SEQUENCE_START, "sequence_end": SEQUENCE_END}
 _KNOWN = frozenset(DATATYPES)
 _DTYPES = {name: numpy_dtype(name) for name in DATATYPES if name not in ("BYTES", "BF16")}
 _NO_JSON = ("FP16", "BF16")  # KS24
@@ -67,66 +55,14 @@ _FIELDS = (
 _SHAPE = "Unable to parse 'data': Shape does not match true shape of 'data' field"
 
 
-@dataclass(slots=True)
-class OutputRequest:
-    """How one output is wanted: as JSON, as bytes behind the JSON, or in shared memory."""
-
-    kind: Literal["json", "binary", "shared"] = "json"
-    classes: int = 0
-    lease: Lease | None = None
-
-
-@dataclass(slots=True)
-class Call:
-    """One infer request, ready for `Server.submit`.
-
-    Parameters
-    ----------
-    arrays : mapping of str to array
-        The inputs.
-    outputs : mapping of str to OutputRequest
-        The requested outputs; empty for all of them.
-    default : OutputRequest
-        For outputs when none is named.
-    options : RequestOptions
-    leases : list of Lease
-        Shared memory that is in use until the request is answered.
-    """
-
-    arrays: Mapping[str, Array] = field(default_factory=dict)
-    outputs: Mapping[str, OutputRequest] = field(default_factory=dict)
-    default: OutputRequest = field(default_factory=OutputRequest)
-    options: RequestOptions = field(default_factory=RequestOptions)
-    leases: list[Lease] = field(default_factory=list)
-
-    @property
-    def request_id(self) -> str:
-        """The client's id, empty if there is none."""
-        return self.options.request_id
-
-    def add_parameters(self, parameters: Mapping[str, str]) -> None:
-        """Add request parameters; the options may be shared with other requests."""
-        self.options = self.options.copy()
-        self.options.parameters = {**(self.options.parameters or {}), **parameters}
-
-    def wanted(self, name: str) -> OutputRequest:
-        """Return how an output is wanted."""
-        return self.outputs.get(name, self.default)
-
-    def release(self) -> None:
-        """Give the shared memory back."""
-        while self.leases:
-            self.leases.pop().release()
-
-
 def decode_infer(
     data: bytes | memoryview,
     header_length: int,
     signature: ModelSignature,
     shared_memory: SharedMemory | ShortReads,
-    plans: Plans | None = None,
+    templates: JsonTemplates | None = None,
     start: int = 0,
-) -> Call:
+) -> InferCall:
     """Read the body of an infer request.
 
     Parameters
@@ -139,8 +75,8 @@ def decode_infer(
         The model's signature.
     shared_memory : SharedMemory
         Where regions are looked up.
-    plans : Plans, optional
-        What is known of texts that came before.
+    templates : JsonTemplates, optional
+        Of texts that came before.
     start : int
         Where in `data` the body begins.
 
@@ -149,20 +85,21 @@ def decode_infer(
     TritonError
         With Triton's text; nothing is held then.
     """
-    size = len(data) - start - header_length
-    text = b""
-    if plans is not None and header_length and size:
-        text = bytes(data[start : start + header_length])
-        plan, request_id = plans.find(text, size)
-        if plan is not None:
-            return plan.call(data, start + header_length, request_id)
-    body = memoryview(data)[start:] if start else data
-    call = Call()
-    if header_length == 0:
+    at = start + header_length
+    text = bytes(data[start:at])
+    # Without tensors behind it, a text says everything itself, which would have to be copied.
+    if templates is not None and (not text or at == len(data)):
+        templates = None
+    if templates is not None:
+        known = templates.read(text, data, at)
+        if known is not None:
+            return known
+    body = memoryview(data)[at:]
+    call = InferCall()
+    if not text:
         call.default = OutputRequest("binary")
         call.arrays = arrays_of(signature, [raw_input(signature, body)])
         return call
-    text = text or bytes(data[start : start + header_length])
     # The last bit of a double is lost when it becomes an FP32.
     document = parse(text, exact=b"FP64" in text)
     try:
@@ -171,9 +108,7 @@ def decode_infer(
                 call.options.request_id = as_string(document["id"], "Unable to parse 'id': ")
             if "parameters" in document:
                 _read_parameters(document["parameters"], call)
-        inputs = _read_inputs(
-            document, memoryview(body)[header_length:], signature.name, shared_memory, call
-        )
+        inputs = _read_inputs(document, body, signature.name, shared_memory, call)
         if type(document) is dict and "outputs" in document:
             _read_outputs(document, shared_memory, call)
         call.arrays = arrays_of(
@@ -184,15 +119,15 @@ def decode_infer(
         raise
     if call.outputs:
         call.options.outputs = tuple(call.outputs)
-    if plans is not None and size:
-        plans.learn(text, inputs, size, call)
+    if templates is not None:
+        templates.remember(text, inputs, call)
     return call
 
 
 # -- parameters --------------------------------------------------------------------------------------
 
 
-def _read_parameters(parameters: Any, call: Call) -> None:
+def _read_parameters(parameters: Any, call: InferCall) -> None:
     if type(parameters) is not dict:
         raise InternalError("failed to get request params.: attempt to get members for non-object")
     custom: dict[str, Any] = {}
@@ -256,7 +191,7 @@ def _read_inputs(
     blobs: memoryview,
     model: str,
     shared_memory: SharedMemory | ShortReads,
-    call: Call,
+    call: InferCall,
 ) -> list[WireInput]:
     inputs: list[WireInput] = []
     seen: set[str] = set()
@@ -427,7 +362,7 @@ def _refuse_elements(flat: list[Any], wanted: frozenset[type], complaint: str, c
 # -- outputs -----------------------------------------------------------------------------------------
 
 
-def _read_outputs(document: Any, shared_memory: SharedMemory | ShortReads, call: Call) -> None:
+def _read_outputs(document: Any, shared_memory: SharedMemory | ShortReads, call: InferCall) -> None:
     outputs: dict[str, OutputRequest] = {}
     for item in member_as_array(document, "outputs", "Unable to parse 'outputs': "):
         parameters = _parameters_of(item)

@@ -17,7 +17,7 @@ from nbtriton.frontends.kserve.wire import wire_bytes, write_shared
 from nbtriton.tensors import datatype_of, shape_of, to_numpy
 
 if TYPE_CHECKING:
-    from nbtriton.frontends.kserve.json_codec import Call
+    from nbtriton.frontends.kserve.call import InferCall
     from nbtriton.tensors import Array
 
 __all__ = ["Answer", "encode_infer", "json_elements"]
@@ -34,7 +34,7 @@ class Answer:
 
 
 def encode_infer(
-    call: Call,
+    call: InferCall,
     outputs: Mapping[str, Array],
     parameters: Mapping[str, Any],
     *,
@@ -47,7 +47,7 @@ def encode_infer(
 
     Parameters
     ----------
-    call : Call
+    call : InferCall
         Says how each output is wanted; those in shared memory are written there.
     outputs : mapping of str to array
         In the order in which the model made them, which the answer keeps (KS27).

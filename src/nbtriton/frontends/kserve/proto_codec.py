@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
 from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
-from nbtriton.frontends.kserve.json_codec import SEQUENCE_FLAGS, Call, OutputRequest
+from nbtriton.frontends.kserve.call import SEQUENCE_FLAGS, InferCall, OutputRequest
 from nbtriton.frontends.kserve.messages import UNPARSABLE, messages, parameter_value
 from nbtriton.frontends.kserve.wire import WireInput, arrays_of, log_prefix
 from nbtriton.tensors import DATATYPES, numpy_dtype
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from nbtriton.engine import ModelSignature
     from nbtriton.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
 
-__all__ = ["InferCall", "parse_infer", "read_request", "read_version"]
+__all__ = ["parse_infer", "read_request", "read_version"]
 
 _LONGEST_ID = 128
 _UINT64 = (1 << 64) - 1
@@ -42,13 +41,6 @@ _CONTENTS = {
     "fp64_contents": ("FP64",),
     "bytes_contents": ("BYTES",),
 }
-
-
-@dataclass(slots=True)
-class InferCall(Call):
-    """A request of a client, and how it wants its stream to end."""
-
-    empty_final: bool = False
 
 
 def read_version(text: str) -> int:

@@ -16,7 +16,7 @@ from nbtriton.frontends.kserve.wire import wire_bytes, write_shared
 from nbtriton.tensors import datatype_of, shape_of
 
 if TYPE_CHECKING:
-    from nbtriton.frontends.kserve.json_codec import Call
+    from nbtriton.frontends.kserve.call import InferCall
     from nbtriton.tensors import Array
 
 __all__ = ["encode_response", "encode_stream_error", "encode_stream_response"]
@@ -28,7 +28,7 @@ _LIMIT = (1 << 31) - 1
 
 
 def encode_response(
-    call: Call,
+    call: InferCall,
     outputs: Mapping[str, Array],
     parameters: Mapping[str, Any],
     *,
@@ -41,7 +41,7 @@ def encode_response(
 
     Parameters
     ----------
-    call : Call
+    call : InferCall
         Says how each output is wanted; those in shared memory are written there.
     outputs : mapping of str to array
         In the order in which the model made them, which the answer keeps.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nbtriton.backends.base import Response
     from nbtriton.engine import InferenceRequest, ModelSignature
     from nbtriton.engine.diagnostics.tracing import Trace
-    from nbtriton.frontends.kserve.json_codec import Call
+    from nbtriton.frontends.kserve.call import InferCall
 
 __all__ = ["Responder"]
 
@@ -25,13 +25,13 @@ class Responder(ABC):
         Of the model that it is for.
     version : int
         Of the model, -1 for any.
-    call : Call
+    call : InferCall
         What the engine is asked for.
     """
 
     __slots__ = ("call", "signature", "trace", "version")
 
-    def __init__(self, signature: ModelSignature, version: int, call: Call) -> None:
+    def __init__(self, signature: ModelSignature, version: int, call: InferCall) -> None:
         self.signature = signature
         self.version = version
         self.call = call

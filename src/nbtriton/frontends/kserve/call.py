@@ -1,0 +1,158 @@
+"""One infer request as every protocol reads it, and templates for requests that differ in little."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from nbtriton.backends import RequestOptions
+from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
+
+if TYPE_CHECKING:
+    from nbtriton.frontends.kserve.shared_memory import Lease
+    from nbtriton.tensors import Array
+
+__all__ = ["SEQUENCE_FLAGS", "InferCall", "InferTemplate", "OutputRequest"]
+
+# The request parameters that are flags of a sequence.
+SEQUENCE_FLAGS = {"sequence_start": SEQUENCE_START, "sequence_end": SEQUENCE_END}
+# Bytes that numpy can view as they are.
+_VIEWED = {
+    name: np.dtype(kind)
+    for name, kind in (
+        ("UINT8", "u1"), ("UINT16", "<u2"), ("UINT32", "<u4"), ("UINT64", "<u8"), ("INT8", "i1"),
+        ("INT16", "<i2"), ("INT32", "<i4"), ("INT64", "<i8"), ("FP16", "<f2"), ("FP32", "<f4"),
+        ("FP64", "<f8"),
+    )
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class OutputRequest:
+    """How one output is wanted: as JSON, as bytes behind the JSON, or in shared memory."""
+
+    kind: Literal["json", "binary", "shared"] = "json"
+    classes: int = 0
+    lease: Lease | None = None
+
+
+@dataclass(slots=True)
+class InferCall:
+    """One infer request, ready for `Server.submit`.
+
+    Parameters
+    ----------
+    arrays : mapping of str to array
+        The inputs.
+    outputs : mapping of str to OutputRequest
+        The requested outputs; empty for all of them.
+    default : OutputRequest
+        For outputs when none is named.
+    options : RequestOptions
+    leases : list of Lease
+        Shared memory that is in use until the request is answered.
+    empty_final : bool
+        Whether the client wants the final response of a stream also if it is empty.
+    """
+
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    outputs: Mapping[str, OutputRequest] = field(default_factory=dict)
+    default: OutputRequest = field(default_factory=OutputRequest)
+    options: RequestOptions = field(default_factory=RequestOptions)
+    leases: list[Lease] = field(default_factory=list)
+    empty_final: bool = False
+
+    @property
+    def request_id(self) -> str:
+        """The client's id, empty if there is none."""
+        return self.options.request_id
+
+    def add_parameters(self, parameters: Mapping[str, str]) -> None:
+        """Add request parameters; the options may be shared with other requests."""
+        self.options = self.options.copy()
+        self.options.parameters = {**(self.options.parameters or {}), **parameters}
+
+    def wanted(self, name: str) -> OutputRequest:
+        """Return how an output is wanted."""
+        return self.outputs.get(name, self.default)
+
+    def release(self) -> None:
+        """Give the shared memory back."""
+        while self.leases:
+            self.leases.pop().release()
+
+
+@dataclass(slots=True)
+class InferTemplate:
+    """How to read the tensors behind a text that was read before.
+
+    Parameters
+    ----------
+    tensors : tuple of (name, dtype, shape, offset)
+    heads : tuple of (bytes, offset)
+        What stands between the tensors.
+    size : int
+        How many bytes there are.
+    outputs, default, options, empty_final
+        Of every `InferCall` with this text.
+    """
+
+    tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...], int], ...]
+    heads: tuple[tuple[bytes, int], ...]
+    size: int
+    outputs: Mapping[str, OutputRequest]
+    default: OutputRequest
+    options: RequestOptions
+    empty_final: bool
+
+    @classmethod
+    def of(
+        cls, call: InferCall, tensors: Iterable[tuple[str, str, tuple[int, ...], bytes, int]]
+    ) -> InferTemplate | None:
+        """Return the template of a request; None if others with its text may differ in more.
+
+        Parameters
+        ----------
+        call : InferCall
+        tensors : iterable of (name, datatype, shape, bytes before it, size)
+        """
+        options = call.options
+        if call.leases or options.correlation_id or options.flags or options.parameters:
+            return None
+        described: list[tuple[str, np.dtype[Any], tuple[int, ...], int]] = []
+        heads: list[tuple[bytes, int]] = []
+        at = 0
+        for name, datatype, shape, head, size in tensors:
+            if datatype not in _VIEWED:
+                return None
+            if head:
+                heads.append((head, at))
+                at += len(head)
+            described.append((name, _VIEWED[datatype], shape, at))
+            at += size
+        options = options.copy()
+        options.request_id = ""
+        return cls(
+            tuple(described),
+            tuple(heads),
+            at,
+            call.outputs,
+            call.default,
+            options,
+            call.empty_final,
+        )
+
+    def call(self, data: bytes | memoryview, at: int, request_id: str) -> InferCall:
+        """Return a request whose tensors begin at a place in the data, which its arrays view."""
+        arrays: dict[str, Array] = {}
+        for name, dtype, shape, offset in self.tensors:
+            array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data, at + offset)
+            arrays[name] = array if array.flags.aligned else array.copy()
+        options = self.options
+        if request_id:
+            options = options.copy()
+            options.request_id = request_id
+        return InferCall(arrays, self.outputs, self.default, options, [], self.empty_final)

@@ -1,0 +1,58 @@
+"""Templates of infer requests over HTTP: most clients send the same JSON again and again.
+
+What a JSON text without data says depends on its bytes alone, apart from the request id at their
+beginning: only the tensors behind it are new.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from nbtriton.frontends.kserve.call import InferCall, InferTemplate
+from nbtriton.frontends.kserve.wire import WireInput
+from nbtriton.frontends.templates import TemplateCache
+
+__all__ = ["JsonTemplates"]
+
+# An id that stands first and needs no unescaping.
+_ID = re.compile(rb'\{"id": ?"([^"\\\x00-\x1f\x80-\xff]*)"')
+
+
+class JsonTemplates:
+    """The templates of the texts that came last."""
+
+    def __init__(self) -> None:
+        self._cache = TemplateCache[InferTemplate]()
+
+    def read(self, text: bytes, data: bytes | memoryview, at: int) -> InferCall | None:
+        """Return the request of a text whose tensors begin at a place in the data; None if it is new."""
+        request_id = ""
+        template = self._cache.find(text)
+        if template is None:
+            rest, request_id = _split(text)
+            template = self._cache.find(rest)
+        if template is None or template.size != len(data) - at:
+            return None
+        return template.call(data, at, request_id)
+
+    def remember(self, text: bytes, inputs: Sequence[WireInput], call: InferCall) -> None:
+        """Keep what was read from a text, if it can be read the same way again."""
+        rest, request_id = _split(text)
+        # A second id counts, not the first.
+        if call.request_id != request_id:
+            return
+        tensors = [
+            (tensor.name, tensor.datatype, tensor.shape, b"", tensor.data.nbytes)
+            for tensor in inputs
+            if isinstance(tensor.data, memoryview)
+        ]
+        template = InferTemplate.of(call, tensors) if len(tensors) == len(inputs) else None
+        if template is not None:
+            self._cache.remember(rest, template)
+
+
+def _split(text: bytes) -> tuple[bytes, str]:
+    """Return a text without the request id at its beginning, and the id, empty for none."""
+    found = _ID.match(text)
+    return (text, "") if found is None else (text[found.end() :], found[1].decode("ascii"))

@@ -1,0 +1,160 @@
+"""Templates of infer requests over gRPC: most differ in their id and their tensors' bytes alone.
+
+What was read from the other bytes is kept. Anything unusual is left to protobuf.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from nbtriton.frontends.kserve.call import InferCall, InferTemplate
+from nbtriton.frontends.kserve.messages import varint
+from nbtriton.frontends.templates import TemplateCache
+
+__all__ = ["ProtoTemplates"]
+
+_ID, _RAW = 0x1A, 0x3A
+# model_name, model_version, id, parameters, inputs and outputs: what may stand before the tensors.
+_BEFORE_RAW = frozenset({0x0A, 0x12, _ID, 0x22, 0x2A, 0x32})
+
+
+@dataclass(slots=True)
+class _ProtoTemplate:
+    # What stands before the tensors, up to where an id may be and behind it.
+    before: bytes
+    after: bytes
+    model: str
+    version: int
+    tensors: InferTemplate
+
+
+class ProtoTemplates:
+    """The templates of the requests that came last; used by one thread."""
+
+    def __init__(self) -> None:
+        self._cache = TemplateCache[_ProtoTemplate]()
+        # The one that was used last for each first field, which is the model's name.
+        self._last = TemplateCache[_ProtoTemplate]()
+
+    def read(self, data: bytes) -> tuple[str, int, InferCall] | None:
+        """Return model, version and call of a request like one before; None if it is like none."""
+        found = self._like_the_last(data) or self._like_another(data)
+        if found is None:
+            return None
+        template, id_at, id_end, at = found
+        tensors = template.tensors
+        for head, offset in tensors.heads:
+            if not data.startswith(head, at + offset):
+                return None
+        try:
+            request_id = data[id_at:id_end].decode() if id_end > id_at else ""
+        except UnicodeDecodeError:
+            return None
+        return template.model, template.version, tensors.call(data, at, request_id)
+
+    def _like_the_last(self, data: bytes) -> tuple[_ProtoTemplate, int, int, int] | None:
+        """Compare with the request before: that takes a quarter of what splitting takes."""
+        try:
+            template = self._last.find(data[: data[1] + 2])
+            if template is None or not data.startswith(template.before):
+                return None
+            at = id_at = id_end = len(template.before)
+            if data[at] == _ID:
+                if data[at + 1] > 0x7F:
+                    return None
+                id_at = at + 2
+                at = id_end = id_at + data[at + 1]
+        except IndexError:
+            return None
+        if not data.startswith(template.after, at):
+            return None
+        at += len(template.after)
+        return (template, id_at, id_end, at) if len(data) - at == template.tensors.size else None
+
+    def _like_another(self, data: bytes) -> tuple[_ProtoTemplate, int, int, int] | None:
+        found = _split(data)
+        if found is None:
+            return None
+        key, _, id_at, id_end, at = found
+        template = self._cache.find(key)
+        if template is None or len(data) - at != template.tensors.size:
+            return None
+        self._last.remember(data[: data[1] + 2], template)
+        return template, id_at, id_end, at
+
+    def remember(self, data: bytes, request: Any, version: int, call: InferCall) -> None:
+        """Keep how a request was read, if another like it can be read the same way."""
+        found = _split(data)
+        inputs, raw = request.inputs, request.raw_input_contents
+        if (
+            found is None
+            or len(raw) != len(inputs)
+            or any(tensor.HasField("contents") for tensor in inputs)
+        ):
+            return
+        tensors = [
+            (
+                tensor.name,
+                tensor.datatype,
+                tuple(tensor.shape),
+                bytes((_RAW,)) + varint(len(content)),
+                len(content),
+            )
+            for tensor, content in zip(inputs, raw, strict=True)
+        ]
+        template = InferTemplate.of(call, tensors)
+        if template is not None:
+            key, id_field = found[:2]
+            parts = key[:id_field], key[id_field:]
+            self._cache.remember(key, _ProtoTemplate(*parts, request.model_name, version, template))
+
+
+def _split(data: bytes) -> tuple[bytes, int, int, int, int] | None:
+    """Find the request id and where the tensors begin.
+
+    Returns
+    -------
+    key, id_field, id_at, id_end, raw_at
+        The key is what stands before the tensors, without the id, whose field was at `id_field`;
+        None if there is anything that protobuf had better read.
+    """
+    at = field_at = id_at = id_end = id_field = 0
+    end = len(data)
+    try:
+        while at < end:
+            tag = data[at]
+            if tag == _RAW:
+                break
+            if tag not in _BEFORE_RAW:
+                return None
+            field_at = at
+            length = data[at + 1]
+            at += 2
+            if length > 0x7F:
+                length, at = _read_varint(data, at - 1)
+            if tag == _ID:
+                if id_end:  # a second one counts, not the first
+                    return None
+                id_field, id_at, id_end = field_at, at, at + length
+            at += length
+    except IndexError:
+        return None
+    if at > end:
+        return None
+    if id_end:
+        return data[:id_field] + data[id_end:at], id_field, id_at, id_end, at
+    return data[:at], at, 0, 0, at
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 28:  # no message is that long
+            raise IndexError
