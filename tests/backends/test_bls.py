@@ -180,7 +180,7 @@ def test_PB64_an_iterator_that_was_read_to_its_last_response_begins_anew(inside)
     assert first == again == [{"SUM": 5}, {"SUM": 2}, {}]
 
 
-def test_an_iterator_can_be_cancelled(inside):
+def test_B9_an_iterator_can_be_cancelled(inside):
     def use():
         responses = request("stream").exec(decoupled=True)
         responses.cancel()
@@ -189,7 +189,7 @@ def test_an_iterator_can_be_cancelled(inside):
     assert inside(use)._future.cancelled
 
 
-def test_PB65_async_calls_run_side_by_side(inside, server):
+def test_PB65_B7_async_calls_run_side_by_side(inside, server):
     barrier = threading.Barrier(4)
 
     def meet(A, B):
@@ -369,7 +369,7 @@ def test_a_thread_that_a_model_starts_calls_the_only_server(inside):
     assert values(inside(use)) == {"SUM": 7, "DIFF": 3}
 
 
-def test_preferred_memory_is_host_memory_without_a_gpu(inside):
+def test_B8_preferred_memory_is_host_memory_without_a_gpu(inside):
     memory = pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU)
     response = inside(lambda: request(preferred_memory=memory).exec())
     assert all(t.is_cpu() for t in response.output_tensors())
@@ -385,7 +385,7 @@ def test_a_received_request_cannot_be_sent_on(make, run, server):
     run(make(TritonPythonModel, server=server), ones())
 
 
-def test_PB70_model_control(inside, server):
+def test_PB70_B10_model_control(inside, server):
     def use():
         assert pb_utils.is_model_ready("add")
         assert pb_utils.is_model_ready(model_name="add", model_version="1")

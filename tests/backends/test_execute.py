@@ -68,7 +68,7 @@ def test_the_timer_is_marked_just_around_execute(make):
     assert timer.marks == ["inputs_ready", "execute", "infer_done"]
 
 
-def test_an_exception_is_reported_as_triton_does_and_points_at_the_line(make, run):
+def test_Y2_Y3_an_exception_is_reported_as_triton_does_and_points_at_the_line(make, run):
     def execute(requests):
         raise ValueError("kaboom")
 
@@ -102,7 +102,7 @@ def test_a_cell_of_a_notebook_shows_its_own_line(make, run):
     assert "return 1 / 0" in caught.value.user_traceback
 
 
-def test_TritonModelException_is_reported_by_its_name(make, run):
+def test_PB45_TritonModelException_is_reported_by_its_name(make, run):
     def execute(requests):
         raise pb_utils.TritonModelException("tmx")
 
@@ -177,7 +177,7 @@ def test_PB5_a_missing_execute_is_a_run_time_error(make, run, model_file):
     )
 
 
-def test_a_TritonError_fails_its_request_alone_and_drops_its_tensors(make, run):
+def test_Y2_a_TritonError_fails_its_request_alone_and_drops_its_tensors(make, run):
     def execute(requests):
         error = pb_utils.TritonError("busy", pb_utils.TritonError.UNAVAILABLE)
         return [
@@ -194,7 +194,7 @@ def test_a_TritonError_fails_its_request_alone_and_drops_its_tensors(make, run):
     assert type(plain.error) is InternalError
 
 
-def test_only_requested_outputs_are_answered(make, run):
+def test_Y2_only_requested_outputs_are_answered(make, run):
     def execute(requests):
         tensors = [pb_utils.Tensor(n, ones()) for n in ("OUT", "OTHER", "EXTRA")]
         return [pb_utils.InferenceResponse(tensors) for _ in requests]
@@ -211,13 +211,13 @@ def test_only_requested_outputs_are_answered(make, run):
     "array",
     [np.zeros((1, 4)), np.zeros(7, np.float32), np.zeros((2, 2), np.int8), np.float32([[1, 2]]).T],
 )
-def test_dtype_and_shape_pass_unchecked(make, run, array):
+def test_Y2_dtype_and_shape_pass_unchecked(make, run, array):
     (found,) = run(make(returning(lambda r: [respond(array)])), ones())
     assert found.outputs["OUT"].dtype == array.dtype
     assert found.outputs["OUT"].tolist() == array.tolist()
 
 
-def test_missing_outputs_pass(make, run):
+def test_Y2_missing_outputs_pass(make, run):
     (found,) = run(make(returning(lambda r: [pb_utils.InferenceResponse()])), ones())
     assert found.outputs == {}
     assert found.error is None
@@ -300,7 +300,7 @@ def test_an_input_that_nobody_else_has_is_not_copied(make, run, owned, function)
     assert np.shares_memory(seen[0], request.inputs["IN"]) is owned
 
 
-def test_a_received_request_tells_what_the_client_said(make, run):
+def test_PB43_Y9_a_received_request_tells_what_the_client_said(make, run):
     seen = []
 
     def execute(requests):

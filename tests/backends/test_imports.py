@@ -195,7 +195,7 @@ def test_modules_go_with_a_model_that_cannot_be_loaded(make, model_file):
     assert not [name for name in sys.modules if name.startswith("nbtriton_model_")]
 
 
-def test_modules_go_when_a_configuration_was_only_completed(model_file):
+def test_PB2_modules_go_when_a_configuration_was_only_completed(model_file):
     text = (
         "import helper\nclass TritonPythonModel:\n    @staticmethod\n"
         "    def auto_complete_config(config):\n        return config\n"

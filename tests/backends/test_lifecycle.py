@@ -42,6 +42,29 @@ def value(responses):
 # -- initialize and finalize ------------------------------------------------------------------------
 
 
+def test_Y1_initialize_execute_finalize(make, run):
+    seen = []
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            seen.append("initialize")
+
+        def execute(self, requests):
+            seen.append("execute")
+            import triton_python_backend_utils as pb_utils
+
+            return [pb_utils.InferenceResponse() for _ in requests]
+
+        def finalize(self):
+            seen.append("finalize")
+
+    instance = make(TritonPythonModel)
+    run(instance, ones())
+    run(instance, ones())
+    instance.finalize()
+    assert seen == ["initialize", "execute", "execute", "finalize"]
+
+
 def test_PB3_initialize_gets_strings_and_the_completed_configuration(make, model_file):
     seen = []
 
@@ -241,7 +264,7 @@ def force(text):
     )
 
 
-def test_a_wrong_FORCE_CPU_ONLY_INPUT_TENSORS_is_a_load_error(make):
+def test_PB90_a_wrong_FORCE_CPU_ONLY_INPUT_TENSORS_is_a_load_error(make):
     class TritonPythonModel:
         pass
 
@@ -252,7 +275,7 @@ def test_a_wrong_FORCE_CPU_ONLY_INPUT_TENSORS_is_a_load_error(make):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("text", "on_cpu"), [("yes", True), ("no", False)])
-def test_FORCE_CPU_ONLY_INPUT_TENSORS_brings_inputs_to_the_host(make, run, text, on_cpu):
+def test_PB90_FORCE_CPU_ONLY_INPUT_TENSORS_brings_inputs_to_the_host(make, run, text, on_cpu):
     import torch
     import triton_python_backend_utils as pb_utils
 
@@ -350,7 +373,7 @@ def test_a_model_may_annotate_with_pb_utils_ModelConfig(model_file):
 # -- Logger -----------------------------------------------------------------------------------------
 
 
-def test_Logger_lines_show_the_model_s_file_and_line(make, run, model_file, caplog):
+def test_PB46_Logger_lines_show_the_model_s_file_and_line(make, run, model_file, caplog):
     text = (
         "import numpy as np\n" + ECHO + "\n    def answer(self, r):\n"
         "        pb_utils.Logger.log_info('hello')\n"

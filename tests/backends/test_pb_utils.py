@@ -23,7 +23,7 @@ def address(array):
 # -- Tensor -----------------------------------------------------------------------------------------
 
 
-def test_a_tensor_is_its_array():
+def test_PB42_a_tensor_is_its_array():
     array = np.arange(6, dtype=np.int16).reshape(2, 3)
     tensor = pb_utils.Tensor("X", array)
     assert tensor.as_numpy() is array
@@ -34,7 +34,7 @@ def test_a_tensor_is_its_array():
 
 
 @pytest.mark.parametrize("array", [np.zeros(1, np.complex64), np.array(["text"])])
-def test_a_dtype_that_triton_lacks_is_refused(array):
+def test_PB42_a_dtype_that_triton_lacks_is_refused(array):
     with pytest.raises(pb_utils.TritonModelException, match=r"NumPy dtype is not supported\."):
         pb_utils.Tensor("X", array)
 
@@ -75,7 +75,7 @@ def test_a_tensor_offers_dlpack(read):
     assert torch.utils.dlpack.from_dlpack(tensor.to_dlpack())[0] == 9
 
 
-def test_bf16_goes_through_dlpack_only():
+def test_PB42_bf16_goes_through_dlpack_only():
     source = torch.tensor([1.5, 2.0], dtype=torch.bfloat16)
     for given in (source, source.__dlpack__()):
         tensor = pb_utils.Tensor.from_dlpack("X", given)
@@ -90,7 +90,7 @@ def test_bf16_goes_through_dlpack_only():
         assert back.data_ptr() == source.data_ptr()
 
 
-def test_strings_have_no_dlpack():
+def test_PB42_strings_have_no_dlpack():
     tensor = pb_utils.Tensor("X", np.array([b"a"], dtype=object))
     with pytest.raises(pb_utils.TritonModelException, match="DLPack does not have support for"):
         tensor.to_dlpack()
@@ -133,7 +133,7 @@ def test_a_tensor_on_a_gpu_stays_there():
 # -- responses and errors ---------------------------------------------------------------------------
 
 
-def test_a_response_holds_tensors_error_and_parameters():
+def test_PB44_a_response_holds_tensors_error_and_parameters():
     tensor = pb_utils.Tensor("X", ones())
     response = pb_utils.InferenceResponse(output_tensors=[tensor], parameters={"a": 1})
     assert response.output_tensors() == [tensor]
@@ -147,12 +147,12 @@ def test_a_response_holds_tensors_error_and_parameters():
 @pytest.mark.parametrize(
     "arguments", [{"output_tensors": [ones()]}, {"error": "text"}, {"error": ValueError("x")}]
 )
-def test_a_response_refuses_foreign_objects(arguments):
+def test_PB44_a_response_refuses_foreign_objects(arguments):
     with pytest.raises(TypeError):
         pb_utils.InferenceResponse(**arguments)
 
 
-def test_TritonError_is_a_value_with_a_code():
+def test_PB45_TritonError_is_a_value_with_a_code():
     error = pb_utils.TritonError("m")
     assert not isinstance(error, Exception)
     assert (error.message(), error.code()) == ("m", pb_utils.TritonError.INTERNAL)
@@ -164,7 +164,7 @@ def test_TritonError_is_a_value_with_a_code():
 # -- helpers and constants --------------------------------------------------------------------------
 
 
-def test_constants_have_triton_s_values():
+def test_PB40_constants_have_triton_s_values():
     assert pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START == 1
     assert pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END == 2
     assert pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL == 1
@@ -173,7 +173,7 @@ def test_constants_have_triton_s_values():
     assert "TYPE_BF16" not in pb_utils.TRITON_STRING_TO_NUMPY
 
 
-def test_types_convert_in_all_directions():
+def test_PB41_types_convert_in_all_directions():
     numbers = {
         1: np.bool_, 2: np.uint8, 3: np.uint16, 4: np.uint32, 5: np.uint64, 6: np.int8, 7: np.int16,
         8: np.int32, 9: np.int64, 10: np.float16, 11: np.float32, 12: np.float64, 13: np.object_,
@@ -189,7 +189,7 @@ def test_types_convert_in_all_directions():
         pb_utils.triton_string_to_numpy("TYPE_BF16")
 
 
-def test_configuration_helpers():
+def test_PB41_configuration_helpers():
     config = {
         "input": [{"name": "A", "dims": [1]}],
         "output": [{"name": "B"}],
@@ -203,7 +203,7 @@ def test_configuration_helpers():
     assert not pb_utils.using_decoupled_model_transaction_policy({})
 
 
-def test_byte_tensors_serialize():
+def test_PB41_byte_tensors_serialize():
     array = np.array([b"ab", "c"], dtype=object)
     encoded = pb_utils.serialize_byte_tensor(array)
     assert pb_utils.deserialize_bytes_tensor(encoded).tolist() == [b"ab", b"c"]

@@ -90,7 +90,7 @@ def _infer(port: int, value: float) -> http.client.HTTPConnection:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains_and_ends_with_0(repository: Path, number: signal.Signals) -> None:
+def test_L22_a_signal_drains_and_ends_with_0(repository: Path, number: signal.Signals) -> None:
     with serving("--model-repository", str(repository), *PORTS) as (process, ports, lines):
         text = "\n".join(lines)
         assert "| double | 1       | READY  |" in text
@@ -298,7 +298,7 @@ def test_flags_that_change_what_clients_see_or_may(repository: Path) -> None:
         assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ building\.py:\d+\] ", lines[0])
 
 
-def test_a_model_that_fails_ends_it_unless_told_otherwise(repository: Path) -> None:
+def test_L4_a_model_that_fails_ends_it_unless_told_otherwise(repository: Path) -> None:
     (repository / "double" / "1" / "model.py").write_text("raise ValueError('broken')")
     done = run_python("-m", "nbtriton", "serve", "--model-repository", str(repository), *PORTS)
     assert done.returncode == 1
@@ -395,7 +395,7 @@ def test_it_says_when_others_may_come_in(repository: Path) -> None:
         assert any("everybody who can reach this machine" in line for line in lines)
 
 
-def test_strict_model_config(repository: Path) -> None:
+def test_AC1_strict_model_config(repository: Path) -> None:
     (repository / "double" / "config.pbtxt").unlink()
     done = run_python(
         "-m",

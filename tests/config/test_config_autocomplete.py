@@ -37,19 +37,19 @@ def test_AC3_as_dict_is_the_live_normalised_configuration() -> None:
     assert config.as_dict()["max_batch_size"] == 7
 
 
-def test_set_max_batch_size_raises_a_smaller_one() -> None:
+def test_AC7_set_max_batch_size_raises_a_smaller_one() -> None:
     config = auto("max_batch_size: 2")
     config.set_max_batch_size(4)
     assert config.as_dict()["max_batch_size"] == 4
 
 
-def test_set_dynamic_batching_keeps_what_is_there() -> None:
+def test_AC8_set_dynamic_batching_keeps_what_is_there() -> None:
     config = auto("max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 9 }")
     config.set_dynamic_batching()
     assert config.as_dict()["dynamic_batching"]["max_queue_delay_microseconds"] == 9
 
 
-def test_add_tensors() -> None:
+def test_AC9_add_tensors() -> None:
     config = auto()
     config.add_input({**IN, "optional": True})
     config.add_output({**IN, "name": "OUT"})
@@ -70,7 +70,7 @@ def test_PB51_what_is_left_open_is_filled() -> None:
     assert [tensor.name for tensor in done.input] == ["IN", "MORE"]
 
 
-def test_set_model_transaction_policy() -> None:
+def test_AC10_set_model_transaction_policy() -> None:
     config = auto()
     config.set_model_transaction_policy({"decoupled": True})
     config.set_model_transaction_policy({"decoupled": True})
@@ -174,7 +174,9 @@ def test_set_model_transaction_policy() -> None:
         ),
     ],
 )
-def test_conflicts(text: str, call: Callable[[AutoCompleteConfig], None], message: str) -> None:
+def test_AC7_AC8_AC9_AC10_conflicts(
+    text: str, call: Callable[[AutoCompleteConfig], None], message: str
+) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         call(auto(text))
     assert str(caught.value) == message

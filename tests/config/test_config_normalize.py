@@ -175,7 +175,7 @@ def test_N12_instances_per_gpu() -> None:
     assert {plan.kind for plan in plans} == {"KIND_GPU"}
 
 
-def test_N12_instances_elsewhere() -> None:
+def test_N12_P8_instances_elsewhere() -> None:
     config = parse_pbtxt(
         "name: 'm' instance_group [ { kind: KIND_CPU passive: true }, "
         "{ kind: KIND_MODEL }, { kind: KIND_CPU host_policy: 'numa' } ]"
@@ -189,7 +189,7 @@ def test_N12_instances_elsewhere() -> None:
     assert [plan.passive for plan in plans] == [True, False, False]
 
 
-def test_N10_name_of_the_only_instance() -> None:
+def test_N10_P8_name_of_the_only_instance() -> None:
     (plan,) = plan_instances(ModelConfig(name="a1"), gpus=[])
     assert (plan.name, plan.kind) == ("a1_0", "KIND_CPU")
 

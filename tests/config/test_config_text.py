@@ -221,7 +221,7 @@ def test_bytes_with_foreign_values() -> None:
             "the quote that begins this string is not closed on its line",
         ),
         (
-            "dynamic_batching {}\nsequence_batching {}",
+            "dynamic_batching {}\nsequence_batching {}",  # S1
             2,
             19,
             "sequence_batching",

@@ -32,12 +32,12 @@ def test_same_traffic_same_outcome(real: RealSide, ours: OurSide, scenario: Scen
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_same_completed_config(real: RealSide, ours: OurSide, model) -> None:
+def test_J2_same_completed_config(real: RealSide, ours: OurSide, model) -> None:
     mine = ours.config(model.name)
     # A field that tritonserver 2.51 does not know yet (E21).
     assert mine == real.config(model.name)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_same_metadata(real: RealSide, ours: OurSide, model) -> None:
+def test_J4_same_metadata(real: RealSide, ours: OurSide, model) -> None:
     assert ours.metadata(model.name) == real.metadata(model.name)

@@ -78,7 +78,7 @@ def answers(url: str) -> dict[str, Any]:
     return seen
 
 
-def test_labels(reference, tmp_path: Path) -> None:
+def test_E20_labels(reference, tmp_path: Path) -> None:
     write(tmp_path, MODELS)
     flags = ("--model-control-mode=explicit",)
     with reference.server(tmp_path, *flags) as server:

@@ -93,7 +93,9 @@ def reasons(reference, repository: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_same_reason(name: str, repository: Path, reasons: dict[str, str]) -> None:
+def test_AC2_AC7_AC8_AC9_AC10_PB6_same_reason(
+    name: str, repository: Path, reasons: dict[str, str]
+) -> None:
     with nbtriton.Server() as server:
         with pytest.raises(nbtriton.TritonError) as caught:
             server.load(FAULTS[name][0], repository / name / "1" / "model.py", name=name)

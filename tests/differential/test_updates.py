@@ -380,7 +380,7 @@ def test_sequences_stay_where_they_are(sides: tuple[Side, Side]) -> None:
 
 
 @full_run
-def test_resources_follow_the_instances(sides: tuple[Side, Side]) -> None:
+def test_R3_resources_follow_the_instances(sides: tuple[Side, Side]) -> None:
     """Two instances need all of R each, until one that needs more makes the pool larger (R3)."""
 
     def needs(count: int) -> dict[str, Any]:

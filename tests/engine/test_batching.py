@@ -54,7 +54,7 @@ ROWS = {
     "pref 4, 3,3,1,1": (dynamic("preferred_batch_size: 4"), [3, 3, 1, 1], [[3, 3], [1, 1]]),
     "pref 4, 5,1,2,8": (dynamic("preferred_batch_size: 4"), [5, 1, 2, 8], [[5], [1, 2], [8]]),
     "mbs 0": (dynamic(max_batch_size=0), [1, 1, 1], [[1], [1], [1]]),
-    "S2 default scheduler": (echo(), [1, 3, 1], [[1], [3], [1]]),
+    "S1 S2 default scheduler": (echo(), [1, 3, 1], [[1], [3], [1]]),
 }
 
 

@@ -63,20 +63,20 @@ class Sink:
 
 B = np.ones((1, 3), np.int32)
 REFUSED = {
-    "A3": (
+    "A3 an unknown output": (
         TWO,
         {"A": ones(), "B": B},
         {"outputs": ["OUT", "OTHER"]},
         "unexpected inference output 'OTHER' for model 'm'",
     ),
-    "A4": (
+    "A4 too few": (
         TWO,
         {"A": ones()},
         {},
         WHO + "expected 2 inputs but got 1 inputs for model 'm'. Got input(s) ['A'], but missing "
         "required input(s) ['B']. Please provide all required input(s).",
     ),
-    "A4-id": (
+    "A4 id": (
         TWO,
         {},
         {"request_id": "seven"},
@@ -85,14 +85,14 @@ REFUSED = {
             "[], but missing required input(s) ['A','B']. Please provide all required input(s)."
         ),
     ),
-    "A4-optional": (
+    "A4 optional": (
         OPTIONAL,
         {},
         {},
         WHO + "expected number of inputs between 1 and 3 but got 0 inputs for model 'm'. Got "
         "input(s) [], but missing required input(s) ['A']. Please provide all required input(s).",
     ),
-    "A5": (
+    "A5 too many": (
         TWO,
         {"A": ones(), "B": B, "C": ones()},
         {},
@@ -100,7 +100,7 @@ REFUSED = {
         "missing required input(s) ]. Please provide all required input(s).",
     ),
     # Triton runs such a request without its required input (A6): a deliberate difference.
-    "A6": (
+    "A6 a required one is missing": (
         OPTIONAL,
         {"B": ones()},
         {},
@@ -108,62 +108,67 @@ REFUSED = {
         "input(s) ['B'], but missing required input(s) ['A']. Please provide all required "
         "input(s).",
     ),
-    "A7": (TWO, {"A": ones(), "X": B}, {}, "unexpected inference input 'X' for model 'm'"),
-    "A7-optional": (
+    "A7 an unknown input": (
+        TWO,
+        {"A": ones(), "X": B},
+        {},
+        "unexpected inference input 'X' for model 'm'",
+    ),
+    "A7 optional": (
         OPTIONAL,
         {"A": ones(), "X": ones()},
         {},
         "unexpected inference input 'X' for model 'm'",
     ),
-    "A8": (
+    "A8 batch sizes differ": (
         TWO,
         {"A": ones(2), "B": np.ones((3, 3), np.int32)},
         {},
         WHO + "input 'A' batch size does not match other inputs for 'm'",
     ),
-    "A8-first": (
+    "A8 first": (
         TWO,
         {"A": row(1, 1, width=5), "B": np.ones((3, 9), np.int64)},
         {},
         WHO + "input 'A' batch size does not match other inputs for 'm'",
     ),
-    "A8-after-0": (
+    "A8 after 0": (
         TWO,
         {"A": ones(3), "B": np.ones((0, 3), np.int32)},
         {},
         WHO + "input byte size mismatch for input 'B' for model 'm'. Expected 36, got 0",
     ),
-    "A8-scalar": (
+    "A8 scalar": (
         TWO,
         {"A": np.float32(1), "B": B},
         {},
         WHO + "input 'A' has no shape but model requires batch dimension for 'm'",
     ),
-    "A9": (
+    "A9 too large a batch": (
         TWO,
         {"A": ones(5), "B": np.ones((5, 3), np.int32)},
         {},
         WHO + "inference request batch-size must be <= 4 for 'm'",
     ),
-    "A10": (
+    "A10 datatype": (
         TWO,
         {"A": np.ones((1, 4), np.int32), "B": B},
         {},
         WHO + "inference input 'A' data-type is 'INT32', but model 'm' expects 'FP32'",
     ),
-    "A10-bytes": (
+    "A10 bytes": (
         TEXT,
         {"A": np.ones((1, 2), np.float32)},
         {},
         WHO + "inference input 'A' data-type is 'FP32', but model 'm' expects 'BYTES'",
     ),
-    "A11": (
+    "A11 shape": (
         TWO,
         {"A": row(1, width=5), "B": B},
         {},
         WHO + "unexpected shape for input 'A' for model 'm'. Expected [-1,4], got [1,5]. " + NOTE,
     ),
-    "A11-of-two": (
+    "A11 of two": (
         TWO,
         {"A": row(1, width=5), "B": np.ones((1, 3, 1), np.int32)},
         {},
@@ -171,38 +176,38 @@ REFUSED = {
         + "unexpected shape for input 'B' for model 'm'. Expected [-1,-1], got [1,3,1]. "
         + NOTE,
     ),
-    "A11-plain": (
+    "A11 plain": (
         PLAIN,
         {"A": np.ones((3, 2), np.float32)},
         {},
         WHO + "unexpected shape for input 'A' for model 'm'. Expected [4,-1], got [3,2]. ",
     ),
-    "A11-rank": (
+    "A11 rank": (
         PLAIN,
         {"A": np.ones(4, np.float32)},
         {},
         WHO + "unexpected shape for input 'A' for model 'm'. Expected [4,-1], got [4]. ",
     ),
-    "A14": (
+    "A14 a batch of none": (
         TWO,
         {"A": np.ones((0, 4), np.float32), "B": np.ones((0, 3), np.int32)},
         {},
         WHO + "input byte size mismatch for input 'B' for model 'm'. Expected 12, got 0",
     ),
-    "A14-variable": (
+    "A14 variable": (
         VARIABLE,
         {"A": np.ones((0, 3), np.float32)},
         {},
         WHO + "input byte size mismatch for input 'A' for model 'm'. Expected 12, got 0",
     ),
-    "A14-bytes": (
+    "A14 bytes": (
         TEXT,
         {"A": np.zeros((0, 2), object)},
         {},
         WHO + "expected 2 string elements for inference input 'A' for model 'm', got 0",
     ),
     # Such a request is never answered by Triton: a deliberate difference.
-    "A14-nothing": (
+    "A14 nothing": (
         VARIABLE,
         {"A": np.ones((0, 0), np.float32)},
         {},

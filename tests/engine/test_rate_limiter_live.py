@@ -89,7 +89,7 @@ def test_R3_a_larger_need_elsewhere_makes_room_for_both():
             future.result(30)
 
 
-def test_R4_an_explicit_limit_that_is_too_small_refuses_the_load():
+def test_R4_V92_an_explicit_limit_that_is_too_small_refuses_the_load():
     with Server(rate_limit="execution_count", rate_limit_resources=["R:2"]) as server:
         with pytest.raises(LoadError) as error:
             server.load(config(3), Gated().model(), name="m")
@@ -101,7 +101,7 @@ def test_R4_an_explicit_limit_that_is_too_small_refuses_the_load():
         assert server.limiter.resources() == {}
 
 
-def test_R5_one_name_cannot_be_global_and_of_a_device():
+def test_R5_V91_one_name_cannot_be_global_and_of_a_device():
     with Server(rate_limit="execution_count") as server:
         server.load(config(1), Gated().model(), name="m")
         with pytest.raises(LoadError) as error:

@@ -218,7 +218,7 @@ def test_DI2_DI3_DI4_rows_keep_their_slots_and_padding_is_zeros(server, gate, da
     assert books["batches"] == {1: 1, 3: 3}
 
 
-def test_DI4_a_model_may_leave_padding_unanswered(server, gate):
+def test_DI4_T7_a_model_may_leave_padding_unanswered(server, gate):
     import triton_python_backend_utils as pb_utils
 
     class TritonPythonModel:
@@ -580,7 +580,7 @@ def test_I3_a_variable_state_begins_with_one_element_and_takes_any_shape(server)
     assert seen == [[[0]], [[0, 1]], [[0, 1, 2]]]
 
 
-def test_I4_too_short_a_file_refuses_the_model(server, tmp_path):
+def test_I4_V82_too_short_a_file_refuses_the_model(server, tmp_path):
     folder = saved_accumulator(tmp_path)
     (folder / "initial_state" / "first").write_bytes(b"\0" * 7)
     text = config(STATE % ("2", initial("2", 'data_file: "first"')))

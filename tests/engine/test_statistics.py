@@ -70,7 +70,7 @@ def test_T2_T3_counts_of_inferences_executions_and_sizes(server: Server, gate: G
     }
 
 
-def test_success_covers_queue_and_compute(server: Server):
+def test_T9_success_covers_queue_and_compute(server: Server):
     server.load(echo(), lambda IN: {"OUT": IN}, name="m")
     for _ in range(20):
         server.infer("m", {"IN": ones()})
@@ -190,12 +190,13 @@ def test_Y2_dtypes_are_passed_through_unchecked(server: Server):
     assert server.infer("m", {"IN": row(5)})["OUT"].dtype == np.float64
 
 
-def test_Y7_a_decoupled_request_counts_once_whatever_it_answers(server: Server):
+def test_T5_Y7_a_decoupled_request_counts_once_whatever_it_answers(server: Server):
     server.load(echo("model_transaction_policy { decoupled: true }"), streaming(), name="m")
     for count in (0, 1, 3):
         assert len(list(server.stream("m", {"IN": row(count)}))) == count
     counts = fields(server.statistics(), "m")
     assert (counts["success"], counts["inference_count"], counts["execution_count"]) == (3, 3, 3)
+    assert server.statistics("m")["model_stats"][0]["response_stats"] == {}
 
 
 def test_T4_an_ensemble_sums_its_steps(server: Server):

@@ -58,7 +58,7 @@ def loaded(server: Server, gate: Gate) -> Server:
     return server
 
 
-def test_what_is_new_is_refused_in_triton_s_words(loaded: Server, gate: Gate):
+def test_S5_L22_what_is_new_is_refused_in_triton_s_words(loaded: Server, gate: Gate):
     gate.open()
     loaded.stop_accepting()
     for name, begins, text in (
@@ -81,7 +81,7 @@ def test_what_is_new_is_refused_in_triton_s_words(loaded: Server, gate: Gate):
     assert loaded.infer("plain", {"IN": ones()})["OUT"].tolist() == ones().tolist()
 
 
-def test_a_sequence_that_has_begun_goes_on_to_its_end(loaded: Server, gate: Gate):
+def test_SQ12_L22_a_sequence_that_has_begun_goes_on_to_its_end(loaded: Server, gate: Gate):
     gate.open()
     for name in ("seq", "outer"):
         client(loaded, name, {"seq": 1, "outer": 2}[name], SEQUENCE_START)

@@ -34,7 +34,7 @@ def calling(server: Server, name: str, *, into: str = "IN", out: str = "OUT"):
 
 
 @pytest.mark.parametrize("direct", [True, False], ids=["infer", "submit"])
-def test_a_model_that_calls_its_only_instance_is_told(server: Server, direct: bool):
+def test_B7_a_model_that_calls_its_only_instance_is_told(server: Server, direct: bool):
     server.load(echo(), calling(server, "m"), name="m")
     send = server.infer if direct else lambda *a: server.submit(*a).result(WAIT_S)
     with pytest.raises(ModelError, match="deadlock: 'm_0' calls model 'm'"):
@@ -74,7 +74,7 @@ def test_two_callers_that_cross_are_told_once(server: Server):
     assert "deadlock" in str(told[0])
 
 
-def test_enough_instances_are_no_deadlock(server: Server):
+def test_B7_enough_instances_are_no_deadlock(server: Server):
     config = echo("instance_group { count: 4 kind: KIND_CPU }")
     server.load(config, calling(server, "m"), name="m")
     assert server.infer("m", {"IN": row(3)})["OUT"][0, 0] == 3

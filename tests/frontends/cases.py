@@ -147,10 +147,10 @@ def words(*items: bytes) -> bytes:
 
 
 _INFER = [
-    infer("unknown model", 404, "nope", tensor(), error="Request for unknown model: 'nope' is not found"),
-    infer("unknown version", 404, "one/versions/9", tensor(), error="Request for unknown model: 'one' version 9 is not found"),
-    infer("unknown input", 400, "one", tensor("WRONG"), error="unexpected inference input 'WRONG' for model 'one'"),
-    infer("missing input", 400, "two", tensor("INPUT0"), error=ID + "expected 2 inputs but got 1 inputs for model 'two'. Got input(s) ['INPUT0'], but missing required input(s) ['INPUT1']. Please provide all required input(s)."),
+    infer("A1 unknown model", 404, "nope", tensor(), error="Request for unknown model: 'nope' is not found"),
+    infer("A1 unknown version", 404, "one/versions/9", tensor(), error="Request for unknown model: 'one' version 9 is not found"),
+    infer("A7 unknown input", 400, "one", tensor("WRONG"), error="unexpected inference input 'WRONG' for model 'one'"),
+    infer("A4 missing input", 400, "two", tensor("INPUT0"), error=ID + "expected 2 inputs but got 1 inputs for model 'two'. Got input(s) ['INPUT0'], but missing required input(s) ['INPUT1']. Please provide all required input(s)."),
     infer("missing input with id", 400, "two", tensor("INPUT0"), id="7", error="[request id: 7] expected 2 inputs but got 1 inputs for model 'two'. Got input(s) ['INPUT0'], but missing required input(s) ['INPUT1']. Please provide all required input(s)."),
     infer("unknown input among too many", 400, "two", tensor("INPUT0"), tensor("X"), tensor("INPUT1"), error=ID + "expected 2 inputs but got 3 inputs for model 'two'. Got input(s) ['INPUT1','X','INPUT0'], but missing required input(s) ]. Please provide all required input(s)."),
     infer("unknown input beside an optional one", 400, "optional", tensor("WRONG"), error="unexpected inference input 'WRONG' for model 'optional'"),
@@ -160,23 +160,23 @@ _INFER = [
     infer("an unknown input and one without a shape", 400, "two", tensor("INPUT1", shape=[], data=[]), tensor("X"), error="unexpected inference input 'X' for model 'two'"),
     infer("an input without a shape and an unknown one", 400, "two", tensor("X"), tensor("INPUT1", shape=[], data=[]), error=ID + "input 'INPUT1' has no shape but model requires batch dimension for 'two'"),
     infer("duplicate input", 400, "two", tensor("INPUT0"), tensor("INPUT0"), error=ID + "input 'INPUT0' already exists in request"),
-    infer("unknown output", 400, "one", tensor(), outputs=[{"name": "WRONG"}], error="unexpected inference output 'WRONG' for model 'one'"),
-    infer("wrong dims, batched", 400, "one", tensor(shape=[1, 5], data=[1, 2, 3, 4, 5]), error=ID + "unexpected shape for input 'IN' for model 'one'. Expected [-1,4], got [1,5]. " + SHAPE_NOTE),
-    infer("wrong dims, unbatched", 400, "plain", tensor(shape=[5], data=[1, 2, 3, 4, 5]), error=ID + "unexpected shape for input 'IN' for model 'plain'. Expected [4], got [5]. "),
-    infer("batch differs", 400, "two", tensor("INPUT0"), tensor("INPUT1", shape=[2, 4], data=[1] * 8), error=ID + "input 'INPUT0' batch size does not match other inputs for 'two'"),
+    infer("A3 unknown output", 400, "one", tensor(), outputs=[{"name": "WRONG"}], error="unexpected inference output 'WRONG' for model 'one'"),
+    infer("A11 wrong dims, batched", 400, "one", tensor(shape=[1, 5], data=[1, 2, 3, 4, 5]), error=ID + "unexpected shape for input 'IN' for model 'one'. Expected [-1,4], got [1,5]. " + SHAPE_NOTE),
+    infer("A11 wrong dims, unbatched", 400, "plain", tensor(shape=[5], data=[1, 2, 3, 4, 5]), error=ID + "unexpected shape for input 'IN' for model 'plain'. Expected [4], got [5]. "),
+    infer("A8 batch differs", 400, "two", tensor("INPUT0"), tensor("INPUT1", shape=[2, 4], data=[1] * 8), error=ID + "input 'INPUT0' batch size does not match other inputs for 'two'"),
     infer("two shapes are wrong", 400, "two", tensor("INPUT0", shape=[1, 5], data=[1] * 5), tensor("INPUT1", shape=[1, 3], data=[1] * 3), error=ID + "unexpected shape for input 'INPUT1' for model 'two'. Expected [-1,4], got [1,3]. " + SHAPE_NOTE),
     infer("batch sizes before datatypes", 400, "two", tensor("INPUT0", datatype="INT32"), tensor("INPUT1", shape=[2, 4], data=[1] * 8), error=ID + "input 'INPUT0' batch size does not match other inputs for 'two'"),
     infer("batch too large before the datatype", 400, "one", tensor(shape=[9, 4], datatype="INT32", data=[1] * 36), error=ID + "inference request batch-size must be <= 8 for 'one'"),
-    infer("batch too large", 400, "one", tensor(shape=[9, 4], data=[1] * 36), error=ID + "inference request batch-size must be <= 8 for 'one'"),
-    infer("batch 0", 400, "one", tensor(shape=[0, 4], data=[]), error=ID + "input byte size mismatch for input 'IN' for model 'one'. Expected 16, got 0"),
-    infer("no shape, batched", 400, "one", tensor(shape=[], data=[1]), error=ID + "input 'IN' has no shape but model requires batch dimension for 'one'"),
-    infer("wrong datatype", 400, "one", tensor(datatype="INT32"), error=ID + "inference input 'IN' data-type is 'INT32', but model 'one' expects 'FP32'"),
+    infer("A9 batch too large", 400, "one", tensor(shape=[9, 4], data=[1] * 36), error=ID + "inference request batch-size must be <= 8 for 'one'"),
+    infer("A14 batch 0", 400, "one", tensor(shape=[0, 4], data=[]), error=ID + "input byte size mismatch for input 'IN' for model 'one'. Expected 16, got 0"),
+    infer("A8 no shape, batched", 400, "one", tensor(shape=[], data=[1]), error=ID + "input 'IN' has no shape but model requires batch dimension for 'one'"),
+    infer("A10 wrong datatype", 400, "one", tensor(datatype="INT32"), error=ID + "inference input 'IN' data-type is 'INT32', but model 'one' expects 'FP32'"),
     *(
         infer(f"KS20 invalid datatype {name}", 400, "one", tensor(datatype=name), error="invalid datatype for input IN")
         for name in ("TYPE_FP32", "STRING", "FP8", "float32", "")
     ),
     *(
-        infer(f"dimension {dim!r}", 500, "one", tensor(shape=[1, dim]), error="Unable to parse 'shape': " + UNSIGNED)
+        infer(f"KS37 dimension {dim!r}", 500, "one", tensor(shape=[1, dim]), error="Unable to parse 'shape': " + UNSIGNED)
         for dim in (-4, 4.0, "4", None, True)
     ),
     infer("too few elements", 500, "one", tensor(data=[1, 2, 3]), error="Unable to parse 'data': Shape does not match true shape of 'data' field"),
@@ -192,20 +192,20 @@ _INFER = [
     infer("KS22 2^63 in INT64", 500, "all_int64", tensor(shape=[1], datatype="INT64", data=[1 << 63]), error="Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer"),
     infer("KS22 1 in BOOL", 500, "all_bool", tensor(shape=[1], datatype="BOOL", data=[1]), error="Unable to parse 'data': attempt to access JSON non-boolean as boolean"),
     infer("KS22 number in BYTES", 500, "text", tensor(shape=[1], datatype="BYTES", data=[1]), error="Unable to parse JSON bytes array: attempt to access JSON non-string as string"),
-    infer("BYTES, too few", 400, "text", tensor(shape=[2], datatype="BYTES", data=["a"]), error=ID + "expected 2 string elements for inference input 'IN' for model 'text', got 1"),
-    infer("BYTES, too many", 400, "text", tensor(shape=[1], datatype="BYTES", data=["a", "b"]), error=ID + "unexpected number of string elements 2 for inference input 'IN' for model 'text', expecting 1"),
+    infer("A15 BYTES, too few", 400, "text", tensor(shape=[2], datatype="BYTES", data=["a"]), error=ID + "expected 2 string elements for inference input 'IN' for model 'text', got 1"),
+    infer("A15 BYTES, too many", 400, "text", tensor(shape=[1], datatype="BYTES", data=["a", "b"]), error=ID + "unexpected number of string elements 2 for inference input 'IN' for model 'text', expecting 1"),
     infer("KS24 FP16 JSON in", 400, "half", tensor(shape=[1, 2], datatype="FP16", data=[1, 2]), error="receiving FP16 data via JSON is not supported. Please use the binary data format for input IN"),
     binary("KS24 FP16 JSON out", 400, "half", [sized(4, shape=[1, 2], datatype="FP16")], b"\0" * 4, "sending FP16 data via JSON is not supported. Please use the binary data format for output"),
     raw("no inputs", 500, "/v2/models/one/infer", b"{}", "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'"),
     raw("KS6 a list", 500, "/v2/models/one/infer", b"[]", "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'"),
-    raw("inputs no array", 500, "/v2/models/one/infer", b'{"inputs":{}}', "Unable to parse 'inputs': attempt to access JSON non-array as array"),
-    infer("no name", 500, "one", tensor(name=None), error="Unable to parse 'name': attempt to access non-existing object member 'name'"),
-    infer("no shape", 500, "one", tensor(shape=None), error="Unable to parse 'shape': attempt to access non-existing object member 'shape'"),
-    infer("no datatype", 500, "one", tensor(datatype=None), error="Unable to parse 'datatype': attempt to access non-existing object member 'datatype'"),
-    infer("an input is a number", 400, "one", 5, error=FIELDS + " no field is set"),
-    infer("no data", 400, "one", tensor(data=None), error=FIELDS + " no field is set"),
-    infer("data and binary", 400, "one", tensor(parameters={"binary_data_size": 16}), error=FIELDS + " set 'data' 'binary_data_size'"),
-    infer("all three", 400, "one", tensor(parameters={"binary_data_size": 16, "shared_memory_region": "r"}), error=FIELDS + " set 'data' 'binary_data_size' 'shared_memory_region'"),
+    raw("KS37 inputs no array", 500, "/v2/models/one/infer", b'{"inputs":{}}', "Unable to parse 'inputs': attempt to access JSON non-array as array"),
+    infer("KS37 no name", 500, "one", tensor(name=None), error="Unable to parse 'name': attempt to access non-existing object member 'name'"),
+    infer("KS37 no shape", 500, "one", tensor(shape=None), error="Unable to parse 'shape': attempt to access non-existing object member 'shape'"),
+    infer("KS37 no datatype", 500, "one", tensor(datatype=None), error="Unable to parse 'datatype': attempt to access non-existing object member 'datatype'"),
+    infer("KS38 an input is a number", 400, "one", 5, error=FIELDS + " no field is set"),
+    infer("KS38 no data", 400, "one", tensor(data=None), error=FIELDS + " no field is set"),
+    infer("KS38 data and binary", 400, "one", tensor(parameters={"binary_data_size": 16}), error=FIELDS + " set 'data' 'binary_data_size'"),
+    infer("KS38 all three", 400, "one", tensor(parameters={"binary_data_size": 16, "shared_memory_region": "r"}), error=FIELDS + " set 'data' 'binary_data_size' 'shared_memory_region'"),
     raw("KS6 open brace", 500, "/v2/models/one/infer", b"{", PARSE + "Missing a name for object member. at 1"),
     raw("KS6 no JSON", 500, "/v2/models/one/infer", b"hello", PARSE + "Invalid value. at 0"),
     raw("KS6 garbage behind", 500, "/v2/models/one/infer", ONE_JSON + b" x", PARSE + f"The document root must not be followed by other values. at {len(ONE_JSON) + 1}"),
@@ -215,17 +215,17 @@ _INFER = [
     raw("KS6 control character and no UTF-8", 500, "/v2/models/one/infer", b'{"id":"\xff\x1f"}', PARSE + "Invalid escape character in string. at 8"),
     raw("the first of equal members counts", 200, "/v2/models/one/infer", b'{"id":"a","id":"b",' + ONE_JSON[1:-1] + b',"inputs":5}', text=b'{"id":"a","model_name":"one","model_version":"1","outputs":[{"name":"OUT","datatype":"FP32","shape":[1,4],"data":[1.0,2.0,3.0,4.0]}]}'),
     raw("the first of equal members counts, no UTF-8", 200, "/v2/models/text/infer", b'{"inputs":[{"name":"IN","shape":[1],"datatype":"BYTES","data":["\xff"],"data":["b"]}]}', text=b'{"model_name":"text","model_version":"1","outputs":[{"name":"OUT","datatype":"BYTES","shape":[1],"data":["\xff"]}]}'),
-    raw("the first of equal parameters counts", 200, "/v2/models/one/infer", ONE_JSON[:-1] + b',"parameters":{"priority":0,"priority":"x"}}', outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
+    raw("KS34 the first of equal parameters counts", 200, "/v2/models/one/infer", ONE_JSON[:-1] + b',"parameters":{"priority":0,"priority":"x"}}', outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
     raw("whitespace behind", 200, "/v2/models/one/infer", ONE_JSON + b" \n\t ", outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
-    raw("empty body, two inputs", 400, "/v2/models/two/infer", b"", ID + "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in 'two' model configuration"),
-    infer("id is a number", 500, "one", tensor(), id=5, error="Unable to parse 'id': attempt to access JSON non-string as string"),
-    binary("header length too large", 400, "one", [sized(16)], ONES, f"inference header size should be in range (0, {len(document(sized(16))) + 16}), got: 100000", header="100000"),
-    binary("header length negative", 400, "one", [sized(16)], ONES, f"inference header size should be in range (0, {len(document(sized(16))) + 16}), got: -3", header="-3"),
-    binary("header length too small", 500, "one", [sized(16)], ONES, PARSE + "Missing a name for object member. at 1", header="1"),
-    binary("blob too short", 400, "one", [sized(16)], ONES[:8], "unexpected size for input 'IN', expecting 8 additional bytes for model 'one'"),
-    binary("bytes left over", 400, "one", [sized(16)], ONES + b"!", "unexpected additional input data for model 'one'"),
-    binary("declared size is not the shape's", 400, "one", [sized(12)], ONES[:12], ID + "input byte size mismatch for input 'IN' for model 'one'. Expected 16, got 12"),
-    binary("two sizes are wrong", 400, "two", [sized(12, "INPUT0"), sized(12, "INPUT1")], ONES[:12] * 2, ID + "input byte size mismatch for input 'INPUT1' for model 'two'. Expected 16, got 12"),
+    raw("KS31 empty body, two inputs", 400, "/v2/models/two/infer", b"", ID + "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in 'two' model configuration"),
+    infer("KS37 id is a number", 500, "one", tensor(), id=5, error="Unable to parse 'id': attempt to access JSON non-string as string"),
+    binary("KS39 header length too large", 400, "one", [sized(16)], ONES, f"inference header size should be in range (0, {len(document(sized(16))) + 16}), got: 100000", header="100000"),
+    binary("KS39 header length negative", 400, "one", [sized(16)], ONES, f"inference header size should be in range (0, {len(document(sized(16))) + 16}), got: -3", header="-3"),
+    binary("KS39 header length too small", 500, "one", [sized(16)], ONES, PARSE + "Missing a name for object member. at 1", header="1"),
+    binary("KS39 blob too short", 400, "one", [sized(16)], ONES[:8], "unexpected size for input 'IN', expecting 8 additional bytes for model 'one'"),
+    binary("KS39 bytes left over", 400, "one", [sized(16)], ONES + b"!", "unexpected additional input data for model 'one'"),
+    binary("KS39 declared size is not the shape's", 400, "one", [sized(12)], ONES[:12], ID + "input byte size mismatch for input 'IN' for model 'one'. Expected 16, got 12"),
+    binary("KS39 two sizes are wrong", 400, "two", [sized(12, "INPUT0"), sized(12, "INPUT1")], ONES[:12] * 2, ID + "input byte size mismatch for input 'INPUT1' for model 'two'. Expected 16, got 12"),
     binary("wrong datatype and size", 400, "one", [sized(12, datatype="INT64")], ONES[:12], ID + "inference input 'IN' data-type is 'INT64', but model 'one' expects 'FP32'"),
     binary("wrong shape and size", 400, "one", [sized(12, shape=[1, 5])], ONES[:12], ID + "unexpected shape for input 'IN' for model 'one'. Expected [-1,4], got [1,5]. " + SHAPE_NOTE),
     binary("invalid datatype and shape, binary", 400, "plain", [sized(3, shape=[1, 1], datatype="")], b"123", ID + "inference input 'IN' data-type is '<invalid>', but model 'plain' expects 'FP32'"),
@@ -233,55 +233,55 @@ _INFER = [
     binary("BF16 where there is none, wrong shape", 400, "all_fp64", [sized(3, shape=[1, 2], datatype="BF16")], b"123", ID + "inference input 'IN' data-type is 'BF16', but model 'all_fp64' expects 'FP64'"),
     binary("invalid datatype, binary", 400, "one", [sized(16, datatype="FP8")], ONES, ID + "inference input 'IN' data-type is '<invalid>', but model 'one' expects 'FP32'"),
     *(
-        binary(f"binary_data_size {size!r}", 500, "one", [sized(size)], ONES, "Unable to parse 'binary_data_size': " + UNSIGNED)
+        binary(f"KS39 binary_data_size {size!r}", 500, "one", [sized(size)], ONES, "Unable to parse 'binary_data_size': " + UNSIGNED)
         for size in ("16", -1)
     ),
     binary("BYTES overrun", 400, "text", [sized(6, shape=[1], datatype="BYTES")], struct.pack("<I", 100) + b"ab", "incomplete string data for inference input 'IN', expecting string of length 100 but only 2 bytes available"),
-    binary("BYTES cut length", 400, "text", [sized(2, shape=[1], datatype="BYTES")], b"\1\0", ID + "incomplete string length indicator for inference input 'IN' for model 'text', expecting 4 bytes but only 2 bytes available. Please make sure the string length indicator is in one buffer."),
-    binary("BYTES binary, too few", 400, "text", [sized(5, shape=[2], datatype="BYTES")], words(b"a"), ID + "expected 2 string elements for inference input 'IN' for model 'text', got 1"),
-    binary("BYTES binary, too many", 400, "text", [sized(10, shape=[1], datatype="BYTES")], words(b"a", b"b"), ID + "unexpected number of string elements 2 for inference input 'IN' for model 'text', expecting 1"),
-    raw("raw, wrong multiple", 400, "/v2/models/plain/infer", b"123456", ID + "input byte size mismatch for input 'raw_input' for model 'plain'. Expected 16, got 6", headers={"Inference-Header-Content-Length": "0"}),
-    raw("raw, two variable dims", 400, "/v2/models/wide/infer", b"1234", ID + "The shape of the raw input 'IN' can not be deduced because there are more than one variable-sized dimension", headers={"Inference-Header-Content-Length": "0"}),
-    raw("raw BYTES, shape not [1]", 400, "/v2/models/text/infer", b"1234", ID + "For BYTE datatype raw input 'IN', the model must have input shape [1]", headers={"Inference-Header-Content-Length": "0"}),
-    raw("Content-Encoding br", 501, "/v2/models/one/infer", ONE_JSON, "Unsupported compression type", headers={"Content-Encoding": "br"}),
-    raw("Content-Encoding list", 501, "/v2/models/one/infer", ONE_JSON, "Unsupported compression type", headers={"Content-Encoding": "gzip, deflate"}),
-    raw("Content-Encoding empty", 501, "/v2/models/one/infer", ONE_JSON, "Unsupported compression type", headers={"Content-Encoding": ""}),
-    raw("gzip that is none", 400, "/v2/models/two/infer", b"no gzip", "the compressed request cannot be read: Error -3 while decompressing data: incorrect header check", headers={"Content-Encoding": "gzip"}, ours_only=True),
+    binary("A15 BYTES cut length", 400, "text", [sized(2, shape=[1], datatype="BYTES")], b"\1\0", ID + "incomplete string length indicator for inference input 'IN' for model 'text', expecting 4 bytes but only 2 bytes available. Please make sure the string length indicator is in one buffer."),
+    binary("A15 BYTES binary, too few", 400, "text", [sized(5, shape=[2], datatype="BYTES")], words(b"a"), ID + "expected 2 string elements for inference input 'IN' for model 'text', got 1"),
+    binary("A15 BYTES binary, too many", 400, "text", [sized(10, shape=[1], datatype="BYTES")], words(b"a", b"b"), ID + "unexpected number of string elements 2 for inference input 'IN' for model 'text', expecting 1"),
+    raw("KS31 raw, wrong multiple", 400, "/v2/models/plain/infer", b"123456", ID + "input byte size mismatch for input 'raw_input' for model 'plain'. Expected 16, got 6", headers={"Inference-Header-Content-Length": "0"}),
+    raw("KS31 raw, two variable dims", 400, "/v2/models/wide/infer", b"1234", ID + "The shape of the raw input 'IN' can not be deduced because there are more than one variable-sized dimension", headers={"Inference-Header-Content-Length": "0"}),
+    raw("KS31 raw BYTES, shape not [1]", 400, "/v2/models/text/infer", b"1234", ID + "For BYTE datatype raw input 'IN', the model must have input shape [1]", headers={"Inference-Header-Content-Length": "0"}),
+    raw("KS32 Content-Encoding br", 501, "/v2/models/one/infer", ONE_JSON, "Unsupported compression type", headers={"Content-Encoding": "br"}),
+    raw("KS32 Content-Encoding list", 501, "/v2/models/one/infer", ONE_JSON, "Unsupported compression type", headers={"Content-Encoding": "gzip, deflate"}),
+    raw("KS32 Content-Encoding empty", 501, "/v2/models/one/infer", ONE_JSON, "Unsupported compression type", headers={"Content-Encoding": ""}),
+    raw("KS32 gzip that is none", 400, "/v2/models/two/infer", b"no gzip", "the compressed request cannot be read: Error -3 while decompressing data: incorrect header check", headers={"Content-Encoding": "gzip"}, ours_only=True),
     *(
-        infer(f"classification {value!r}", 500, "labelled", tensor(shape=[1, 3], data=[1, 2, 3]), outputs=[{"name": "OUT", "parameters": {"classification": value}}], error="Unable to set 'classification': " + UNSIGNED)
+        infer(f"KS33 classification {value!r}", 500, "labelled", tensor(shape=[1, 3], data=[1, 2, 3]), outputs=[{"name": "OUT", "parameters": {"classification": value}}], error="Unable to set 'classification': " + UNSIGNED)
         for value in ("2", -1, 1.5)
     ),
-    infer("classification on BOOL", 400, "all_bool", tensor(shape=[2], datatype="BOOL", data=[True, False]), outputs=[{"name": "OUT", "parameters": {"classification": 1}}], error="class result not available for output due to unsupported type 'BOOL'"),
-    infer("classification on BYTES", 400, "text", tensor(shape=[2], datatype="BYTES", data=["a", "b"]), outputs=[{"name": "OUT", "parameters": {"classification": 1}}], error="class result not available for output due to unsupported type 'BYTES'", ours_only=True),
-    infer("shape of 2^40", 400, "flexible", tensor(shape=[1 << 40], datatype="INT32", data=[1]), ours_only=True),
-    infer("shape of 2^40, twice", 400, "wide", tensor(shape=[1 << 40, 1 << 40], data=[1]), ours_only=True),
+    infer("KS33 classification on BOOL", 400, "all_bool", tensor(shape=[2], datatype="BOOL", data=[True, False]), outputs=[{"name": "OUT", "parameters": {"classification": 1}}], error="class result not available for output due to unsupported type 'BOOL'"),
+    infer("KS48 classification on BYTES", 400, "text", tensor(shape=[2], datatype="BYTES", data=["a", "b"]), outputs=[{"name": "OUT", "parameters": {"classification": 1}}], error="class result not available for output due to unsupported type 'BYTES'", ours_only=True),
+    infer("KS48 shape of 2^40", 400, "flexible", tensor(shape=[1 << 40], datatype="INT32", data=[1]), ours_only=True),
+    infer("KS48 shape of 2^40, twice", 400, "wide", tensor(shape=[1 << 40, 1 << 40], data=[1]), ours_only=True),
     *(
-        infer(f"parameter {value!r}", 400, "one", tensor(), parameters={"mine": value}, error="parameter 'mine' has invalid type. It should be either 'int', 'bool', or 'string'.")
+        infer(f"KS34 parameter {value!r}", 400, "one", tensor(), parameters={"mine": value}, error="parameter 'mine' has invalid type. It should be either 'int', 'bool', or 'string'.")
         for value in (None, [1], {"a": 1})
     ),
-    infer("parameters no object", 500, "one", tensor(), parameters=5, error="failed to get request params.: attempt to get members for non-object"),
-    infer("triton_ parameter", 400, "one", tensor(), parameters={"triton_x": 1}, error="parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."),
+    infer("KS34 parameters no object", 500, "one", tensor(), parameters=5, error="failed to get request params.: attempt to get members for non-object"),
+    infer("KS34 triton_ parameter", 400, "one", tensor(), parameters={"triton_x": 1}, error="parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."),
     *(
-        infer(f"{name} {value!r}", 500, "one", tensor(), parameters={name: value}, error=f"Unable to parse '{name}': " + UNSIGNED)
+        infer(f"KS34 {name} {value!r}", 500, "one", tensor(), parameters={name: value}, error=f"Unable to parse '{name}': " + UNSIGNED)
         for name in ("priority", "timeout")
         for value in (-1, "1")
     ),
     infer("binary_data_output 1", 500, "one", tensor(), parameters={"binary_data_output": 1}, error="Unable to parse 'binary_data_output': attempt to access JSON non-boolean as boolean"),
-    infer("sequence_id 1.5", 500, "one", tensor(), parameters={"sequence_id": 1.5}, error="Unable to parse 'sequence_id': attempt to access JSON non-string as string"),
+    infer("KS36 sequence_id 1.5", 500, "one", tensor(), parameters={"sequence_id": 1.5}, error="Unable to parse 'sequence_id': attempt to access JSON non-string as string"),
     infer("sequence_start 1", 500, "one", tensor(), parameters={"sequence_start": 1}, error="Unable to parse 'sequence_start': attempt to access JSON non-boolean as boolean"),
-    infer("decoupled", 501, "stream", tensor(shape=[1], datatype="INT32", data=[1]), error="HTTP end point doesn't support models with decoupled transaction policy"),
-    infer("sequence, no id", 400, "sequence", tensor(), error=SEQUENCE + "a non-zero or non-empty correlation ID"),
-    infer("sequence not started", 400, "sequence", tensor(), parameters={"sequence_id": 9}, error="inference request for sequence 9 to model 'sequence' must specify the START flag on the first request of the sequence"),
-    infer("sequence, batch 2", 400, "sequence", tensor(shape=[2, 4], data=[1] * 8), parameters={"sequence_id": 9, "sequence_start": True}, error=SEQUENCE + "batch-size 1 due to requirements of sequence batcher"),
-    infer("string id too long", 501, "sequence", tensor(), parameters={"sequence_id": "x" * 129}, error="string correlation ID cannot be longer than 128 characters"),
+    infer("Y5 decoupled", 501, "stream", tensor(shape=[1], datatype="INT32", data=[1]), error="HTTP end point doesn't support models with decoupled transaction policy"),
+    infer("SQ2 sequence, no id", 400, "sequence", tensor(), error=SEQUENCE + "a non-zero or non-empty correlation ID"),
+    infer("SQ3 sequence not started", 400, "sequence", tensor(), parameters={"sequence_id": 9}, error="inference request for sequence 9 to model 'sequence' must specify the START flag on the first request of the sequence"),
+    infer("SQ1 sequence, batch 2", 400, "sequence", tensor(shape=[2, 4], data=[1] * 8), parameters={"sequence_id": 9, "sequence_start": True}, error=SEQUENCE + "batch-size 1 due to requirements of sequence batcher"),
+    infer("KS36 string id too long", 501, "sequence", tensor(), parameters={"sequence_id": "x" * 129}, error="string correlation ID cannot be longer than 128 characters"),
     infer("model error", 500, "failing", tensor(), error="not today"),
-    infer("outputs no array", 500, "one", tensor(), outputs={}, error="Unable to parse 'outputs': attempt to access JSON non-array as array"),
-    infer("output without name", 500, "one", tensor(), outputs=[{}], error="Unable to parse 'name': attempt to access non-existing object member 'name'"),
-    infer("binary_data 1", 500, "one", tensor(), outputs=[{"name": "OUT", "parameters": {"binary_data": 1}}], error="Unable to parse 'binary_data': attempt to access JSON non-boolean as boolean"),
-    infer("shm region unknown", 404, "one", tensor(data=None, parameters={"shared_memory_region": "nowhere", "shared_memory_byte_size": 16}), error="Unable to find shared memory region: 'nowhere'"),
-    infer("shm offset negative", 500, "one", tensor(data=None, parameters={"shared_memory_region": "nowhere", "shared_memory_offset": -1}), error="Unable to parse 'shared_memory_offset': " + UNSIGNED),
+    infer("KS37 outputs no array", 500, "one", tensor(), outputs={}, error="Unable to parse 'outputs': attempt to access JSON non-array as array"),
+    infer("KS37 output without name", 500, "one", tensor(), outputs=[{}], error="Unable to parse 'name': attempt to access non-existing object member 'name'"),
+    infer("KS30 binary_data 1", 500, "one", tensor(), outputs=[{"name": "OUT", "parameters": {"binary_data": 1}}], error="Unable to parse 'binary_data': attempt to access JSON non-boolean as boolean"),
+    infer("KS45 shm region unknown", 404, "one", tensor(data=None, parameters={"shared_memory_region": "nowhere", "shared_memory_byte_size": 16}), error="Unable to find shared memory region: 'nowhere'"),
+    infer("KS45 shm offset negative", 500, "one", tensor(data=None, parameters={"shared_memory_region": "nowhere", "shared_memory_offset": -1}), error="Unable to parse 'shared_memory_offset': " + UNSIGNED),
     *(
-        infer(f"shm output and {name}", 400, "one", tensor(), outputs=[{"name": "OUT", "parameters": {"shared_memory_region": "r", name: value}}], error=f"Output can't set both 'shared_memory_region' and '{name}'")
+        infer(f"KS45 shm output and {name}", 400, "one", tensor(), outputs=[{"name": "OUT", "parameters": {"shared_memory_region": "r", name: value}}], error=f"Output can't set both 'shared_memory_region' and '{name}'")
         for name, value in (("classification", 1), ("binary_data", True))
     ),
     # -- what is fine ----------------------------------------------------------------------------
@@ -298,32 +298,32 @@ _INFER = [
     infer("KS29 reshape", 200, "reshaped", tensor(), expect={"OUT": [1.0, 2.0, 3.0, 4.0]}),
     infer("unknown members ignored", 200, "one", tensor(more=1), more={"a": 1}, expect={"OUT": [1.0, 2.0, 3.0, 4.0]}),
     infer("empty input parameters", 200, "one", tensor(parameters={"x": "y"}), expect={"OUT": [1.0, 2.0, 3.0, 4.0]}),
-    infer("custom parameters", 200, "parameters", tensor(shape=[1], data=[1]), parameters={"s": "x", "i": 3, "b": True, "headers": "h", "priority": 0, "timeout": 5}),
+    infer("KS34 custom parameters", 200, "parameters", tensor(shape=[1], data=[1]), parameters={"s": "x", "i": 3, "b": True, "headers": "h", "priority": 0, "timeout": 5}),
     raw("KS23 NaN and Infinity", 200, "/v2/models/one/infer", b'{"inputs":[{"name":"IN","shape":[1,4],"datatype":"FP32","data":[NaN,Infinity,-Infinity,1]}]}', text=b'{"model_name":"one","model_version":"1","outputs":[{"name":"OUT","datatype":"FP32","shape":[1,4],"data":[NaN,Infinity,-Infinity,1.0]}]}'),
     raw("KS23 numbers", 200, "/v2/models/one/infer", document(tensor(data=[0.1, 1e30, 1e-7, 16777216.0])), text=b'{"model_name":"one","model_version":"1","outputs":[{"name":"OUT","datatype":"FP32","shape":[1,4],"data":[0.10000000149011612,1.0000000150474662e30,1.0000000116860974e-7,16777216.0]}]}'),
     raw("KS23 doubles", 200, "/v2/models/all_fp64/infer", document(tensor(shape=[8], datatype="FP64", data=[1e21, 1e22, 1.5e-5, 123456789012345680.0, 1e16, -0.0, 5e-324, 1e-5])), text=b'{"model_name":"all_fp64","model_version":"1","outputs":[{"name":"OUT","datatype":"FP64","shape":[8],"data":[1e21,1e22,0.000015,123456789012345680.0,10000000000000000.0,-0.0,5e-324,0.00001]}]}'),
     raw("KS25 NUL", 200, "/v2/models/text/infer", document(tensor(shape=[1], datatype="BYTES", data=["a\0b"])), text=b'{"model_name":"text","model_version":"1","outputs":[{"name":"OUT","datatype":"BYTES","shape":[1],"data":["a\\u0000b"]}]}'),
     binary("KS25 not UTF-8", 200, "text", [sized(6, shape=[1], datatype="BYTES")], words(b"\xff\xfe")),
-    binary("binary in, JSON out", 200, "one", [sized(16)], ONES, expect={"OUT": [1.0] * 4}),
-    binary("JSON and binary inputs", 200, "two", [tensor("INPUT0"), sized(16, "INPUT1")], ONES, expect={"OUTPUT0": [1.0, 2.0, 3.0, 4.0], "OUTPUT1": [1.0] * 4}),
-    binary("binary_data_output", 200, "two", [sized(16, "INPUT0"), sized(16, "INPUT1")], ONES * 2, parameters={"binary_data_output": True}),
-    binary("listed outputs are JSON", 200, "two", [sized(16, "INPUT0"), sized(16, "INPUT1")], ONES * 2, parameters={"binary_data_output": True}, outputs=[{"name": "OUTPUT0"}, {"name": "OUTPUT1", "parameters": {"binary_data": True}}]),
-    binary("BOOL bytes", 200, "all_bool", [sized(3, shape=[3], datatype="BOOL")], b"\0\1\2", expect={"OUT": [False, True, True]}),
+    binary("KS30 binary in, JSON out", 200, "one", [sized(16)], ONES, expect={"OUT": [1.0] * 4}),
+    binary("KS30 JSON and binary inputs", 200, "two", [tensor("INPUT0"), sized(16, "INPUT1")], ONES, expect={"OUTPUT0": [1.0, 2.0, 3.0, 4.0], "OUTPUT1": [1.0] * 4}),
+    binary("KS30 binary_data_output", 200, "two", [sized(16, "INPUT0"), sized(16, "INPUT1")], ONES * 2, parameters={"binary_data_output": True}),
+    binary("KS30 listed outputs are JSON", 200, "two", [sized(16, "INPUT0"), sized(16, "INPUT1")], ONES * 2, parameters={"binary_data_output": True}, outputs=[{"name": "OUTPUT0"}, {"name": "OUTPUT1", "parameters": {"binary_data": True}}]),
+    binary("KS30 BOOL bytes", 200, "all_bool", [sized(3, shape=[3], datatype="BOOL")], b"\0\1\2", expect={"OUT": [False, True, True]}),
     binary("BOOL bytes that are neither", 200, "all_bool", [sized(2, shape=[2], datatype="BOOL")], b"\xff\2", parameters={"binary_data_output": True}, ours_only=True, text=b'{"model_name":"all_bool","model_version":"1","outputs":[{"name":"OUT","datatype":"BOOL","shape":[2],"parameters":{"binary_data_size":2}}]}\1\1'),
-    binary("empty binary output", 200, "flexible", [sized(0, shape=[0], datatype="INT32")], b"", outputs=[{"name": "OUT", "parameters": {"binary_data": True}}]),
-    raw("raw", 200, "/v2/models/one/infer", ONES, headers={"Inference-Header-Content-Length": "0"}),
-    raw("raw, header no number", 200, "/v2/models/flexible/infer", b"12345678", headers={"Inference-Header-Content-Length": "x"}),
-    raw("raw BYTES", 200, "/v2/models/single_word/infer", b"hello", headers={"Inference-Header-Content-Length": "0"}),
-    raw("gzip", 200, "/v2/models/one/infer", gzip.compress(ONE_JSON), headers={"Content-Encoding": "gzip"}, outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
-    raw("deflate", 200, "/v2/models/one/infer", zlib.compress(ONE_JSON), headers={"Content-Encoding": "deflate"}, outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
-    raw("gzip called deflate", 200, "/v2/models/one/infer", gzip.compress(ONE_JSON), headers={"Content-Encoding": "deflate"}, outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
-    raw("deflate called gzip", 200, "/v2/models/one/infer", zlib.compress(ONE_JSON), headers={"Content-Encoding": "gzip"}, outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
-    raw("identity", 200, "/v2/models/one/infer", ONE_JSON, headers={"Content-Encoding": "identity"}, outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
-    infer("classification with labels", 200, "labelled", tensor(shape=[2, 3], data=[1, 9, 5, 7, 2, 3]), outputs=[{"name": "OUT", "parameters": {"classification": 2}}], expect={"OUT": ["9.000000:1:one", "5.000000:2:two", "7.000000:0:zero", "3.000000:2:two"]}),
-    infer("classification of more than there are", 200, "flexible", tensor(shape=[2], datatype="INT32", data=[3, 9]), outputs=[{"name": "OUT", "parameters": {"classification": 5}}], expect={"OUT": ["9:1", "3:0"]}),
-    infer("classification of nothing", 200, "flexible", tensor(shape=[0], datatype="INT32", data=[]), outputs=[{"name": "OUT", "parameters": {"classification": 5}}], expect={"OUT": []}, ours_only=True),
-    infer("classification 0 is off", 200, "one", tensor(), outputs=[{"name": "OUT", "parameters": {"classification": 0}}], expect={"OUT": [1.0, 2.0, 3.0, 4.0]}),
-    infer("shm and binary_data false", 404, "one", tensor(), outputs=[{"name": "OUT", "parameters": {"shared_memory_region": "nowhere", "binary_data": False}}], error="Unable to find shared memory region: 'nowhere'"),
+    binary("KS30 empty binary output", 200, "flexible", [sized(0, shape=[0], datatype="INT32")], b"", outputs=[{"name": "OUT", "parameters": {"binary_data": True}}]),
+    raw("KS31 raw", 200, "/v2/models/one/infer", ONES, headers={"Inference-Header-Content-Length": "0"}),
+    raw("KS31 raw, header no number", 200, "/v2/models/flexible/infer", b"12345678", headers={"Inference-Header-Content-Length": "x"}),
+    raw("KS31 raw BYTES", 200, "/v2/models/single_word/infer", b"hello", headers={"Inference-Header-Content-Length": "0"}),
+    raw("KS32 gzip", 200, "/v2/models/one/infer", gzip.compress(ONE_JSON), headers={"Content-Encoding": "gzip"}, outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
+    raw("KS32 deflate", 200, "/v2/models/one/infer", zlib.compress(ONE_JSON), headers={"Content-Encoding": "deflate"}, outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
+    raw("KS32 gzip called deflate", 200, "/v2/models/one/infer", gzip.compress(ONE_JSON), headers={"Content-Encoding": "deflate"}, outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
+    raw("KS32 deflate called gzip", 200, "/v2/models/one/infer", zlib.compress(ONE_JSON), headers={"Content-Encoding": "gzip"}, outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
+    raw("KS32 identity", 200, "/v2/models/one/infer", ONE_JSON, headers={"Content-Encoding": "identity"}, outputs={"OUT": [1.0, 2.0, 3.0, 4.0]}),
+    infer("KS33 classification with labels", 200, "labelled", tensor(shape=[2, 3], data=[1, 9, 5, 7, 2, 3]), outputs=[{"name": "OUT", "parameters": {"classification": 2}}], expect={"OUT": ["9.000000:1:one", "5.000000:2:two", "7.000000:0:zero", "3.000000:2:two"]}),
+    infer("KS33 classification of more than there are", 200, "flexible", tensor(shape=[2], datatype="INT32", data=[3, 9]), outputs=[{"name": "OUT", "parameters": {"classification": 5}}], expect={"OUT": ["9:1", "3:0"]}),
+    infer("KS33 classification of nothing", 200, "flexible", tensor(shape=[0], datatype="INT32", data=[]), outputs=[{"name": "OUT", "parameters": {"classification": 5}}], expect={"OUT": []}, ours_only=True),
+    infer("KS33 classification 0 is off", 200, "one", tensor(), outputs=[{"name": "OUT", "parameters": {"classification": 0}}], expect={"OUT": [1.0, 2.0, 3.0, 4.0]}),
+    infer("KS45 shm and binary_data false", 404, "one", tensor(), outputs=[{"name": "OUT", "parameters": {"shared_memory_region": "nowhere", "binary_data": False}}], error="Unable to find shared memory region: 'nowhere'"),
 ]  # fmt: skip
 
 _ROUTES = [
@@ -348,22 +348,22 @@ _ROUTES = [
     Case("KS9 version no number", 404, "/v2/models/one/versions/x", method="GET", error="Not Found"),
     Case("KS9 version too long", 400, "/v2/models/one/versions/99999999999999999999", method="GET", error="failed to get model version from specified version string '99999999999999999999' (details: stol), version should be an integral value > 0"),
     Case("KS9 ready, version too long", 400, "/v2/models/one/versions/99999999999999999999/ready", method="GET", error="failed to get model version from specified version string '99999999999999999999' (details: stol), version should be an integral value > 0"),
-    Case("live", 200, "/v2/health/live", method="GET", text=b""),
-    Case("metadata", 200, "/v2/models/two", method="GET", text=b'{"name":"two","versions":["1"],"platform":"python","inputs":[{"name":"INPUT0","datatype":"FP32","shape":[-1,4]},{"name":"INPUT1","datatype":"FP32","shape":[-1,4]}],"outputs":[{"name":"OUTPUT0","datatype":"FP32","shape":[-1,4]},{"name":"OUTPUT1","datatype":"FP32","shape":[-1,4]}]}'),
-    Case("metadata of a version", 200, "/v2/models/one/versions/1", method="GET"),
-    Case("metadata of a sequence model", 200, "/v2/models/sequence", method="GET"),
+    Case("KS11 live", 200, "/v2/health/live", method="GET", text=b""),
+    Case("KS13 metadata", 200, "/v2/models/two", method="GET", text=b'{"name":"two","versions":["1"],"platform":"python","inputs":[{"name":"INPUT0","datatype":"FP32","shape":[-1,4]},{"name":"INPUT1","datatype":"FP32","shape":[-1,4]}],"outputs":[{"name":"OUTPUT0","datatype":"FP32","shape":[-1,4]},{"name":"OUTPUT1","datatype":"FP32","shape":[-1,4]}]}'),
+    Case("KS13 metadata of a version", 200, "/v2/models/one/versions/1", method="GET"),
+    Case("KS13 metadata of a sequence model", 200, "/v2/models/sequence", method="GET"),
     Case("metadata unknown", 404, "/v2/models/nope", method="GET", error="Request for unknown model: 'nope' is not found"),
     Case("KS10 config", 200, "/v2/models/two/config", method="GET"),
     Case("KS10 config of a sequence model", 200, "/v2/models/sequence/config", method="GET"),
-    Case("config unknown version", 404, "/v2/models/one/versions/7/config", method="GET", error="Request for unknown model: 'one' version 7 is not found"),
-    Case("ready", 200, "/v2/models/one/ready", method="GET", text=b""),
-    Case("ready, unknown", 400, "/v2/models/nope/ready", method="GET", error="Model version not ready"),
-    Case("ready, unknown version", 400, "/v2/models/one/versions/7/ready", method="GET", error="Model version not ready"),
-    Case("stats unknown", 400, "/v2/models/nope/stats", method="GET", error="requested model 'nope' is not available"),
-    Case("stats unknown version", 400, "/v2/models/one/versions/7/stats", method="GET", error="requested model version is not available for model 'one'"),
+    Case("KS10 config unknown version", 404, "/v2/models/one/versions/7/config", method="GET", error="Request for unknown model: 'one' version 7 is not found"),
+    Case("KS14 ready", 200, "/v2/models/one/ready", method="GET", text=b""),
+    Case("KS14 ready, unknown", 400, "/v2/models/nope/ready", method="GET", error="Model version not ready"),
+    Case("KS14 ready, unknown version", 400, "/v2/models/one/versions/7/ready", method="GET", error="Model version not ready"),
+    Case("KS15 stats unknown", 400, "/v2/models/nope/stats", method="GET", error="requested model 'nope' is not available"),
+    Case("KS15 stats unknown version", 400, "/v2/models/one/versions/7/stats", method="GET", error="requested model version is not available for model 'one'"),
     Case("trace of a version", 404, "/v2/models/one/versions/1/trace/setting", method="GET", error="Not Found"),
-    Case("index, bad kind", 500, "/v2/repository/index", b'{"ready":1}', "attempt to access JSON non-boolean as boolean"),
-    Case("repository segment", 501, "/v2/repository/x/models/one/load", b"", "'repository_name' specification is not supported"),
+    Case("KS16 index, bad kind", 500, "/v2/repository/index", b'{"ready":1}', "attempt to access JSON non-boolean as boolean"),
+    Case("KS16 repository segment", 501, "/v2/repository/x/models/one/load", b"", "'repository_name' specification is not supported"),
 ]  # fmt: skip
 
 _GENERATE = [
@@ -401,11 +401,11 @@ _GENERATE = [
 
 
 def _trace(case: str, status: int, body: bytes, error: str | None = None, **more: Any) -> Case:
-    return Case(f"trace {case}", status, "/v2/trace/setting", body, error, **more)
+    return Case(f"KS70 trace {case}", status, "/v2/trace/setting", body, error, **more)
 
 
 def _log(case: str, status: int, body: bytes, error: str | None = None, **more: Any) -> Case:
-    return Case(f"log {case}", status, "/v2/logging", body, error, **more)
+    return Case(f"KS71 log {case}", status, "/v2/logging", body, error, **more)
 
 
 TRACE = b'{"trace_level":["OFF"],"trace_rate":"1000","trace_count":"-1","log_frequency":"0","trace_file":"","trace_mode":"triton"}'  # fmt: skip
@@ -437,7 +437,8 @@ _SETTINGS = [
 def _memory(
     case: str, status: int, path: str, body: bytes = b"", error: str | None = None, **more: Any
 ) -> Case:
-    return Case(f"memory {case}", status, f"/v2/{path}", body, error, **more)
+    rule = "KS44" if case.startswith("cuda") else "KS40 KS41 KS42"
+    return Case(f"{rule} {case}", status, f"/v2/{path}", body, error, **more)
 
 
 _HANDLE = json.dumps(

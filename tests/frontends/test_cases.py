@@ -10,7 +10,7 @@ from tests.frontends.cases import CASES, Case, ask
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_answer(case: Case, port: int) -> None:
+def test_KS3_KS5_answer(case: Case, port: int) -> None:
     seen = ask(port, case)
     assert seen.status == case.status, seen.body[:500]
     if case.error is not None:

@@ -35,7 +35,7 @@ REFUSED = "failed to register shared memory region: invalid args"
         (b"x" * 8, 0, 16),  # gRPC does not look at its length
     ],
 )
-def test_what_cannot_be_mapped_is_refused_and_leaves_nothing(handle, device, size):
+def test_KS44_what_cannot_be_mapped_is_refused_and_leaves_nothing(handle, device, size):
     with pytest.raises(InvalidArgumentError) as caught:
         open_cuda_memory(handle, device, size)
     assert caught.value.message == REFUSED

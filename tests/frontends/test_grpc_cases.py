@@ -54,7 +54,7 @@ def _value(output: Any, raw: bytes) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_answer(case: Case, channel: grpc.Channel) -> None:
+def test_GS11_GS20_answer(case: Case, channel: grpc.Channel) -> None:
     seen = ask(channel, case.method, case.request)
     assert (seen.code, seen.details) == (case.code, case.details)
     if case.outputs is None:
@@ -86,7 +86,7 @@ STREAMS = {
     "GS1 bad parameters": [infer("one", parameters={"triton_x": 1}, request_id="a")],
     "GS1 refused by the sequence scheduler": [infer("sequence", request_id="a")],
     "GS6 a model's error": [infer("failing", request_id="a")],
-    "several responses": [
+    "GS2 GS5 several responses": [
         infer("stream", [tensor(datatype="INT32", shape=[1])], [b"\3\0\0\0"], request_id="a")
     ],
     "GS4 without a word at the end": [

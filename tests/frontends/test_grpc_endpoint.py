@@ -184,7 +184,7 @@ def test_the_asyncio_client(url: str) -> None:
 
 
 @pytest.mark.parametrize("identifier", [42, "a-string"])
-def test_sequences_over_one_stream(url: str, identifier: int | str) -> None:
+def test_CL4_sequences_over_one_stream(url: str, identifier: int | str) -> None:
     found: list[Any] = []
     arrived = threading.Semaphore(0)
 
@@ -507,14 +507,14 @@ def test_bytes_that_are_no_request(channel: Any) -> None:
     assert pb.ModelStreamInferResponse.FromString(answer).error_message
 
 
-def test_unknown_methods(channel: Any) -> None:
+def test_GS10_unknown_methods(channel: Any) -> None:
     for method in ("/inference.GRPCInferenceService/Nope", "/x.Y/Z"):
         with pytest.raises(grpc.RpcError) as raised:
             channel.unary_unary(method)(b"", timeout=TIMEOUT_S)
         assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_the_health_service(channel: Any, server: Server) -> None:
+def test_GS10_the_health_service(channel: Any, server: Server) -> None:
     check = channel.unary_unary("/grpc.health.v1.Health/Check")
     assert check(b"", timeout=TIMEOUT_S) == b"\x08\x01"  # SERVING
     with pytest.raises(grpc.RpcError) as raised:

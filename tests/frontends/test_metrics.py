@@ -214,14 +214,14 @@ FAILED = {
 }
 
 
-def test_each_failure_has_its_reason(repository):
+def test_T8_KS81_each_failure_has_its_reason(repository):
     with ours(repository) as client:
         assert provoke(client, repository) == FAILED
 
 
 @pytest.mark.reference
 @pytest.mark.slow
-def test_the_real_server_gives_the_same_reasons(reference, repository):
+def test_T8_the_real_server_gives_the_same_reasons(reference, repository):
     with theirs(reference, repository) as client:
         assert provoke(client, repository) == FAILED
 
@@ -240,7 +240,7 @@ def described(client: Client) -> tuple[dict[str, str], set[str]]:
 
 @pytest.mark.reference
 @pytest.mark.slow
-def test_names_labels_and_texts_are_the_real_servers(reference, repository):
+def test_KS81_KS82_names_labels_and_texts_are_the_real_servers(reference, repository):
     flags = ("summary_latencies=true", "summary_quantiles=0.5:0.05,0.999:0.001")
     with theirs(reference, repository, *(f"--metrics-config={flag}" for flag in flags)) as client:
         expected = described(client)

@@ -107,12 +107,14 @@ def test_load_and_unload_reach_the_control(controlled: Endpoints, control: Contr
         ("m", {"parameters": 5}, 500, "attempt to get members for non-object"),
     ],
 )
-def test_load_errors(controlled: Endpoints, name: str, body: Any, status: int, error: str) -> None:
+def test_KS65_load_errors(
+    controlled: Endpoints, name: str, body: Any, status: int, error: str
+) -> None:
     seen = send(controlled, f"/v2/repository/models/{name}/load", body)
     assert (seen.status, seen.error) == (status, error)
 
 
-def test_index(controlled: Endpoints, control: Control) -> None:
+def test_KS16_index(controlled: Endpoints, control: Control) -> None:
     control.entries.append({"name": "bad", "version": "1", "state": "UNAVAILABLE", "reason": "x"})
     assert [e["name"] for e in send(controlled, "/v2/repository/index").json] == ["one", "bad"]
     assert [e["name"] for e in send(controlled, "/v2/repository/index", {"ready": True}).json] == ["one"]  # fmt: skip
@@ -130,7 +132,7 @@ def test_without_control_models_are_listed_and_nothing_else(endpoints: Endpoints
         assert seen.error == "explicit model load / unload is not allowed if polling is enabled"
 
 
-def test_readiness_is_strict(controlled: Endpoints, one: Server, control: Control) -> None:
+def test_KS11_readiness_is_strict(controlled: Endpoints, one: Server, control: Control) -> None:
     def ready() -> tuple[int, bytes]:
         seen = send(controlled, "/v2/health/ready", method="GET")
         return seen.status, seen.body
@@ -147,7 +149,7 @@ def test_readiness_is_strict(controlled: Endpoints, one: Server, control: Contro
 # -- who gets in -------------------------------------------------------------------------------------
 
 
-def test_restricted_apis(one: Server) -> None:
+def test_KS17_restricted_apis(one: Server) -> None:
     restricted = {"inference": ("mykey", "secret"), "health": ("other", "x")}
     with serve(one, http_port=0, metrics_port=None, restricted=restricted) as endpoints:
         for wrong in ({}, {"mykey": "guess"}, {"other": "secret"}):
@@ -160,7 +162,7 @@ def test_restricted_apis(one: Server) -> None:
         assert send(endpoints, "/v2/models/one", method="GET").status == 200
 
 
-def test_headers_become_parameters_if_asked(one: Server) -> None:
+def test_KS35_headers_become_parameters_if_asked(one: Server) -> None:
     body = document(tensor(shape=[1], data=[1]))
     with serve(
         one, http_port=0, metrics_port=None, header_forward_pattern="^x-|Trace"
@@ -200,14 +202,14 @@ def test_a_pattern_that_re2_cannot_read_forwards_nothing(
 # -- what is reported --------------------------------------------------------------------------------
 
 
-def test_server_metadata(endpoints: Endpoints) -> None:
+def test_KS12_server_metadata(endpoints: Endpoints) -> None:
     found = send(endpoints, "/v2", method="GET").json
     assert list(found) == ["name", "version", "extensions"]
     assert found["name"] == "triton"
     assert found["extensions"] == list(EXTENSIONS)
 
 
-def test_trace_settings_of_one_model_and_of_all(tmp_path) -> None:
+def test_KS70_trace_settings_of_one_model_and_of_all(tmp_path) -> None:
     settings = Tracing(str(tmp_path / "trace.json"))
     settings.update("", {"level": frozenset({"TIMESTAMPS"}), "rate": 5})
     settings.update("m", {"rate": 7, "count": 3})
@@ -223,7 +225,7 @@ def test_trace_settings_of_one_model_and_of_all(tmp_path) -> None:
     assert settings.get()["trace_rate"] == "1000"
 
 
-def test_log_settings_are_kept(endpoints: Endpoints) -> None:
+def test_KS71_log_settings_are_kept(endpoints: Endpoints) -> None:
     changed = send(
         endpoints,
         "/v2/logging",
@@ -234,7 +236,7 @@ def test_log_settings_are_kept(endpoints: Endpoints) -> None:
     send(endpoints, "/v2/logging", {"log_verbose_level": 0, "log_format": "default"})
 
 
-def test_statistics_have_one_entry_a_model(endpoints: Endpoints) -> None:
+def test_KS80_CL4_statistics_have_one_entry_a_model(endpoints: Endpoints) -> None:
     send(endpoints, "/v2/models/one/infer", ONE_JSON)
     (entry,) = send(endpoints, "/v2/models/one/stats", method="GET").json["model_stats"]
     assert entry["name"] == "one"
@@ -244,7 +246,7 @@ def test_statistics_have_one_entry_a_model(endpoints: Endpoints) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_answers_are_compressed_if_asked(endpoints: Endpoints, encoding: str) -> None:
+def test_KS32_answers_are_compressed_if_asked(endpoints: Endpoints, encoding: str) -> None:
     seen = send(endpoints, "/v2/models/one/infer", ONE_JSON, Accept_Encoding=encoding)
     assert seen.headers["content-encoding"] == encoding
     text = gzip.decompress(seen.body) if encoding == "gzip" else zlib.decompress(seen.body)
@@ -279,7 +281,7 @@ def scrape(endpoints: Endpoints, path: str = "/metrics") -> str:
         return reply.read().decode()
 
 
-def test_metrics(tmp_path) -> None:
+def test_PB84_KS81_KS82_metrics(tmp_path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "model.py").write_text(METRIC_MODEL)
     with (
@@ -326,7 +328,9 @@ def test_metrics(tmp_path) -> None:
 
 @pytest.mark.reference
 @pytest.mark.slow
-def test_metrics_have_the_real_servers_names(reference, endpoints: Endpoints, tmp_path) -> None:
+def test_KS81_metrics_have_the_real_servers_names(
+    reference, endpoints: Endpoints, tmp_path
+) -> None:
     folder = tmp_path / "one"
     (folder / "1").mkdir(parents=True)
     (folder / "config.pbtxt").write_text('name: "one"\n' + MODELS["one"][0])

@@ -78,7 +78,7 @@ def test_infer(
     assert result.get_response()["id"] == "7"
 
 
-def test_infer_all_outputs(client: http.InferenceServerClient) -> None:
+def test_CL3_infer_all_outputs(client: http.InferenceServerClient) -> None:
     result = client.infer("two", [tensor("INPUT0", X), tensor("INPUT1", X)])
     assert sorted(o["name"] for o in result.get_response()["outputs"]) == ["OUTPUT0", "OUTPUT1"]
     (entry,) = client.get_inference_statistics("two")["model_stats"]

@@ -43,7 +43,7 @@ def rows(requests, name="X"):
     return [request[name].tolist() for request in requests]
 
 
-def test_steps_are_requests_and_batches_of_those_that_follow(read):
+def test_PA34_steps_are_requests_and_batches_of_those_that_follow(read):
     file = read({"data": [{"X": [1.0, 2.0]}, {"X": [[3, 4]]}, {"X": [5.0, 6.0]}]})
     assert rows(file.requests(batches=True, batch_size=1)) == [[[1, 2]], [[3, 4]], [[5, 6]]]
     assert rows(file.requests(batches=True, batch_size=2)) == [
@@ -62,7 +62,7 @@ def test_streams_are_what_sequences_are_made_of(read):
     ]
 
 
-def test_content_shapes_and_base64(read):
+def test_PA34_content_shapes_and_base64(read):
     raw = np.array([1, 2], "<f4").tobytes()
     serialized = b"\2\0\0\0ab\1\0\0\0c"
     file = read(
@@ -82,7 +82,7 @@ def test_content_shapes_and_base64(read):
     assert rows(requests, "T") == [[[b"a", b"\xff"]], [[b"ab", b"c"]], [[b"raw"]]]
 
 
-def test_a_directory_has_a_file_for_each_input(tmp_path):
+def test_PA30_a_directory_has_a_file_for_each_input(tmp_path):
     (tmp_path / "X").write_bytes(np.array([1, 2], "<f4").tobytes())
     (tmp_path / "T").write_text("one\ntwo\n")
     file = read_input_file(tmp_path, CONFIG, {"T": [2]})
@@ -117,7 +117,7 @@ def test_what_is_not_used_is_said(read):
         ({"data": [1]}, "a step is a mapping of inputs to data"),
     ],
 )
-def test_what_is_wrong_with_a_file(read, document, text):
+def test_PA34_what_is_wrong_with_a_file(read, document, text):
     with pytest.raises(TritonError) as caught:
         read(document)
     assert text in str(caught.value)

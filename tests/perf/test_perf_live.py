@@ -514,7 +514,7 @@ def test_PA12_an_ensemble_reports_its_composing_models(ensemble):
     assert "mean batch of first / second" in report._repr_mimebundle_()["text/plain"]
 
 
-def test_V117_options_of_an_ensemble_go_to_its_steps_and_its_batch_size_follows(ensemble):
+def test_V117_MA8_options_of_an_ensemble_go_to_its_steps_and_its_batch_size_follows(ensemble):
     report = nt.perf(ensemble, "both", request_count=5, max_batch_size=[4, 16], instances=2)
     assert ensemble.loads == [
         # Down: the ensemble first. Up: it last. And back down.

@@ -98,7 +98,7 @@ def check_sequences(seen):
 
 @pytest.mark.parametrize("protocol", ["inproc", "http", "grpc"])
 @pytest.mark.parametrize("load", [{}, {"concurrency": 3}, {"request_rate": 400.0}])
-def test_PA21_sequences_are_made_and_ended(server, seen, protocol, load):
+def test_PA21_PA20_sequences_are_made_and_ended(server, seen, protocol, load):
     (point,) = nt.perf(
         server, "total", protocol=protocol, request_count=50, sequence_length=5,
         sequence_length_variation=0.0, **load,
@@ -241,7 +241,7 @@ def test_a_batch_that_no_configuration_takes_is_refused(server):
     assert report.points[0].request_count == 3
 
 
-def test_the_report_shows_streams_and_sequences(server, tmp_path):
+def test_PA25_the_report_shows_streams_and_sequences(server, tmp_path):
     words = nt.perf(
         server, "words", streaming=True, request_count=5, inputs={"N": np.array([3], np.int32)}
     )

@@ -51,7 +51,7 @@ def test_PA22_lengths_vary_by_the_percentage_and_flags_mark_the_ends(length, var
         assert [call.inputs["X"] for call in calls] == [i % 3 for i in range(len(calls))]
 
 
-def test_PA22_given_data_is_as_long_as_its_stream_unless_a_length_is_asked_for():
+def test_PA22_PA24_given_data_is_as_long_as_its_stream_unless_a_length_is_asked_for():
     streams = (STEPS, STEPS[:1])
     lengths = {len(whole(sequences(given=True, streams=streams, seed=seed))) for seed in range(20)}
     assert lengths == {1, 3}

@@ -553,7 +553,9 @@ def test_L11_a_changed_model_renews_the_ensembles_over_it(server, explicit, root
         ("e", -1, "circular dependency between ensembles: e -> ... -> e -> e"),
     ],
 )  # fmt: skip
-def test_ensembles_whose_models_are_not_there(explicit, root, member, version, text):
+def test_V112_V113_V114_V115_V116_ensembles_whose_models_are_not_there(
+    explicit, root, member, version, text
+):
     add(root, "good")
     add(root, "bad", source=BROKEN)
     add(root, "syntax", config="max_batch_sise: 8")
@@ -644,7 +646,7 @@ if len(tried.read_text()) < 3:
 # -- overrides -----------------------------------------------------------------------------------
 
 
-def test_L12_a_configuration_replaces_the_file(server, explicit, root):
+def test_L12_F4_a_configuration_replaces_the_file(server, explicit, root):
     add(root, "m", config="max_batch_size: 8 dynamic_batching {}")
     explicit.load("m")
     assert server.config("m").HasField("dynamic_batching")
@@ -793,7 +795,7 @@ def test_files_of_overrides_are_removed_with_the_server(root, tmp_path, monkeypa
 # -- unloading -----------------------------------------------------------------------------------
 
 
-def test_L18_unload(server, explicit, root):
+def test_L18_CL2_unload(server, explicit, root):
     add(root, "m")
     explicit.load("m")
     explicit.unload("m")

@@ -61,7 +61,7 @@ def test_a_model_without_a_configuration_is_completed_by_its_own_code(repository
     assert [tensor.name for tensor in finding.config.input] == ["IN"]
 
 
-def test_F3_with_auto_complete_off_a_configuration_is_needed(repository):
+def test_F3_AC1_with_auto_complete_off_a_configuration_is_needed(repository):
     root = repository("plain", source=MODEL)
     assert lines(root, auto_complete=False) == {
         "plain": f"failed to open text file for read {root}/plain/config.pbtxt: "
@@ -69,7 +69,7 @@ def test_F3_with_auto_complete_off_a_configuration_is_needed(repository):
     }
 
 
-def test_one_bad_model_keeps_no_other_one_out(repository):
+def test_V50_one_bad_model_keeps_no_other_one_out(repository):
     repository("good", source=MODEL)
     repository("unknown_field", config="max_batch_sise: 8", source=MODEL)
     repository("negative", config="max_batch_size: -1", source=MODEL)
@@ -88,6 +88,38 @@ def test_one_bad_model_keeps_no_other_one_out(repository):
     assert found["nothing"].startswith("Invalid model name: Could not determine backend for model")
 
 
+def test_PB50_AC5_AC6_a_model_may_say_nothing_about_itself(repository):
+    root = repository("m", source="class TritonPythonModel:\n    def execute(self, r): ...\n")
+    (finding,) = validate_repository(root)
+    assert str(finding) == "m: OK"
+    assert not finding.config.input
+    assert not finding.config.output
+    assert finding.config.max_batch_size == 0
+
+
+ORDER = [
+    ("version_policy { specific { versions: 3 } }", "at least one version must be available"),
+    ('name: "other"', "unexpected directory name"),
+    ("max_batch_size: -1", "'max_batch_size' must be non-negative"),
+    ("max_batch_sise: 8", "failed to read text proto"),
+]
+WITHOUT_DIMS = 'input { name: "OTHER" data_type: TYPE_FP32 }'
+
+
+@pytest.mark.parametrize("number", range(len(ORDER) + 1))
+def test_F7_the_first_of_several_faults_is_said(repository, number):
+    faults = [WITHOUT_DIMS, *(fault for fault, _ in ORDER[:number])]
+    said = ORDER[number - 1][1] if number else "must specify 'dims'"
+    root = repository("m", config="\n".join(faults), source=MODEL)
+    assert said in lines(root)["m"]
+
+
+def test_F7_without_auto_completion_inputs_are_checked_before_the_directory(repository):
+    root = repository("m", config=f'{WITHOUT_DIMS} name: "other"', source=MODEL)
+    assert "must specify 'dims'" in lines(root, auto_complete=False)["m"]
+    assert "unexpected directory name" in lines(root)["m"]
+
+
 def test_V51_no_version_is_left(repository):
     root = repository("m", config="version_policy { specific { versions: 3 } }", source=MODEL)
     assert lines(root)["m"] == (
@@ -104,7 +136,7 @@ def test_L1_what_is_a_version(repository, folder, versions):
     assert read_repository(root)[0].versions == versions
 
 
-def test_a_missing_model_file_fails_at_once(repository):
+def test_PB6_a_missing_model_file_fails_at_once(repository):
     root = repository("m", config='backend: "python"')
     assert "does not exist" in lines(root)["m"]
 
@@ -133,13 +165,25 @@ def test_an_ensemble_that_does_not_fit_its_members(repository, member, tensor, t
     assert lines(root)["e"] == text
 
 
-def test_V114_an_ensemble_of_a_broken_member_says_why(repository):
-    repository("m", config="max_batch_size: -1", source=MODEL)
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("max_batch_size: -1", "ensemble e contains models that are not available or ambiguous: m"),
+        (
+            "output { name: 'OUT' data_type: TYPE_FP32 dims: 0 }",
+            (
+                "ensemble 'e' depends on 'm' which has no loaded version. Model 'm' loading failed "
+                "with error: model output 'OUT' dimension must be integer >= 1, or -1 to indicate a "
+                "variable-size dimension for m"
+            ),
+        ),
+    ],
+    ids=["V112 polling", "V114 loading"],
+)
+def test_an_ensemble_of_a_broken_member_says_why(repository, fault, said):
+    repository("m", config=fault, source=MODEL.replace("config.add_output", "tuple"))
     root = repository("e", config=ENSEMBLE.format(member="m", input="IN"))
-    assert lines(root)["e"] == (
-        "ensemble 'e' depends on 'm' which has no loaded version. Model 'm' loading failed with "
-        "error: 'max_batch_size' must be non-negative value for m"
-    )
+    assert lines(root)["e"] == said
 
 
 def test_V116_a_circle_of_ensembles(repository):
@@ -227,14 +271,14 @@ def parameter(key: str, value: str) -> str:
         ("{root}/m/config.pbtxt", "Internal: archive_read_open_filename() failed.;"),
     ],
 )
-def test_an_environment_that_is_not_there(repository, path, said):
+def test_PB91_an_environment_that_is_not_there(repository, path, said):
     root = repository.root
     config = parameter("EXECUTION_ENV_PATH", path.format(root=root))
     repository("m", config=config, source=MODEL)
     assert lines(root)["m"] == UNAVAILABLE + said.format(root=root)
 
 
-def test_an_environment_that_is_there(repository):
+def test_PB91_an_environment_that_is_there(repository):
     root = repository.root
     for name in ("archive", "folder"):
         path = root / name / "env"
@@ -246,7 +290,7 @@ def test_an_environment_that_is_there(repository):
     assert lines(root) == {"archive": "OK", "folder": "OK"}
 
 
-def test_a_parameter_of_the_python_backend_with_a_wrong_value(repository):
+def test_PB90_a_parameter_of_the_python_backend_with_a_wrong_value(repository):
     root = repository("m", config=parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "maybe"), source=MODEL)
     assert lines(root)["m"] == (
         UNAVAILABLE + "Unsupported: Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: maybe';"
@@ -343,7 +387,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_file_that_the_configuration_names_has_to_be_there(repository, name):
+def test_V83_V87_V90_a_file_that_the_configuration_names_has_to_be_there(repository, name):
     config = f'input {{ name: "IN" data_type: TYPE_FP32 dims: 4 }} {NAMED[name]}'
     root = repository("m", config=config, source=MODEL)
     path = root / "m" / name
@@ -399,6 +443,6 @@ SAMPLE = 'name: "w" batch_size: 1 inputs {{ key: "{name}" value {{ data_type: {t
         ('name: "w" batch_size: 0', "OK"),
     ],
 )
-def test_warmup_samples_are_requests_for_the_model(repository, sample, said):
+def test_V88_V89_warmup_samples_are_requests_for_the_model(repository, sample, said):
     config = f'backend: "python" model_warmup {{ {sample} }}'
     assert said in lines(repository("m", source=MODEL, config=config))["m"]

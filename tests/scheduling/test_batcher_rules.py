@@ -227,7 +227,7 @@ def test_P1_one_queue_of_batches_for_all_instances():
     assert sim.names == ["ab", "cd", "ef"]
 
 
-def test_P4_nothing_joins_a_batch_that_an_instance_took():
+def test_P4_P3_nothing_joins_a_batch_that_an_instance_took():
     sim = Simulator(settings(8), service_ms=100)
     sim.arrive(0)
     sim.arrive(50)

@@ -28,7 +28,7 @@ from tests.scheduling.simulator import Simulator, settings
         ),
     ],
 )
-def test_table_busy(config, sizes, executed):
+def test_D3_D5_D7_D9_D10_D15_table_busy(config, sizes, executed):
     sim = Simulator(config)
     sim.occupy(300)
     sim.arrive_all(sizes)
@@ -93,7 +93,7 @@ def test_table_busy(config, sizes, executed):
     ],
 )
 @pytest.mark.parametrize("ahead", [True, False], ids=["prefetch", "no-prefetch"])
-def test_table_idle(config, arrivals, executed, ahead):
+def test_D3_D7_D8_D10_D13_D15_table_idle(config, arrivals, executed, ahead):
     """With an idle instance, forming ahead of time and not come to the same."""
     if not ahead:
         config = settings(
@@ -111,7 +111,7 @@ def test_table_idle(config, arrivals, executed, ahead):
 
 @pytest.mark.parametrize("preferred", [(4,), (2, 4)])
 @pytest.mark.parametrize("requests", [6, 7])
-def test_table_delay_passed_while_busy_is_one_batch(preferred, requests):
+def test_D14_P5_table_delay_passed_while_busy_is_one_batch(preferred, requests):
     sim = Simulator(settings(8, preferred, 300))
     sim.occupy(900)
     sim.arrive_all([1] * requests)
@@ -121,7 +121,7 @@ def test_table_delay_passed_while_busy_is_one_batch(preferred, requests):
     assert sim.reasons == ["merged"]
 
 
-def test_table_first_instance_to_be_free_takes_eight():
+def test_P1_table_first_instance_to_be_free_takes_eight():
     """One queue for all instances, not one each."""
     sim = Simulator(settings(8), instances=2)
     sim.occupy(200, 100)
@@ -133,7 +133,7 @@ def test_table_first_instance_to_be_free_takes_eight():
     ]
 
 
-def test_table_second_instance_takes_the_rest():
+def test_P1_table_second_instance_takes_the_rest():
     sim = Simulator(settings(8), instances=2, service_ms=500)
     sim.occupy(200, 100)
     sim.arrive_all([1] * 10)

@@ -21,8 +21,6 @@ from nbtriton.config import (
     as_config,
     equal_but_for_instances,
     is_ensemble,
-    validate,
-    validate_io,
 )
 from nbtriton.engine.core.registry import versions_to_keep
 from nbtriton.engine.lifecycle.modified import newest
@@ -35,7 +33,7 @@ from nbtriton.errors import (
 )
 from nbtriton.repository.reader import (
     RepositoryModel,
-    normalize_for,
+    check_config,
     parse_config,
     read_model,
 )
@@ -227,10 +225,7 @@ def poll_model(
                 )
     else:
         given = parse_config(model, auto_complete=auto_complete)
-    config = normalize_for(model, given)
-    validate(config)
-    if not auto_complete and not is_ensemble(config):
-        validate_io(config)
+    config = check_config(model, given, auto_complete=auto_complete)
     kept = versions_to_keep(config, model.versions)
     shared = _newest_beside(model)
     return Polled(

@@ -6,14 +6,21 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbtriton.config import ModelConfig, normalize, parse_pbtxt
+from nbtriton.config import (
+    ModelConfig,
+    is_ensemble,
+    normalize,
+    parse_pbtxt,
+    validate,
+    validate_io,
+)
 from nbtriton.engine.lifecycle.agents import run_agents
 from nbtriton.errors import ConfigError, NotFoundError
 
 __all__ = [
     "RepositoryModel",
+    "check_config",
     "directories_without_version",
-    "normalize_for",
     "parse_config",
     "read_config",
     "read_model",
@@ -65,14 +72,15 @@ def read_repository(directory: str | Path, *, config_name: str = "") -> list[Rep
 
 
 def read_config(model: RepositoryModel, *, auto_complete: bool = True) -> ModelConfig:
-    """Read and normalise a model's configuration.
+    """Read, normalise and check a model's configuration.
 
     Raises
     ------
     ConfigError
-        It cannot be read or parsed, no backend can be told, or its name is not the directory's.
+        It cannot be read or parsed, or is refused by `check_config`.
     """
-    return normalize_for(model, parse_config(model, auto_complete=auto_complete))
+    given = parse_config(model, auto_complete=auto_complete)
+    return check_config(model, given, auto_complete=auto_complete)
 
 
 def parse_config(model: RepositoryModel, *, auto_complete: bool = True) -> ModelConfig:
@@ -94,13 +102,16 @@ def parse_config(model: RepositoryModel, *, auto_complete: bool = True) -> Model
     return ModelConfig()
 
 
-def normalize_for(model: RepositoryModel, config: ModelConfig) -> ModelConfig:
-    """Return a configuration with what Triton fills in for this directory.
+def check_config(
+    model: RepositoryModel, config: ModelConfig, *, auto_complete: bool = True
+) -> ModelConfig:
+    """Return a configuration with Triton's defaults for this directory, checked in Triton's order (F7).
 
     Raises
     ------
     ConfigError
-        No backend can be told, or its name is not the directory's.
+        The backend is unknown, a rule of class P is broken, without auto-completion one of class I,
+        or the name is not the directory's.
     TritonError
         A repository agent found fault with the directory.
     """
@@ -113,6 +124,9 @@ def normalize_for(model: RepositoryModel, config: ModelConfig) -> ModelConfig:
             for path in model.version_directory(int(first)).iterdir()
         ]
     config = normalize(config, name=model.name, filenames=filenames)
+    validate(config)
+    if not auto_complete and not is_ensemble(config):
+        validate_io(config)
     if config.name != model.name:
         raise ConfigError(
             f"unexpected directory name '{model.name}' for model '{config.name}', "

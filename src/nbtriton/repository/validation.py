@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from nbtriton.backends import BackendSettings, find_backend
-from nbtriton.config import ModelConfig, ignored_fields, is_ensemble, validate
+from nbtriton.config import ModelConfig, ignored_fields, is_ensemble
 from nbtriton.engine.core.registry import versions_to_keep
 from nbtriton.engine.lifecycle.devices import visible_gpus
 from nbtriton.engine.lifecycle.loading import check_ensemble, check_model, complete_model
@@ -92,7 +92,6 @@ def validate_repository(
     }
     for name in _by_dependency(ensembles):
         try:
-            validate(read[name])
             _check_versions(name, versions[name], by_name[name].versions)
             _check_members(name, read, failed)
             done[name] = check_ensemble(
@@ -119,7 +118,6 @@ def _finding(
 def _check(
     model: RepositoryModel, config: ModelConfig, auto_complete: bool, settings: BackendSettings
 ) -> ModelConfig:
-    validate(config)
     kept = versions_to_keep(config, model.versions)
     _check_versions(model.name, kept, model.versions)
     if config.backend:
@@ -155,7 +153,7 @@ def _check_members(
 ) -> None:
     for step in read[name].ensemble_scheduling.step:
         error = failed.get(step.model_name)
-        if error is not None:
+        if error is not None and step.model_name in read:
             raise ConfigError(
                 f"ensemble '{name}' depends on '{step.model_name}' which has no loaded version. "
                 f"Model '{step.model_name}' loading failed with error: {error.message}"
