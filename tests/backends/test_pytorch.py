@@ -366,17 +366,22 @@ def test_without_batching_tensors_pass_as_they_are(torch_model, run):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("INFERENCE_MODE", "maybe"), ("INTRA_OP_THREAD_COUNT", "0"), ("INTER_OP_THREAD_COUNT", "x")],
+    ("key", "value", "kind"),
+    [("INFERENCE_MODE", "maybe", "boolean"), ("INTER_OP_THREAD_COUNT", "x", "integral number")],
 )
-def test_a_wrong_parameter_is_named(torch_model, key, value):
-    with pytest.raises(ConfigError, match=key):
+def test_a_wrong_parameter_is_named(torch_model, key, value, kind):
+    with pytest.raises(
+        InvalidArgumentError, match=f"failed to convert '{value}' to {kind}"
+    ) as caught:
         torch_model(Scale, DEFAULT + parameter(key, value))
+    assert key in caught.value.hint
 
 
-def test_thread_counts_are_applied(torch_model, run):
+def test_thread_counts_are_applied_and_0_keeps_torch_s_own(torch_model, run):
     before = torch.get_num_threads()
     try:
+        torch_model(Scale, DEFAULT + parameter("INTRA_OP_THREAD_COUNT", "0"))
+        assert torch.get_num_threads() == before
         torch_model(Scale, DEFAULT + parameter("INTRA_OP_THREAD_COUNT", "1"))
         assert torch.get_num_threads() == 1
     finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
+from nbtriton.backends.parameters import boolean_parameter, integer_parameter
 from nbtriton.backends.pytorch.check import check, indexed_inputs
 from nbtriton.backends.pytorch.complete import complete
 from nbtriton.backends.pytorch.core.instance import ModuleInstance
@@ -15,7 +16,7 @@ from nbtriton.backends.pytorch.core.naming import arrange_inputs
 from nbtriton.backends.pytorch.modules import Modules
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.config import ModelConfig
-from nbtriton.errors import ConfigError, InternalError, UnsupportedError
+from nbtriton.errors import InternalError, UnsupportedError
 from nbtriton.packages import needed
 
 __all__ = ["PyTorchBackend"]
@@ -100,8 +101,8 @@ class PyTorchBackend(Backend):
             device,
             model.config,
             arrange_inputs(names, self._of(model).forward(), indexed_inputs(model.config)),
-            inference_mode=_flag(model.config, "INFERENCE_MODE", default=True),
-            optimized=not _flag(model.config, "DISABLE_OPTIMIZED_EXECUTION", default=False),
+            inference_mode=boolean_parameter(model.config, "INFERENCE_MODE", True),
+            optimized=not boolean_parameter(model.config, "DISABLE_OPTIMIZED_EXECUTION", False),
         )
 
     def served(self, context: ModelContext) -> object:
@@ -124,19 +125,6 @@ class PyTorchBackend(Backend):
         return self._modules
 
 
-def _flag(config: ModelConfig, key: str, *, default: bool) -> bool:
-    if key not in config.parameters:
-        return default
-    value = config.parameters[key].string_value
-    if value.lower() not in ("true", "false", "1", "0"):
-        raise ConfigError(
-            f"parameter {key} of model '{config.name}' is '{value}'",
-            hint="true or false",
-            field=f"parameters.{key}",
-        )
-    return value.lower() in ("true", "1")
-
-
 def _set_threads(config: ModelConfig) -> None:
     """Apply the two thread counts, which hold for the whole process, as in Triton."""
     import torch
@@ -145,17 +133,10 @@ def _set_threads(config: ModelConfig) -> None:
         ("INTRA_OP_THREAD_COUNT", torch.set_num_threads),
         ("INTER_OP_THREAD_COUNT", torch.set_num_interop_threads),
     ):
-        if key not in config.parameters:
-            continue
-        value = config.parameters[key].string_value
-        if not value.isdecimal() or int(value) < 1:
-            raise ConfigError(
-                f"parameter {key} of model '{config.name}' is '{value}'",
-                hint="a whole number from 1",
-                field=f"parameters.{key}",
-            )
+        count = integer_parameter(config, key)
         try:
-            apply(int(value))
+            if count > 0:
+                apply(count)
         except RuntimeError as error:
             # torch fixes the number of inter-op threads when the first of them has worked.
             _log.warning("model '%s': %s is not applied: %s", config.name, key, error)

@@ -8,24 +8,24 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nbtriton.backends.base import RequestOptions, Response, ServerHandle
+from nbtriton.backends.base import RequestOptions, RequestTrace, Response, ServerHandle
 from nbtriton.backends.python.api.errors import TritonError, TritonErrorCode, TritonModelException
 from nbtriton.backends.python.api.memory import PreferredMemory, place
-from nbtriton.backends.python.api.text import as_text
+from nbtriton.backends.python.api.pybind import as_text, incompatible
 from nbtriton.backends.python.core.responses import InferenceResponse, answer_of
-from nbtriton.backends.python.core.tensor import wire_array
+from nbtriton.backends.python.core.tensor import Tensor, wire_array
 from nbtriton.backends.python.isolation.loop import mark_answer, only_awaits_answers
-from nbtriton.backends.python.isolation.running import current, current_server
+from nbtriton.backends.python.isolation.running import current, current_server, with_instance
 from nbtriton.errors import CancelledError
 from nbtriton.errors import TritonError as EngineError
 from nbtriton.tensors import Array
 
-if TYPE_CHECKING:
-    from nbtriton.backends.python.api.requests import InferenceRequest
-
 __all__ = [
+    "SEQUENCE_FLAGS",
+    "InferenceTrace",
+    "ModelCall",
     "ResponseIterator",
     "execute",
     "execute_async",
@@ -34,8 +34,37 @@ __all__ = [
     "unload_model",
 ]
 
-_SEQUENCE_FLAGS = 3  # of the start and of the end
+SEQUENCE_FLAGS = 3  # of the start and of the end
 _ONLY_DURING_EXECUTE = "BLS is only supported during the 'execute' function."
+
+
+class InferenceTrace:
+    """The trace that a request belongs to; give it to the requests that follow from it."""
+
+    __slots__ = ("_context", "_trace")
+
+    def __init__(self, context: str | None = None, *, _trace: RequestTrace | None = None) -> None:
+        self._context = context
+        self._trace = _trace
+
+    def get_context(self) -> str | None:
+        """Return the OpenTelemetry context as JSON, or None."""
+        return self._context
+
+
+class ModelCall:
+    """A call of a model: what `pb_utils.InferenceRequest` adds its methods to."""
+
+    __slots__ = (
+        "_inputs", "_model_name", "_model_version", "_options", "_preferred_memory", "_trace",
+    )  # fmt: skip
+
+    _inputs: list[Tensor]
+    _model_name: str
+    _model_version: int
+    _options: RequestOptions
+    _preferred_memory: PreferredMemory | None
+    _trace: InferenceTrace
 
 
 class ResponseIterator:
@@ -147,7 +176,7 @@ class ResponseIterator:
             on_first(self)
 
 
-def execute(request: InferenceRequest, decoupled: bool) -> InferenceResponse | ResponseIterator:
+def execute(request: ModelCall, decoupled: bool) -> InferenceResponse | ResponseIterator:
     """Run a request and wait; see `InferenceRequest.exec`."""
     server = _server(request)
     if decoupled:
@@ -167,7 +196,7 @@ def execute(request: InferenceRequest, decoupled: bool) -> InferenceResponse | R
             request._model_name,
             request._model_version,
             _inputs(request),
-            _options(request),
+            request._options,
         )
     except EngineError as error:
         return _failed(_refusal_text(server, request, error))
@@ -176,7 +205,7 @@ def execute(request: InferenceRequest, decoupled: bool) -> InferenceResponse | R
     return _respond(response.outputs, response.parameters, request._preferred_memory)
 
 
-def execute_async(request: InferenceRequest, decoupled: bool) -> asyncio.Future[Any]:
+def execute_async(request: ModelCall, decoupled: bool) -> asyncio.Future[Any]:
     """Return an awaitable of what `execute` returns; needs a running event loop.
 
     An iterator is there with its first response: until then nothing blocks the loop.
@@ -236,20 +265,16 @@ def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | N
         The server could not load it.
     """
     if not isinstance(config, str):
-        raise TypeError(
-            "load_model(): incompatible function arguments. Expected config: str, found type "
-            f"{type(config).__name__}"
-        )
+        raise incompatible("load_model", "config: str", config)
     for path, content in (files or {}).items():
         if not isinstance(content, bytes):
-            raise TypeError(
-                f"load_model(): incompatible function arguments. Expected bytes for file "
-                f"'{path}', found type {type(content).__name__}"
-            )
+            raise incompatible("load_model", f"bytes for file '{path}'", content)
     try:
         _any_server().load_model(as_text(model_name), config, files)
     except EngineError as error:
-        raise TritonModelException(f"Failed to load model: {_with_instance(error)}") from error
+        raise TritonModelException(
+            f"Failed to load model: {with_instance(error.message)}"
+        ) from error
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
@@ -257,16 +282,15 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     try:
         _any_server().unload_model(as_text(model_name), unload_dependents)
     except EngineError as error:
-        raise TritonModelException(f"Failed to unload model: {_with_instance(error)}") from error
+        raise TritonModelException(
+            f"Failed to unload model: {with_instance(error.message)}"
+        ) from error
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Return True if the model can be called now."""
     if not isinstance(model_version, str):
-        raise TypeError(
-            "is_model_ready(): incompatible function arguments. Expected model_version: str, found "
-            f"type {type(model_version).__name__}"
-        )
+        raise incompatible("is_model_ready", "model_version: str", model_version)
     try:
         version = int(model_version) if model_version else -1
     except ValueError:
@@ -277,7 +301,7 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
     return _any_server().is_model_ready(as_text(model_name), version)
 
 
-def _server(request: InferenceRequest) -> ServerHandle:
+def _server(request: ModelCall) -> ServerHandle:
     server = current_server()
     if server is None:
         raise TritonModelException(_ONLY_DURING_EXECUTE)
@@ -296,20 +320,14 @@ def _any_server() -> ServerHandle:
     return server
 
 
-def _with_instance(error: EngineError) -> str:
-    running = current()
-    name = running.instance_name if running is not None else ""
-    return f"Failed to process the request for model '{name}', message: {error.message}"
-
-
-def _submit(server: ServerHandle, request: InferenceRequest) -> Any | InferenceResponse:
+def _submit(server: ServerHandle, request: ModelCall) -> Any | InferenceResponse:
     """Return the engine's future, or the response of a request that was not accepted."""
     try:
         return server.submit(
             request._model_name,
             request._model_version,
             _inputs(request),
-            _options(request),
+            request._options,
             trace=_trace(request),
         )
     except EngineError as error:
@@ -318,7 +336,7 @@ def _submit(server: ServerHandle, request: InferenceRequest) -> Any | InferenceR
 
 def _iterate(
     server: ServerHandle,
-    request: InferenceRequest,
+    request: ModelCall,
     on_first: Callable[[ResponseIterator], None] | None = None,
 ) -> ResponseIterator:
     responses = ResponseIterator(request._preferred_memory, on_first)
@@ -327,7 +345,7 @@ def _iterate(
             request._model_name,
             request._model_version,
             _inputs(request),
-            _options(request),
+            request._options,
             responses._on_response,
             _trace(request),
         )
@@ -339,28 +357,16 @@ def _iterate(
     return responses
 
 
-def _inputs(request: InferenceRequest) -> dict[str, Array]:
+def _inputs(request: ModelCall) -> dict[str, Array]:
     return {tensor._name: wire_array(tensor._array) for tensor in request._inputs}
 
 
-def _options(request: InferenceRequest) -> RequestOptions:
-    return RequestOptions(
-        request._requested_output_names,
-        request._request_id,
-        0,
-        request._timeout,
-        request._correlation_id,
-        request._flags & _SEQUENCE_FLAGS,
-        request._parameters or None,
-    )
-
-
-def _trace(request: InferenceRequest) -> Any:
+def _trace(request: ModelCall) -> Any:
     trace = request._trace._trace
     return None if trace is None else trace.child()
 
 
-def _refusal_text(server: ServerHandle, request: InferenceRequest, error: EngineError) -> str:
+def _refusal_text(server: ServerHandle, request: ModelCall, error: EngineError) -> str:
     """Return what is said of a request for one answer that was not accepted."""
     name = request._model_name
     if server.is_decoupled(name, request._model_version):
@@ -373,7 +379,7 @@ def _refusal_text(server: ServerHandle, request: InferenceRequest, error: Engine
     return _admission_text(server, request, error)
 
 
-def _admission_text(server: ServerHandle, request: InferenceRequest, error: EngineError) -> str:
+def _admission_text(server: ServerHandle, request: ModelCall, error: EngineError) -> str:
     name = request._model_name
     prefix = f"Model {name} - Error when running inference: "
     if not server.is_model_ready(name, request._model_version):

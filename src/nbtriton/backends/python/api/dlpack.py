@@ -2,57 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import numpy as np
 
 from nbtriton.backends.python.api.errors import TritonModelException
 from nbtriton.errors import InvalidArgumentError, UnsupportedError
-from nbtriton.tensors import Array, kind_of
+from nbtriton.tensors import Array, datatype_of, is_on_device, kind_of
 
 __all__ = ["CPU", "from_dlpack"]
 
 CPU = 1  # kDLCPU
-
-
-class _Capsule:
-    """A DLPack capsule with the device that it says it is on."""
-
-    def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
-        self._capsule = capsule
-        self._device = device
-
-    def __dlpack__(self, **_: Any) -> Any:
-        return self._capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._device
-
-
-class _Writable:
-    """Memory of a capsule, which says nothing about writing: numpy errs on the safe side."""
-
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self._array = array
-        interface = array.__array_interface__
-        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
-
-
-class _DLManagedTensorHead(ctypes.Structure):
-    """The first fields of DLManagedTensor in dlpack.h: all that is needed to know the device."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("dtype_code", ctypes.c_uint8),
-        ("dtype_bits", ctypes.c_uint8),
-    )
-
-
-_DL_BFLOAT = 4
 
 
 def from_dlpack(source: Any) -> Array:
@@ -69,7 +29,7 @@ def from_dlpack(source: Any) -> Array:
         Torch is needed and not installed.
     """
     if type(source).__name__ == "PyCapsule":
-        return _import_capsule(source)
+        return _from_torch(source)
     if not hasattr(source, "__dlpack__"):
         raise TritonModelException(
             f"from_dlpack needs a DLPack capsule or an object with __dlpack__, "
@@ -86,35 +46,24 @@ def from_dlpack(source: Any) -> Array:
     device_type = int(source.__dlpack_device__()[0])
     if device_type == CPU:
         return np.from_dlpack(source)
-    return from_dlpack(_torch_from_dlpack(source))
+    return _from_torch(source)
 
 
-def _import_capsule(capsule: Any) -> Array:
-    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    get_pointer.restype = ctypes.c_void_p
-    get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    try:
-        address = get_pointer(capsule, b"dltensor")
-    except ValueError:
-        raise TritonModelException(
-            "from_dlpack needs an unused capsule named 'dltensor'."
-        ) from None
-    head = _DLManagedTensorHead.from_address(address)
-    if head.device_type != CPU or head.dtype_code == _DL_BFLOAT:
-        array = _torch_from_dlpack(capsule)
-        _check_contiguous(array.is_contiguous())
-        return array
-    array = np.from_dlpack(_Capsule(capsule, (head.device_type, head.device_id)))
-    _check_contiguous(array.flags.c_contiguous)
-    return array if array.flags.writeable else np.asarray(_Writable(array))
-
-
-def _torch_from_dlpack(source: Any) -> Array:
+def _from_torch(source: Any) -> Array:
+    """Import by torch, which reads capsules of all devices and datatypes."""
     try:
         from torch.utils.dlpack import from_dlpack
     except ImportError:
-        raise UnsupportedError("tensors on a GPU and BF16 tensors need torch") from None
-    return from_dlpack(source)
+        raise UnsupportedError("DLPack capsules and tensors on a GPU need torch") from None
+    try:
+        tensor = from_dlpack(source)
+    except RuntimeError:
+        raise TritonModelException(
+            "from_dlpack needs an unused capsule named 'dltensor'."
+        ) from None
+    _check_contiguous(tensor.is_contiguous())
+    on_host = not is_on_device(tensor) and datatype_of(tensor) != "BF16"
+    return tensor.numpy() if on_host else tensor
 
 
 def _check_contiguous(contiguous: bool) -> None:

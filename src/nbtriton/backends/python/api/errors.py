@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from nbtriton import errors
-from nbtriton.backends.python.api.enums import BoundEnum
-from nbtriton.backends.python.api.text import as_text
+from nbtriton.backends.python.api.pybind import BoundEnum, as_text, incompatible
 
 __all__ = ["TritonError", "TritonErrorCode", "TritonModelException", "as_engine_error"]
 
@@ -52,10 +51,7 @@ class TritonError:
     def __init__(self, message: str, code: TritonErrorCode = TritonErrorCode.INTERNAL) -> None:
         self._message = as_text(message)
         if not isinstance(code, TritonErrorCode):
-            raise TypeError(
-                "__init__(): incompatible constructor arguments. Expected code: TritonError.INTERNAL "
-                f"or the like, found type {type(code).__name__}"
-            )
+            raise incompatible("", "code: TritonError.INTERNAL or the like", code)
         self._code = code
 
     def message(self) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import NoReturn
 
-from nbtriton.backends.python.api.enums import BoundEnum
-from nbtriton.backends.python.api.text import as_text
+from nbtriton.backends.python.api.pybind import BoundEnum, as_text, incompatible
 from nbtriton.backends.python.isolation.running import current
 
 __all__ = ["LogLevel", "Logger"]
@@ -44,10 +43,7 @@ class Logger:
     def log(message: str, level: LogLevel = LogLevel.INFO) -> None:
         """Log a line at a level."""
         if not isinstance(level, LogLevel):
-            raise TypeError(
-                "log(): incompatible function arguments. Expected level: LogLevel, "
-                f"found type {type(level).__name__}"
-            )
+            raise incompatible("log", "level: LogLevel", level)
         _write(message, level)
 
     @staticmethod

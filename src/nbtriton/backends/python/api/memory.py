@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import index
 
-from nbtriton.backends.python.api.enums import BoundEnum
+from nbtriton.backends.python.api.pybind import BoundEnum, incompatible
 from nbtriton.tensors import Array, is_on_device, to_numpy, to_torch
 
 __all__ = ["MemoryType", "PreferredMemory", "place"]
@@ -24,11 +24,8 @@ class PreferredMemory:
 
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
         if not isinstance(preferred_memory_type, MemoryType):
-            raise TypeError(
-                "__init__(): incompatible constructor arguments. Expected preferred_memory_type: "
-                "TRITONSERVER_MEMORY_CPU or TRITONSERVER_MEMORY_GPU, found type "
-                f"{type(preferred_memory_type).__name__}"
-            )
+            expected = "preferred_memory_type: TRITONSERVER_MEMORY_CPU or TRITONSERVER_MEMORY_GPU"
+            raise incompatible("", expected, preferred_memory_type)
         self.memory_type = preferred_memory_type
         self.device_id = index(preferred_device_id)
 

@@ -7,14 +7,13 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from nbtriton.backends.forking import per_process
-from nbtriton.backends.python.api.enums import BoundEnum
 from nbtriton.backends.python.api.errors import TritonModelException
-from nbtriton.backends.python.api.text import as_text
-from nbtriton.backends.python.isolation.running import current
+from nbtriton.backends.python.api.pybind import BoundEnum, as_text, incompatible
+from nbtriton.backends.python.isolation.running import current, with_instance
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import ServerHandle
@@ -55,32 +54,28 @@ class Family:
     )
 
 
-class _Registry:
-    def __init__(self) -> None:
-        self.families: WeakValueDictionary[str, Family] = WeakValueDictionary()
-
-
 # As prometheus-cpp has them, which Triton keeps its metrics in.
 _METRIC_NAME: Final = re.compile(r"(?!__)[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 _LABEL_NAME: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 _lock = per_process(threading.Lock)
-_by_server: WeakKeyDictionary[ServerHandle, _Registry] = WeakKeyDictionary()
-_without_server = _Registry()
+_Families: TypeAlias = "WeakValueDictionary[str, Family]"
+_by_server: WeakKeyDictionary[ServerHandle, _Families] = WeakKeyDictionary()
+_without_server: _Families = WeakValueDictionary()
 
 
 def families_of(server: ServerHandle | None) -> list[Family]:
     """Return the families that the models of a server hold now, by name."""
     with _lock():
-        return sorted(_registry(server).families.values(), key=lambda family: family.name)
+        return sorted(_families(server).values(), key=lambda family: family.name)
 
 
 def family_of(server: ServerHandle | None, name: str, description: str, kind: MetricKind) -> Family:
     """Return the family of this name on a server: a new one, or the one that a model holds."""
     with _lock():
-        registry = _registry(server)
-        family = registry.families.get(name)
+        families = _families(server)
+        family = families.get(name)
         if family is None:
-            family = registry.families[name] = Family(name, description, kind)
+            family = families[name] = Family(name, description, kind)
         return family
 
 
@@ -100,21 +95,18 @@ class MetricFamily:
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
         if not isinstance(kind, MetricKind):
-            raise TypeError(
-                "__init__(): incompatible constructor arguments. Expected kind: MetricFamily.COUNTER, "
-                f".GAUGE or .HISTOGRAM, found type {type(kind).__name__}"
-            )
+            raise incompatible("", "kind: MetricFamily.COUNTER, .GAUGE or .HISTOGRAM", kind)
         running = current()
         server = running.server if running is not None else None
         if not _METRIC_NAME.fullmatch(as_text(name)):
             raise TritonModelException(
-                "Error when creating MetricFamily: " + _for_instance("Invalid metric name")
+                "Error when creating MetricFamily: " + with_instance("Invalid metric name")
             )
         family = family_of(server, as_text(name), as_text(description), kind)
         if family.kind != kind:
             raise TritonModelException(
                 "Error when creating MetricFamily: "
-                + _for_instance("Family name already exists with different type")
+                + with_instance("Family name already exists with different type")
             )
         self._family = family
 
@@ -156,13 +148,13 @@ class Metric:
             if list(bounds) != sorted(set(bounds)):
                 raise TritonModelException(
                     "Error when creating Metric: "
-                    + _for_instance("Bucket Boundaries must be strictly sorted")
+                    + with_instance("Bucket Boundaries must be strictly sorted")
                 )
         elif buckets is not None:
             raise TritonModelException("Failed to create metric. Unexpected buckets found.")
         if not all(_LABEL_NAME.fullmatch(str(name)) for name in labels):
             raise TritonModelException(
-                "Error when creating Metric: " + _for_instance("Invalid label name")
+                "Error when creating Metric: " + with_instance("Invalid label name")
             )
         key = tuple(sorted((str(name), str(value)) for name, value in labels.items()))
         with _lock():
@@ -181,7 +173,7 @@ class Metric:
         if kind is MetricKind.COUNTER and value < 0:
             raise TritonModelException(
                 "Failed to increment metric value: "
-                + _for_instance(
+                + with_instance(
                     "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by "
                     "non-negative values."
                 )
@@ -226,17 +218,11 @@ class Metric:
     def _unsupported(self, what: str, method: str) -> TritonModelException:
         kind = f"TRITONSERVER_METRIC_KIND_{self._family.kind.name}"
         return TritonModelException(
-            f"Failed to {what} value: " + _for_instance(f"{kind} does not support {method}")
+            f"Failed to {what} value: " + with_instance(f"{kind} does not support {method}")
         )
 
 
-def _registry(server: ServerHandle | None) -> _Registry:
+def _families(server: ServerHandle | None) -> _Families:
     if server is None:
         return _without_server
-    return _by_server.setdefault(server, _Registry())
-
-
-def _for_instance(text: str) -> str:
-    running = current()
-    name = running.instance_name if running is not None else ""
-    return f"Failed to process the request for model '{name}', message: {text}"
+    return _by_server.setdefault(server, WeakValueDictionary())

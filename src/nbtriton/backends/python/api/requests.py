@@ -10,17 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from nbtriton.backends.base import BackendRequest, RequestTrace
+from nbtriton.backends.base import BackendRequest, RequestOptions
 from nbtriton.backends.forking import per_process
-from nbtriton.backends.python.api import bls
+from nbtriton.backends.python.api.bls import (
+    SEQUENCE_FLAGS,
+    InferenceTrace,
+    ModelCall,
+    ResponseIterator,
+    execute,
+    execute_async,
+)
 from nbtriton.backends.python.api.errors import TritonModelException
 from nbtriton.backends.python.api.memory import MemoryType, PreferredMemory
+from nbtriton.backends.python.api.pybind import as_text, as_texts, incompatible
 from nbtriton.backends.python.api.sender import InferenceResponseSender
-from nbtriton.backends.python.api.text import as_text, as_texts
 from nbtriton.backends.python.core.responses import COMPACT, InferenceResponse, check_parameters
 from nbtriton.backends.python.core.tensor import Tensor
 
-__all__ = ["InferenceRequest", "InferenceTrace", "ReceivedRequest"]
+__all__ = ["InferenceRequest", "ReceivedRequest"]
 
 _RELEASE_RESCHEDULE = 2
 _one_sender = per_process(threading.Lock)
@@ -32,30 +39,9 @@ _LARGEST_FLAGS = 2**32 - 1
 _END_OF_IDS = 2**64
 
 
-class InferenceTrace:
-    """The trace that a request belongs to; give it to the requests that follow from it."""
-
-    __slots__ = ("_context", "_trace")
-
-    def __init__(self, context: str | None = None, *, _trace: RequestTrace | None = None) -> None:
-        self._context = context
-        self._trace = _trace
-
-    def get_context(self) -> str | None:
-        """Return the OpenTelemetry context as JSON, or None."""
-        return self._context
-
-
 _UNTRACED = InferenceTrace()
 # Stands for no preference, which models cannot write otherwise: None is refused, as in Triton.
 _ANYWHERE = PreferredMemory(MemoryType.TRITONSERVER_MEMORY_CPU)
-
-
-def _incompatible(expected: str, found: object) -> TypeError:
-    return TypeError(
-        f"__init__(): incompatible constructor arguments. Expected {expected}, found type "
-        f"{type(found).__name__}"
-    )
 
 
 def _is_sequence(value: object) -> bool:
@@ -78,7 +64,7 @@ def _correlation_id(value: int | str) -> int | str:
     if type(value) is int and 0 <= value < _END_OF_IDS:
         return value
     if value is None:
-        raise _incompatible("correlation_id: int or str", value)
+        raise incompatible("", "correlation_id: int or str", value)
     if isinstance(value, str):
         return str(value)
     if not isinstance(value, int):
@@ -90,27 +76,14 @@ def _correlation_id(value: int | str) -> int | str:
     return int(value)
 
 
-class InferenceRequest:
+class InferenceRequest(ModelCall):
     """A request to another model, made inside ``execute`` (business logic scripting).
 
     Names may be ``bytes`` too, such as a BYTES tensor's element. The requests that ``execute``
     receives are of this type.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_correlation_id",
-        "_flags",
-        "_inputs",
-        "_model_name",
-        "_model_version",
-        "_parameters",
-        "_preferred_memory",
-        "_request_id",
-        "_requested_output_names",
-        "_timeout",
-        "_trace",
-    )
+    __slots__ = ("__weakref__", "_flags")
 
     def __init__(
         self,
@@ -137,7 +110,7 @@ class InferenceRequest:
                 + ", ".join(name for name, value in given.items() if value is None)
             )
         if not _is_sequence(inputs):
-            raise _incompatible("inputs: list of Tensor", inputs)
+            raise incompatible("", "inputs: list of Tensor", inputs)
         for tensor in inputs:
             if tensor is None:
                 raise TritonModelException(
@@ -145,29 +118,34 @@ class InferenceRequest:
                     f"'{model_name}' should not be empty."
                 )
             if not isinstance(tensor, Tensor):
-                raise _incompatible("inputs: list of Tensor", tensor)
-        self._request_id = as_text(request_id)
-        self._correlation_id = _correlation_id(correlation_id)
-        self._inputs = list(inputs)
+                raise incompatible("", "inputs: list of Tensor", tensor)
         if not _is_sequence(requested_output_names):
-            raise _incompatible("requested_output_names: list of str", requested_output_names)
-        self._requested_output_names = as_texts(requested_output_names)
-        if "" in self._requested_output_names:
+            raise incompatible("", "requested_output_names: list of str", requested_output_names)
+        outputs = as_texts(requested_output_names)
+        if "" in outputs:
             raise TritonModelException(
                 f"Requested output name for request with id '{request_id}' and model name "
                 f"'{model_name}' should not be empty."
             )
+        if not isinstance(preferred_memory, PreferredMemory):
+            raise incompatible("", "preferred_memory: PreferredMemory", preferred_memory)
+        if not isinstance(trace, InferenceTrace):
+            raise incompatible("", "trace: InferenceTrace", trace)
+        self._flags = _number("flags", flags, 0, _LARGEST_FLAGS)
+        self._inputs = list(inputs)
         self._model_name = as_text(model_name)
         self._model_version = _number("model_version", model_version, -(2**63), 2**63 - 1)
-        self._flags = _number("flags", flags, 0, _LARGEST_FLAGS)
-        self._timeout = _number("timeout", timeout, 0, 2**64 - 1)
-        if not isinstance(preferred_memory, PreferredMemory):
-            raise _incompatible("preferred_memory: PreferredMemory", preferred_memory)
+        self._options = RequestOptions(
+            outputs,
+            as_text(request_id),
+            0,
+            _number("timeout", timeout, 0, 2**64 - 1),
+            _correlation_id(correlation_id),
+            self._flags & SEQUENCE_FLAGS,
+            None if parameters is None else check_parameters(parameters) or None,
+        )
         self._preferred_memory = None if preferred_memory is _ANYWHERE else preferred_memory
-        if not isinstance(trace, InferenceTrace):
-            raise _incompatible("trace: InferenceTrace", trace)
         self._trace = trace
-        self._parameters = {} if parameters is None else check_parameters(parameters)
 
     def inputs(self) -> list[Tensor]:
         """Return the input tensors, in no promised order."""
@@ -175,11 +153,12 @@ class InferenceRequest:
 
     def request_id(self) -> str:
         """Return the id that the client gave, or an empty string."""
-        return self._request_id
+        return self._options.request_id
 
     def correlation_id(self) -> int | str:
         """Return the id of the sequence that this belongs to; 0 without one."""
-        return self._correlation_id
+        found = self._options.correlation_id
+        return found if isinstance(found, str) else index(found)
 
     def flags(self) -> int:
         """Return TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END, combined."""
@@ -188,19 +167,21 @@ class InferenceRequest:
     def set_flags(self, flags: int) -> None:
         """Replace the flags."""
         self._flags = _number("flags", flags, 0, _LARGEST_FLAGS)
+        self._options = self._options.copy()  # a call under way has the others
+        self._options.flags = self._flags & SEQUENCE_FLAGS
 
     def timeout(self) -> int:
         """Return the timeout in microseconds; 0 without one."""
-        return self._timeout
+        return index(self._options.timeout_us)
 
     def parameters(self) -> str:
         """Return the request parameters as JSON."""
         # With blanks, as Triton's module writes those of a request that a model makes.
-        return json.dumps(self._parameters)
+        return json.dumps(self._options.parameters or {})
 
     def requested_output_names(self) -> set[str]:
         """Return the names of the outputs that are wanted."""
-        return set(self._requested_output_names)
+        return set(self._options.outputs)
 
     def trace(self) -> InferenceTrace:
         """Return the trace that this request belongs to."""
@@ -222,16 +203,16 @@ class InferenceRequest:
             "set_release_flags is only available for requests received by 'execute'."
         )
 
-    def exec(self, decoupled: bool = False) -> InferenceResponse | bls.ResponseIterator:
+    def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
         """Run this request and wait for its response; failures come back as ``has_error()``.
 
         With ``decoupled=True`` return an iterator over the responses.
         """
-        return bls.execute(self, decoupled)
+        return execute(self, decoupled)
 
     def async_exec(self, decoupled: bool = False) -> Any:
         """Return an awaitable of what `exec` returns."""
-        return bls.execute_async(self, decoupled)
+        return execute_async(self, decoupled)
 
 
 class ReceivedRequest(InferenceRequest):
@@ -300,7 +281,7 @@ class ReceivedRequest(InferenceRequest):
     def set_release_flags(self, flags: int) -> None:
         self._rescheduled = bool(flags & _RELEASE_RESCHEDULE)
 
-    def exec(self, decoupled: bool = False) -> InferenceResponse | bls.ResponseIterator:  # noqa: ARG002
+    def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:  # noqa: ARG002
         raise TritonModelException("A received request cannot be executed; construct a new one.")
 
     def async_exec(self, decoupled: bool = False) -> Any:  # noqa: ARG002

@@ -10,6 +10,7 @@ from nbtriton.backends.base import BackendRequest, Response
 from nbtriton.backends.core.synchronize import wait_for_outputs
 from nbtriton.backends.forking import per_process
 from nbtriton.backends.python.api.errors import TritonModelException
+from nbtriton.backends.python.api.pybind import incompatible
 from nbtriton.backends.python.core.responses import InferenceResponse, to_engine_response
 from nbtriton.errors import InternalError
 from nbtriton.errors import TritonError as EngineError
@@ -58,10 +59,7 @@ class InferenceResponseSender:
             The texts of Triton's response sender.
         """
         if response is not None and not isinstance(response, InferenceResponse):
-            raise TypeError(
-                "send(): incompatible function arguments. Expected response: InferenceResponse, "
-                f"found type {type(response).__name__}"
-            )
+            raise incompatible("send", "response: InferenceResponse", response)
         if flags not in (0, COMPLETE_FINAL):
             raise TritonModelException("Unable to send response. Unsupported flag provided.")
         if flags == 0 and response is None:

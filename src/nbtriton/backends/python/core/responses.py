@@ -12,7 +12,7 @@ import numpy as np
 from nbtriton.backends.base import BackendRequest, Response
 from nbtriton.backends.compiling import mypyc_attr
 from nbtriton.backends.python.api.errors import TritonError, TritonModelException, as_engine_error
-from nbtriton.backends.python.api.newer import tell_newer
+from nbtriton.backends.python.api.pybind import incompatible, warn_newer
 from nbtriton.backends.python.core.tensor import Tensor, leaving
 from nbtriton.tensors import Array
 
@@ -55,30 +55,21 @@ class InferenceResponse:
     ) -> None:
         given: Sequence[Any] = output_tensors  # whatever a model gives
         if type(given) is not list and isinstance(given, (set, Iterator)):
-            raise TypeError(
-                "__init__(): incompatible constructor arguments. Expected a list of Tensor, found "
-                f"type {type(given).__name__}"
-            )
+            raise incompatible("", "a list of Tensor", given)
         for tensor in given:
             if tensor is None:
                 raise TritonModelException(
                     "Output tensor for inference response should not be empty."
                 )
             if not isinstance(tensor, Tensor):
-                raise TypeError(
-                    "__init__(): incompatible constructor arguments. Expected a list of Tensor, "
-                    f"found type {type(tensor).__name__}"
-                )
+                raise incompatible("", "a list of Tensor", tensor)
         if error is not None and not isinstance(error, TritonError):
-            raise TypeError(
-                "__init__(): incompatible constructor arguments. Expected error: TritonError, "
-                f"found type {type(error).__name__}"
-            )
+            raise incompatible("", "error: TritonError", error)
         self._output_tensors = list(output_tensors)
         self._error = error
         self._parameters: Mapping[str, bool | int | str] = {}
         if parameters is not None:
-            tell_newer("pb_utils.InferenceResponse(parameters=…)")
+            warn_newer("pb_utils.InferenceResponse(parameters=…)")
             self._parameters = check_parameters(parameters)
 
     def output_tensors(self) -> list[Tensor]:

@@ -10,7 +10,7 @@ import numpy as np
 from nbtriton.backends.compiling import mypyc_attr
 from nbtriton.backends.python.api.dlpack import CPU, from_dlpack
 from nbtriton.backends.python.api.errors import TritonModelException
-from nbtriton.backends.python.api.text import as_text
+from nbtriton.backends.python.api.pybind import as_text, incompatible
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.tensors import (
     Array,
@@ -62,10 +62,7 @@ class Tensor:
     def __init__(self, arg0: str | bytes, arg1: np.ndarray[Any, Any], /) -> None:
         name, numpy_array = arg0, arg1
         if not isinstance(numpy_array, _ndarray):
-            raise TypeError(
-                "__init__(): incompatible constructor arguments. Expected Tensor(name: str, "
-                f"numpy_array: numpy.ndarray), found type {type(numpy_array).__name__}"
-            )
+            raise incompatible("", "Tensor(name: str, numpy_array: numpy.ndarray)", numpy_array)
         if not name:
             raise TritonModelException(_NO_NAME)
         try:

@@ -26,6 +26,7 @@ __all__ = [
     "current_server",
     "enter_live",
     "leave_live",
+    "with_instance",
 ]
 
 
@@ -87,3 +88,10 @@ def current_server() -> ServerHandle | None:
     with _live_lock():
         servers = {r.server for r in _live if r.server is not None}
     return servers.pop() if len(servers) == 1 else None
+
+
+def with_instance(text: str) -> str:
+    """Return the message of a call that failed, with the name of the instance whose code calls."""
+    running = current()
+    name = running.instance_name if running is not None else ""
+    return f"Failed to process the request for model '{name}', message: {text}"
