@@ -7,7 +7,7 @@ from nbtriton.drawing.dag import dag_scene, dag_svg, dag_text
 from nbtriton.drawing.graph import Edge, Graph, Layout, Node, layout, topological
 from nbtriton.drawing.numbers import count, measure, sparkline
 from nbtriton.drawing.scene import Shape, to_json, to_svg
-from nbtriton.drawing.table import Column, table_html, table_text
+from nbtriton.drawing.table import Column, TableView, table_html, table_text
 from nbtriton.drawing.watch import (
     Lane,
     ModelActivity,
@@ -30,6 +30,7 @@ __all__ = [
     "Point",
     "Series",
     "Shape",
+    "TableView",
     "batch_bins",
     "bin_counts",
     "count",

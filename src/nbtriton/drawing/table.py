@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -9,7 +10,7 @@ from unicodedata import east_asian_width
 
 from nbtriton.drawing.numbers import MISSING, count, measure
 
-__all__ = ["Column", "table_html", "table_text"]
+__all__ = ["Column", "TableView", "table_html", "table_text"]
 
 Format = str | Callable[[object], str]
 
@@ -44,6 +45,27 @@ class Column:
             if name.endswith(ending) and name != ending:
                 return cls(name.removesuffix(ending).replace("_", " "), unit)
         return cls(name.replace("_", " "))
+
+
+class TableView(ABC):
+    """A class whose objects show themselves as a table, in a terminal and on a page."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _table(self) -> tuple[Sequence[str | Column], Sequence[Sequence[object]], str]:
+        """Return the columns, the rows and the caption."""
+
+    def __repr__(self) -> str:
+        columns, rows, caption = self._table()
+        return table_text(columns, rows, caption=caption)
+
+    def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
+        columns, rows, caption = self._table()
+        return {
+            "text/plain": table_text(columns, rows, caption=caption),
+            "text/html": table_html(columns, rows, caption=caption),
+        }
 
 
 def table_html(

@@ -1,40 +1,36 @@
-"""Make the versions of one polled model, or say with Triton's words why that cannot be."""
+"""Builds the versions of one polled model; errors have Triton's words."""
 
 from __future__ import annotations
 
 import logging
-import queue
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 
-from nbtriton.config import is_ensemble
 from nbtriton.engine import Server
 from nbtriton.engine.core.instance_update import InstanceUpdate
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.errors import ConfigError, EngineStoppedError, LoadError, TritonError
-from nbtriton.repository.known import LOADS, UNLOADED, Known, load_error, load_reason
-from nbtriton.repository.polling import Polled
+from nbtriton.repository.polling import PolledModel
 from nbtriton.repository.reader import directories_without_version
+from nbtriton.repository.records import LOADS, UNLOADED, ModelRecord, load_error, load_reason
 
-__all__ = ["build_versions", "check", "in_parallel"]
+__all__ = ["build_versions", "check"]
 
 _log = logging.getLogger(LOADS)
 
 
-def check(server: Server, models: Mapping[str, Known], found: Polled) -> None:
-    """Check what is known before anything is created.
+def check(server: Server, records: Mapping[str, ModelRecord], model: PolledModel) -> None:
+    """Check a model before any of its instances is created.
 
     Raises
     ------
     LoadError
-        No version is left, or a composing model is not there, with Triton's text.
+        No version is left, or a composing model is not loaded, with Triton's text.
     """
-    name = found.name
-    for folder, reason in directories_without_version(found.directory):
+    name = model.name
+    for folder, reason in directories_without_version(model.directory):
         _log.warning("ignore version directory '%s' which %s", folder, reason)
-    if not found.versions:
+    if not model.versions:
         server.found_none(name)
         raise load_error(
             name,
@@ -44,24 +40,24 @@ def check(server: Server, models: Mapping[str, Known], found: Polled) -> None:
                 field="version_policy",
             ),
         )
-    for step in found.config.ensemble_scheduling.step:
-        _check_member(server, models, name, str(step.model_name), int(step.model_version))
+    for step in model.config.ensemble_scheduling.step:
+        _check_member(server, records, name, str(step.model_name), int(step.model_version))
 
 
 def _check_member(
-    server: Server, models: Mapping[str, Known], name: str, member: str, version: int
+    server: Server, records: Mapping[str, ModelRecord], name: str, member: str, version: int
 ) -> None:
     if not server.is_ready(member):
-        known = models.get(member)
-        if known is None or not isinstance(known.error, LoadError):
-            return  # not in the repository: the validation of the ensemble says so
-        error = known.error
+        record = records.get(member)
+        if record is None or not isinstance(record.error, LoadError):
+            return  # not in the repository: the validation of the ensemble reports it
+        error = record.error
         reason = error.message.removeprefix(f"load failed for model '{member}': ").rstrip("\n")
         text = (
             f"ensemble '{name}' depends on '{member}' which has no loaded version. Model "
             f"'{member}' loading failed with error: {reason}"
         )
-        if not known.states:  # an ensemble that does not fit its own members
+        if not record.states:  # an ensemble that does not fit its own members
             text = (
                 f"ensemble '{name}' depends on '{member}' which is not valid. Model "
                 f"'{member}' failed with error: {reason}"
@@ -79,70 +75,70 @@ def _check_member(
 
 def build_versions(
     server: Server,
-    known: Known,
-    found: Polled,
+    record: ModelRecord,
+    model: PolledModel,
     *,
     keep: Collection[int],
     auto_complete: bool,
     retries: int,
 ) -> tuple[list[Runtime], list[InstanceUpdate]]:
-    """Make all versions, and the new instances of those to `keep`; or nothing and say why (L3).
+    """Build all versions, and the new instances of those to `keep`; all of them or none (L3).
 
-    A version that fails is tried so many times more as `retries` says.
+    A version that fails is tried `retries` times more.
 
     Raises
     ------
     LoadError
-        With the reasons of all versions that failed; `known` has them too.
+        With the reasons of all versions that failed; `record` has them too.
     """
-    name = found.name
-    serving = {model.version for model in server.models() if model.name == name}
-    fresh = [version for version in found.versions if version not in serving]
-    before = known.states
-    known.states = before | dict.fromkeys(fresh, ("LOADING", ""))
-    for version in found.versions:
+    name = model.name
+    serving = {served.version for served in server.models() if served.name == name}
+    fresh = [version for version in model.versions if version not in serving]
+    before = record.states
+    record.states = before | dict.fromkeys(fresh, ("LOADING", ""))
+    for version in model.versions:
         _log.info("loading: %s:%d", name, version)
     runtimes: list[Runtime] = []
     updates: list[InstanceUpdate] = []
     failed: dict[int, TritonError] = {}
     try:
-        for version in found.versions:
+        for version in model.versions:
             try:
                 if version in keep:
-                    updates.append(server.prepare_update(name, version, found.config))
+                    updates.append(server.prepare_update(name, version, model.config))
                     continue
                 build = partial(
                     server.build,
-                    found.config,
-                    found.source(version),
+                    model.config,
+                    model.source(version),
                     version,
                     auto_complete=auto_complete,
-                    directory=found.directory,
+                    directory=model.directory,
                 )
                 runtimes.append(_with_retries(build, name, version, retries))
             except TritonError as error:
                 failed[version] = error
-                _tell_failed(name, version, error)
+                _log_failed(name, version, error)
     except BaseException:
-        known.states = before
-        _give_back(runtimes, updates)
+        record.states = before
+        _discard(runtimes, updates)
         raise
     if not failed:
-        known.states = {v: s for v, s in known.states.items() if v not in found.versions}
+        record.states = {v: s for v, s in record.states.items() if v not in model.versions}
         return runtimes, updates
-    _give_back(runtimes, updates)
+    _discard(runtimes, updates)
     first = next(iter(failed.values()))
-    if is_ensemble(found.config) and isinstance(first, ConfigError):
-        known.states = before  # it never came so far as to have a version
+    if model.is_ensemble and isinstance(first, ConfigError):
+        record.states = before  # it has never had a version
         raise load_error(name, first)
-    # What could not be updated serves on, and its entry in the index says why it was not.
+    # A version that could not be updated goes on serving; its entry in the index has the reason.
     reasons = {
         version: ("READY" if version in keep else "UNAVAILABLE", load_reason(name, version, error))
         for version, error in failed.items()
     }
     dropped = dict.fromkeys(fresh, ("UNAVAILABLE", UNLOADED))
-    states = {v: told for v, told in reasons.items() if v in keep or v not in serving}
-    known.states = before | dropped | states
+    states = {v: state for v, state in reasons.items() if v in keep or v not in serving}
+    record.states = before | dropped | states
     raise LoadError(
         f"load failed for model '{name}': "
         + "".join(
@@ -162,60 +158,17 @@ def _with_retries(build: Callable[[], Runtime], name: str, version: int, retries
         except EngineStoppedError:
             raise
         except TritonError as error:
-            _tell_failed(name, version, error)
+            _log_failed(name, version, error)
     return build()
 
 
-def _tell_failed(name: str, version: int, error: TritonError) -> None:
+def _log_failed(name: str, version: int, error: TritonError) -> None:
     reason = load_reason(name, version, error) + f" ({error.hint})" * bool(error.hint)
     _log.error("failed to load '%s' version %d: %s", name, version, reason)
 
 
-def _give_back(runtimes: Sequence[Runtime], updates: Sequence[InstanceUpdate]) -> None:
+def _discard(runtimes: Sequence[Runtime], updates: Sequence[InstanceUpdate]) -> None:
     for runtime in runtimes:
         runtime.drain()
     for update in updates:
         update.runtime.discard_update(update)
-
-
-def in_parallel(work: Callable[[Polled], None], items: Sequence[Polled], threads: int) -> None:
-    """Do the work for all items, several at a time; an interrupt does not wait for those begun.
-
-    Raises
-    ------
-    BaseException
-        What the first that failed raised; all others are done.
-    """
-    if len(items) == 1:
-        work(items[0])
-        return
-    todo: queue.SimpleQueue[Polled] = queue.SimpleQueue()
-    done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-    for item in items:
-        todo.put(item)
-
-    def run() -> None:
-        while True:
-            try:
-                item = todo.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                work(item)
-            except BaseException as error:
-                done.put(error)
-            else:
-                done.put(None)
-
-    for _ in range(min(threads, len(items))):
-        threading.Thread(target=run, name="nbtriton-load", daemon=True).start()
-    try:
-        errors = [done.get() for _ in items]
-    except BaseException:
-        with suppress(queue.Empty):
-            while True:
-                todo.get_nowait()
-        raise
-    for error in errors:
-        if error is not None:
-            raise error

@@ -1,47 +1,34 @@
-"""Model control: which models of a repository are loaded, and when (L4 to L22).
+"""Model control: the models of repositories that are loaded, and when they are (L4 to L22).
 
-The texts and statuses are Triton's (L4, L9); what Triton only writes to its log is the
-error's hint here.
+The texts and statuses are Triton's (L4, L9); a text that Triton only writes to its log is the hint
+of the error here.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import shutil
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from nbtriton.config import is_ensemble
-from nbtriton.drawing import table_html, table_text
+from nbtriton.drawing import TableView
 from nbtriton.engine import Server
 from nbtriton.errors import (
-    EngineStoppedError,
     InternalError,
     InvalidArgumentError,
     LoadError,
-    NotFoundError,
     TritonError,
     UnavailableError,
     nearest,
 )
-from nbtriton.repository.building import build_versions, check, in_parallel
-from nbtriton.repository.known import (
-    LOADS,
-    UNLOADED,
-    Known,
-    by_dependency,
-    load_error,
-    with_hint,
-)
-from nbtriton.repository.poller import start_polling
-from nbtriton.repository.polling import DUPLICATE, Override, Polled, directories_of, poll_model
+from nbtriton.repository.loader import ModelLoader
+from nbtriton.repository.override import Override
+from nbtriton.repository.poll_thread import start_polling
+from nbtriton.repository.polling import DUPLICATE, directories_of
+from nbtriton.repository.records import UNLOADED, ModelRecord, VersionState
 
 __all__ = ["MODES", "ModelControl"]
 
@@ -49,11 +36,10 @@ MODES = ("none", "explicit", "poll")
 
 _NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 _WILDCARD = "Wildcard model name '*' must be the ONLY startup model if specified at all."
-_log = logging.getLogger("nbtriton.repository")
-_loads = logging.getLogger(LOADS)
+_COLUMNS = ("model", "version", "state", "reason")
 
 
-class ModelControl:
+class ModelControl(TableView):
     """The models of one or more repositories, loaded into a server as Triton would.
 
     Parameters
@@ -63,12 +49,12 @@ class ModelControl:
         The model repositories.
     mode : {"none", "explicit", "poll"}
         Triton's ``--model-control-mode``. With ``"none"`` all models are loaded now and never
-        again; ``"explicit"`` loads `load_models` now and others by `load`; ``"poll"`` looks every
-        `poll_s` seconds for what changed.
+        again; ``"explicit"`` loads `load_models` now and others by `load`; ``"poll"`` loads every
+        `poll_s` seconds the models that have changed.
     load_models : sequence of str
         ``--load-model``; ``"*"`` alone for all.
     poll_s : float
-        ``--repository-poll-secs``; 0 or less for no polls but those of `poll_now`.
+        ``--repository-poll-secs``; with 0 or less only `poll_now` polls.
     auto_complete : bool
         False is ``--disable-auto-complete-config``.
     config_name : str
@@ -77,25 +63,25 @@ class ModelControl:
         ``--strict-readiness``: the server is ready only if every model is.
     exit_on_error : bool
         ``--exit-on-error``: raise if a model fails to load now. By default the others serve, and
-        `errors` says what is wrong.
+        `errors` has the reasons.
     load_threads : int
-        ``--model-load-thread-count``: so many models load at a time.
+        ``--model-load-thread-count``: models that load at a time.
     load_retries : int
-        ``--model-load-retry-count``: so many times more a version that fails is tried.
+        ``--model-load-retry-count``: further tries of a version that fails.
 
     Raises
     ------
     NotFoundError
-        A repository is not there.
+        A repository does not exist.
     InvalidArgumentError
         An unknown mode; ``"*"`` beside other names.
     InternalError, InvalidArgumentError
-        With `exit_on_error`, what tritonserver says before it ends.
+        With `exit_on_error`, the last error of a tritonserver before it ends.
 
     Attributes
     ----------
     startup_error : TritonError or None
-        Why a server that tolerates nothing would not have started.
+        The error with which a strict server would not have started.
     """
 
     def __init__(
@@ -117,32 +103,35 @@ class ModelControl:
             raise InvalidArgumentError(
                 f"unknown model control mode '{mode}'", hint=nearest(mode, MODES)
             )
-        if "*" in load_models and len(load_models) > 1:
+        everything = tuple(load_models) == ("*",)
+        if "*" in load_models and not everything:
             raise InvalidArgumentError(_WILDCARD)
         if isinstance(directories, str | Path):
             directories = [directories]
         self.server = server
         self.directories = tuple(Path(directory).absolute() for directory in directories)
         self.mode = mode
-        self._named = bool(load_models) and tuple(load_models) != ("*",)
         self.strict_readiness = strict_readiness
-        self._auto_complete = auto_complete
-        self._config_name = config_name
-        self._threads = load_threads
-        self._retries = load_retries
-        self._known: dict[str, Known] = {}
-        self._lock = threading.Lock()
-        self._scratch: dict[Path, Any] = {}  # directories of overrides, and what removes them
-        self._ended = threading.Event()
+        self._loader = ModelLoader(
+            server,
+            self.directories,
+            auto_complete=auto_complete,
+            config_name=config_name,
+            threads=load_threads,
+            retries=load_retries,
+        )
+        self._closed = threading.Event()
         self._poller: threading.Thread | None = None
-        names = self._start_up(load_models)
-        for name, error in self._load(names, explicit=True).items():
-            self._of(name).error = error
-        self.startup_error = self._failed(names)
+        names = list(directories_of(self.directories))
+        if mode == "explicit" and not everything:
+            names = sorted(set(load_models))
+        for name, error in self._loader.load(names).items():
+            self._loader.record(name).error = error
+        self.startup_error = self._startup_error(names, named=bool(load_models) and not everything)
         if exit_on_error and self.startup_error is not None:
             raise self.startup_error
         if mode == "poll" and poll_s > 0:
-            self._poller = start_polling(weakref.ref(self), self._ended, poll_s)
+            self._poller = start_polling(weakref.ref(self), self._closed, poll_s)
 
     def __enter__(self) -> Self:
         return self
@@ -156,28 +145,26 @@ class ModelControl:
         self.close()
 
     def close(self, *, timeout_s: float | None = None) -> None:
-        """End the polling. What is loaded goes on serving.
+        """End the polling. Loaded models go on serving.
 
         Parameters
         ----------
         timeout_s : float, optional
-            How long to wait for a poll that is under way; no limit by default.
+            How long to wait for a poll in progress; no limit by default.
         """
-        self._ended.set()
+        self._closed.set()
         poller = self._poller
         if poller is not None and poller is not threading.current_thread():
             poller.join(timeout_s)
 
     def clean_up(self) -> None:
-        """Remove the files that came with load requests, once their models are gone."""
-        for remove in self._scratch.values():
-            remove()
-        self._scratch.clear()
+        """Remove the files that came with load requests, once their models are unloaded."""
+        self._loader.clean_up()
 
-    # -- what a front end asks -------------------------------------------------------------------
+    # -- verbs of a front end --------------------------------------------------------------------
 
     def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
-        """Load a model, or load it anew if its files have changed.
+        """Load a model, or load it again if its files have changed.
 
         Parameters
         ----------
@@ -197,20 +184,19 @@ class ModelControl:
         """
         override = Override.of(parameters or {})
         self._check_explicit()
-        overrides = {} if override is None else {name: override}
-        error = self._load([name], explicit=True, overrides=overrides).get(name)
-        if error is not None:
-            raise error
+        errors = self._loader.load([name], {} if override is None else {name: override})
+        if name in errors:
+            raise errors[name]
 
     def unload(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
-        """Unload a model; requests that it accepted are finished. An unknown one is no error.
+        """Unload a model; requests that it accepted are finished. An unknown model is no error.
 
         Parameters
         ----------
         name : str
         parameters : mapping, optional
-            ``unload_dependents``: of an ensemble, unload the composing models too that nobody
-            loaded explicitly and no other ensemble uses.
+            ``unload_dependents``: of an ensemble, unload the composing models too that were not
+            loaded explicitly and that no other ensemble uses.
 
         Raises
         ------
@@ -218,7 +204,8 @@ class ModelControl:
             The mode is not explicit.
         """
         self._check_explicit()
-        self._unload(name, dependents=bool((parameters or {}).get("unload_dependents", False)))
+        dependents = bool((parameters or {}).get("unload_dependents", False))
+        self._loader.unload(name, dependents=dependents)
 
     def index(self, ready: bool = False) -> list[dict[str, str]]:
         """Return the repository index: one entry a version, in Triton's form.
@@ -231,20 +218,17 @@ class ModelControl:
         Returns
         -------
         list of dict
-            ``name``, and for what was ever loaded ``version``, ``state`` and a ``reason``. A model
-            whose version policy leaves no version is not there, as in Triton.
+            ``name``, and for every model that was ever loaded ``version``, ``state`` and a
+            ``reason``. A model whose version policy leaves no version is left out, as in Triton.
         """
-        serving = self._serving()
-        leaving = self.server.leaving()
+        states = self._states()
         places = self._places()
-        foreign = {name for name in serving if name not in self._known}
         entries = []
-        for name in sorted({*places, *foreign}):
+        for name in sorted({*places, *(n for n in states if n not in self._records)}):
             if len(places.get(name, ())) > 1:
                 entries.append({"name": name, "state": "UNAVAILABLE", "reason": DUPLICATE})
                 continue
-            states = self._states(name, serving, leaving)
-            for version, (state, reason) in sorted(states.items()):
+            for version, (state, reason) in sorted(states.get(name, {}).items()):
                 if not ready or state == "READY":
                     entry = {"name": name, "version": str(version), "state": state}
                     entries.append(entry | ({"reason": reason} if reason else {}))
@@ -256,9 +240,7 @@ class ModelControl:
         """Return True if every version is ready, or unloaded on purpose (L7)."""
         if not self.strict_readiness:
             return True
-        serving, leaving = self._serving(), self.server.leaving()
-        for name in {*serving, *self._known}:
-            states = self._states(name, serving, leaving)
+        for name, states in self._states().items():
             if not states and self.server.has_no_version(name):
                 return False
             if not all(state == "READY" or why == UNLOADED for state, why in states.values()):
@@ -267,15 +249,15 @@ class ModelControl:
 
     @property
     def errors(self) -> dict[str, TritonError]:
-        """Why models are not loaded, or not as the repository has them now, by name."""
+        """The errors of models that are not loaded, or not as the repository has them, by name."""
         return {
-            name: known.error
-            for name, known in sorted(self._known.items())
-            if known.error is not None
+            name: record.error
+            for name, record in sorted(self._records.items())
+            if record.error is not None
         }
 
     def poll_now(self) -> None:
-        """Look for new, changed and removed models at once, as every poll does (L6).
+        """Load new and changed models and unload removed ones at once, as every poll does (L6).
 
         Raises
         ------
@@ -285,30 +267,23 @@ class ModelControl:
         if self.mode != "poll":
             raise UnavailableError("only a control in mode 'poll' polls")
         present = directories_of(self.directories)
-        gone = [
-            name
-            for name, known in list(self._known.items())
-            # Of two there is none that could be meant.
-            if known.loaded is not None and len(present.get(name, ())) != 1
-        ]
-        for name in gone:
-            self._unload(name)
-        self._load(list(present), explicit=True)
+        for name, record in list(self._records.items()):
+            # A model in two repositories is in none: neither can be meant.
+            if record.loaded is not None and len(present.get(name, ())) != 1:
+                self._loader.unload(name)
+        self._loader.load(present)
 
-    # -- loading ---------------------------------------------------------------------------------
+    # -- states ----------------------------------------------------------------------------------
 
-    def _start_up(self, load_models: Sequence[str]) -> list[str]:
-        present = directories_of(self.directories)
-        if self.mode != "explicit" or tuple(load_models) == ("*",):
-            return list(present)
-        return sorted(set(load_models))
+    @property
+    def _records(self) -> dict[str, ModelRecord]:
+        return self._loader.records
 
-    def _failed(self, names: Sequence[str]) -> TritonError | None:
-        """Return why a server that tolerates nothing would not start."""
+    def _startup_error(self, names: Sequence[str], *, named: bool) -> TritonError | None:
         errors = self.errors
         loads = [errors[name] for name in names if isinstance(errors.get(name), LoadError)]
         hint = next((error.hint or error.message for error in errors.values()), "")
-        if self.mode == "explicit" and loads and self._named:
+        if self.mode == "explicit" and loads and named:
             return InvalidArgumentError("".join(error.message for error in loads), hint=hint)
         return InternalError("failed to load all models", hint=hint) if errors else None
 
@@ -318,221 +293,25 @@ class ModelControl:
                 _NOT_EXPLICIT, hint='load_repository(…, control_mode="explicit") allows it'
             )
 
-    def _of(self, name: str) -> Known:
-        with self._lock:
-            return self._known.setdefault(name, Known(name))
-
-    def _load(
-        self,
-        names: Iterable[str],
-        *,
-        explicit: bool,
-        overrides: Mapping[str, Override] | None = None,
-    ) -> dict[str, TritonError]:
-        """Load models and what they compose; return why some of them failed."""
-        wanted = list(dict.fromkeys(names))
-        polled, errors = self._poll(wanted, overrides or {})
-        for name in wanted:
-            if name in polled:
-                self._of(name).explicit |= explicit
-        single = [found for found in polled.values() if not is_ensemble(found.config)]
-        ensembles = {name: found for name, found in polled.items() if is_ensemble(found.config)}
-        changed: set[str] = set()
-        load = partial(self._load_one, errors, changed)
-        in_parallel(load, single, self._threads)
-        ordered, circles = by_dependency(ensembles)
-        for name, circle in circles.items():
-            errors[name] = self._of(name).error = load_error(name, circle)
-            _loads.error("failed to load '%s': %s", name, with_hint(errors[name]))
-        for name in ordered:
-            # A changed composing model is a reason to make the ensemble anew (L11).
-            load(ensembles[name], force=not changed.isdisjoint(ensembles[name].members))
-        self._load_dependents(changed, set(polled))
-        return errors
-
-    def _poll(
-        self, names: Sequence[str], overrides: Mapping[str, Override]
-    ) -> tuple[dict[str, Polled], dict[str, TritonError]]:
-        polled: dict[str, Polled] = {}
-        errors: dict[str, TritonError] = {}
-        seen = set(names)
-        front = list(names)
-        while front:
-            name = front.pop(0)
-            try:
-                found = poll_model(
-                    self.directories,
-                    name,
-                    override=overrides.get(name),
-                    config_name=self._config_name,
-                    auto_complete=self._auto_complete,
-                )
-            except (TritonError, OSError) as error:
-                if name in names:
-                    errors[name] = self._poll_failed(name, error)
-                continue  # of a composing model: the ensemble's own check tells
-            if found.is_override:
-                self._scratch[found.directory] = weakref.finalize(
-                    self, _remove, found.directory, os.getpid()
-                )
-            polled[name] = found
-            front += [member for member in found.members if member not in seen]
-            seen.update(found.members)
-        return polled, errors
-
-    def _poll_failed(self, name: str, error: TritonError | OSError) -> TritonError:
-        text = error.message if isinstance(error, TritonError) else str(error)
-        told = InternalError(
-            f"failed to load '{name}', failed to poll from model repository", hint=text
-        )
-        known = self._known.get(name)
-        if known is None and any((root / name).is_dir() for root in self.directories if name):
-            known = self._of(name)
-        if known is not None:
-            known.error = told
-        if known is None or known.polled_error != text:
-            if isinstance(error, NotFoundError):
-                _loads.error("%s", text)
-            else:
-                _loads.error("Poll failed for model directory '%s': %s", name, text)
-        if known is not None:
-            known.polled_error = text
-        return told
-
-    def _load_one(
-        self,
-        errors: dict[str, TritonError],
-        changed: set[str],
-        found: Polled,
-        *,
-        force: bool = False,
-    ) -> None:
-        known = self._of(found.name)
-        known.polled_error = ""
-        with known.busy:
-            if not force and self._is_current(known, found):
-                known.error = None
-                return
-            try:
-                check(self.server, self._known, found)
-                keep = self._kept(known, found)
-                runtimes, updates = build_versions(
-                    self.server, known, found, keep=keep,
-                    auto_complete=self._auto_complete, retries=self._retries,
-                )  # fmt: skip
-                self.server.install(found.name, found.given, runtimes, updates=updates)
-            except EngineStoppedError:
-                raise
-            except TritonError as error:
-                if is_ensemble(found.config) or not found.versions:  # else each version was told
-                    _loads.error("failed to load '%s': %s", found.name, with_hint(error))
-                known.error = errors[found.name] = error
-                known.waiting = found if is_ensemble(found.config) else None
-                return
-            before, known.loaded, known.error = known.loaded, found, None
-            known.waiting = None
-            _loads.info("successfully loaded '%s'", found.name)
-            for path, reason in self.server.ignored(found.name).items():
-                _log.warning("model '%s': %s has no effect here: %s", found.name, path, reason)
-            kept = set(found.versions)
-            left = before.versions if before is not None else ()
-            gone = {*left, *known.states} - kept
-            known.states = dict.fromkeys(gone, ("UNAVAILABLE", UNLOADED))
-            changed.add(found.name)
-
-    def _kept(self, known: Known, found: Polled) -> set[int]:
-        """Return the versions that go on as they are."""
-        if known.loaded is None:
-            return set()
-        # The notebook may have replaced what we had loaded.
-        return {
-            version
-            for version in found.unchanged_since(known.loaded)
-            if self.server.can_update(found.name, version, found.config)
-        }
-
-    def _is_current(self, known: Known, found: Polled) -> bool:
-        return (
-            known.loaded is not None
-            and not found.is_override
-            and self.server.is_ready(found.name)
-            and found.stamp_ns <= known.loaded.stamp_ns
-        )
-
-    def _load_dependents(self, changed: set[str], done: set[str]) -> None:
-        """Make the ensembles anew whose composing models were (L11, L20).
-
-        Those too that were asked for when a composing model was not there.
-        """
-        if not changed:
-            return
-        serving = self._serving()
-        ensembles = {}
-        for name, known in list(self._known.items()):
-            found = known.waiting or (known.loaded if name in serving else None)
-            if found is not None and name not in done and is_ensemble(found.config):
-                ensembles[name] = found
-        ordered, _ = by_dependency(ensembles)
-        for name in ordered:
-            if not changed.isdisjoint(ensembles[name].members):
-                self._load_one({}, changed, ensembles[name], force=True)
-
-    def _unload(self, name: str, *, dependents: bool = False) -> None:
-        known = self._known.get(name)
-        serving = self._serving().get(name, {})
-        self.server.unload(name)
-        if known is None:
-            return
-        known.explicit = False
-        known.waiting = None
-        known.states = known.states | dict.fromkeys(serving, ("UNAVAILABLE", UNLOADED))
-        found, known.loaded = known.loaded, None
-        if found is None or not dependents:
-            return
-        used = {
-            member
-            for other in list(self._known.values())
-            if other.loaded is not None
-            for member in other.loaded.members
-        }
-        for member in found.members:
-            composing = self._known.get(member)
-            if composing is not None and not composing.explicit and member not in used:
-                self._unload(member, dependents=True)  # L19
-
-    # -- what is there ---------------------------------------------------------------------------
-
-    def _serving(self) -> dict[str, dict[int, tuple[str, str]]]:
-        found: dict[str, dict[int, tuple[str, str]]] = {}
+    def _states(self) -> dict[str, dict[int, VersionState]]:
+        """Return the states of all versions by model, also of models loaded without the control."""
+        serving: dict[str, dict[int, VersionState]] = {}
         for model in self.server.models():
             # An ensemble without its composing models counts as unloaded (L20).
             reason = "" if model.state == "READY" else UNLOADED
-            found.setdefault(model.name, {})[model.version] = (model.state, reason)
-        return found
-
-    def _states(
-        self,
-        name: str,
-        serving: Mapping[str, Mapping[int, tuple[str, str]]],
-        leaving: set[tuple[str, int]],
-    ) -> dict[int, tuple[str, str]]:
-        known = self._known.get(name)
-        told = known.states if known is not None else {}
-        states = {version: state for version, state in told.items() if state[0] != "READY"}
-        if known is not None and known.loaded is not None:
-            # Unloaded past us, by `Server.unload`.
-            for version in known.loaded.versions:
-                states.setdefault(version, ("UNAVAILABLE", UNLOADED))
-        for version, (_, reason) in states.items():
-            if reason == UNLOADED and (name, version) in leaving:
-                states[version] = ("UNLOADING", "")
-        for version, state in serving.get(name, {}).items():
-            failed = told.get(version, state)  # READY with the reason of an update that failed
-            states[version] = failed if failed[0] == state[0] == "READY" else state
-        return states
+            serving.setdefault(model.name, {})[model.version] = (model.state, reason)
+        unloading: dict[str, set[int]] = {}
+        for name, version in self.server.leaving():
+            unloading.setdefault(name, set()).add(version)
+        return {
+            name: self._records.get(name, ModelRecord(name)).version_states(
+                serving.get(name, {}), unloading.get(name, ())
+            )
+            for name in {*serving, *self._records}
+        }
 
     def _places(self) -> dict[str, list[Path]]:
-        """Return where the directories have each model; one that is away has none."""
+        """Return the directories of each model; a repository that is away has none."""
         places: dict[str, list[Path]] = {}
         for root in self.directories:
             with suppress(TritonError):
@@ -540,51 +319,23 @@ class ModelControl:
                     places.setdefault(name, []).extend(found)
         return places
 
-    # -- how it looks ----------------------------------------------------------------------------
-
-    def __repr__(self) -> str:
-        return table_text(_COLUMNS, self._rows(), caption=self._caption())
-
-    def _repr_mimebundle_(
-        self,
-        include: object = None,  # noqa: ARG002 - IPython's protocol
-        exclude: object = None,  # noqa: ARG002
-    ) -> dict[str, str]:
-        rows, caption = self._rows(), self._caption()
-        return {
-            "text/plain": table_text(_COLUMNS, rows, caption=caption),
-            "text/html": table_html(_COLUMNS, rows, caption=caption),
-        }
-
-    def _caption(self) -> str:
-        return f"{', '.join(map(str, self.directories))} ({self.mode})"
-
-    def _rows(self) -> list[tuple[str, str, str, str]]:
+    def _table(self) -> tuple[Sequence[str], Sequence[Sequence[object]], str]:
         errors = self.errors
-        # What the notebook has loaded besides is none of this repository's.
-        own = {*self._places(), *self._known}
+        # Other models that the notebook has loaded are not of these repositories.
+        own = {*self._places(), *self._records}
         rows = []
         for entry in self.index():
             name, reason = entry["name"], entry.get("reason", "")
             if name not in own:
                 continue
             error = errors.get(name)
-            known = self._known.get(name)
-            if entry.get("state") == "READY" and (known is None or known.loaded is None):
-                error = None  # it serves what somebody else has loaded
+            record = self._records.get(name)
+            if entry.get("state") == "READY" and (record is None or record.loaded is None):
+                error = None  # the notebook has loaded this one itself
             if error is not None and (not reason or entry.get("state") == "READY"):
                 polled = isinstance(error, InternalError)
                 reason = error.hint if polled else error.message
                 reason = reason.removeprefix(f"load failed for model '{name}': ")
             state = entry.get("state", "not loaded")
             rows.append((name, entry.get("version", ""), state, reason.partition("\n")[0]))
-        return rows
-
-
-def _remove(directory: Path, process: int) -> None:
-    """Remove a directory of this process; a forked child that exits leaves its parent's alone."""
-    if os.getpid() == process:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-_COLUMNS = ("model", "version", "state", "reason")
+        return _COLUMNS, rows, f"{', '.join(map(str, self.directories))} ({self.mode})"

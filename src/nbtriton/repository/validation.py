@@ -1,10 +1,9 @@
-"""What is wrong with a repository, found without serving it."""
+"""Validation of a repository without serving it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,6 +13,7 @@ from nbtriton.engine.core.registry import versions_to_keep
 from nbtriton.engine.lifecycle.devices import visible_gpus
 from nbtriton.engine.lifecycle.loading import check_ensemble, check_model, complete_model
 from nbtriton.errors import ConfigError, InternalError, TritonError
+from nbtriton.repository.dependencies import by_dependency
 from nbtriton.repository.reader import RepositoryModel, read_config, read_repository
 
 __all__ = ["Finding", "validate_repository"]
@@ -23,12 +23,12 @@ _DEFAULT_FILES = {"python": "model.py", "pytorch": "model.pt", "onnxruntime": "m
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One model: its completed configuration, or what is wrong with it."""
+    """One model: its completed configuration, or its error."""
 
     name: str
     config: ModelConfig | None = None
     error: TritonError | None = None
-    ignored: Sequence[tuple[str, str]] = ()  # fields without effect here, and why
+    ignored: Sequence[tuple[str, str]] = ()  # fields without effect here, and the reasons
 
     def __str__(self) -> str:
         return f"{self.name}: {'OK' if self.error is None else self.error.message}"
@@ -41,7 +41,7 @@ def validate_repository(
     config_name: str = "",
     settings: BackendSettings = MappingProxyType({}),
 ) -> Iterator[Finding]:
-    """Complete and check every model of a repository; none keeps another one out.
+    """Complete and check every model of a repository; an error of one does not hide the others.
 
     Models' own ``auto_complete_config`` code is run, their ``initialize`` is not.
 
@@ -63,7 +63,7 @@ def validate_repository(
     Raises
     ------
     NotFoundError
-        There is no such directory.
+        The directory does not exist.
     """
     models = read_repository(directory, config_name=config_name)
     by_name = {model.name: model for model in models}
@@ -90,7 +90,8 @@ def validate_repository(
         for model in models
         if model.name in read
     }
-    for name in _by_dependency(ensembles):
+    ordered, cyclic = by_dependency(ensembles)
+    for name in (*ordered, *cyclic):  # the check of an ensemble names the cycle
         try:
             _check_versions(name, versions[name], by_name[name].versions)
             _check_members(name, read, failed)
@@ -158,15 +159,3 @@ def _check_members(
                 f"ensemble '{name}' depends on '{step.model_name}' which has no loaded version. "
                 f"Model '{step.model_name}' loading failed with error: {error.message}"
             )  # V114
-
-
-def _by_dependency(ensembles: Mapping[str, ModelConfig]) -> list[str]:
-    """Order ensembles after those they use; a circle is left to the validation to name."""
-    graph = {
-        name: {s.model_name for s in config.ensemble_scheduling.step if s.model_name in ensembles}
-        for name, config in ensembles.items()
-    }
-    try:
-        return list(TopologicalSorter(graph).static_order())
-    except CycleError:
-        return sorted(ensembles)

@@ -12,7 +12,7 @@ from types import FunctionType
 
 from nbtriton.backends.python.predictors import is_pipeline, is_predictor
 from nbtriton.config import ModelConfig, format_pbtxt, is_ensemble
-from nbtriton.drawing import table_html, table_text
+from nbtriton.drawing import TableView
 from nbtriton.engine import Server
 from nbtriton.errors import (
     AlreadyExistsError,
@@ -89,8 +89,8 @@ class ExportedModel:
         return tuple(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
+@dataclass(frozen=True, slots=True, repr=False)
+class Exported(TableView):
     """A repository that was written; shows itself as a table."""
 
     directory: Path
@@ -101,19 +101,8 @@ class Exported:
         """What the user should know about all models."""
         return tuple(line for model in self.models for line in model.warnings)
 
-    def __repr__(self) -> str:
-        return table_text(_COLUMNS, self._rows(), caption=str(self.directory))
-
-    def _repr_mimebundle_(
-        self,
-        include: object = None,  # noqa: ARG002 - IPython's protocol
-        exclude: object = None,  # noqa: ARG002
-    ) -> dict[str, str]:
-        html = table_html(_COLUMNS, self._rows(), caption=str(self.directory))
-        return {"text/plain": repr(self), "text/html": html}
-
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [
+    def _table(self) -> tuple[Sequence[str], Sequence[Sequence[object]], str]:
+        rows = [
             (
                 model.name,
                 ", ".join(map(str, model.versions)),
@@ -123,6 +112,7 @@ class Exported:
             )
             for model in self.models
         ]
+        return _COLUMNS, rows, str(self.directory)
 
 
 _COLUMNS = ("model", "version", "written from", "carried along", "missing")

@@ -18,7 +18,7 @@ from nbtriton.config import (
     parse_pbtxt,
     to_reported_dict,
 )
-from nbtriton.drawing import table_html, table_text
+from nbtriton.drawing import TableView
 from nbtriton.engine import Server
 from nbtriton.errors import TritonError, UnsupportedError
 from nbtriton.repository.control import ModelControl
@@ -64,8 +64,8 @@ class Checked:
     responses: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+@dataclass(frozen=True, slots=True, repr=False)
+class Verification(TableView):
     """The comparison of a repository; shows itself as a table.
 
     Attributes
@@ -92,22 +92,8 @@ class Verification:
 
         return pd.DataFrame(self._rows(), columns=list(_COLUMNS))
 
-    def __repr__(self) -> str:
-        return table_text(_COLUMNS, self._rows(), caption=self._caption())
-
-    def _repr_mimebundle_(
-        self,
-        include: object = None,  # noqa: ARG002 - IPython's protocol
-        exclude: object = None,  # noqa: ARG002
-    ) -> dict[str, str]:
-        rows, caption = self._rows(), self._caption()
-        return {
-            "text/plain": table_text(_COLUMNS, rows, caption=caption),
-            "text/html": table_html(_COLUMNS, rows, caption=caption),
-        }
-
-    def _caption(self) -> str:
-        return f"{self.directory} in nbtriton and in {self.reference}"
+    def _table(self) -> tuple[Sequence[str], Sequence[Sequence[object]], str]:
+        return _COLUMNS, self._rows(), f"{self.directory} in nbtriton and in {self.reference}"
 
     def _rows(self) -> list[tuple[Any, ...]]:
         return [

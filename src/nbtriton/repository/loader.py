@@ -1,0 +1,247 @@
+"""Loads and unloads models of repositories in a server, with the ensembles that follow them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from nbtriton.engine import Server
+from nbtriton.errors import EngineStoppedError, InternalError, NotFoundError, TritonError
+from nbtriton.repository.building import build_versions, check
+from nbtriton.repository.dependencies import by_dependency
+from nbtriton.repository.override import Override
+from nbtriton.repository.parallel import in_parallel
+from nbtriton.repository.polling import PolledModel, poll_model
+from nbtriton.repository.records import LOADS, ModelRecord, load_error, with_hint
+
+__all__ = ["ModelLoader"]
+
+_log = logging.getLogger("nbtriton.repository")
+_loads = logging.getLogger(LOADS)
+
+
+class ModelLoader:
+    """Loads models of repositories and keeps a record of each.
+
+    Parameters
+    ----------
+    server : Server
+    directories : sequence of Path
+        The repositories.
+    auto_complete, config_name, threads, retries
+        As in `nbtriton.repository.control.ModelControl`.
+
+    Attributes
+    ----------
+    records : dict of str to ModelRecord
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        directories: Sequence[Path],
+        *,
+        auto_complete: bool,
+        config_name: str,
+        threads: int,
+        retries: int,
+    ) -> None:
+        self.records: dict[str, ModelRecord] = {}
+        self._server = server
+        self._directories = directories
+        self._poll_model = partial(
+            poll_model, directories, config_name=config_name, auto_complete=auto_complete
+        )
+        self._auto_complete = auto_complete
+        self._threads = threads
+        self._retries = retries
+        self._lock = threading.Lock()
+        # What removes the directories of overrides.
+        self._scratch: list[Callable[[], object]] = []
+
+    def clean_up(self) -> None:
+        """Remove the files that came with load requests."""
+        for remove in self._scratch:
+            remove()
+        self._scratch.clear()
+
+    def record(self, name: str) -> ModelRecord:
+        """Return the record of a model, a new one for a new model."""
+        with self._lock:
+            return self.records.setdefault(name, ModelRecord(name))
+
+    def load(
+        self, names: Iterable[str], overrides: Mapping[str, Override] | None = None
+    ) -> dict[str, TritonError]:
+        """Load models and the models that they compose; return the errors of those that failed."""
+        wanted = list(dict.fromkeys(names))
+        polled, errors = self._poll(wanted, overrides or {})
+        for name in wanted:
+            if name in polled:
+                self.record(name).explicit = True
+        changed: set[str] = set()
+        load = partial(self._load_one, errors, changed)
+        in_parallel(
+            load, [model for model in polled.values() if not model.is_ensemble], self._threads
+        )
+        ensembles = {name: model for name, model in polled.items() if model.is_ensemble}
+        ordered, cyclic = by_dependency({n: model.config for n, model in ensembles.items()})
+        for name, cycle in cyclic.items():
+            errors[name] = self.record(name).error = load_error(name, cycle)
+            _loads.error("failed to load '%s': %s", name, with_hint(errors[name]))
+        for name in ordered:
+            # A changed composing model is a reason to build the ensemble again (L11).
+            load(ensembles[name], force=not changed.isdisjoint(ensembles[name].members))
+        self._load_dependents(changed, set(polled))
+        return errors
+
+    def unload(self, name: str, *, dependents: bool = False) -> None:
+        """Unload a model; with `dependents` the composing models too that no other model uses."""
+        record = self.records.get(name)
+        serving = [model.version for model in self._server.models() if model.name == name]
+        self._server.unload(name)
+        if record is None:
+            return
+        record.explicit = False
+        record.waiting = None
+        record.set_unloaded(serving)
+        unloaded, record.loaded = record.loaded, None
+        if unloaded is None or not dependents:
+            return
+        used = {
+            member
+            for other in list(self.records.values())
+            if other.loaded is not None
+            for member in other.loaded.members
+        }
+        for member in unloaded.members:
+            composing = self.records.get(member)
+            if composing is not None and not composing.explicit and member not in used:
+                self.unload(member, dependents=True)  # L19
+
+    def _poll(
+        self, names: Sequence[str], overrides: Mapping[str, Override]
+    ) -> tuple[dict[str, PolledModel], dict[str, TritonError]]:
+        """Poll models and the models that they compose."""
+        polled: dict[str, PolledModel] = {}
+        errors: dict[str, TritonError] = {}
+        seen = set(names)
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop(0)
+            try:
+                model = self._poll_model(name, override=overrides.get(name))
+            except (TritonError, OSError) as error:
+                if name in names:
+                    errors[name] = self._poll_failed(name, error)
+                continue  # a composing model: the ensemble's own check reports it
+            if model.is_override:
+                self._scratch.append(weakref.finalize(self, _remove, model.directory, os.getpid()))
+            polled[name] = model
+            waiting += [member for member in model.members if member not in seen]
+            seen.update(model.members)
+        return polled, errors
+
+    def _poll_failed(self, name: str, error: TritonError | OSError) -> TritonError:
+        text = error.message if isinstance(error, TritonError) else str(error)
+        reported = InternalError(
+            f"failed to load '{name}', failed to poll from model repository", hint=text
+        )
+        record = self.records.get(name)
+        if record is None and any((root / name).is_dir() for root in self._directories if name):
+            record = self.record(name)
+        if record is None or record.polled_error != text:
+            if isinstance(error, NotFoundError):
+                _loads.error("%s", text)
+            else:
+                _loads.error("Poll failed for model directory '%s': %s", name, text)
+        if record is not None:
+            record.error, record.polled_error = reported, text
+        return reported
+
+    def _load_one(
+        self,
+        errors: dict[str, TritonError],
+        changed: set[str],
+        model: PolledModel,
+        *,
+        force: bool = False,
+    ) -> None:
+        name, record = model.name, self.record(model.name)
+        record.polled_error = ""
+        with record.busy:
+            if not force and self._is_current(record, model):
+                record.error = None
+                return
+            try:
+                self._install(record, model)
+            except EngineStoppedError:
+                raise
+            except TritonError as error:
+                if model.is_ensemble or not model.versions:  # else each version was logged
+                    _loads.error("failed to load '%s': %s", name, with_hint(error))
+                record.error = errors[name] = error
+                record.waiting = model if model.is_ensemble else None
+                return
+            before = () if record.loaded is None else record.loaded.versions
+            left = {*before, *record.states} - set(model.versions)
+            record.loaded, record.error, record.waiting, record.states = model, None, None, {}
+            record.set_unloaded(left)
+            _loads.info("successfully loaded '%s'", name)
+            for path, reason in self._server.ignored(name).items():
+                _log.warning("model '%s': %s has no effect here: %s", name, path, reason)
+            changed.add(name)
+
+    def _install(self, record: ModelRecord, model: PolledModel) -> None:
+        check(self._server, self.records, model)
+        keep: set[int] = set()
+        if record.loaded is not None:
+            # The notebook may have replaced a version that was loaded here.
+            keep = {
+                version
+                for version in model.unchanged_since(record.loaded)
+                if self._server.can_update(model.name, version, model.config)
+            }
+        runtimes, updates = build_versions(
+            self._server, record, model, keep=keep,
+            auto_complete=self._auto_complete, retries=self._retries,
+        )  # fmt: skip
+        self._server.install(model.name, model.given, runtimes, updates=updates)
+
+    def _is_current(self, record: ModelRecord, model: PolledModel) -> bool:
+        return (
+            record.loaded is not None
+            and not model.is_override
+            and self._server.is_ready(model.name)
+            and model.mtime_ns <= record.loaded.mtime_ns
+        )
+
+    def _load_dependents(self, changed: set[str], done: set[str]) -> None:
+        """Build the ensembles again whose composing models were (L11, L20).
+
+        Those too that were loaded before a composing model existed.
+        """
+        if not changed:
+            return
+        serving = {model.name for model in self._server.models()}
+        ensembles = {}
+        for name, record in list(self.records.items()):
+            model = record.waiting or (record.loaded if name in serving else None)
+            if model is not None and name not in done and model.is_ensemble:
+                ensembles[name] = model
+        ordered, _ = by_dependency({n: model.config for n, model in ensembles.items()})
+        for name in ordered:
+            if not changed.isdisjoint(ensembles[name].members):
+                self._load_one({}, changed, ensembles[name], force=True)
+
+
+def _remove(directory: Path, process: int) -> None:
+    """Remove a directory of this process; a forked child that exits leaves its parent's alone."""
+    if os.getpid() == process:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,54 @@
+"""Work on several items at a time, in threads that an interrupt does not wait for."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+__all__ = ["in_parallel"]
+
+ItemT = TypeVar("ItemT")
+
+
+def in_parallel(work: Callable[[ItemT], None], items: Sequence[ItemT], threads: int) -> None:
+    """Call `work` for all items, several at a time; an interrupt does not wait for those begun.
+
+    Raises
+    ------
+    BaseException
+        The error of the first that failed; all others have ended.
+    """
+    if len(items) == 1:
+        work(items[0])
+        return
+    waiting: queue.SimpleQueue[ItemT] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    for item in items:
+        waiting.put(item)
+
+    def run() -> None:
+        with suppress(queue.Empty):
+            while True:
+                item = waiting.get_nowait()
+                try:
+                    work(item)
+                except BaseException as error:
+                    ended.put(error)
+                else:
+                    ended.put(None)
+
+    for _ in range(min(threads, len(items))):
+        threading.Thread(target=run, name="nbtriton-load", daemon=True).start()
+    try:
+        errors = [ended.get() for _ in items]
+    except BaseException:
+        with suppress(queue.Empty):
+            while True:
+                waiting.get_nowait()
+        raise
+    for error in errors:
+        if error is not None:
+            raise error
