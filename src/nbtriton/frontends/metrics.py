@@ -1,4 +1,4 @@
-"""What Prometheus reads: Triton's metric names over this server's books (KS81, KS82)."""
+"""The metrics endpoint: Triton's metric names over this server's statistics (protocol.md §9)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
@@ -16,111 +19,40 @@ from nbtriton.backends.python.api.metrics import Family, MetricKind, Sample, fam
 from nbtriton.errors import TritonError
 
 if TYPE_CHECKING:
+    from nbtriton.config import ModelConfig
     from nbtriton.engine import Server
 
 __all__ = ["DEFAULT_QUANTILES", "Metrics", "MetricsConfig", "parse_quantiles"]
 
 _log = logging.getLogger("nbtriton.metrics")
-# What C++'s `stod` takes of a text; the rest of it is not looked at.
+# What C++'s `stod` reads of a text; the rest of it is ignored.
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", re.IGNORECASE)
 
-_COUNTERS = (
-    ("nv_inference_request_success", "Number of successful inference requests, all batch sizes"),
-    ("nv_inference_request_failure", "Number of failed inference requests, all batch sizes"),
-    ("nv_inference_count", "Number of inferences performed (does not include cached requests)"),
-    (
-        "nv_inference_exec_count",
-        "Number of model executions performed (does not include cached requests)",
-    ),
-    (
-        "nv_inference_request_duration_us",
-        "Cumulative inference request duration in microseconds (includes cached requests)",
-    ),
-    (
-        "nv_inference_queue_duration_us",
-        "Cumulative inference queuing duration in microseconds (includes cached requests)",
-    ),
-    (
-        "nv_inference_compute_input_duration_us",
-        "Cumulative compute input duration in microseconds (does not include cached requests)",
-    ),
-    (
-        "nv_inference_compute_infer_duration_us",
-        "Cumulative compute inference duration in microseconds (does not include cached requests)",
-    ),
-    (
-        "nv_inference_compute_output_duration_us",
-        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
-    ),
+_COUNTS = (
+    ("nv_inference_count", "Number of inferences performed", "inference_count"),
+    ("nv_inference_exec_count", "Number of model executions performed", "execution_count"),
 )
-_DURATIONS = {
-    "nv_inference_request_duration_us": "success",
-    "nv_inference_queue_duration_us": "queue",
-    "nv_inference_compute_input_duration_us": "compute_input",
-    "nv_inference_compute_infer_duration_us": "compute_infer",
-    "nv_inference_compute_output_duration_us": "compute_output",
-}
+# In the name of a metric, in the statistics, in the help text, and whether hits of the cache count.
+_STAGES = (
+    ("request", "success", "inference request", True),
+    ("queue", "queue", "inference queuing", True),
+    ("compute_input", "compute_input", "compute input", False),
+    ("compute_infer", "compute_infer", "compute inference", False),
+    ("compute_output", "compute_output", "inference compute output", False),
+)
+_CACHED = {True: "(includes cached requests)", False: "(does not include cached requests)"}
+_LOOKUPS = (("hit", "hits", "hit"), ("miss", "misses", "miss (insert+lookup)"))
 # Triton's when none are given; each with the error that its estimate may have.
 DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
-_SUMMARIES = (
-    (
-        "request",
-        "nv_inference_request_summary_us",
-        "Summary of inference request duration in microseconds (includes cached requests)",
-    ),
-    (
-        "queue",
-        "nv_inference_queue_summary_us",
-        "Summary of inference queuing duration in microseconds (includes cached requests)",
-    ),
-    (
-        "compute_input",
-        "nv_inference_compute_input_summary_us",
-        "Cumulative compute input duration in microseconds (does not include cached requests)",
-    ),
-    (
-        "compute_infer",
-        "nv_inference_compute_infer_summary_us",
-        "Cumulative compute inference duration in microseconds (does not include cached requests)",
-    ),
-    (
-        "compute_output",
-        "nv_inference_compute_output_summary_us",
-        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
-    ),
-    (
-        "cache_hit",
-        "nv_cache_hit_summary_per_model",
-        "Summary of cache hit counts/durations per model, in microseconds.",
-    ),
-    (
-        "cache_miss",
-        "nv_cache_miss_summary_per_model",
-        "Summary of cache miss counts/durations per model, in microseconds.",
-    ),
-)
-_PER_MODEL_CACHE = (
-    ("nv_cache_num_hits_per_model", "Number of cache hits per model", "cache_hit", "count"),
-    (
-        "nv_cache_hit_duration_per_model",
-        "Total cache hit duration per model, in microseconds",
-        "cache_hit",
-        "ns",
-    ),
-    ("nv_cache_num_misses_per_model", "Number of cache misses per model", "cache_miss", "count"),
-    (
-        "nv_cache_miss_duration_per_model",
-        "Total cache miss (insert+lookup) duration per model, in microseconds",
-        "cache_miss",
-        "ns",
-    ),
-)
 _KINDS = {
     MetricKind.COUNTER: "counter",
     MetricKind.GAUGE: "gauge",
     MetricKind.HISTOGRAM: "histogram",
 }
 Labels = Iterable[tuple[str, str]]
+# A suffix of the family's name, labels and a value.
+_Samples = Iterable[tuple[str, Labels, float]]
+_Stats = list[tuple[list[tuple[str, str]], Mapping[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +62,11 @@ class MetricsConfig:
     Parameters
     ----------
     counter_latencies : bool
-        Whether there are sums of latencies.
+        Whether sums of latencies are reported.
     quantiles : tuple of float
         Of the latency summaries, where the server keeps them.
     machine : bool
-        Whether there are those of the processor and its memory: ``--allow-cpu-metrics``.
+        Whether processor and memory are reported: ``--allow-cpu-metrics``.
     """
 
     counter_latencies: bool = True
@@ -143,9 +75,9 @@ class MetricsConfig:
 
 
 def parse_quantiles(text: str) -> tuple[float, ...]:
-    """Read ``QUANTILE:ERROR,…`` as Triton does: a pair that is none is logged and left out.
+    """Read ``QUANTILE:ERROR,…`` as Triton does: a wrong pair is logged and left out.
 
-    The errors are read and not needed: ours are always below one percent.
+    The errors have no effect: ours are always below one percent.
     """
     found = []
     for pair in text.split(","):
@@ -177,128 +109,161 @@ class Metrics:
         self._server = server
         self._config = config
         self._lock = threading.Lock()
-        self._cpu = (0, 0)  # busy and total ticks when last asked
+        self._cpu = (0, 0)  # busy and total ticks at the last call
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
-        lines: list[str] = []
+        server, lines = self._server, _Lines()
         stats = [
-            {**entry, "tags": self._tags(entry["name"], int(entry["version"]))}
-            for entry in self._server.statistics()["model_stats"]
+            (self._labels(entry["name"], entry["version"]), entry)
+            for entry in server.statistics()["model_stats"]
         ]
-        for name, what in _COUNTERS:
-            if name in _DURATIONS and not self._config.counter_latencies:
-                continue
-            _family(lines, name, what, "counter")
-            for entry in stats:
-                if name == "nv_inference_request_failure":
-                    self._failures(lines, entry)
-                else:
-                    _sample(lines, name, _labels(entry), _counter(name, entry))
-        if self._config.counter_latencies:
-            self._cached_models(lines, stats)
-        name = "nv_inference_pending_request_count"
-        _family(lines, name, "Instantaneous number of pending requests awaiting execution per-model.", "gauge")  # fmt: skip
-        for model in self._server.models():
-            if model.state != "READY":
-                continue
-            tags = self._tags(model.name, model.version)
-            entry = {"name": model.name, "version": str(model.version), "tags": tags}
-            _sample(lines, name, _labels(entry), model.queued)
+        self._requests(lines, stats)
+        pending = [
+            ("", self._labels(model.name, str(model.version)), model.queued)
+            for model in server.models()
+            if model.state == "READY"
+        ]
+        text = "Instantaneous number of pending requests awaiting execution per-model."
+        lines.family("nv_inference_pending_request_count", text, "gauge", pending)
         self._machine(lines)
         self._cache(lines)
-        if self._server.keeps_summaries:
+        if server.keeps_summaries:
             self._summaries(lines, stats)
-        for family in families_of(self._server.models_view):
+        for family in families_of(server.models_view):
             _custom(lines, family)
-        return "".join(f"{line}\n" for line in _with_samples(lines)).encode()
+        return lines.text()
 
-    def _tags(self, name: str, version: int) -> dict[str, str]:
-        """Return the labels that a model's configuration adds to its metrics."""
+    def _config_of(self, name: str, version: str) -> ModelConfig | None:
         try:
-            return dict(self._server.config(name, version).metric_tags)
+            return self._server.config(name, int(version))
         except TritonError:  # not ready: it still has its counts
-            return {}
+            return None
 
-    def _failures(self, lines: list[str], entry: Mapping[str, Any]) -> None:
-        failures = self._server.failures(entry["name"], int(entry["version"]))
-        for reason, count in sorted(failures.items()):
-            labels = sorted([*_labels(entry), ("reason", reason)])
-            _sample(lines, "nv_inference_request_failure", labels, count)
+    def _labels(self, name: str, version: str) -> list[tuple[str, str]]:
+        """Return the labels of a version, with those that its configuration adds."""
+        config = self._config_of(name, version)
+        tags = {} if config is None else config.metric_tags
+        return sorted({**tags, "model": name, "version": version}.items())
 
-    def _cached_models(self, lines: list[str], stats: Iterable[Mapping[str, Any]]) -> None:
-        """A model that wants a cache has its samples, also where the server has none for it."""
-        cached = [entry for entry in stats if self._wants_cache(entry)]
-        for name, what, field, unit in _PER_MODEL_CACHE:
-            _family(lines, name, what, "counter")
-            for entry in cached:
-                value = entry["inference_stats"][field][unit]
-                _sample(lines, name, _labels(entry), value // 1000 if unit == "ns" else value)
+    def _requests(self, lines: _Lines, stats: _Stats) -> None:
+        def counters(name: str, text: str, read: Callable[[Mapping[str, Any]], int]) -> None:
+            samples = [("", labels, read(entry)) for labels, entry in stats]
+            lines.family(name, text, "counter", samples)
 
-    def _wants_cache(self, entry: Mapping[str, Any]) -> bool:
-        try:
-            config = self._server.config(entry["name"], int(entry["version"]))
-        except TritonError:  # not ready
-            return False
-        return bool(config.response_cache.enable)
+        text = "Number of successful inference requests, all batch sizes"
+        counters(
+            "nv_inference_request_success",
+            text,
+            lambda entry: entry["inference_stats"]["success"]["count"],
+        )
+        failed = [
+            ("", sorted([*labels, ("reason", reason)]), count)
+            for labels, entry in stats
+            for reason, count in sorted(
+                self._server.failures(entry["name"], int(entry["version"])).items()
+            )
+        ]
+        text = "Number of failed inference requests, all batch sizes"
+        lines.family("nv_inference_request_failure", text, "counter", failed)
+        for name, text, field in _COUNTS:
+            counters(name, f"{text} {_CACHED[False]}", itemgetter(field))
+        if not self._config.counter_latencies:
+            return
+        for stage, field, words, cached in _STAGES:
+            counters(
+                f"nv_inference_{stage}_duration_us",
+                f"Cumulative {words} duration in microseconds {_CACHED[cached]}",
+                partial(_microseconds, field),
+            )
+        self._cached_models(lines, stats)
 
-    def _summaries(self, lines: list[str], stats: Sequence[Mapping[str, Any]]) -> None:
+    def _cached_models(self, lines: _Lines, stats: _Stats) -> None:
+        """Report each model that wants a cache, also where the server has none."""
+        configs = [self._config_of(entry["name"], entry["version"]) for _, entry in stats]
+        cached = [
+            (labels, entry)
+            for (labels, entry), config in zip(stats, configs, strict=True)
+            if config is not None and config.response_cache.enable
+        ]
+        for kind, plural, words in _LOOKUPS:
+            field = f"cache_{kind}"
+            lines.family(
+                f"nv_cache_num_{plural}_per_model",
+                f"Number of cache {plural} per model",
+                "counter",
+                [
+                    ("", labels, entry["inference_stats"][field]["count"])
+                    for labels, entry in cached
+                ],
+            )
+            lines.family(
+                f"nv_cache_{kind}_duration_per_model",
+                f"Total cache {words} duration per model, in microseconds",
+                "counter",
+                [("", labels, _microseconds(field, entry)) for labels, entry in cached],
+            )
+
+    def _summaries(self, lines: _Lines, stats: _Stats) -> None:
         now_ns = monotonic_ns()
         kept = [
-            (_labels(entry), found.of)
-            for entry in stats
+            (labels, found.of)
+            for labels, entry in stats
             if (found := self._server.summaries(entry["name"], int(entry["version"])))
         ]
-        for stage, name, what in _SUMMARIES:
-            _family(lines, name, what, "summary")
+
+        def samples(stage: str) -> Iterator[tuple[str, Labels, float]]:
             for labels, of in kept:
                 if stage not in of:
                     continue
                 reading = of[stage].read(now_ns)
-                _sample(lines, f"{name}_count", labels, reading.count)
-                _sample(lines, f"{name}_sum", labels, reading.total)
+                yield "_count", labels, reading.count
+                yield "_sum", labels, reading.total
                 for rank in self._config.quantiles:
-                    ranked = (*labels, ("quantile", _number(rank)))
-                    _sample(lines, name, ranked, reading.quantile(rank))
+                    yield "", (*labels, ("quantile", _number(rank))), reading.quantile(rank)
 
-    def _cache(self, lines: list[str]) -> None:
+        for stage, _, words, cached in _STAGES:
+            begin = "Summary of" if cached else "Cumulative"
+            text = f"{begin} {words} duration in microseconds {_CACHED[cached]}"
+            lines.family(f"nv_inference_{stage}_summary_us", text, "summary", samples(stage))
+        for kind, _, _ in _LOOKUPS:
+            text = f"Summary of cache {kind} counts/durations per model, in microseconds."
+            name = f"nv_cache_{kind}_summary_per_model"
+            lines.family(name, text, "summary", samples(f"cache_{kind}"))
+
+    def _cache(self, lines: _Lines) -> None:
         cache = self._server.cache
         if cache is None:
             return
-        books = cache.statistics()
-        for name, what, value in (
-            ("nv_cache_util", "Cache utilization [0.0 - 1.0]", books.used_bytes / books.size_bytes),
-            ("nv_cache_num_entries", "Number of responses stored in response cache", books.entries),
-            ("nv_cache_num_lookups", "Number of cache lookups in response cache", books.hits + books.misses),
-            ("nv_cache_num_hits", "Number of cache hits in response cache", books.hits),
-            ("nv_cache_num_misses", "Number of cache misses in response cache", books.misses),
-            ("nv_cache_num_evictions", "Number of cache evictions in response cache", books.evictions),
-            ("nv_cache_lookup_duration", "Total cache lookup duration (hit and miss), in microseconds",
-             books.lookup_ns // 1000),
-            ("nv_cache_insertion_duration", "Total cache insertion duration, in microseconds",
-             books.insertion_ns // 1000),
+        stats = cache.statistics()
+        for name, text, value in (
+            ("util", "Cache utilization [0.0 - 1.0]", stats.used_bytes / stats.size_bytes),
+            ("num_entries", "Number of responses stored in response cache", stats.entries),
+            ("num_lookups", "Number of cache lookups in response cache", stats.hits + stats.misses),
+            ("num_hits", "Number of cache hits in response cache", stats.hits),
+            ("num_misses", "Number of cache misses in response cache", stats.misses),
+            ("num_evictions", "Number of cache evictions in response cache", stats.evictions),
+            ("lookup_duration", "Total cache lookup duration (hit and miss), in microseconds",
+             stats.lookup_ns // 1000),
+            ("insertion_duration", "Total cache insertion duration, in microseconds",
+             stats.insertion_ns // 1000),
         ):  # fmt: skip
-            _family(lines, name, what, "gauge")
-            _sample(lines, name, (), value)
+            lines.gauge(f"nv_cache_{name}", text, value)
 
-    def _machine(self, lines: list[str]) -> None:
-        values: list[tuple[str, str, float]] = [
-            ("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0),
-            ("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", 0),
-        ]  # fmt: skip
+    def _machine(self, lines: _Lines) -> None:
+        for what, text in (("total", "total memory size"), ("used", "used memory size")):
+            name = f"nv_pinned_memory_pool_{what}_bytes"
+            lines.gauge(name, f"Pinned memory pool {text}, in bytes", 0)
         if self._config.machine:
             total, used = _memory()
-            values += [
-                ("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", self._utilization()),
-                ("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", total),
-                ("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", used),
-            ]
-        for name, what, value in values:
-            _family(lines, name, what, "gauge")
-            _sample(lines, name, (), value)
+            lines.gauge(
+                "nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", self._utilization()
+            )
+            lines.gauge("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", total)
+            lines.gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", used)
 
     def _utilization(self) -> float:
-        """Return the share of the machine's time that was busy since the last question."""
+        """Return the share of the machine's time that was busy since the last call."""
         busy, total = _ticks()
         with self._lock:
             before_busy, before_total = self._cpu
@@ -307,42 +272,33 @@ class Metrics:
         return (busy - before_busy) / passed if passed > 0 else 0.0
 
 
-def _labels(entry: Mapping[str, Any]) -> Labels:
-    return sorted({**entry["tags"], "model": entry["name"], "version": entry["version"]}.items())
+class _Lines:
+    """Prometheus' text format; a family without samples is left out, as in Triton."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def family(self, name: str, text: str, kind: str, samples: _Samples) -> None:
+        found = [_sample(name + suffix, labels, value) for suffix, labels, value in samples]
+        if found:
+            # A line break in a model's own description would begin a line of our text.
+            safe = text.replace("\\", "\\\\").replace("\n", "\\n")
+            self._lines += (f"# HELP {name} {safe}", f"# TYPE {name} {kind}", *found)
+
+    def gauge(self, name: str, text: str, value: float) -> None:
+        self.family(name, text, "gauge", [("", (), value)])
+
+    def text(self) -> bytes:
+        return "".join(f"{line}\n" for line in self._lines).encode()
 
 
-def _counter(name: str, entry: Mapping[str, Any]) -> int:
-    durations = entry["inference_stats"]
-    if name in _DURATIONS:
-        return int(durations[_DURATIONS[name]]["ns"]) // 1000
-    if name == "nv_inference_request_success":
-        return int(durations["success"]["count"])
-    return int(entry["inference_count" if name == "nv_inference_count" else "execution_count"])
+def _microseconds(field: str, entry: Mapping[str, Any]) -> int:
+    return int(entry["inference_stats"][field]["ns"]) // 1000
 
 
-def _with_samples(lines: Sequence[str]) -> Iterator[str]:
-    """Leave out the families without samples, as Triton does."""
-    head: list[str] = []
-    for line in lines:
-        if line.startswith("# HELP"):
-            head = [line]
-        elif line.startswith("#"):
-            head.append(line)
-        else:
-            yield from head
-            head = []
-            yield line
-
-
-def _family(lines: list[str], name: str, what: str, kind: str) -> None:
-    # A line break in a model's own description would begin a line of our text.
-    safe = what.replace("\\", "\\\\").replace("\n", "\\n")
-    lines += (f"# HELP {name} {safe}", f"# TYPE {name} {kind}")
-
-
-def _sample(lines: list[str], name: str, labels: Labels, value: float) -> None:
+def _sample(name: str, labels: Labels, value: float) -> str:
     text = ",".join(f'{label}="{_escaped(content)}"' for label, content in labels)
-    lines.append(f"{name}{{{text}}} {_number(value)}" if text else f"{name} {_number(value)}")
+    return f"{name}{{{text}}} {_number(value)}" if text else f"{name} {_number(value)}"
 
 
 def _escaped(text: str) -> str:
@@ -357,30 +313,29 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(float(value))
 
 
-def _custom(lines: list[str], family: Family) -> None:
-    """A family of the models' own: `pb_utils.MetricFamily`."""
-    _family(lines, family.name, family.description, _KINDS[family.kind])
-    samples = [sample for _, sample in sorted(family.samples.items())]
-    for sample in samples:
+def _custom(lines: _Lines, family: Family) -> None:
+    """Report a family of the models' own: `pb_utils.MetricFamily`."""
+    samples: list[tuple[str, Labels, float]] = []
+    for _, sample in sorted(family.samples.items()):
         if family.kind is MetricKind.HISTOGRAM:
-            _histogram(lines, family.name, sample)
+            samples += _histogram(sample)
         else:
-            _sample(lines, family.name, sample.labels, sample.value)
+            samples.append(("", sample.labels, sample.value))
+    lines.family(family.name, family.description, _KINDS[family.kind], samples)
 
 
-def _histogram(lines: list[str], name: str, sample: Sample) -> None:
+def _histogram(sample: Sample) -> Iterator[tuple[str, Labels, float]]:
     with sample.lock:
         count, total, buckets = sample.count, sample.total, list(sample.buckets)
-    _sample(lines, f"{name}_count", sample.labels, count)
-    _sample(lines, f"{name}_sum", sample.labels, total)
-    so_far = 0
-    for bound, number in zip((*sample.bounds, float("inf")), buckets, strict=True):
-        so_far += number
-        _sample(lines, f"{name}_bucket", [*sample.labels, ("le", _number(bound))], so_far)
+    yield "_count", sample.labels, count
+    yield "_sum", sample.labels, total
+    bounds = (*sample.bounds, float("inf"))
+    for bound, up_to in zip(bounds, accumulate(buckets), strict=True):
+        yield "_bucket", [*sample.labels, ("le", _number(bound))], up_to
 
 
 def _memory() -> tuple[int, int]:
-    """Return the machine's memory and what of it is used, in bytes; zeros where Linux is missing."""
+    """Return the machine's memory and how much is in use, in bytes; zeros without Linux."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
