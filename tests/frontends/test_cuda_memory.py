@@ -42,10 +42,10 @@ def test_KS44_what_cannot_be_mapped_is_refused_and_leaves_nothing(handle, device
     memory = SharedMemory()
     with pytest.raises(InvalidArgumentError):
         memory.register_cuda("r", handle, device, size)
-    assert memory.status_cuda() == []
+    assert memory.status("cuda") == []
     with pytest.raises(NotFoundError, match="Unable to find cuda shared memory region: 'r'"):
-        memory.status_cuda("r")
-    memory.unregister_cuda("r")
+        memory.status("cuda", "r")
+    memory.unregister("cuda", "r")
     with pytest.raises(NotFoundError, match="Unable to find shared memory region: 'r'"):
         memory.lease("r", 0, 4)
 

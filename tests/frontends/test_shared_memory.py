@@ -60,36 +60,36 @@ def memory() -> Iterator[SharedMemory]:
 def test_KS40_status_and_both_forms_of_a_key(memory: SharedMemory, shm: Object) -> None:
     memory.register_system("b", shm.key, 0, 100)
     memory.register_system("a", shm.key.lstrip("/"), PAGE, 50)
-    assert memory.status_system() == [
+    assert memory.status("system") == [
         {"name": "a", "key": shm.key.lstrip("/"), "offset": PAGE, "byte_size": 50},
         {"name": "b", "key": shm.key, "offset": 0, "byte_size": 100},
     ]
-    assert [entry["name"] for entry in memory.status_system("b")] == ["b"]
+    assert [entry["name"] for entry in memory.status("system", "b")] == ["b"]
     with pytest.raises(NotFoundError) as caught:
-        memory.status_cuda("b")
+        memory.status("cuda", "b")
     assert "is registered as system shared memory, not CUDA" in caught.value.message
 
 
 def test_KS41_unregister(memory: SharedMemory, shm: Object) -> None:
-    memory.unregister_system("unknown")
+    memory.unregister("system", "unknown")
     memory.register_system("a", shm.key, 0, 100)
     memory.register_system("b", shm.key, 0, 100)
     lease = memory.lease("a", 0, 4)
     with pytest.raises(InternalError) as caught:
-        memory.unregister_system("a")
+        memory.unregister("system", "a")
     assert caught.value.message == (
         "Cannot unregister shared memory region 'a', it is currently in use."
     )
     with pytest.raises(InternalError) as caught:
-        memory.unregister_system()
+        memory.unregister("system")
     assert caught.value.message == (
         "Failed to unregister the following system shared memory regions: a ,"
     )
-    assert [entry["name"] for entry in memory.status_system()] == ["a"]
+    assert [entry["name"] for entry in memory.status("system")] == ["a"]
     lease.release()
     lease.release()
-    memory.unregister_system()
-    assert memory.status_system() == []
+    memory.unregister("system")
+    assert memory.status("system") == []
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_KS45_a_part_may_be_empty_but_at_the_beginning(memory: SharedMemory, shm
         lease = memory.lease("r", offset, 0)
         assert len(lease.data()) == 0
         lease.release()
-    memory.unregister_system("r")
+    memory.unregister("system", "r")
 
 
 def test_an_object_that_shrinks_is_not_touched(memory: SharedMemory, shm: Object) -> None:
@@ -204,7 +204,7 @@ def test_what_was_read_is_the_readers_own(memory: SharedMemory, shm: Object) -> 
     array = np.frombuffer(lease.data(), np.uint8)
     shm.put(0, b"new!")
     lease.release()
-    memory.unregister_system("r")
+    memory.unregister("system", "r")
     assert array.tobytes() == b"kept"
     assert array.flags.writeable
 
@@ -222,7 +222,7 @@ def test_an_object_that_shrinks_in_use_is_an_error(
         assert caught.value.message == "Invalid offset + byte size for shared memory region: 'r'"
     assert shm.path.stat().st_size == left
     lease.release()
-    memory.unregister_system("r")
+    memory.unregister("system", "r")
 
 
 def opened_files() -> set[Path]:

@@ -25,6 +25,7 @@ from nbtriton.frontends.kserve.proto_codec import read_version
 from nbtriton.frontends.kserve.settings import log_changes, trace_changes
 
 if TYPE_CHECKING:
+    from nbtriton.frontends.kserve.shared_memory import Kind
     from nbtriton.frontends.service import Service
 
 __all__ = ["Method", "grpc_methods"]
@@ -200,13 +201,15 @@ class _Methods:
 
     # -- shared memory ---------------------------------------------------------------------------
 
-    def system_status(self, request: Any) -> Any:
-        response = messages.SystemSharedMemoryStatusResponse()
-        for region in self._service.shared_memory.status_system(request.name):
+    def memory_status(self, kind: Kind, response: Any, request: Any) -> Any:
+        for region in self._service.shared_memory.status(kind, request.name):
             status = response.regions[region["name"]]
             for field, value in region.items():
                 setattr(status, field, value)
         return response
+
+    def system_status(self, request: Any) -> Any:
+        return self.memory_status("system", messages.SystemSharedMemoryStatusResponse(), request)
 
     def system_register(self, request: Any) -> Any:
         self._service.clients_memory().register_system(
@@ -215,16 +218,11 @@ class _Methods:
         return messages.SystemSharedMemoryRegisterResponse()
 
     def system_unregister(self, request: Any) -> Any:
-        self._service.clients_memory().unregister_system(request.name)
+        self._service.clients_memory().unregister("system", request.name)
         return messages.SystemSharedMemoryUnregisterResponse()
 
     def cuda_status(self, request: Any) -> Any:
-        response = messages.CudaSharedMemoryStatusResponse()
-        for region in self._service.shared_memory.status_cuda(request.name):
-            status = response.regions[region["name"]]
-            for field, value in region.items():
-                setattr(status, field, value)
-        return response
+        return self.memory_status("cuda", messages.CudaSharedMemoryStatusResponse(), request)
 
     def cuda_register(self, request: Any) -> Any:
         self._service.clients_memory().register_cuda(
@@ -233,7 +231,7 @@ class _Methods:
         return messages.CudaSharedMemoryRegisterResponse()
 
     def cuda_unregister(self, request: Any) -> Any:
-        self._service.clients_memory().unregister_cuda(request.name)
+        self._service.clients_memory().unregister("cuda", request.name)
         return messages.CudaSharedMemoryUnregisterResponse()
 
     # -- trace and log settings ------------------------------------------------------------------

@@ -41,6 +41,7 @@ from nbtriton.frontends.kserve.jsontext import (
 from nbtriton.frontends.kserve.settings import log_changes, trace_changes
 
 if TYPE_CHECKING:
+    from nbtriton.frontends.kserve.shared_memory import Kind
     from nbtriton.frontends.service import Service
 
 __all__ = ["Handlers"]
@@ -201,10 +202,8 @@ class Handlers:
 
     # -- shared memory ---------------------------------------------------------------------------
 
-    def _memory_status(self, _: RequestResponseCycle, kind: str, region: str) -> HttpResponse:
-        memory = self._service.shared_memory
-        status = memory.status_system if kind == "system" else memory.status_cuda
-        return _json(status(region))
+    def _memory_status(self, _: RequestResponseCycle, kind: Kind, region: str) -> HttpResponse:
+        return _json(self._service.shared_memory.status(kind, region))
 
     def _memory_register(self, cycle: RequestResponseCycle, kind: str, region: str) -> HttpResponse:
         memory = self._service.clients_memory()
@@ -234,9 +233,8 @@ class Handlers:
         memory.register_cuda(region, handle, device, size)
         return _OK_JSON
 
-    def _memory_unregister(self, _: RequestResponseCycle, kind: str, region: str) -> HttpResponse:
-        memory = self._service.clients_memory()
-        (memory.unregister_system if kind == "system" else memory.unregister_cuda)(region)
+    def _memory_unregister(self, _: RequestResponseCycle, kind: Kind, region: str) -> HttpResponse:
+        self._service.clients_memory().unregister(kind, region)
         return _OK_JSON
 
     # -- trace and log settings ------------------------------------------------------------------

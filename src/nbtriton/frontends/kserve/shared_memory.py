@@ -13,9 +13,11 @@ import mmap
 import os
 import stat
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, ClassVar, Literal, NoReturn
 
 import numpy as np
 
@@ -38,54 +40,79 @@ _INT64_MAX = (1 << 63) - 1
 
 
 @dataclass(slots=True)
-class _SystemRegion:
+class _Region:
     name: str
-    key: str
-    offset: int
     byte_size: int
-    descriptor: int
-    leases: int = 0
-    over: bool = False
+    leases: int = field(default=0, init=False)
+    closed: bool = field(default=False, init=False)
 
-    def there(self) -> int:
-        """Return how many bytes of it exist now: the object may have shrunk."""
-        return os.fstat(self.descriptor).st_size - self.offset
+    def existing(self) -> int:
+        """Return how many bytes of it exist now."""
+        return self.byte_size
 
-    def part(self, start: int, end: int) -> None:  # noqa: ARG002
-        """Nothing of it is at hand."""
-        return
+    def part(self, start: int, end: int) -> Any:
+        """Return a part of it as a tensor, None where it is not mapped."""
+
+    def status(self) -> dict[str, Any]:
+        """Return what Triton reports of it."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Close the object once nobody uses it: another file may get the number of its descriptor."""
-        self.over = True
+        """Free it as soon as no request uses it."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True)
+class _SystemRegion(_Region):
+    word: ClassVar = "system"
+
+    key: str
+    offset: int
+    descriptor: int
+
+    def existing(self) -> int:
+        # The object may have shrunk.
+        return os.fstat(self.descriptor).st_size - self.offset
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "key": self.key,
+            "offset": self.offset,
+            "byte_size": self.byte_size,
+        }
+
+    def close(self) -> None:
+        # Not earlier: another file may get the number of its descriptor.
+        self.closed = True
         if not self.leases:
             os.close(self.descriptor)
 
 
 @dataclass(slots=True)
-class _CudaRegion:
-    name: str
-    device_id: int
-    byte_size: int
-    memory: Any  # a torch tensor of bytes on that GPU
-    leases: int = 0
-    over: bool = False
+class _CudaRegion(_Region):
+    word: ClassVar = "CUDA"
 
-    def there(self) -> int:
-        return self.byte_size
+    device_id: int
+    memory: Any  # a torch tensor of bytes on that GPU
 
     def part(self, start: int, end: int) -> Any:
         return self.memory[start:end]
 
+    def status(self) -> dict[str, Any]:
+        return {"name": self.name, "device_id": self.device_id, "byte_size": self.byte_size}
+
     def close(self) -> None:
-        # The last view of it to go unmaps it.
-        self.over = True
+        # The last view of the memory unmaps it.
+        self.closed = True
         self.memory = None
 
 
-_Region = _SystemRegion | _CudaRegion
-_Any = TypeVar("_Any", _SystemRegion, _CudaRegion)
-_WORDS: dict[type, str] = {_SystemRegion: "system", _CudaRegion: "CUDA"}
+Kind = Literal["system", "cuda"]
+_KINDS: dict[Kind, type[_SystemRegion | _CudaRegion]] = {
+    "system": _SystemRegion,
+    "cuda": _CudaRegion,
+}
 
 
 class LongReadError(Exception):
@@ -166,7 +193,7 @@ class Lease:
         """Give the part back; harmless when repeated."""
         region, self._region = self._region, None
         if region is not None:
-            self._owner.give_back(region)
+            self._owner.end_lease(region)
 
 
 class ShortReads:
@@ -195,7 +222,7 @@ class SharedMemory:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._regions: dict[str, _Region] = {}
+        self._regions: dict[str, _SystemRegion | _CudaRegion] = {}
 
     def register_system(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Map a POSIX shared memory object.
@@ -218,9 +245,7 @@ class SharedMemory:
         InvalidArgumentError
             The part is not inside the object, is empty, or does not start at a page.
         """
-        with self._lock:
-            if name in self._regions:
-                raise AlreadyExistsError(f"shared memory region '{name}' already in manager")
+        with self._adding(name):
             descriptor = _open(key)
             try:
                 if offset + byte_size > min(os.fstat(descriptor).st_size, _INT64_MAX):
@@ -228,7 +253,7 @@ class SharedMemory:
                 if byte_size == 0 or offset % mmap.ALLOCATIONGRANULARITY:
                     _refuse(name, "unable to process address spaceInvalid argument")
                 try:
-                    # What cannot be mapped is refused, as in Triton.
+                    # A part that cannot be mapped is refused, as in Triton.
                     mmap.mmap(descriptor, byte_size, offset=offset).close()
                 except (OSError, ValueError, OverflowError) as error:
                     reason = getattr(error, "strerror", None) or str(error)
@@ -236,7 +261,7 @@ class SharedMemory:
             except BaseException:
                 os.close(descriptor)
                 raise
-            self._regions[name] = _SystemRegion(name, key, offset, byte_size, descriptor)
+            self._regions[name] = _SystemRegion(name, byte_size, key, offset, descriptor)
 
     def register_cuda(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
         """Map GPU memory of another process.
@@ -257,100 +282,76 @@ class SharedMemory:
         InvalidArgumentError
             There is no such GPU, the handle cannot be opened, or the memory is smaller.
         """
-        with self._lock:
-            if name in self._regions:
-                raise AlreadyExistsError(f"shared memory region '{name}' already in manager")
-            # Where there is no GPU nobody needs this.
+        with self._adding(name):
+            # Without a GPU no client needs this.
             from nbtriton.frontends.kserve.cuda_memory import open_cuda_memory
 
             memory = open_cuda_memory(raw_handle, device_id, byte_size)
-            self._regions[name] = _CudaRegion(name, device_id, byte_size, memory)
+            self._regions[name] = _CudaRegion(name, byte_size, device_id, memory)
 
-    def status_system(self, name: str = "") -> list[dict[str, Any]]:
-        """Return name, key, offset and size of a region, or of all of them by name.
+    @contextmanager
+    def _adding(self, name: str) -> Iterator[None]:
+        with self._lock:
+            if name in self._regions:
+                raise AlreadyExistsError(f"shared memory region '{name}' already in manager")
+            yield
 
-        Raises
-        ------
-        NotFoundError
-            There is no such region.
-        """
-        return [
-            {
-                "name": region.name,
-                "key": region.key,
-                "offset": region.offset,
-                "byte_size": region.byte_size,
-            }
-            for region in self._of_kind(_SystemRegion, name)
-        ]
-
-    def status_cuda(self, name: str = "") -> list[dict[str, Any]]:
-        """Return name, GPU and size of a CUDA region, or of all of them by name.
+    def status(self, kind: Kind, name: str = "") -> list[dict[str, Any]]:
+        """Return what Triton reports of a region, or of all of a kind by name.
 
         Raises
         ------
         NotFoundError
-            There is no such region, or it is not in a GPU's memory.
+            The region does not exist or is of the other kind.
         """
-        return [
-            {"name": region.name, "device_id": region.device_id, "byte_size": region.byte_size}
-            for region in self._of_kind(_CudaRegion, name)
-        ]
+        wanted = _KINDS[kind]
+        with self._lock:
+            found = self._regions.get(name)
+            if name and found is None:
+                raise NotFoundError(
+                    f"Unable to find {wanted.word.lower()} shared memory region: '{name}'"
+                )
+            if found is not None and not isinstance(found, wanted):
+                raise NotFoundError(
+                    f"The region named '{name}' is registered as {found.word} shared "
+                    f"memory, not {wanted.word} shared memory"
+                )
+            return [region.status() for region in self._of_kind(wanted, name)]
 
-    def unregister_system(self, name: str = "") -> None:
-        """Forget a region, or all of them; an unknown one is no error (KS41).
+    def unregister(self, kind: Kind, name: str = "") -> None:
+        """Forget a region, or all of a kind; an unknown one is no error (KS41).
 
         Raises
         ------
         InternalError
             A request is using it.
         """
-        self._unregister(_SystemRegion, name)
-
-    def unregister_cuda(self, name: str = "") -> None:
-        """Forget a CUDA region, or all of them, as `unregister_system`."""
-        self._unregister(_CudaRegion, name)
-
-    def _of_kind(self, kind: type[_Any], name: str) -> list[_Any]:
+        wanted = _KINDS[kind]
+        busy = []
         with self._lock:
-            found = self._regions.get(name)
-            if name and found is None:
-                raise NotFoundError(
-                    f"Unable to find {_WORDS[kind].lower()} shared memory region: '{name}'"
-                )
-            if found is not None and not isinstance(found, kind):
-                raise NotFoundError(
-                    f"The region named '{name}' is registered as {_WORDS[type(found)]} shared "
-                    f"memory, not {_WORDS[kind]} shared memory"
-                )
-            regions = sorted(self._regions.values(), key=lambda region: region.name)
-            return [
-                region
-                for region in regions
-                if isinstance(region, kind) and name in ("", region.name)
-            ]
-
-    def _unregister(self, kind: type[_Region], name: str) -> None:
-        with self._lock:
-            busy = []
-            for region in list(self._regions.values()):
-                if name not in ("", region.name) or not isinstance(region, kind):
-                    continue
+            for region in self._of_kind(wanted, name):
                 if region.leases:
                     busy.append(region.name)
                 else:
-                    del self._regions[region.name]
-                    region.close()
+                    self._regions.pop(region.name).close()
         if busy and name:
             raise InternalError(
                 f"Cannot unregister shared memory region '{name}', it is currently in use."
             )
         if busy:
-            names = "".join(f"{found} ," for found in sorted(busy))
+            names = "".join(f"{found} ," for found in busy)
             raise InternalError(
-                f"Failed to unregister the following {_WORDS[kind].lower()} shared memory "
+                f"Failed to unregister the following {wanted.word.lower()} shared memory "
                 f"regions: {names}"
             )
+
+    def _of_kind(self, kind: type[_Region], name: str) -> list[_SystemRegion | _CudaRegion]:
+        """Return the region of a name, or all for an empty one, in the order of their names."""
+        return [
+            region
+            for _, region in sorted(self._regions.items())
+            if isinstance(region, kind) and name in ("", region.name)
+        ]
 
     def lease(self, name: str, offset: int, byte_size: int) -> Lease:
         """Return a part of a region for one request.
@@ -375,16 +376,18 @@ class SharedMemory:
             if offset >= region.byte_size:
                 raise InvalidArgumentError(f"Invalid offset for shared memory region: '{name}'")
             # Triton refuses nothing at the beginning, and lets nothing pass behind it.
-            if not offset + byte_size or offset + byte_size > min(region.byte_size, region.there()):
+            if not offset + byte_size or offset + byte_size > min(
+                region.byte_size, region.existing()
+            ):
                 raise InvalidArgumentError(_OUTSIDE.format(name))
             region.leases += 1
             return Lease(byte_size, region.part(offset, offset + byte_size), offset, self, region)
 
-    def give_back(self, region: _Region) -> None:
+    def end_lease(self, region: _Region) -> None:
         """End one lease."""
         with self._lock:
             region.leases -= 1
-            if region.over and not region.leases:
+            if region.closed and not region.leases:
                 region.close()
 
     def close(self) -> None:

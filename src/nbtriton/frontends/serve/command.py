@@ -50,6 +50,17 @@ _LOOK_S = 0.02
 # How long clients may take to be told that the time is up.
 _LAST_WORDS_S = 0.5
 _COMPRESSION = ("none", "low", "medium", "high")
+_CHANNEL_ARGUMENTS = {
+    "grpc.keepalive_time_ms": "grpc_keepalive_time",
+    "grpc.keepalive_timeout_ms": "grpc_keepalive_timeout",
+    "grpc.keepalive_permit_without_calls": "grpc_keepalive_permit_without_calls",
+    "grpc.http2.max_pings_without_data": "grpc_http2_max_pings_without_data",
+    "grpc.http2.min_ping_interval_without_data_ms":
+        "grpc_http2_min_recv_ping_interval_without_data",
+    "grpc.http2.max_ping_strikes": "grpc_http2_max_ping_strikes",
+    "grpc.max_connection_age_ms": "grpc_max_connection_age",
+    "grpc.max_connection_age_grace_ms": "grpc_max_connection_age_grace",
+}  # fmt: skip
 
 
 def serve_command(make_server: Callable[..., Server], argv: Sequence[str]) -> int:
@@ -226,28 +237,13 @@ def _endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:
         _log.warning("no gRPC without the package 'grpcio': pip install 'nbtriton[serve]'")
         grpc_port = None
     trace_path, trace_values = trace_settings(arguments)
-    level = arguments.grpc_infer_response_compression_level
-    channel: list[tuple[str, int]] = [
-        ("grpc.keepalive_time_ms", arguments.grpc_keepalive_time),
-        ("grpc.keepalive_timeout_ms", arguments.grpc_keepalive_timeout),
-        (
-            "grpc.keepalive_permit_without_calls",
-            int(arguments.grpc_keepalive_permit_without_calls),
-        ),
-        ("grpc.http2.max_pings_without_data", arguments.grpc_http2_max_pings_without_data),
-        (
-            "grpc.http2.min_ping_interval_without_data_ms",
-            arguments.grpc_http2_min_recv_ping_interval_without_data,
-        ),
-        ("grpc.http2.max_ping_strikes", arguments.grpc_http2_max_ping_strikes),
-        ("grpc.default_compression_level", _COMPRESSION.index(level)),
+    channel = [
+        (name, int(value))
+        for name, flag in _CHANNEL_ARGUMENTS.items()
+        if (value := getattr(arguments, flag)) is not None
     ]
-    for name, given in (
-        ("grpc.max_connection_age_ms", arguments.grpc_max_connection_age),
-        ("grpc.max_connection_age_grace_ms", arguments.grpc_max_connection_age_grace),
-    ):
-        if given is not None:
-            channel.append((name, given))
+    level = _COMPRESSION.index(arguments.grpc_infer_response_compression_level)
+    channel.append(("grpc.default_compression_level", level))
     http_port = arguments.http_port if arguments.allow_http else None
     metrics_port = arguments.metrics_port if arguments.allow_metrics else None
     host = arguments.http_address
@@ -308,13 +304,8 @@ def model_table(index: Sequence[dict[str, str]]) -> str:
     for entry in index:
         if "state" in entry:
             reason = " ".join(entry.get("reason", "").split())
-            rows.append(
-                (
-                    entry["name"],
-                    entry.get("version", ""),
-                    entry["state"] + (f": {reason}" if reason else ""),
-                )
-            )
+            state = entry["state"] + (f": {reason}" if reason else "")
+            rows.append((entry["name"], entry.get("version", ""), state))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     line = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
     lines = [
@@ -352,19 +343,10 @@ def _tell_without_effect(settings: Mapping[str, Mapping[str, str]]) -> None:
 
 def _start_log(arguments: SimpleNamespace) -> LogSettings:
     try:
-        handler = (
-            logging.FileHandler(arguments.log_file)
-            if arguments.log_file
-            else logging.StreamHandler(sys.stderr)
-        )
+        file = arguments.log_file
+        handler = logging.FileHandler(file) if file else logging.StreamHandler(sys.stderr)
     except OSError as error:
-        raise InvalidArgumentError(f"--log-file {arguments.log_file}: {error.strerror}") from None
-    return LogSettings(
-        handler,
-        log_file=arguments.log_file,
-        log_info=arguments.log_info,
-        log_warning=arguments.log_warning,
-        log_error=arguments.log_error,
-        log_verbose_level=arguments.log_verbose,
-        log_format=arguments.log_format,
-    )
+        raise InvalidArgumentError(f"--log-file {file}: {error.strerror}") from None
+    names = ("log_file", "log_info", "log_warning", "log_error", "log_format")
+    values = {name: getattr(arguments, name) for name in names}
+    return LogSettings(handler, log_verbose_level=arguments.log_verbose, **values)

@@ -1,46 +1,17 @@
-"""What the values of flags are: read from their texts with tritonserver's rules and words."""
+"""Kinds of flag values: read from their texts with tritonserver's rules and words."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from nbtriton.errors import InvalidArgumentError, nearest
 
-__all__ = [
-    "BACKEND_SETTING",
-    "BOOLEAN",
-    "CACHE_SETTING",
-    "COUNT",
-    "FLOAT",
-    "FRACTION_BY_DEVICE",
-    "HOST_POLICY",
-    "INTEGER",
-    "LEVEL",
-    "METRICS_SETTING",
-    "NAME",
-    "NUMBER_BY_DEVICE",
-    "PORT",
-    "PORT_RANGE",
-    "RESOURCE",
-    "RESTRICTED_API",
-    "RESTRICTED_PROTOCOL",
-    "SWITCH",
-    "TEXT",
-    "TRACE_LEVEL",
-    "TRACE_SETTING",
-    "Kind",
-    "choice",
-    "read_integer",
-    "trace_level",
-]
-
 _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 _INTEGER = re.compile(r"\s*[+-]?\d{1,20}")
 _FLOAT = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
-_BITS = 31
 _RESTRICTED = (
     "health", "metadata", "inference", "shared-memory", "model-config", "model-repository",
     "statistics", "trace", "logging",
@@ -51,12 +22,13 @@ _TRACE_LEVELS = {
     "tensors": frozenset({"TENSORS"}),
 }
 _TRACE_MODES = ("triton", "opentelemetry")
-_HOST_SETTINGS = ("numa-node", "cpu-cores")
+# A group, a setting of it and the setting's value.
+Setting = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a flag's value is.
+    """The kind of a flag's value.
 
     Parameters
     ----------
@@ -66,17 +38,14 @@ class Kind:
         Makes the value of its text.
 
         Raises `InvalidArgumentError` with tritonserver's words.
-    choices : tuple of str
-        The only texts that there are, if so.
     """
 
     shown: str
     read: Callable[[str], Any]
-    choices: tuple[str, ...] = field(default=())
 
     @property
     def checks(self) -> bool:
-        """Tell whether some texts are refused."""
+        """True if some texts are refused."""
         return self.read is not str
 
 
@@ -89,21 +58,14 @@ def choice(flag: str, *texts: str, any_case: bool = True) -> Kind:
             raise InvalidArgumentError(f"invalid argument for --{flag}", hint=nearest(found, texts))
         return found
 
-    return Kind("|".join(texts), read, texts)
+    return Kind("|".join(texts), read)
 
 
-def read_integer(text: str) -> int:
-    """Read an integer of 32 bits.
-
-    Raises
-    ------
-    InvalidArgumentError
-        It is none; what follows the digits is not ignored, as C++'s ``stoi`` does.
-    """
-    return _integer(text, _BITS)
+# -- numbers and switches ----------------------------------------------------------------------------
 
 
-def _integer(text: str, bits: int) -> int:
+def _integer(text: str, bits: int = 31) -> int:
+    # Text behind the digits is an error, unlike in C++'s `stoi`.
     if not _INTEGER.fullmatch(text):
         raise InvalidArgumentError(f"Invalid option value. Got {text}")
     value = int(text)
@@ -134,11 +96,11 @@ def _boolean(text: str) -> bool:
 def _level(text: str) -> int:
     if text.lower() in ("true", "false"):
         return int(text.lower() == "true")
-    return max(0, read_integer(text))
+    return max(0, _integer(text))
 
 
 def _port(text: str) -> int:
-    port = read_integer(text)
+    port = _integer(text)
     if not 0 <= port < 1 << 16:
         raise InvalidArgumentError(f"{port} is no port", hint="0 to 65535")
     return port
@@ -151,19 +113,22 @@ def _name(text: str) -> str:
 
 
 def _pair(
-    text: str, delimiter: str, first: Callable[[str], Any], second: Callable[[str], Any]
-) -> tuple[Any, Any]:
-    one, found, other = text.partition(delimiter)
-    if not found:
-        raise InvalidArgumentError(
-            "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument "
-            f"requires format <first>{delimiter}<second>. Found: {text}"
-        )
-    return first(one), second(other)
+    delimiter: str, first: Callable[[str], Any], second: Callable[[str], Any]
+) -> Callable[[str], tuple[Any, Any]]:
+    def read(text: str) -> tuple[Any, Any]:
+        one, found, other = text.partition(delimiter)
+        if not found:
+            raise InvalidArgumentError(
+                "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument "
+                f"requires format <first>{delimiter}<second>. Found: {text}"
+            )
+        return first(one), second(other)
+
+    return read
 
 
 def _fraction_by_device(text: str) -> tuple[int, float]:
-    device, fraction = _pair(text, ":", read_integer, _float)
+    device, fraction = _pair(":", _integer, _float)(text)
     if device < 0:
         raise InvalidArgumentError(f"expects device ID >= 0, got {device}")
     if not 0 <= fraction <= 1:
@@ -174,7 +139,7 @@ def _fraction_by_device(text: str) -> tuple[int, float]:
 
 
 def _resource(text: str) -> str:
-    """Check it; the engine reads it."""
+    """Check a resource; the engine reads it."""
     parts = text.split(":")
     if len(parts) not in (2, 3):
         raise InvalidArgumentError(
@@ -182,32 +147,54 @@ def _resource(text: str) -> str:
             f"'<resource_name>:<count>'. Got {text}"
         )
     for part in parts[1:]:
-        read_integer(part)
+        _integer(part)
     return text
 
 
-def _grouped(text: str, flag: str, group: str, delimiter: str) -> tuple[str, str, str]:
-    """Read ``GROUP<delimiter>SETTING=VALUE``, none of them empty."""
-    name, found, rest = text.partition(delimiter)
+# -- settings of something ---------------------------------------------------------------------------
+
+
+def _split(text: str, delimiter: str, wrong: str, *, alone: bool = False) -> Setting:
+    """Read ``GROUP<delimiter>SETTING=VALUE``; `alone`: or ``SETTING=VALUE``, with an empty group."""
+    group, found, rest = text.partition(delimiter)
+    if alone and not found:
+        group, rest = "", text
     setting, _, value = rest.partition("=")
-    if not (found and name and setting and value):
-        raise InvalidArgumentError(
-            f"--{flag} option format is '<{group}>{delimiter}<setting>=<value>'. Got {text}"
-        )
-    return name, setting, value
+    if not (setting and value and (group or (alone and not found))):
+        raise InvalidArgumentError(f"{wrong} Got {text}")
+    return group, setting, value
 
 
-def _host_policy(text: str) -> tuple[str, str, str]:
-    name, setting, value = _grouped(text, "host-policy", "policy name", ",")
-    if setting not in _HOST_SETTINGS:
+def _grouped(text: str, flag: str, group: str, delimiter: str) -> Setting:
+    shape = f"--{flag} option format is '<{group}>{delimiter}<setting>=<value>'."
+    return _split(text, delimiter, shape)
+
+
+def _of_group(flag: str, what: str, group: str, *, alone: bool) -> Callable[[str], Setting]:
+    shape = f"<{group}>,<setting>=<value>"
+    missing = f"No {what} specified. --{flag} option format is {shape}"
+    missing += " or <setting>=<value>." if alone else "."
+
+    def read(text: str) -> Setting:
+        at = text.find(",")
+        if at == 0 or (at < 0 and not alone):
+            raise InvalidArgumentError(f"{missing} Got {text}")
+        return _split(text, ",", f"--{flag} option format is '{shape}'.", alone=alone)
+
+    return read
+
+
+def _host_policy(text: str) -> Setting:
+    found = _grouped(text, "host-policy", "policy name", ",")
+    if found[1] not in ("numa-node", "cpu-cores"):
         raise InvalidArgumentError(
-            f"Unsupported host policy setting '{setting}' is specified, supported settings are "
+            f"Unsupported host policy setting '{found[1]}' is specified, supported settings are "
             "'numa-node', 'cpu-cores'"
         )
-    return name, setting, value
+    return found
 
 
-def _restricted(flag: str, what: str) -> Callable[[str], tuple[tuple[str, ...], str, str]]:
+def _restricted(flag: str, what: str) -> Kind:
     def read(text: str) -> tuple[tuple[str, ...], str, str]:
         names, header, value = _grouped(text, flag, "config name", ":")
         for name in names.split(","):
@@ -217,37 +204,7 @@ def _restricted(flag: str, what: str) -> Callable[[str], tuple[tuple[str, ...], 
                 )
         return tuple(names.split(",")), header, value
 
-    return read
-
-
-def _setting(text: str, missing: str, shape: str) -> tuple[str, str, str]:
-    """Read ``NAME,SETTING=VALUE``, or ``SETTING=VALUE`` with an empty name."""
-    name, comma, rest = text.partition(",")
-    if not comma:
-        name, rest = "", text
-    elif not name:
-        raise InvalidArgumentError(f"{missing} Got {text}")
-    setting, _, value = rest.partition("=")
-    if not (setting and value):
-        raise InvalidArgumentError(f"{shape} Got {text}")
-    return name, setting, value
-
-
-def _backend_setting(text: str) -> tuple[str, str, str]:
-    return _setting(
-        text,
-        "No backend specified. --backend-config option format is "
-        "<backend name>,<setting>=<value> or <setting>=<value>.",
-        "--backend-config option format is '<backend name>,<setting>=<value>'.",
-    )
-
-
-def _cache_setting(text: str) -> tuple[str, str, str]:
-    missing = "No cache specified. --cache-config option format is <cache name>,<setting>=<value>."
-    if text.find(",") <= 0:
-        raise InvalidArgumentError(f"{missing} Got {text}", hint="local,size=1048576")
-    shape = "--cache-config option format is '<cache name>,<setting>=<value>'."
-    return _setting(text, missing, shape)
+    return Kind("API[,API…]:HEADER=VALUE", read)
 
 
 def _metrics_setting(text: str) -> tuple[str, str]:
@@ -259,7 +216,10 @@ def _metrics_setting(text: str) -> tuple[str, str]:
     return name, value
 
 
-def trace_level(text: str) -> frozenset[str]:
+# -- traces ------------------------------------------------------------------------------------------
+
+
+def _trace_level(text: str) -> frozenset[str]:
     """Read a level of tracing; none is the empty set."""
     found = _TRACE_LEVELS.get(text.lower())
     if found is None:
@@ -280,24 +240,19 @@ def _trace_mode(text: str) -> str:
     return text.lower()
 
 
+_split_trace = _of_group("trace-config", "trace mode", "trace mode", alone=True)
 _TRACE_READERS: Mapping[tuple[str, str], Callable[[str], Any]] = {
-    ("", "level"): trace_level,
+    ("", "level"): _trace_level,
     ("", "mode"): _trace_mode,
-    ("", "rate"): read_integer,
-    ("", "count"): read_integer,
-    ("triton", "file"): str,
-    ("triton", "log-frequency"): read_integer,
+    ("", "rate"): _integer,
+    ("", "count"): _integer,
+    ("triton", "log-frequency"): _integer,
 }
 
 
 def _trace_setting(text: str) -> tuple[str, str, Any]:
-    """Read ``MODE,SETTING=VALUE`` or ``SETTING=VALUE``; the value of an unknown one is its text."""
-    mode, setting, value = _setting(
-        text,
-        "No trace mode specified. --trace-config option format is <trace mode>,<setting>=<value> "
-        "or <setting>=<value>.",
-        "--trace-config option format is '<trace mode>,<setting>=<value>'.",
-    )
+    """Read a setting; the value of an unknown one is its text."""
+    mode, setting, value = _split_trace(text)
     mode = mode and _trace_mode(mode)
     return mode, setting, _TRACE_READERS.get((mode, setting), str)(value)
 
@@ -306,22 +261,24 @@ SWITCH = Kind("", bool)
 BOOLEAN = Kind("true|false", _boolean)
 TEXT = Kind("TEXT", str)
 NAME = Kind("NAME", _name)
-INTEGER = Kind("NUMBER", read_integer)
+INTEGER = Kind("NUMBER", _integer)
 COUNT = Kind("NUMBER", _long)
 FLOAT = Kind("NUMBER", _float)
 LEVEL = Kind("NUMBER", _level)
 PORT = Kind("PORT", _port)
-PORT_RANGE = Kind("FIRST-LAST", lambda text: _pair(text, "-", read_integer, read_integer))
-NUMBER_BY_DEVICE = Kind("GPU:BYTES", lambda text: _pair(text, ":", read_integer, _long))
+PORT_RANGE = Kind("FIRST-LAST", _pair("-", _integer, _integer))
+NUMBER_BY_DEVICE = Kind("GPU:BYTES", _pair(":", _integer, _long))
 FRACTION_BY_DEVICE = Kind("GPU:FRACTION", _fraction_by_device)
 RESOURCE = Kind("NAME:COUNT[:DEVICE]", _resource)
 HOST_POLICY = Kind("POLICY,SETTING=VALUE", _host_policy)
-RESTRICTED_API = Kind("API[,API…]:HEADER=VALUE", _restricted("http-restricted-api", "api"))
-RESTRICTED_PROTOCOL = Kind(
-    "API[,API…]:HEADER=VALUE", _restricted("grpc-restricted-protocol", "protocol")
+RESTRICTED_API = _restricted("http-restricted-api", "api")
+RESTRICTED_PROTOCOL = _restricted("grpc-restricted-protocol", "protocol")
+BACKEND_SETTING = Kind(
+    "[BACKEND,]SETTING=VALUE", _of_group("backend-config", "backend", "backend name", alone=True)
 )
-BACKEND_SETTING = Kind("[BACKEND,]SETTING=VALUE", _backend_setting)
-CACHE_SETTING = Kind("CACHE,SETTING=VALUE", _cache_setting)
+CACHE_SETTING = Kind(
+    "CACHE,SETTING=VALUE", _of_group("cache-config", "cache", "cache name", alone=False)
+)
 METRICS_SETTING = Kind("SETTING=VALUE", _metrics_setting)
-TRACE_LEVEL = Kind("LEVEL", trace_level)
+TRACE_LEVEL = Kind("LEVEL", _trace_level)
 TRACE_SETTING = Kind("[MODE,]SETTING=VALUE", _trace_setting)
