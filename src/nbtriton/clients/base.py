@@ -128,14 +128,7 @@ class Client(ABC, Generic[EncodedT]):
         """Close the connections; requests in flight end with an error."""
 
     @abstractmethod
-    def encode(
-        self,
-        name: str,
-        inputs: Mapping[str, Any],
-        *,
-        version: int = -1,
-        parameters: Parameters | None = None,
-    ) -> EncodedT:
+    def encode(self, name: str, inputs: Mapping[str, Any], version: int = -1) -> EncodedT:
         """Return a request as it is sent."""
 
     @abstractmethod
@@ -143,6 +136,13 @@ class Client(ABC, Generic[EncodedT]):
         """Return an encoded request with further parameters; its tensors are not encoded again."""
 
     @abstractmethod
+    def send(self, request: EncodedT) -> object:
+        """Send an encoded request and return its response, for `decode`; raises as `infer`."""
+
+    @abstractmethod
+    def decode(self, response: Any) -> InferResponse:
+        """Read a response of `send`."""
+
     def infer(
         self,
         name: str,
@@ -158,10 +158,8 @@ class Client(ABC, Generic[EncodedT]):
         TritonError
             The server's error; UnavailableError where it cannot be reached.
         """
-
-    @abstractmethod
-    def send(self, request: EncodedT) -> None:
-        """Send an encoded request and wait for its response, undecoded; raises as `infer`."""
+        request = self.encode(name, inputs, version)
+        return self.decode(self.send(self.with_parameters(request, parameters or {})))
 
     @abstractmethod
     def submit(self, request: EncodedT) -> PendingRequest:

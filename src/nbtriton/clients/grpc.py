@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -88,20 +89,14 @@ class GrpcClient(Client[bytes]):
             stream.close()
         self._channel.close()
 
-    def encode(
-        self,
-        name: str,
-        inputs: Mapping[str, Any],
-        *,
-        version: int = -1,
-        parameters: Parameters | None = None,
-    ) -> bytes:
+    def encode(self, name: str, inputs: Mapping[str, Any], version: int = -1) -> bytes:
         """Return a request as it is sent."""
         request = self._messages.ModelInferRequest(model_name=name, model_version=_version(version))
         for tensor, value in inputs.items():
             request.inputs.add(name=tensor, datatype=datatype_of(value), shape=shape_of(value))
             request.raw_input_contents.append(tensor_bytes(value))
-        return self.with_parameters(request.SerializeToString(), parameters or {})
+        data: bytes = request.SerializeToString()
+        return data
 
     def with_parameters(self, request: bytes, parameters: Parameters) -> bytes:
         """Return an encoded request with further parameters: protobuf merges what is appended."""
@@ -115,22 +110,16 @@ class GrpcClient(Client[bytes]):
         encoded: bytes = added.SerializeToString()
         return request + encoded
 
-    def infer(
-        self,
-        name: str,
-        inputs: Mapping[str, Any],
-        *,
-        version: int = -1,
-        parameters: Parameters | None = None,
-    ) -> InferResponse:
-        """Send one request and wait for its response."""
-        data = self._send(self.encode(name, inputs, version=version, parameters=parameters))
-        response = self._messages.ModelInferResponse.FromString(data)
-        return InferResponse(_outputs(response), int(response.model_version or -1))
+    def send(self, request: bytes) -> bytes:
+        """Send an encoded request and return its response."""
+        with self._errors():
+            data: bytes = self._infer(request, timeout=self.timeout_s)
+        return data
 
-    def send(self, request: bytes) -> None:
-        """Send an encoded request and wait for its response."""
-        self._send(request)
+    def decode(self, response: bytes) -> InferResponse:
+        """Read a response."""
+        message = self._messages.ModelInferResponse.FromString(response)
+        return InferResponse(_outputs(message), int(message.model_version or -1))
 
     def submit(self, request: bytes) -> PendingRequest:
         """Send an encoded request and return at once."""
@@ -157,12 +146,7 @@ class GrpcClient(Client[bytes]):
         return pending
 
     def stream(
-        self,
-        name: str,
-        inputs: Mapping[str, Any],
-        *,
-        version: int = -1,
-        parameters: Parameters | None = None,
+        self, name: str, inputs: Mapping[str, Any], parameters: Parameters | None = None
     ) -> Iterator[StreamResponse]:
         """Send one request over a stream of its own and yield its responses, the last one final.
 
@@ -173,16 +157,15 @@ class GrpcClient(Client[bytes]):
         """
         wanted = {**_WITH_FINAL, **(parameters or {})}
         requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        requests.put(self.encode(name, inputs, version=version, parameters=wanted))
+        requests.put(self.with_parameters(self.encode(name, inputs), wanted))
         call = self._open_stream(iter(requests.get, None), timeout=self.timeout_s)
         try:
-            for data in call:
-                response = self._stream_response(data, _outputs)
-                yield response
-                if response.final:
-                    break
-        except self._grpc.RpcError as error:
-            raise self._error_of(error) from None
+            with self._errors():
+                for data in call:
+                    response = self._stream_response(data, _outputs)
+                    yield response
+                    if response.final:
+                        break
         finally:
             requests.put(None)
             call.cancel()
@@ -211,13 +194,6 @@ class GrpcClient(Client[bytes]):
         metadata = self._call("ServerMetadata", self._messages.ServerMetadataRequest())
         return f"{metadata.name} {metadata.version}"
 
-    def _send(self, request: bytes) -> bytes:
-        try:
-            data: bytes = self._infer(request, timeout=self.timeout_s)
-        except self._grpc.RpcError as error:
-            raise self._error_of(error) from None
-        return data
-
     def _call(self, method: str, request: Any) -> Any:
         response = getattr(self._messages, f"{method}Response")
         call = self._channel.unary_unary(
@@ -225,8 +201,14 @@ class GrpcClient(Client[bytes]):
             request_serializer=type(request).SerializeToString,
             response_deserializer=response.FromString,
         )
-        try:
+        with self._errors():
             return call(request, timeout=self.timeout_s)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise the errors of failed calls as those of Triton."""
+        try:
+            yield
         except self._grpc.RpcError as error:
             raise self._error_of(error) from None
 

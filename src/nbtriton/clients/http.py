@@ -85,15 +85,8 @@ class HttpClient(Client[EncodedRequest]):
             connection.close()
         self._senders.shutdown()
 
-    def encode(
-        self,
-        name: str,
-        inputs: Mapping[str, Any],
-        *,
-        version: int = -1,
-        parameters: Parameters | None = None,
-    ) -> EncodedRequest:
-        """Return a request as it is sent."""
+    def encode(self, name: str, inputs: Mapping[str, Any], version: int = -1) -> EncodedRequest:
+        """Return a request with binary tensors both ways."""
         tensors = {tensor: tensor_bytes(value) for tensor, value in inputs.items()}
         described = [
             {
@@ -104,10 +97,9 @@ class HttpClient(Client[EncodedRequest]):
             }
             for tensor, value in inputs.items()
         ]
-        wanted = {"binary_data_output": True, **(parameters or {})}
         return EncodedRequest.of(
             _model_path(name, version) + "/infer",
-            {"inputs": described, "parameters": wanted},
+            {"inputs": described, "parameters": {"binary_data_output": True}},
             b"".join(tensors.values()),
         )
 
@@ -120,29 +112,20 @@ class HttpClient(Client[EncodedRequest]):
             request.body[request.json_size :],
         )
 
-    def infer(
-        self,
-        name: str,
-        inputs: Mapping[str, Any],
-        *,
-        version: int = -1,
-        parameters: Parameters | None = None,
-    ) -> InferResponse:
-        """Send one request with binary tensors and wait for its response."""
-        request = self.encode(name, inputs, version=version, parameters=parameters)
+    def send(self, request: EncodedRequest) -> tuple[bytes, int]:
+        """Send an encoded request; return the body of its response and where its JSON ends."""
         with self._connection() as connection:
-            content, end = connection.infer(request)
+            return connection.infer(request)
+
+    def decode(self, response: tuple[bytes, int]) -> InferResponse:
+        """Read a response: JSON, and binary tensors behind it."""
+        content, end = response
         document = json.loads(content[:end])
         return InferResponse(
             _outputs(document.get("outputs", []), memoryview(content)[end:]),
             int(document.get("model_version", -1)),
             document.get("parameters", {}),
         )
-
-    def send(self, request: EncodedRequest) -> None:
-        """Send an encoded request and wait for its response."""
-        with self._connection() as connection:
-            connection.infer(request)
 
     def submit(self, request: EncodedRequest) -> PendingRequest:
         """Send an encoded request on another thread."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from nbtriton.drawing.numbers import log_ticks, measure, nice_ticks, plain, sparkline
-from nbtriton.drawing.scene import SERIES_ROLES, Shape, figure, ink, shape, text_width, to_svg
+from nbtriton.drawing.scene import SERIES_ROLES, Shape, figure, ink, shape, text, text_width, to_svg
 
 __all__ = ["Point", "Series", "curve_finding", "curve_scene", "curve_svg", "curve_text"]
 
@@ -59,7 +59,7 @@ def curve_svg(series: Sequence[Series], *, title: str = "") -> str:
 
 def curve_finding(series: Sequence[Series]) -> str:
     """Say in one sentence per configuration what the curve shows."""
-    said = []
+    sentences = []
     for one in series:
         points = [point for point in one.points if point.latency_ms]
         if not points:
@@ -67,17 +67,17 @@ def curve_finding(series: Sequence[Series]) -> str:
         best = max(points, key=lambda point: point.throughput)
         top = max(best.latency_ms)
         first = points[0]
-        text = (
+        sentence = (
             f"{one.name}: up to {measure(best.throughput)} infer/s at {one.load_name} "
             f"{plain(best.load)}, p{top} {measure(best.latency_ms[top])} ms"
         )
         if best is not first and top in first.latency_ms:
-            text += (
+            sentence += (
                 f" (at {plain(first.load)}: {measure(first.throughput)} infer/s, "
                 f"{measure(first.latency_ms[top])} ms)"
             )
-        said.append(text)
-    return "; ".join(said) if said else "nothing measured yet"
+        sentences.append(sentence)
+    return "; ".join(sentences) or "nothing measured yet"
 
 
 def curve_text(series: Sequence[Series], *, title: str = "") -> str:
@@ -146,14 +146,14 @@ def curve_scene(series: Sequence[Series], *, title: str = "") -> Shape:
         role = SERIES_ROLES[i % len(SERIES_ROLES)]
         parts.extend(_curves(one, role, percentiles, axes, loads, ends))
     parts.extend(_end_labels(ends, axes))
-    for x, y, text in loads:
-        spot = axes.place(x, y, text_width(text, 10), 10)
+    for x, y, load in loads:
+        spot = axes.place(x, y, text_width(load, 10), 10)
         if spot:
-            parts.append(_text(*spot, text, 10, "muted"))
+            parts.append(text(*spot, load, 10, "muted"))
     if not points:
         middle = (_LEFT + _WIDTH - _RIGHT) / 2
         parts.append(
-            _text(
+            text(
                 middle, (top + _HEIGHT - _BOTTOM) / 2, "nothing measured yet", 13, "muted", "middle"
             )
         )
@@ -176,7 +176,7 @@ def _header(series: Sequence[Series], title: str, parts: list[Shape]) -> float:
     """Write the title and, beneath it, each configuration beside its colour; return the plot's top."""
     y = 28.0
     if title:
-        parts.append(_text(20, y, title, 14, "fg", bold=True))
+        parts.append(text(20, y, title, 14, "fg", bold=True))
         y += 24
     x = 20.0
     for i, one in enumerate(series):
@@ -185,14 +185,14 @@ def _header(series: Sequence[Series], title: str, parts: list[Shape]) -> float:
         if x > 20 and x + width > _WIDTH - 20:
             x, y = 20.0, y + 20
         parts.append(shape("rect", x=x, y=y - 9, width=14, height=10, rx=2, **ink(role)))
-        parts.append(_text(x + 20, y, one.name, 12, "fg", bold=True))
+        parts.append(text(x + 20, y, one.name, 12, "fg", bold=True))
         x += width + 22
     if not series:
         y -= 20
     names = {one.load_name for one in series if one.points}
     if names:
         note = f"numbers at the points: {' / '.join(sorted(names))}"
-        parts.append(_text(_WIDTH - 20, _HEIGHT - 13, note, 11, "muted", "end"))
+        parts.append(text(_WIDTH - 20, _HEIGHT - 13, note, 11, "muted", "end"))
     return y + 18
 
 
@@ -222,30 +222,20 @@ def _axes(
     for tick in y_ticks:
         y = at_y(tick)
         parts.append(shape("path", d=f"M{_LEFT} {y:.1f}H{right}", **ink(None, "line")))
-        parts.append(_text(_LEFT - 9, y + 4, plain(tick), 11, "muted", "end"))
+        parts.append(text(_LEFT - 9, y + 4, plain(tick), 11, "muted", "end"))
     for tick in x_ticks:
         x = at_x(tick)
         parts.append(shape("path", d=f"M{x:.1f} {bottom}v5", **ink(None, "muted")))
-        parts.append(_text(x, bottom + 19, plain(tick), 11, "muted", "middle"))
+        parts.append(text(x, bottom + 19, plain(tick), 11, "muted", "middle"))
     parts.append(shape("path", d=f"M{_LEFT} {bottom}H{right}", **ink(None, "muted")))
     middle = (_LEFT + right) / 2
     parts.append(
-        _text(middle, _HEIGHT - 13, "throughput, inferences per second", 12, "fg", "middle")
+        text(middle, _HEIGHT - 13, "throughput, inferences per second", 12, "fg", "middle")
     )
     y_name = "latency, ms (log scale)" if log else "latency, ms"
     spot = (top + bottom) / 2
-    parts.append(
-        shape(
-            "text",
-            y_name,
-            x=20,
-            y=spot,
-            transform=f"rotate(-90 20 {spot:.1f})",
-            text_anchor="middle",
-            font_size=12,
-            **ink("fg"),
-        )
-    )
+    rotated = f"rotate(-90 20 {spot:.1f})"
+    parts.append(text(20, spot, y_name, 12, "fg", "middle", transform=rotated))
     return _Axes(at_x, at_y, top)
 
 
@@ -311,8 +301,8 @@ def _end_labels(ends: Sequence[tuple[float, float, str, str]], axes: _Axes) -> l
     """Write each percentile at the end of its line, moved up or down where two would touch."""
     parts = []
     size = 11
-    for x, y, text, role in sorted(ends, key=lambda end: (end[0], end[1])):
-        width = text_width(text, size, bold=True)
+    for x, y, name, role in sorted(ends, key=lambda end: (end[0], end[1])):
+        width = text_width(name, size, bold=True)
         left = x + 10
         for step in (0, 1, -1, 2, -2, 3, -3):
             low = y + 4 + step * 7
@@ -320,7 +310,7 @@ def _end_labels(ends: Sequence[tuple[float, float, str, str]], axes: _Axes) -> l
             if not any(_overlap(box, other) for other in axes.taken):
                 break
         axes.taken.append(box)
-        parts.append(_text(left, low, text, size, f"t{role[1:]}", bold=True))
+        parts.append(text(left, low, name, size, f"t{role[1:]}", bold=True))
     return parts
 
 
@@ -347,18 +337,3 @@ def _overlap(
     one: tuple[float, float, float, float], two: tuple[float, float, float, float]
 ) -> bool:
     return one[0] < two[2] and two[0] < one[2] and one[1] < two[3] and two[1] < one[3]
-
-
-def _text(
-    x: float, y: float, text: str, size: float, role: str, anchor: str = "", *, bold: bool = False
-) -> Shape:
-    return shape(
-        "text",
-        text,
-        x=x,
-        y=y,
-        font_size=size,
-        font_weight=600 if bold else None,
-        text_anchor=anchor,
-        **ink(role),
-    )

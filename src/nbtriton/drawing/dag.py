@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nbtriton.drawing.graph import Box, Graph, Node, Route, layout, topological
-from nbtriton.drawing.scene import Shape, figure, ink, shape, to_svg
+from nbtriton.drawing.scene import Shape, figure, ink, shape, text, to_svg
 
 __all__ = ["dag_scene", "dag_svg", "dag_text"]
 
@@ -18,7 +18,7 @@ def dag_scene(graph: Graph) -> Shape:
     plan = layout(graph)
     parts: list[Shape] = []
     if graph.title:
-        parts.append(_text(24, 29, graph.title, 13, "fg", bold=True))
+        parts.append(text(24, 29, graph.title, 13, "fg", bold=True))
     parts.extend(_edge(route) for route in plan.routes)
     for label in plan.labels:
         name, _, rest = label.text.partition(" ")
@@ -156,18 +156,18 @@ def _rect(box: Box, radius: float, fill: str, stroke: str) -> Shape:
 def _centred(node: Node, box: Box, middle: float) -> list[Shape]:
     y = box.y + box.height / 2
     if not node.sublabel:
-        return [_text(middle, y + 4.5, node.label, 13, "fg", bold=True, anchor="middle")]
+        return [text(middle, y + 4.5, node.label, 13, "fg", "middle", bold=True)]
     return [
-        _text(middle, y - 3, node.label, 13, "fg", bold=True, anchor="middle"),
-        _text(middle, y + 12, node.sublabel, 11, "muted", anchor="middle"),
+        text(middle, y - 3, node.label, 13, "fg", "middle", bold=True),
+        text(middle, y + 12, node.sublabel, 11, "muted", "middle"),
     ]
 
 
 def _model(node: Node, box: Box) -> list[Shape]:
-    parts = [_text(box.x + 13, box.y + 19, node.label, 13, "fg", bold=True)]
+    parts = [text(box.x + 13, box.y + 19, node.label, 13, "fg", bold=True)]
     line = box.y + 27
     if node.sublabel:
-        parts.append(_text(box.x + 13, box.y + 34, node.sublabel, 11, "muted"))
+        parts.append(text(box.x + 13, box.y + 34, node.sublabel, 11, "muted"))
         line += 15
     parts.append(shape("path", d=f"M{box.x:.1f} {line:.1f}h{box.width:.1f}", **ink(None, "line")))
     for names, ports, side in ((node.inputs, box.in_ports, 0), (node.outputs, box.out_ports, 1)):
@@ -177,25 +177,10 @@ def _model(node: Node, box: Box) -> list[Shape]:
             parts.append(shape("circle", cx=x, cy=y, r=3.5, **ink("bg", "muted")))
             anchor = "end" if side else "start"
             inside = x - 12 if side else x + 12
-            parts.append(_text(inside, y + 4, name, 11, "fg", anchor=anchor))
+            parts.append(text(inside, y + 4, name, 11, "fg", anchor))
     return parts
 
 
 def _tooltip(node: Node) -> str:
     rows = [f"{name}: {value}" for name, value in node.details]
     return "\n".join([" ".join(filter(None, (node.label, node.sublabel))), *rows])
-
-
-def _text(
-    x: float, y: float, text: str, size: float, role: str, *, bold: bool = False, anchor: str = ""
-) -> Shape:
-    return shape(
-        "text",
-        text,
-        x=x,
-        y=y,
-        font_size=size,
-        font_weight=600 if bold else None,
-        text_anchor=anchor,
-        **ink(role),
-    )

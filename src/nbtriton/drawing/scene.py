@@ -1,9 +1,9 @@
-"""Pictures as plain data: a tree of shapes, written out as SVG text or as JSON for a live view.
+"""Pictures as plain data: a tree of shapes, written as SVG or as JSON for a live view.
 
 Every figure of nbtriton is such a tree, so its static and its live form are the same picture.
-Colours are roles, not values: each shape carries a presentation attribute (what survives where
-a host strips style sheets: a light card with dark ink) and a class, which the figure's own style
-sheet maps to the theme of the host where there is one.
+Colours are roles, not values: each shape has a presentation attribute, for a host that strips style
+sheets (a light card with dark ink), and a class, which the figure's own style sheet maps to the
+theme of the host.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ __all__ = [
     "figure",
     "ink",
     "shape",
+    "text",
     "text_width",
     "to_json",
     "to_svg",
@@ -91,7 +92,7 @@ STYLE = _style()
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One element: its tag, its attributes in order, and what stands inside."""
+    """One element: its tag, its attributes in order, and its children."""
 
     tag: str
     attrs: tuple[tuple[str, Attr], ...] = ()
@@ -116,7 +117,7 @@ def shape(tag: str, *children: Shape | str, **attrs: Attr | None) -> Shape:
 
 
 def ink(fill: str | None = None, stroke: str | None = None, cls: str = "") -> dict[str, Attr]:
-    """Attributes that paint with the named roles, in a style sheet's absence too."""
+    """Return attributes that paint with the named roles, also without a style sheet."""
     classes = [cls] if cls else []
     attrs: dict[str, Attr] = {"fill": "none" if fill is None else _LIGHT[fill]}
     if fill is not None:
@@ -128,10 +129,29 @@ def ink(fill: str | None = None, stroke: str | None = None, cls: str = "") -> di
     return attrs
 
 
+def text(
+    x: float,
+    y: float,
+    line: str,
+    size: float,
+    role: str,
+    anchor: str = "",
+    *,
+    bold: bool = False,
+    **attrs: Attr | None,
+) -> Shape:
+    """Make a line of text; `anchor` is SVG's ``text-anchor``, further attributes as in `shape`."""
+    weight = 600 if bold else None
+    return shape(
+        "text", line, x=x, y=y, font_size=size, font_weight=weight, text_anchor=anchor, **attrs,
+        **ink(role),
+    )  # fmt: skip
+
+
 def figure(
     width: float, height: float, *children: Shape, label: str, title: str, cls: str
 ) -> Shape:
-    """Put shapes on a card of their own background, with a name for those who do not see it."""
+    """Put shapes on a card with a background of its own and a name for screen readers."""
     card = shape(
         "rect", x=0.5, y=0.5, width=width - 1, height=height - 1, rx=8, **ink("bg", "line")
     )
@@ -161,7 +181,7 @@ def to_svg(root: Shape) -> str:
 
 
 def to_json(root: Shape) -> list[object]:
-    """Return ``[tag, {attribute: value}, [children]]``, what a live view builds elements from."""
+    """Return ``[tag, {attribute: value}, [children]]``, for a live view that builds elements."""
     return [
         root.tag,
         {name: value if isinstance(value, str) else _number(value) for name, value in root.attrs},
@@ -182,14 +202,14 @@ def _write(node: Shape, parts: list[str]) -> None:
         if isinstance(child, Shape):
             _write(child, parts)
         else:
-            # A style sheet holds no markup of ours; escaping its quotes would break it.
+            # A style sheet has no markup, and escaping its quotes would break it.
             parts.append(child if node.tag == "style" else escape(child, quote=False))
     parts.append(f"</{node.tag}>")
 
 
 def _number(value: float) -> str:
-    text = f"{value:.2f}".rstrip("0").rstrip(".")
-    return "0" if text == "-0" else text
+    written = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if written == "-0" else written
 
 
 # Advance widths in em of DejaVu Sans, the widest of the fonts above: text never outgrows its box.
@@ -197,10 +217,10 @@ _NARROW = dict.fromkeys("ijl|.,:;'!I ", 0.31) | dict.fromkeys("ftr()[]-/", 0.41)
 _WIDE = dict.fromkeys("mwMWOQ@%", 0.95)
 
 
-def text_width(text: str, size: float, *, bold: bool = False) -> float:
+def text_width(line: str, size: float, *, bold: bool = False) -> float:
     """Estimate the width of a line of text in pixels, never too small."""
     ems = 0.0
-    for char in text:
+    for char in line:
         if char in _NARROW:
             ems += _NARROW[char]
         elif char in _WIDE:

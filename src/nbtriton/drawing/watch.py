@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nbtriton.drawing.numbers import count, measure, nice_ceiling, sparkline
-from nbtriton.drawing.scene import Shape, figure, ink, shape, text_width, to_svg
+from nbtriton.drawing.scene import Shape, figure, ink, shape, text, text_width, to_svg
 from nbtriton.drawing.table import table_html, table_text
 
 __all__ = [
@@ -140,38 +140,26 @@ def watch_text(models: Sequence[ModelActivity]) -> str:
 
 
 def _table(models: Sequence[ModelActivity]) -> tuple[list[str], list[list[object]]]:
-    columns = [
-        "model",
-        "version",
-        "state",
-        "queued",
-        "executing",
-        "infer_per_s",
-        "queue_ms",
-        "compute_ms",
-        "inferences",
-        "executions",
-        "failed",
-        "mean batch",
-    ]
-    rows: list[list[object]] = [
-        [
-            model.name,
-            model.version,
-            model.state,
-            model.queued,
-            model.executing,
-            float(model.infer_per_s),
-            float(model.queue_ms),
-            float(model.compute_ms),
-            model.inference_count,
-            model.execution_count,
-            model.fail_count,
-            model.inference_count / model.execution_count if model.execution_count else None,
-        ]
-        for model in models
-    ]
-    return columns, rows
+    columns = list(_row(ModelActivity("")))
+    return columns, [list(_row(model).values()) for model in models]
+
+
+def _row(model: ModelActivity) -> dict[str, object]:
+    batches = model.execution_count
+    return {
+        "model": model.name,
+        "version": model.version,
+        "state": model.state,
+        "queued": model.queued,
+        "executing": model.executing,
+        "infer_per_s": float(model.infer_per_s),
+        "queue_ms": float(model.queue_ms),
+        "compute_ms": float(model.compute_ms),
+        "inferences": model.inference_count,
+        "executions": batches,
+        "failed": model.fail_count,
+        "mean batch": model.inference_count / batches if batches else None,
+    }
 
 
 def watch_scene(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> Shape:
@@ -183,7 +171,7 @@ def watch_scene(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> Sha
         cards.append(_card(model, y, height, span_s))
         y += height + 10
     if not models:
-        cards.append(_text(24, 40, "no models are loaded", 13, "muted"))
+        cards.append(text(24, 40, "no models are loaded", 13, "muted"))
         y = 66.0
     said = "; ".join(
         f"{model.name} {model.state}, {measure(model.infer_per_s)} infer/s, {model.queued} queued"
@@ -222,27 +210,27 @@ def _counters(model: ModelActivity, y: float) -> list[Shape]:
     failed = f"{count(model.fail_count)} failed"
     return [
         shape("title", " ".join(filter(None, (model.name, model.platform, model.reason)))),
-        _text(24, y + 24, name, 14, "fg", bold=True),
+        text(24, y + 24, name, 14, "fg", bold=True),
         shape("circle", cx=28.5, cy=y + 38, r=4.5, **ink(role)),
-        _text(39, y + 42, f"{model.state} · version {model.version}", 11, "muted"),
-        _text(24, y + 72, measure(model.infer_per_s), 22, "fg", bold=True, role="rate"),
-        _text(24, y + 87, "inferences per second", 11, "muted"),
-        _text(
+        text(39, y + 42, f"{model.state} · version {model.version}", 11, "muted"),
+        text(24, y + 72, measure(model.infer_per_s), 22, "fg", bold=True, data_role="rate"),
+        text(24, y + 87, "inferences per second", 11, "muted"),
+        text(
             24,
             y + 106,
             f"wait {measure(model.queue_ms)} ms · compute {measure(model.compute_ms)} ms",
             11,
             "muted",
-            role="times",
+            data_role="times",
         ),
-        _text(24, y + 121, f"{count(model.inference_count)} done", 11, "muted", role="done"),
-        _text(
+        text(24, y + 121, f"{count(model.inference_count)} done", 11, "muted", data_role="done"),
+        text(
             150,
             y + 121,
             failed,
             11,
             "t1" if model.fail_count else "muted",
-            role="failed",
+            data_role="failed",
             bold=bool(model.fail_count),
         ),
     ]
@@ -256,14 +244,14 @@ def _queue(model: ModelActivity, y: float, span_s: float) -> list[Shape]:
     line, area = _steps(model.ages_s, model.depths, high, top, _STRIP_H, span_s)
     right = _PLOT_X + _PLOT_W
     return [
-        _text(
+        text(
             _PLOT_X,
             y + 18,
             "requests in flight" if ensemble else "queue depth, requests",
             11,
             "muted",
         ),
-        _text(right, y + 18, f"0 to {count(high)}", 10, "muted", anchor="end", role="queue-top"),
+        text(right, y + 18, f"0 to {count(high)}", 10, "muted", "end", data_role="queue-top"),
         shape("path", d=f"M{_PLOT_X} {top:.1f}h{_PLOT_W}", **ink(None, "line")),
         shape(
             "path",
@@ -275,8 +263,8 @@ def _queue(model: ModelActivity, y: float, span_s: float) -> list[Shape]:
         ),
         shape("path", d=line, stroke_width=1.5, data_role="queue-line", **ink(None, "s0")),
         shape("path", d=f"M{_PLOT_X} {base:.1f}h{_PLOT_W}", **ink(None, "muted")),
-        _text(right + 10, base - 16, count(now), 16, "fg", bold=True, role="queue-now"),
-        _text(right + 10, base - 2, "in flight now" if ensemble else "waiting now", 10, "muted"),
+        text(right + 10, base - 16, count(now), 16, "fg", bold=True, data_role="queue-now"),
+        text(right + 10, base - 2, "in flight now" if ensemble else "waiting now", 10, "muted"),
     ]
 
 
@@ -298,21 +286,21 @@ def _lanes(model: ModelActivity, y: float, span_s: float) -> list[Shape]:
                 data_plot=_plot(top, _LANE_H),
                 **ink("s2"),
             ),
-            _text(
+            text(
                 _PLOT_X + _PLOT_W + 10,
                 top + 10.5,
                 lane_text(lane.share, lane.batch_size),
                 11,
                 "fg",
-                role="lane-text",
-                lane=i,
+                data_role="lane-text",
+                data_lane=i,
             ),
-            _text(_PLOT_X - 7, top + 10.5, str(i), 10, "muted", anchor="end"),
+            text(_PLOT_X - 7, top + 10.5, str(i), 10, "muted", "end"),
         ]
     if len(model.lanes) > _MAX_LANES:
         more = len(model.lanes) - _MAX_LANES
         top = y + _MAX_LANES * _LANE_STEP
-        parts.append(_text(_PLOT_X, top + 10.5, f"and {more} more instances", 11, "muted"))
+        parts.append(text(_PLOT_X, top + 10.5, f"and {more} more instances", 11, "muted"))
     return parts
 
 
@@ -324,8 +312,8 @@ def lane_text(share: float, batch_size: int) -> str:
 
 def _time_axis(y: float, span_s: float) -> list[Shape]:
     return [
-        _text(_PLOT_X, y, f"{span_s:.0f} s ago", 10, "muted"),
-        _text(_PLOT_X + _PLOT_W, y, "now", 10, "muted", anchor="end"),
+        text(_PLOT_X, y, f"{span_s:.0f} s ago", 10, "muted"),
+        text(_PLOT_X + _PLOT_W, y, "now", 10, "muted", "end"),
     ]
 
 
@@ -336,7 +324,9 @@ def _histogram(model: ModelActivity, y: float, height: float) -> list[Shape]:
     step = min(_BARS_W / len(bins), 34.0)
     wide = step * 0.78
     parts = [
-        _text(_BARS_X, y + 18, f"batch sizes {model.bins_since}", 11, "muted", role="bar-title"),
+        text(
+            _BARS_X, y + 18, f"batch sizes {model.bins_since}", 11, "muted", data_role="bar-title"
+        ),
         shape("path", d=f"M{_BARS_X} {base:.1f}h{_BARS_W}", **ink(None, "muted")),
     ]
     # Labels that would touch their neighbours are left out, always keeping the last.
@@ -360,12 +350,12 @@ def _histogram(model: ModelActivity, y: float, height: float) -> list[Shape]:
             )
         )
         if (len(bins) - 1 - i) % every == 0:
-            parts.append(_text(x + wide / 2, base + 13, name, 10, "muted", anchor="middle"))
+            parts.append(text(x + wide / 2, base + 13, name, 10, "muted", "middle"))
     # The tallest bar's number stands at its height.
     full = base - (base - top - 10)
     parts += [
         shape("path", d=f"M{_BARS_X} {full:.1f}h{_BARS_W}", **ink(None, "line")),
-        _text(_BARS_X + _BARS_W, full - 4, count(most), 10, "muted", "end", role="bar-top"),
+        text(_BARS_X + _BARS_W, full - 4, count(most), 10, "muted", "end", data_role="bar-top"),
     ]
     return parts
 
@@ -408,29 +398,3 @@ def _thin(values: Sequence[float], most: int) -> list[float]:
     return [
         max(values[i * len(values) // most : (i + 1) * len(values) // most]) for i in range(most)
     ]
-
-
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    size: float,
-    paint: str,
-    anchor: str = "",
-    *,
-    bold: bool = False,
-    role: str = "",
-    lane: int | None = None,
-) -> Shape:
-    return shape(
-        "text",
-        text,
-        x=x,
-        y=y,
-        font_size=size,
-        font_weight=600 if bold else None,
-        text_anchor=anchor,
-        data_role=role,
-        data_lane=lane,
-        **ink(paint),
-    )
