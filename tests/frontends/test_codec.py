@@ -232,7 +232,7 @@ def test_the_head_of_a_binary_answer() -> None:
     }
     answer = encode_infer(
         call, outputs, {"p": True}, model_name="m", model_version=3, batches=False,
-        labels=lambda _: (),
+        labels=lambda *_: (),
     )  # fmt: skip
     text = (
         b'{"id":"a\\"b","model_name":"m","model_version":"3","parameters":{"p":true},"outputs":['

@@ -165,7 +165,7 @@ class Handlers:
 
     # -- repository ------------------------------------------------------------------------------
 
-    def _repository_index(self, cycle: RequestResponseCycle) -> HttpResponse:
+    def _repository_index(self, cycle: RequestResponseCycle, repository: str) -> HttpResponse:  # noqa: ARG002
         given = _optional_object(cycle)
         ready = "ready" in given and as_bool(given["ready"])
         return _json(self._service.control.index(ready=ready))

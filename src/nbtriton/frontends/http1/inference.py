@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,6 @@ from nbtriton.frontends.http1.responders import (
     SseResponder,
 )
 from nbtriton.frontends.http1.response import JSON, TEXT, Data, error_response, unexpected_error
-from nbtriton.frontends.kserve.call import InferCall
 from nbtriton.frontends.kserve.generate import decode_generate
 from nbtriton.frontends.kserve.json_codec import decode_infer
 from nbtriton.frontends.kserve.json_templates import JsonTemplates
@@ -28,6 +27,7 @@ from nbtriton.frontends.kserve.wire import BrokenStringError
 
 if TYPE_CHECKING:
     from nbtriton.engine import ModelSignature
+    from nbtriton.frontends.kserve.forwarding import Forwards
     from nbtriton.frontends.kserve.shared_memory import SharedMemory
     from nbtriton.frontends.service import Service
 
@@ -107,22 +107,10 @@ class Inference:
         except Exception as error:
             _log.exception("requests could not be submitted")
             for responder in ready:
-                responder.give_up(unexpected_error(error))
+                responder.refuse(unexpected_error(error))
             return
         for responder, request in zip(ready, accepted, strict=True):
             responder.submitted(request)
-
-    def forward_headers(self, fields: Sequence[tuple[bytes, bytes]], call: InferCall) -> None:
-        """Make parameters of the header fields that are to be forwarded."""
-        forwards = self.service.forwards
-        if forwards is None:
-            return
-        forwarded = {}
-        for raw_name, raw_value in fields:
-            if forwards(raw_name):
-                name = raw_name.decode("utf-8", "surrogateescape")
-                forwarded[name] = raw_value.decode("utf-8", "surrogateescape")
-        call.add_parameters(forwarded)
 
     def _generate(
         self,
@@ -171,10 +159,15 @@ class _Infer:
             if signature.decoupled:
                 raise UnsupportedError(_DECOUPLED)
             if self._given == _PLAIN:
-                length = self._header_length(len(cycle.data) - cycle.start)
-            elif self._given in _COMPRESSED:
-                length = -1
-            else:
+                data, start = cycle.data, cycle.start
+                length = self._header_length(len(data) - start)
+                if length <= _LONG_JSON:
+                    memory = self._inference.short
+                    try:
+                        return self._decode(cycle, signature, number, data, start, length, memory)
+                    except LongReadError:
+                        pass
+            elif self._given not in _COMPRESSED:
                 response = error_response(UnsupportedError("Unsupported compression type"), TEXT)
                 response.headers = ((b"Accept-Encoding", b"gzip, deflate"),)
                 cycle.respond(response)
@@ -182,20 +175,11 @@ class _Infer:
         except TritonError as error:
             cycle.respond(error_response(error, TEXT))
             return None
-        if 0 <= length <= _LONG_JSON:
-            data, start = cycle.data, cycle.start
-            memory = self._inference.short
-            try:
-                return self._decode(cycle, signature, number, data, start, length, memory)
-            except LongReadError:
-                pass
-        cycle.work(partial(self._read_long, cycle, signature, number, length))
+        cycle.work(partial(self._read_long, cycle, signature, number))
         return None
 
     def _header_length(self, size: int) -> int:
-        length = self._length
-        if length is None:
-            return size
+        length = size if self._length is None else self._length
         if not 0 <= length <= size:
             text = self._length_text.decode("latin-1")
             raise InvalidArgumentError(
@@ -204,14 +188,14 @@ class _Infer:
         return length
 
     def _read_long(
-        self, cycle: RequestResponseCycle, signature: ModelSignature, version: int, length: int
+        self, cycle: RequestResponseCycle, signature: ModelSignature, version: int
     ) -> None:
-        """Read what takes long, on a worker."""
-        data, start = cycle.data, cycle.start
+        """Read a request on a worker, where it may take long."""
         try:
-            if length < 0:
+            data, start = cycle.data, cycle.start
+            if self._given != _PLAIN:
                 data, start = self._decompressed(cycle), 0
-                length = self._header_length(len(data))
+            length = self._header_length(len(data) - start)
             memory = self._inference.service.shared_memory
             responder = self._decode(cycle, signature, version, data, start, length, memory)
         except TritonError as error:
@@ -238,12 +222,11 @@ class _Infer:
         try:
             call = decode_infer(data, length, signature, memory, inference.templates, start)
         except TritonError as error:
-            cycle.respond(
-                error_response(error, TEXT if isinstance(error, BrokenStringError) else JSON)
-            )
+            kind = TEXT if isinstance(error, BrokenStringError) else JSON
+            cycle.respond(error_response(error, kind))
             return None
         if service.forwards is not None:
-            inference.forward_headers(self._fields, call)
+            call.add_parameters(_forwarded(service.forwards, self._fields))
         return InferResponder(cycle, signature, version, call, service, self._wanted)
 
     def _decompressed(self, cycle: RequestResponseCycle) -> memoryview:
@@ -259,6 +242,15 @@ class _Infer:
             ) from None
         except DecompressionError as error:
             raise InvalidArgumentError(f"the compressed request cannot be read: {error}") from None
+
+
+def _forwarded(forwards: Forwards, fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return the header fields that become parameters."""
+    return {
+        name.decode("utf-8", "surrogateescape"): value.decode("utf-8", "surrogateescape")
+        for name, value in fields
+        if forwards(name)
+    }
 
 
 def _encoding(head: RequestHead) -> bytes:

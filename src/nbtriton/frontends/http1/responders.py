@@ -1,15 +1,15 @@
-"""The way back: how what a model answers to one request becomes its HTTP answer."""
+"""Responders: the responses of a model to one request, as its HTTP response."""
 
 from __future__ import annotations
 
 import gzip
 import logging
 import zlib
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbtriton.engine.core.request import BARE_FINAL
-from nbtriton.errors import TritonError
+from nbtriton.errors import InternalError, TritonError
 from nbtriton.frontends.http1.cycle import RequestResponseCycle
 from nbtriton.frontends.http1.response import (
     JSON,
@@ -17,7 +17,6 @@ from nbtriton.frontends.http1.response import (
     HttpResponse,
     error_body,
     error_response,
-    unexpected_error,
 )
 from nbtriton.frontends.kserve.generate import encode_generate
 from nbtriton.frontends.kserve.json_responses import Answer, encode_infer
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from nbtriton.frontends.service import Service
 
 __all__ = ["GenerateResponder", "HttpResponder", "InferResponder", "SseResponder"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger("nbtriton.frontends")
 
@@ -60,28 +61,49 @@ class HttpResponder(Responder):
         self.cycle = cycle
 
     def submitted(self, request: InferenceRequest | TritonError) -> None:
-        """The engine has accepted the request, or refused it."""
+        """Handle what the engine made of the request."""
         if isinstance(request, TritonError):
-            self.give_up(error_response(request))
+            self.refuse(error_response(request))
             return
         cycle = self.cycle
         cycle.on_gone = request.cancel
         if cycle.is_gone():
             request.cancel()
 
-    def give_up(self, answer: HttpResponse) -> None:
-        """Answer a request that the engine will not."""
+    def refuse(self, response: HttpResponse) -> None:
+        """Answer a request that the engine has not accepted."""
         self.close()
-        self.cycle.respond(answer)
+        self.cycle.respond(response)
+
+    def encode(
+        self, encoder: Callable[..., T], request: InferenceRequest, response: Response, **more: Any
+    ) -> T:
+        """Return the bytes of a response; raises TritonError where it cannot be written."""
+        runtime = request.runtime
+        assert runtime is not None
+        try:
+            return encoder(
+                self.call,
+                response.outputs,
+                response.parameters,
+                model_name=runtime.name,
+                model_version=runtime.version,
+                **more,
+            )
+        except TritonError:
+            raise
+        except Exception as error:
+            _log.exception("a response of %s could not be written", runtime.name)
+            raise InternalError(f"{type(error).__name__}: {error}") from error
 
 
 class InferResponder(HttpResponder):
-    """One answer with tensors, for ``…/infer``.
+    """One response with tensors, for ``…/infer``.
 
     Parameters
     ----------
     service : Service
-        Knows the labels of classes.
+        For the labels of classes.
     encoding : str
         How the client wants the body: ``identity``, ``gzip`` or ``deflate``.
     """
@@ -115,23 +137,12 @@ class InferResponder(HttpResponder):
     def _written(self, request: InferenceRequest, response: Response) -> HttpResponse:
         if response.error is not None:
             return error_response(response.error, TEXT if response.error.accepted else JSON)
-        runtime = request.runtime
-        assert runtime is not None
+        batches = self.signature.max_batch_size > 0
+        labels = self._service.labels
         try:
-            answer = encode_infer(
-                self.call,
-                response.outputs,
-                response.parameters,
-                model_name=runtime.name,
-                model_version=runtime.version,
-                batches=self.signature.max_batch_size > 0,
-                labels=partial(self._service.labels, runtime.name, runtime.version),
-            )
+            answer = self.encode(encode_infer, request, response, batches=batches, labels=labels)
         except TritonError as error:
             return error_response(error, TEXT)
-        except Exception as error:
-            _log.exception("a response of %s could not be written", runtime.name)
-            return unexpected_error(error)
         return self._packed(answer)
 
     def _packed(self, answer: Answer) -> HttpResponse:
@@ -150,7 +161,7 @@ class InferResponder(HttpResponder):
 
 
 class GenerateResponder(HttpResponder):
-    """All responses in one body, which must be one, for ``…/generate`` (KS52, KS53)."""
+    """One response in one body, for ``…/generate`` (KS52, KS53)."""
 
     __slots__ = ("_body", "_count", "_status")
 
@@ -164,7 +175,7 @@ class GenerateResponder(HttpResponder):
 
     def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:
         if response.error is not None and not response.error.accepted:
-            self.give_up(error_response(response.error))
+            self.refuse(error_response(response.error))
             return
         self.record("INFER_RESPONSE_COMPLETE")
         body, failed = self._written(request, response)
@@ -197,26 +208,14 @@ class GenerateResponder(HttpResponder):
             return b"", False
         if response.error is not None:
             return error_body(response.error.message), True
-        runtime = request.runtime
-        assert runtime is not None
         try:
-            text = encode_generate(
-                response.outputs,
-                response.parameters,
-                request_id=self.call.request_id,
-                model_name=runtime.name,
-                model_version=runtime.version,
-            )
+            return self.encode(encode_generate, request, response), False
         except TritonError as error:
             return error_body(error.message), True
-        except Exception as error:
-            _log.exception("a response of %s could not be written", runtime.name)
-            return error_body(f"{type(error).__name__}: {error}"), True
-        return text, False
 
 
 class SseResponder(GenerateResponder):
-    """Each response as an event of its own, as soon as it is there, for ``…/generate_stream``."""
+    """Each response as a server-sent event at once, for ``…/generate_stream``."""
 
     __slots__ = ()
 

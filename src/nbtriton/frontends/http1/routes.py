@@ -1,4 +1,4 @@
-"""Which handler answers a path (KS1, KS2), and the restricted APIs."""
+"""Routes of the HTTP endpoint (protocol.md §2): KS1 and KS2, and the restricted APIs."""
 
 from __future__ import annotations
 
@@ -8,41 +8,44 @@ from dataclasses import dataclass, field
 
 __all__ = ["Route", "find_route"]
 
-_MODEL = re.compile(
-    r"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
-    r"(?:/(infer|generate|generate_stream|ready|config|stats|trace/setting))?"
-)
-_HEALTH = re.compile(r"/v2/health/(live|ready)")
-_REPOSITORY = re.compile(r"/v2/repository(?:/([^/]+))?/(index|models/([^/]+)/(load|unload))")
-_MEMORY = re.compile(
-    r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?/(status|register|unregister)"
-)
 _GET = frozenset({"GET"})
 _POST = frozenset({"POST"})
-_BOTH = _GET | _POST
+_MODEL = r"models/(?P<name>[^/]+)"
+_VERSION = rf"{_MODEL}(?:/versions/(?P<version>[0-9]+))?"
+_REPOSITORY = r"repository(?:/(?P<repository>[^/]+))?"
+_MEMORY = r"(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?"
 
-# What follows the model in a path: handler, methods, category.
-_OF_MODEL = {
-    "infer": ("infer", _POST, "inference"),
-    "generate": ("generate", _POST, "inference"),
-    "generate_stream": ("generate_stream", _POST, "inference"),
-    "ready": ("model_ready", _GET, "health"),
-    "config": ("model_config", _GET, "model-config"),
-    "stats": ("statistics", _GET, "statistics"),
-    "trace/setting": ("trace", _BOTH, "trace"),
-    None: ("model_metadata", _GET, "metadata"),
-}
-_PLAIN = {
-    "/v2": ("server_metadata", _GET, "metadata"),
-    "/v2/models/stats": ("statistics", _GET, "statistics"),
-    "/v2/logging": ("logging", _BOTH, "logging"),
-    "/v2/trace/setting": ("trace", _BOTH, "trace"),
-}
+# What follows ``/v2``, and the handler, methods and category of it; the first row that fits counts.
+_ROUTES = [
+    (re.compile(f"/v2{pattern and '/'}{pattern}"), handler, methods, category)
+    for pattern, handler, methods, category in (
+        ("", "server_metadata", _GET, "metadata"),
+        ("health/live", "server_live", _GET, "health"),
+        ("health/ready", "server_ready", _GET, "health"),
+        ("logging", "logging", _GET | _POST, "logging"),
+        ("trace/setting", "trace", _GET | _POST, "trace"),
+        ("models/stats", "statistics", _GET, "statistics"),
+        (f"{_VERSION}/infer", "infer", _POST, "inference"),
+        (f"{_VERSION}/generate", "generate", _POST, "inference"),
+        (f"{_VERSION}/generate_stream", "generate_stream", _POST, "inference"),
+        (f"{_VERSION}/ready", "model_ready", _GET, "health"),
+        (f"{_VERSION}/config", "model_config", _GET, "model-config"),
+        (f"{_VERSION}/stats", "statistics", _GET, "statistics"),
+        (f"{_MODEL}/trace/setting", "trace", _GET | _POST, "trace"),
+        (_VERSION, "model_metadata", _GET, "metadata"),
+        (f"{_REPOSITORY}/index", "repository_index", _POST, "model-repository"),
+        (f"{_REPOSITORY}/models/(?P<name>[^/]+)/load", "repository_load", _POST, "model-repository"),
+        (f"{_REPOSITORY}/models/(?P<name>[^/]+)/unload", "repository_unload", _POST, "model-repository"),
+        (f"{_MEMORY}/status", "memory_status", _GET, "shared-memory"),
+        (f"{_MEMORY}/register", "memory_register", _POST, "shared-memory"),
+        (f"{_MEMORY}/unregister", "memory_unregister", _POST, "shared-memory"),
+    )
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A handler by name, with what the path says."""
+    """A handler by name, with the parts of the path."""
 
     handler: str
     methods: frozenset[str]
@@ -51,30 +54,9 @@ class Route:
 
 
 def find_route(path: str) -> Route | None:
-    """Return the route of a whole raw path: no decoding, no trailing slash; None if there is none."""
-    plain = _PLAIN.get(path)
-    if plain is not None:
-        return Route(*plain)
-    found = _MODEL.fullmatch(path)
-    if found is not None:
-        name, version, kind = found.groups()
-        if kind != "trace/setting":
-            return Route(*_OF_MODEL[kind], {"name": name, "version": version or ""})
-        return None if version else Route(*_OF_MODEL[kind], {"name": name})
-    found = _HEALTH.fullmatch(path)
-    if found is not None:
-        return Route(f"server_{found[1]}", _GET, "health")
-    found = _MEMORY.fullmatch(path)
-    if found is not None:
-        kind, region, action = found.groups()
-        methods = _GET if action == "status" else _POST
-        arguments = {"kind": kind, "region": region or ""}
-        return Route(f"memory_{action}", methods, "shared-memory", arguments)
-    found = _REPOSITORY.fullmatch(path)
-    if found is not None:
-        repository, action, name, verb = found.groups()
-        if action == "index":
-            return Route("repository_index", _POST, "model-repository")
-        arguments = {"repository": repository or "", "name": name}
-        return Route(f"repository_{verb}", _POST, "model-repository", arguments)
+    """Return the route of a whole raw path: no decoding, no trailing slash; None for an unknown one."""
+    for pattern, handler, methods, category in _ROUTES:
+        found = pattern.fullmatch(path)
+        if found is not None:
+            return Route(handler, methods, category, found.groupdict(""))
     return None

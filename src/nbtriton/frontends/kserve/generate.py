@@ -115,10 +115,10 @@ def _deduced(spec: TensorSpec, batches: bool, count: int) -> tuple[int, ...]:
 
 
 def encode_generate(
+    call: InferCall,
     outputs: Mapping[str, Array],
     parameters: Mapping[str, Any],
     *,
-    request_id: str,
     model_name: str,
     model_version: int,
 ) -> bytes:
@@ -129,7 +129,7 @@ def encode_generate(
     TritonError
         An output cannot be written as JSON.
     """
-    found: dict[str, bytes] = {"id": dumps(request_id)} if request_id else {}
+    found: dict[str, bytes] = {"id": dumps(call.request_id)} if call.request_id else {}
     found["model_name"] = dumps(model_name)
     found["model_version"] = dumps(str(model_version))
     for name, value in parameters.items():

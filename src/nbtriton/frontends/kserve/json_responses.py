@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "encode_infer", "json_elements"]
 
-Labels = Callable[[str], Sequence[str]]
+# Class labels of a model's version and output.
+Labels = Callable[[str, int, str], Sequence[str]]
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ def encode_infer(
     batches : bool
         Whether the first dimension is the batch, for classification.
     labels : callable
-        ``labels(output)`` gives the class labels of an output.
+        ``labels(model_name, model_version, output)`` gives the class labels of an output.
 
     Raises
     ------
@@ -67,7 +68,10 @@ def encode_infer(
     blobs: list[bytes | memoryview] = []
     for name, made in outputs.items():
         wanted = call.wanted(name)
-        array = classify(made, wanted.classes, batches, labels(name)) if wanted.classes else made
+        array = made
+        if wanted.classes:
+            classes = labels(model_name, model_version, name)
+            array = classify(made, wanted.classes, batches, classes)
         datatype = datatype_of(array)
         shape = shape_of(array)
         if wanted.kind == "binary":
