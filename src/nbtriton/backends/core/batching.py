@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from nbtriton.backends.base import BackendRequest
+from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer
+from nbtriton.backends.compiling import mypyc_attr
 from nbtriton.backends.core.response import Response, ScatteredResponses
-from nbtriton.backends.ragged import PLAIN, BatchOutput, Layout
+from nbtriton.backends.ragged import PLAIN, BatchOutput, Layout, layout
+from nbtriton.config import ModelConfig
 from nbtriton.errors import InternalError, InvalidArgumentError, nearest
 from nbtriton.tensors import (
     Array,
@@ -22,7 +24,37 @@ from nbtriton.tensors import (
     to_torch,
 )
 
-__all__ = ["gather_inputs", "name_outputs", "scatter_outputs"]
+__all__ = ["BatchInstance", "gather_inputs", "name_outputs", "scatter_outputs", "wanted_outputs"]
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class BatchInstance(BackendInstance):
+    """An instance whose code runs whole batches; a model that does not batch, one request each."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._name: str = config.name
+        self._batches = config.max_batch_size > 0
+        self._layout = layout(config)
+
+    def execute(
+        self, requests: Sequence[BackendRequest], timer: BatchTimer
+    ) -> Sequence[Response | None] | None:
+        """Run one batch; see `BackendInstance.execute`."""
+        if not self._batches and len(requests) > 1:
+            return [self.run([request], timer)[0] for request in requests]
+        return self.run(requests, timer)
+
+    def run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
+        """Run requests of which a model that does not batch gets one."""
+        raise NotImplementedError
+
+    def scatter(
+        self, requests: Sequence[BackendRequest], outputs: Mapping[str, Array]
+    ) -> Sequence[Response]:
+        """Return one response a request; see `scatter_outputs`."""
+        return scatter_outputs(
+            requests, outputs, batches=self._batches, model=self._name, layout=self._layout
+        )
 
 
 def gather_inputs(
@@ -130,6 +162,14 @@ def name_outputs(result: Any, names: Sequence[str], *, model: str) -> dict[str, 
             f"{len(names)}: {_listed(names)}"
         )
     return dict(zip(names, values, strict=True))
+
+
+def wanted_outputs(requests: Sequence[BackendRequest]) -> frozenset[str]:
+    """Return the names of the outputs that any request of a batch asked for."""
+    wanted = requests[0].requested_outputs
+    if len(requests) > 1:
+        wanted = wanted.union(*(request.requested_outputs for request in requests))
+    return wanted
 
 
 def _listed(names: Iterable[str]) -> str:

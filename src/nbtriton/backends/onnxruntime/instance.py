@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
-from nbtriton.backends.core.batching import gather_inputs, scatter_outputs
+from nbtriton.backends.base import BackendRequest, BatchTimer, Response
+from nbtriton.backends.core.batching import BatchInstance, gather_inputs, wanted_outputs
 from nbtriton.backends.onnxruntime.check import Model
 from nbtriton.backends.onnxruntime.runtime import import_onnxruntime, runtime_error
-from nbtriton.backends.ragged import batch_input_names, layout
+from nbtriton.backends.ragged import batch_input_names
 from nbtriton.config import ModelConfig, output_specs
 from nbtriton.errors import InternalError
 from nbtriton.tensors import Array, as_bytes_array, kind_of, to_numpy
@@ -23,7 +23,7 @@ __all__ = ["OnnxInstance"]
 _BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
 
 
-class OnnxInstance(BackendInstance):
+class OnnxInstance(BatchInstance):
     """Runs a session, which other instances may share.
 
     Parameters
@@ -36,11 +36,9 @@ class OnnxInstance(BackendInstance):
     """
 
     def __init__(self, config: ModelConfig, session: Any, model: Model, run_options: Any) -> None:
-        self._name = config.name
+        super().__init__(config)
         self._session = session
         self._options = run_options
-        self._batches = config.max_batch_size > 0
-        self._layout = layout(config)
         self._infos = {**model.inputs, **model.initializers}
         made = batch_input_names(config)
         self._inputs = [name for name in self._infos if name not in made]
@@ -54,17 +52,12 @@ class OnnxInstance(BackendInstance):
         self._wanted: dict[frozenset[str], list[str]] = {}
         self._values = import_onnxruntime().OrtValue
 
-    def execute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
-        """Run one batch; see `BackendInstance.execute`."""
-        if not self._batches and len(requests) > 1:
-            return [self._run([request], timer)[0] for request in requests]
-        return self._run(requests, timer)
-
     def finalize(self) -> None:
         """Let go of the session."""
         self._session = None
 
-    def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
+    def run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
+        """Run requests of which a model that does not batch gets one."""
         # ONNX Runtime never writes into its inputs.
         gathered = gather_inputs(requests, self._inputs, self._layout, copy=False)
         feeds = {name: self._feed(name, array) for name, array in gathered.items()}
@@ -83,15 +76,11 @@ class OnnxInstance(BackendInstance):
         outputs = {
             name: self._output(name, value) for name, value in zip(names, found, strict=True)
         }
-        return scatter_outputs(
-            requests, outputs, batches=self._batches, model=self._name, layout=self._layout
-        )
+        return self.scatter(requests, outputs)
 
     def _names(self, requests: Sequence[BackendRequest]) -> list[str]:
         """Return the outputs that any of the requests wants, in the model's order."""
-        wanted = requests[0].requested_outputs
-        if len(requests) > 1:
-            wanted = wanted.union(*(request.requested_outputs for request in requests))
+        wanted = wanted_outputs(requests)
         names = self._wanted.get(wanted)
         if names is None:
             names = self._wanted[wanted] = [name for name in self._outputs if name in wanted]

@@ -96,7 +96,6 @@ class PyTorchBackend(Backend):
         module = self._of(model).on(device)
         names = [tensor.name for tensor in model.config.input] + batch_input_names(model.config)
         return ModuleInstance(
-            model.name,
             module,
             device,
             model.config,

@@ -8,14 +8,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
-from nbtriton.backends.core.batching import gather_inputs, name_outputs, scatter_outputs
+from nbtriton.backends.base import BackendRequest, BatchTimer, Response
+from nbtriton.backends.core.batching import (
+    BatchInstance,
+    gather_inputs,
+    name_outputs,
+    wanted_outputs,
+)
 from nbtriton.backends.core.synchronize import wait_for_outputs
 from nbtriton.backends.python.callables import open_callable
 from nbtriton.backends.python.core.instance import without_running_loop
 from nbtriton.backends.python.core.tensor import leaving
 from nbtriton.backends.python.isolation.running import Running, enter_live, leave_live
-from nbtriton.backends.ragged import layout
 from nbtriton.backends.read_only import check_unchanged, explain_write, versions_of
 from nbtriton.backends.tracebacks import execute_error
 from nbtriton.config import ModelConfig, reads_only
@@ -31,7 +35,7 @@ _ndarray: Final = np.ndarray
 _OVER: Final = object()
 
 
-class FunctionInstance(BackendInstance):
+class FunctionInstance(BatchInstance):
     """Calls the function once per batch, with the inputs joined along axis 0, by keyword.
 
     Arrays are NumPy's, or of the type that an annotation says. On a GPU they are torch tensors on
@@ -51,6 +55,7 @@ class FunctionInstance(BackendInstance):
     def __init__(
         self, source: Any, config: ModelConfig, running: Running, device: str | None = None
     ) -> None:
+        super().__init__(config)
         self._model = model = open_callable(source, config)
         self._reads_only = reads_only(config)
         self._inputs = list(model.inputs)
@@ -63,8 +68,6 @@ class FunctionInstance(BackendInstance):
         }
         self._outputs = list(model.outputs)
         self._device = device
-        self._batches = config.max_batch_size > 0
-        self._layout = layout(config)
         self.running = self._running = running
         enter_live(running)
 
@@ -77,25 +80,22 @@ class FunctionInstance(BackendInstance):
                 self._stream(request)
             timer.infer_done()
             return None
-        if not self._batches and len(requests) > 1:
-            return [self._run([request], timer)[0] for request in requests]
-        return self._run(requests, timer)
+        return super().execute(requests, timer)
 
     def finalize(self) -> None:
         """Forget that this instance runs."""
         leave_live(self._running)
 
-    def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
+    def run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
+        """Run requests of which a model that does not batch gets one."""
         inputs = self._gather(requests)
         versions = versions_of(inputs) if self._reads_only else {}
         timer.inputs_ready()
-        wanted = requests[0].requested_outputs
-        if len(requests) > 1:
-            wanted = wanted.union(*(request.requested_outputs for request in requests))
+        wanted = wanted_outputs(requests)
         outputs = self._checked(self._of_user(partial(self._model.call, inputs), wanted), wanted)
         timer.infer_done()
         if versions:
-            check_unchanged(versions, self._running.model_name)
+            check_unchanged(versions, self._name)
         return self._responses(requests, outputs)
 
     def _stream(self, request: BackendRequest) -> None:
@@ -113,7 +113,7 @@ class FunctionInstance(BackendInstance):
                 request.send(self._responses([request], outputs)[0], final=False)
             else:
                 self._of_user(_close, values)
-            check_unchanged(versions, self._running.model_name)
+            check_unchanged(versions, self._name)
         except EngineError as error:
             request.send(Response(error=error), final=True)
         else:
@@ -124,13 +124,7 @@ class FunctionInstance(BackendInstance):
     ) -> Sequence[Response]:
         arrays = {name: leaving(array) for name, array in outputs.items()}
         wait_for_outputs(arrays.values())
-        return scatter_outputs(
-            requests,
-            arrays,
-            batches=self._batches,
-            model=self._running.model_name,
-            layout=self._layout,
-        )
+        return self.scatter(requests, arrays)
 
     def _gather(self, requests: Sequence[BackendRequest]) -> dict[str, Array]:
         inputs = gather_inputs(requests, self._inputs, self._layout, copy=not self._reads_only)
@@ -162,7 +156,7 @@ class FunctionInstance(BackendInstance):
         names = self._outputs
         if self._model.selective:
             names = [name for name in names if name in wanted]
-        named = name_outputs(result, names, model=self._running.model_name)
+        named = name_outputs(result, names, model=self._name)
         for name, value in named.items():
             datatype = self._model.outputs[name]
             if type(value) is not _ndarray or datatype == "BYTES":

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
-from nbtriton.backends.core.batching import gather_inputs, scatter_outputs
+from nbtriton.backends.base import BackendRequest, BatchTimer, Response
+from nbtriton.backends.core.batching import BatchInstance, gather_inputs
 from nbtriton.backends.pytorch.core.naming import InputOrder, arrange_outputs, name_results
-from nbtriton.backends.ragged import layout
 from nbtriton.backends.read_only import check_unchanged, versions_of
 from nbtriton.backends.tracebacks import model_error
 from nbtriton.config import ModelConfig, output_types, reads_only
@@ -37,13 +36,11 @@ __all__ = ["ModuleInstance"]
 _ndarray: Final = np.ndarray
 
 
-class ModuleInstance(BackendInstance):
+class ModuleInstance(BatchInstance):
     """Runs one module on one device.
 
     Parameters
     ----------
-    name : str
-        The model's name.
     module : torch.nn.Module
         On `device`; other instances may share it.
     device : torch.device or None
@@ -58,7 +55,6 @@ class ModuleInstance(BackendInstance):
 
     def __init__(
         self,
-        name: str,
         module: Any,
         device: torch.device | None,
         config: ModelConfig,
@@ -71,14 +67,12 @@ class ModuleInstance(BackendInstance):
 
         # Looked up once: after a batch the import machinery is not in the processor's cache.
         self._torch, self._tensor = torch, torch.Tensor
-        self._name = name
+        super().__init__(config)
         self._module = module
         self._device = device
         self._order = order
         self._outputs = output_types(config)
         self._results = arrange_outputs(list(self._outputs))
-        self._batches = config.max_batch_size > 0
-        self._layout = layout(config)
         self._reads_only = reads_only(config)
         # One for all batches: there is one at a time.
         self._guard = torch.inference_mode() if inference_mode else torch.no_grad()
@@ -88,18 +82,13 @@ class ModuleInstance(BackendInstance):
         if device is not None and device.type == "cuda":
             self._stream = torch.cuda.Stream(device)
 
-    def execute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
-        """Run one batch; see `BackendInstance.execute`."""
-        if not self._batches and len(requests) > 1:
-            return [self._run([request], timer)[0] for request in requests]
-        return self._run(requests, timer)
-
     def finalize(self) -> None:
         """Let go of the module."""
         self._module = None
         self._stream = None
 
-    def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
+    def run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
+        """Run requests of which a model that does not batch gets one."""
         if self._stream is None:
             outputs = self._compute(requests, timer)
         else:
@@ -117,13 +106,7 @@ class ModuleInstance(BackendInstance):
             # Once per batch: whoever gets the outputs may use any stream or the host.
             self._stream.synchronize()
         timer.infer_done()
-        return scatter_outputs(
-            requests,
-            outputs,
-            batches=self._batches,
-            model=self._name,
-            layout=self._layout,
-        )
+        return self.scatter(requests, outputs)
 
     def _compute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> dict[str, Array]:
         """Return the outputs by name: copies, as the module may go on with its own memory.
