@@ -160,7 +160,7 @@ def test_text_outputs_become_bytes(make, run):
         (lambda IN: np.float32(0), "has shape [], expected a first dimension of 2"),
         (lambda IN: (IN, IN), "model 'm' returned 2 outputs, its configuration has 1: 'OUT'"),
         (lambda IN: None, "model 'm' returned None, its configuration has 'OUT'"),
-        (lambda IN: {}, "model 'm' did not return the output 'OUT', found only an empty dict"),
+        (lambda IN: {}, "model 'm' did not return the output 'OUT', found an empty dict"),
         (lambda IN: {"OUT": IN, "OUTT": IN}, "returned the output 'OUTT', which"),
         (lambda IN: [["a"]], "output 'OUT' expects FP32, found values of type <U1"),
     ],

@@ -46,7 +46,6 @@ class RequestTrace(Protocol):
 
     def child(self) -> RequestTrace:
         """Open the trace of a request that the model makes."""
-        ...
 
 
 class BackendRequest(Protocol):
@@ -57,7 +56,6 @@ class BackendRequest(Protocol):
     @property
     def requested_outputs(self) -> frozenset[str]:
         """Names asked for; never empty: all outputs of the model when the client named none."""
-        ...
 
     @property
     def owned_inputs(self) -> frozenset[str]:
@@ -65,12 +63,10 @@ class BackendRequest(Protocol):
 
         All others are to be copied before the model may write to them or keep them.
         """
-        ...
 
     @property
     def batch_size(self) -> int:
         """First dimension of the inputs, 1 for a model that does not batch."""
-        ...
 
     @property
     def request_id(self) -> str: ...
@@ -87,7 +83,6 @@ class BackendRequest(Protocol):
     @property
     def trace(self) -> RequestTrace | None:
         """The trace that the request belongs to; None for most requests."""
-        ...
 
     def is_cancelled(self) -> bool: ...
     def reschedule(self) -> None:
@@ -98,7 +93,6 @@ class BackendRequest(Protocol):
         TritonError
             The model's ``sequence_batching`` is not iterative.
         """
-        ...
 
     def send(self, response: Response | None, *, final: bool) -> None:
         """Deliver one response ahead of `BackendInstance.execute` returning (response senders).
@@ -106,11 +100,9 @@ class BackendRequest(Protocol):
         Any thread may call it, also after `execute` returned. ``None`` with ``final=True`` ends
         the request without a further response. Sending after the final raises `TritonError`.
         """
-        ...
 
     def is_answered(self) -> bool:
         """True once the final response was sent."""
-        ...
 
 
 class BatchTimer(Protocol):
@@ -118,11 +110,9 @@ class BatchTimer(Protocol):
 
     def inputs_ready(self) -> None:
         """Inputs are gathered and on the device: compute_input ends, compute_infer starts."""
-        ...
 
     def infer_done(self) -> None:
         """The model's own code returned: compute_infer ends, compute_output starts."""
-        ...
 
 
 class ServerHandle(Protocol):
@@ -130,7 +120,6 @@ class ServerHandle(Protocol):
 
     def note_call(self, caller: str, callee: str) -> None:
         """Note that the code of a model calls another one."""
-        ...
 
     def submit(
         self,
@@ -147,7 +136,6 @@ class ServerHandle(Protocol):
         -------
         nbtriton.engine.InferenceFuture
         """
-        ...
 
     def call(
         self, model_name: str, version: int, inputs: Mapping[str, Array], options: RequestOptions
@@ -157,18 +145,15 @@ class ServerHandle(Protocol):
         Where an instance is idle the request runs in this very thread. A request that was refused
         raises; one that failed has the error in its response.
         """
-        ...
 
     def awaits(self, future: Any, idle: Callable[[], bool]) -> None:
         """Tell that a coroutine may await a future of `submit`.
 
         ``idle()`` is True while nothing but such answers can make the caller's coroutines go on.
         """
-        ...
 
     def look_for_circles(self) -> None:
         """Answer calls that would wait for each other for ever; called when coroutines rest."""
-        ...
 
     def is_model_ready(self, name: str, version: int = -1) -> bool: ...
     def is_decoupled(self, name: str, version: int = -1) -> bool: ...

@@ -119,7 +119,9 @@ def _beside(value: Array, other: Array) -> Array:
     return to_torch(value, other.device) if kind == "torch" else to_kind(value, kind)
 
 
-def name_outputs(result: Any, names: Sequence[str], *, model: str) -> dict[str, Any]:
+def name_outputs(
+    result: Any, names: Sequence[str], *, model: str, exact: bool = True
+) -> dict[str, Any]:
     """Return what a model's code returned as a dict by output name.
 
     Parameters
@@ -130,38 +132,41 @@ def name_outputs(result: Any, names: Sequence[str], *, model: str) -> dict[str, 
         The model's outputs in the order of its configuration.
     model : str
         For messages.
+    exact : bool
+        Whether a mapping must not have other names.
 
     Raises
     ------
     InternalError
         Wrong number of outputs, a missing or an unknown name.
     """
-    if isinstance(result, Mapping):
+    values = result if isinstance(result, (tuple, list)) else (result,)
+    if values is not result and isinstance(result, Mapping):
         for name in result:
-            if name not in names:
+            if exact and name not in names:
                 raise InternalError(
                     f"model '{model}' returned the output '{name}', which its configuration does "
                     "not have",
                     hint=nearest(str(name), names),
                 )
-        missing = [name for name in names if name not in result]
-        if missing:
-            raise InternalError(
-                f"model '{model}' did not return the output '{missing[0]}', found only "
-                + (_listed(result) or "an empty dict")
-            )
-        return dict(result)
+        for name in names:
+            if name not in result:
+                raise InternalError(
+                    f"model '{model}' did not return the output '{name}', found "
+                    + (_listed(result) or "an empty dict"),
+                    hint=nearest(name, [str(key) for key in result]),
+                )
+        return dict(result) if exact else {name: result[name] for name in names}
     if result is None:
         raise InternalError(
             f"model '{model}' returned None, its configuration has {_listed(names)}"
         )
-    values = result if isinstance(result, (tuple, list)) else (result,)
     if len(values) != len(names):
         raise InternalError(
             f"model '{model}' returned {len(values)} outputs, its configuration has "
             f"{len(names)}: {_listed(names)}"
         )
-    return dict(zip(names, values, strict=True))
+    return dict(zip(names, values))  # noqa: B905 - of one length
 
 
 def wanted_outputs(requests: Sequence[BackendRequest]) -> frozenset[str]:

@@ -149,11 +149,12 @@ def _in_order(module: Any, config: ModelConfig) -> Any:
         def run(self, *tensors: Any) -> Any:
             given = dict(zip(inputs, tensors, strict=True))
             result = order.call(self.module, given)
-            if results.by_index and isinstance(result, (tuple, list)):
+            if results.indices and isinstance(result, (tuple, list)):
                 return tuple(result)  # the server looks for them at the same places
             found = name_results(result, results, model=str(config.name))
-            places = sorted(results.places, key=lambda place: place[1])
-            values = tuple(found[name] for name, _ in places)
+            indices = results.indices or range(len(results.names))
+            places = sorted(zip(indices, results.names, strict=True))
+            values = tuple(found[name] for _, name in places)
             return values[0] if len(values) == 1 else values
 
     # The backend finds inputs by the names of the arguments, so they must be the configuration's.

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import CoroutineType
 from typing import Any, Final, TypeGuard, TypeVar
 
@@ -182,7 +183,7 @@ class PythonInstance(BackendInstance):
         future = self._loop.start(coroutine)
         if self._running.decoupled:
             # The next batch may start while this one awaits (PB36).
-            future.add_done_callback(_Background(self._running.instance_name, received))
+            future.add_done_callback(partial(_answer_failed, self._running.instance_name, received))
             return None
         try:
             outcome = future.result()
@@ -279,31 +280,20 @@ class PythonInstance(BackendInstance):
         return ModelError(self._prefix + text)
 
 
-class _Background:
-    """Answers what a decoupled ``async def execute`` left unanswered when it raised."""
-
-    def __init__(self, instance: str, received: list[ReceivedRequest]) -> None:
-        self._instance = instance
-        self._received = received
-
-    def __call__(self, future: Future[Outcome]) -> None:
-        received, self._received = self._received, []
-        error: BaseException | None = None
-        if future.cancelled():
-            error = RuntimeError("the model was unloaded")
-        else:
-            error = future.result().error
-        if error is None:
-            return
-        failure = execute_error(self._instance, error)
-        _log.error("%s", failure.message)
-        for view in received:
-            request = view._backend_request
-            try:
-                if not request.is_answered():
-                    request.send(Response(error=failure), final=True)
-            except EngineError:
-                _log.debug("answered in between: %s", request.request_id)
+def _answer_failed(instance: str, received: list[ReceivedRequest], future: Future[Outcome]) -> None:
+    """Answer what a decoupled ``async def execute`` left unanswered when it raised."""
+    error = RuntimeError("the model was unloaded") if future.cancelled() else future.result().error
+    if error is None:
+        return
+    failure = execute_error(instance, error)
+    _log.error("%s", failure.message)
+    for view in received:
+        request = view._backend_request
+        try:
+            if not request.is_answered():
+                request.send(Response(error=failure), final=True)
+        except EngineError:
+            _log.debug("answered in between: %s", request.request_id)
 
 
 # In the place of a response that the model sent itself: nothing of it is looked at again.

@@ -92,12 +92,11 @@ class LocalModules:
             What the file raises.
         """
         name = f"{self._version}.{path.stem}"
-        spec = spec_from_file_location(name, path, loader=_Loader(name, str(path), self._builtins))
-        if spec is None or spec.loader is None:
-            raise ImportError(f"cannot import {path}")
-        module = module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
+        loader = _Loader(name, str(path), self._builtins)
+        spec = spec_from_file_location(name, path, loader=loader)
+        assert spec is not None
+        module = sys.modules[name] = module_from_spec(spec)
+        loader.exec_module(module)
         return module
 
     def close(self) -> None:

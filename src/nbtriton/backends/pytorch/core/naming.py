@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nbtriton.errors import ConfigError, InternalError, InvalidArgumentError, nearest
+from nbtriton.backends.core.batching import name_outputs
+from nbtriton.errors import ConfigError, InvalidArgumentError
 
 __all__ = [
     "Forward",
@@ -119,18 +120,16 @@ def index_of(name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class OutputOrder:
-    """Each output's name, and which result it is where ``forward`` returns no dict."""
+    """The outputs' names, and their indices among the results if all of them are ``NAME__index``."""
 
-    places: tuple[tuple[str, int], ...]
-    by_index: bool
+    names: tuple[str, ...]
+    indices: tuple[int, ...] = ()
 
 
 def arrange_outputs(names: Sequence[str]) -> OutputOrder:
     """Return which results of ``forward`` the outputs of a configuration are."""
-    indices = [index for index in map(index_of, names) if index is not None]
-    if not names or len(indices) < len(names):
-        return OutputOrder(tuple((name, at) for at, name in enumerate(names)), by_index=False)
-    return OutputOrder(tuple(zip(names, indices, strict=True)), by_index=True)
+    indices = tuple(index for index in map(index_of, names) if index is not None)
+    return OutputOrder(tuple(names), indices if len(indices) == len(names) else ())
 
 
 def name_results(result: Any, order: OutputOrder, *, model: str) -> dict[str, Any]:
@@ -146,33 +145,20 @@ def name_results(result: Any, order: OutputOrder, *, model: str) -> dict[str, An
     Raises
     ------
     InvalidArgumentError
-        ``NAME__index`` beyond what there is, with Triton's text.
+        ``NAME__index`` beyond the results, with Triton's text.
     InternalError
         A name that the dict lacks, or a wrong number of results.
     """
-    listed = isinstance(result, (tuple, list))
-    if not listed and isinstance(result, Mapping):
-        for name, _ in order.places:
-            if name not in result:
-                raise InternalError(
-                    f"model '{model}' did not return the output '{name}', found "
-                    + (", ".join(f"'{key}'" for key in result) or "an empty dict"),
-                    hint=nearest(name, [str(key) for key in result]),
-                )
-        return {name: result[name] for name, _ in order.places}
-    values = result if listed else (result,)
-    count = len(values)
-    if not order.by_index and count != len(order.places):
-        raise InternalError(
-            f"model '{model}' returned {count} outputs, its configuration has "
-            f"{len(order.places)}: " + ", ".join(f"'{name}'" for name, _ in order.places)
-        )
+    values = result if isinstance(result, (tuple, list)) else (result,)
+    by_name = values is not result and isinstance(result, Mapping)
+    if by_name or not order.indices:
+        return name_outputs(result if by_name else values, order.names, model=model, exact=False)
     found = {}
-    for name, index in order.places:
-        if index >= count:
+    for name, index in zip(order.names, order.indices):  # noqa: B905 - of one length
+        if index >= len(values):
             raise InvalidArgumentError(
                 f"The output {name} in the model configuration refers to an output index "
-                f"which doesn't exist. This model has {count} outputs"
+                f"which doesn't exist. This model has {len(values)} outputs"
             )
         found[name] = values[index]
     return found
