@@ -79,7 +79,7 @@ class Endpoint(Protocol):
         ...
 
 
-class NoControl:
+class NoControl(Control):
     """Triton's ``--model-control-mode=none``: models can be listed, nothing else."""
 
     def __init__(self, server: Server) -> None:
@@ -107,8 +107,8 @@ class NoControl:
         return all(model.state == "READY" for model in self._server.models())
 
 
-class FailedControl:
-    """Of a server that could not be set up and stays nevertheless: ``--exit-on-error=false``.
+class FailedControl(NoControl):
+    """Model control of a server that runs although its set-up failed: ``--exit-on-error=false``.
 
     Parameters
     ----------
@@ -119,6 +119,7 @@ class FailedControl:
     _REASON = "Server not ready"
 
     def __init__(self, server: Server) -> None:
+        super().__init__(server)
         server.refuse(self._REASON)
 
     def index(self, ready: bool) -> list[dict[str, Any]]:  # noqa: ARG002
@@ -126,9 +127,6 @@ class FailedControl:
 
     def load(self, name: str, parameters: dict[str, Any]) -> None:  # noqa: ARG002
         raise UnavailableError(self._REASON)
-
-    def unload(self, name: str, parameters: dict[str, Any]) -> None:
-        self.load(name, parameters)
 
     def is_server_ready(self) -> bool:
         return False

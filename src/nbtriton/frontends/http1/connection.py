@@ -10,7 +10,7 @@ from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
 from time import monotonic, monotonic_ns
-from typing import Any, Protocol
+from typing import Any
 
 from nbtriton.frontends.http1.cycle import RequestHead, RequestResponseCycle
 from nbtriton.frontends.http1.reader import RefusedError, RequestReader
@@ -26,7 +26,7 @@ from nbtriton.frontends.http1.states import ConnectionState, Event, State
 from nbtriton.frontends.listener import Listener
 from nbtriton.frontends.loop import TURN_S
 
-__all__ = ["HttpConnection", "NewReader"]
+__all__ = ["HttpConnection"]
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 # Up to this size a response is joined and sent by one call; longer ones are sent part by part.
@@ -35,17 +35,6 @@ _JOINED = 64 << 10
 _PIPELINED = 16
 # How long what a refused client still sends is discarded, so that it can read the refusal.
 _LINGER_S = 2.0
-
-
-class NewReader(Protocol):
-    """Makes the reader of a connection."""
-
-    def __call__(
-        self,
-        state: ConnectionState,
-        on_request: Callable[[RequestHead, Data, int], None],
-        on_expect_continue: Callable[[], None],
-    ) -> RequestReader: ...
 
 
 class _HttpCycle(RequestResponseCycle):
@@ -87,6 +76,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     ----------
     listener : Listener
     new_reader : callable
+        ``new_reader(state, on_request, on_expect_continue)``.
     buffer : memoryview
         Where bytes are received; connections share it.
     on_request : callable
@@ -101,7 +91,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def __init__(
         self,
         listener: Listener[HttpConnection],
-        new_reader: NewReader,
+        new_reader: Callable[..., RequestReader],
         buffer: memoryview,
         on_request: Callable[[RequestResponseCycle], None],
     ) -> None:

@@ -1,11 +1,10 @@
-"""The messages of Triton's gRPC service, as `tritonclient` ships them, and of gRPC's health service."""
+"""Messages of Triton's gRPC service, as `tritonclient` ships them, and of gRPC's health service."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tritonclient.grpc import service_pb2  # type: ignore[import-untyped]
 
 __all__ = [
@@ -22,13 +21,14 @@ __all__ = [
 
 SERVICE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
-# What gRPC's own C++ library says of bytes that are not the message of a method.
+# The text of gRPC's own C++ library for bytes that are not the message of a method.
 UNPARSABLE = "Unable to parse request"
 
 # Generated code: its classes are made at run time.
 messages: Any = service_pb2
 
-_SERVING, _NOT_SERVING = 1, 2
+# The same on the wire: one string as field 1.
+HealthCheckRequest = messages.SystemSharedMemoryStatusRequest
 
 
 def parameter_value(parameter: Any) -> tuple[str, Any]:
@@ -63,34 +63,5 @@ def varint(value: int) -> bytes:
 
 
 def health_response(serving: bool) -> bytes:
-    """Return the answer of ``grpc.health.v1.Health/Check``."""
-    return cast(
-        "bytes",
-        _HealthCheckResponse(status=_SERVING if serving else _NOT_SERVING).SerializeToString(),
-    )
-
-
-def _health_classes() -> tuple[Any, Any]:
-    """Make the two messages that we need of grpcio-health-checking; in a pool of our own."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="nbtriton_health.proto", package="grpc.health.v1", syntax="proto3"
-    )
-    kinds = descriptor_pb2.FieldDescriptorProto
-    for message, field, kind in (
-        ("HealthCheckRequest", "service", kinds.TYPE_STRING),
-        # The enum goes over the wire as its number.
-        ("HealthCheckResponse", "status", kinds.TYPE_INT32),
-    ):
-        file.message_type.add(name=message).field.add(
-            name=field, number=1, type=kind, label=kinds.LABEL_OPTIONAL
-        )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    request, response = (
-        message_factory.GetMessageClass(pool.FindMessageTypeByName(f"grpc.health.v1.{each.name}"))
-        for each in file.message_type
-    )
-    return request, response
-
-
-HealthCheckRequest, _HealthCheckResponse = _health_classes()
+    """Return the answer of ``grpc.health.v1.Health/Check``: an enum as field 1."""
+    return b"\x08\x01" if serving else b"\x08\x02"

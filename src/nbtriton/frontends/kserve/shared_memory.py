@@ -46,21 +46,6 @@ class _Region:
     leases: int = field(default=0, init=False)
     closed: bool = field(default=False, init=False)
 
-    def existing(self) -> int:
-        """Return how many bytes of it exist now."""
-        return self.byte_size
-
-    def part(self, start: int, end: int) -> Any:
-        """Return a part of it as a tensor, None where it is not mapped."""
-
-    def status(self) -> dict[str, Any]:
-        """Return what Triton reports of it."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Free it as soon as no request uses it."""
-        raise NotImplementedError
-
 
 @dataclass(slots=True)
 class _SystemRegion(_Region):
@@ -71,19 +56,18 @@ class _SystemRegion(_Region):
     descriptor: int
 
     def existing(self) -> int:
-        # The object may have shrunk.
+        """Return how many bytes of it exist now: the object may have shrunk."""
         return os.fstat(self.descriptor).st_size - self.offset
 
+    def part(self, start: int, end: int) -> None:
+        """Return nothing: it is not mapped."""
+
     def status(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "key": self.key,
-            "offset": self.offset,
-            "byte_size": self.byte_size,
-        }
+        fields = ("name", "key", "offset", "byte_size")
+        return {field: getattr(self, field) for field in fields}
 
     def close(self) -> None:
-        # Not earlier: another file may get the number of its descriptor.
+        """Free it as soon as no request uses it: another file may get the number of its descriptor."""
         self.closed = True
         if not self.leases:
             os.close(self.descriptor)
@@ -95,6 +79,9 @@ class _CudaRegion(_Region):
 
     device_id: int
     memory: Any  # a torch tensor of bytes on that GPU
+
+    def existing(self) -> int:
+        return self.byte_size
 
     def part(self, start: int, end: int) -> Any:
         return self.memory[start:end]
@@ -108,11 +95,9 @@ class _CudaRegion(_Region):
         self.memory = None
 
 
+_AnyRegion = _SystemRegion | _CudaRegion
 Kind = Literal["system", "cuda"]
-_KINDS: dict[Kind, type[_SystemRegion | _CudaRegion]] = {
-    "system": _SystemRegion,
-    "cuda": _CudaRegion,
-}
+_KINDS: dict[Kind, type[_AnyRegion]] = {"system": _SystemRegion, "cuda": _CudaRegion}
 
 
 class LongReadError(Exception):
@@ -136,7 +121,7 @@ class Lease:
     tensor: Any
     _offset: int  # in the region
     _owner: SharedMemory
-    _region: _Region | None = field(repr=False)
+    _region: _AnyRegion | None = field(repr=False)
     at_once: int | None = None
 
     def data(self) -> Any:
@@ -222,7 +207,7 @@ class SharedMemory:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._regions: dict[str, _SystemRegion | _CudaRegion] = {}
+        self._regions: dict[str, _AnyRegion] = {}
 
     def register_system(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Map a POSIX shared memory object.
@@ -345,7 +330,7 @@ class SharedMemory:
                 f"regions: {names}"
             )
 
-    def _of_kind(self, kind: type[_Region], name: str) -> list[_SystemRegion | _CudaRegion]:
+    def _of_kind(self, kind: type[_AnyRegion], name: str) -> list[_AnyRegion]:
         """Return the region of a name, or all for an empty one, in the order of their names."""
         return [
             region
@@ -383,7 +368,7 @@ class SharedMemory:
             region.leases += 1
             return Lease(byte_size, region.part(offset, offset + byte_size), offset, self, region)
 
-    def end_lease(self, region: _Region) -> None:
+    def end_lease(self, region: _AnyRegion) -> None:
         """End one lease."""
         with self._lock:
             region.leases -= 1
