@@ -1,4 +1,4 @@
-# Two commands: `make demo` (see it work) and `make test` (see that it is right).
+# `make demo` (see it work), `make test-fast` (while you work), `make test` (before it lands).
 # Everything lands in .venv/ and build/; nothing has to be installed by hand.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
@@ -16,12 +16,15 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page compiled examples fmt pin clean python
+.PHONY: help demo lab test-fast test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page compiled examples fmt pin clean python
 
 help:
 	@echo "make demo    run the quickstart notebook, print its table, leave build/01_quickstart.html"
 	@echo "make lab     open the notebooks in JupyterLab"
-	@echo "make test    style, types, layers and the whole test suite"
+	@echo "make test-fast"
+	@echo "             what needs no other server, browser or notebook: 90 s on two processors"
+	@echo "make test    style, types, layers and the whole test suite, on all processors"
+	@echo "             (PYTEST_FLAGS=\"--shuffle tests/engine\"; NBTRITON_SEED=free for other random cases)"
 	@echo "make bench   what everything costs, beside the real server or a bare loop; one of them:"
 	@echo "             make $(BENCHES:%=bench-%) bench-stages"
 	@echo "             (BENCH_FLAGS=\"--rounds 9 --short\"; CORE=python for pure Python)"
@@ -67,6 +70,11 @@ lab: $(VENV)/.lab
 CORE ?= compiled
 WITH_CORE = core=; if [ $(CORE) = compiled ] && $(BIN)/python scripts/compiled.py; then \
 	$(MAKE) --no-print-directory build/compiled || exit 1; core=build/compiled; fi;
+
+# The walks of the schedulers are a fifth as long: the fewest steps in which every reason comes up.
+test-fast: $(VENV)/.test
+	@NBTRITON_WALK_STEPS=20000 $(BIN)/python -m pytest -q -n auto --dist worksteal --hypothesis-profile=fast \
+		-m "not (slow or reference or browser or lab)" $(PYTEST_FLAGS)
 
 test: $(VENV)/.test $(VENV)/.browser
 	@$(BIN)/python -m nbtriton.repository.verify.install || echo "The tests against the real server will skip."

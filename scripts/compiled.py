@@ -1,10 +1,13 @@
 """The compiled build: a build hook that puts the hot core into the wheel as C extensions (mypyc).
 
-Where there is a C compiler and Python's headers ``pip install .`` compiles, otherwise, and always on
+Where there is a C compiler and Python's headers ``pip install .`` compiles; elsewhere, and always on
 free-threaded Python, the wheel is pure Python and works the same. ``NBTRITON_COMPILED=1`` insists,
-``NBTRITON_COMPILED=0`` leaves it. An editable installation is never compiled: it must follow its sources. Everything is made in a
-folder of its own, so that no ``.so`` is left beside the sources, where it would be imported in
-their place.
+``NBTRITON_COMPILED=0`` leaves it. An editable installation is never compiled: it must follow its
+sources.
+
+Not hatch-mypyc (0.16, 2023): it cannot fall back to pure Python, compiles editable installations too,
+leaves the ``.so`` files beside the sources, where Python imports them in their place, and moves
+pyproject.toml away while it compiles, so that nothing else may read the project meanwhile.
 """
 
 from __future__ import annotations
@@ -15,12 +18,13 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-__all__ = ["CompiledCore", "missing"]
+__all__ = ["CompiledCore", "compiled_modules", "missing"]
 
 # The isolated environment of a build has none of our dependencies, and what they declare changes
 # nothing for compiled code: all of them are `Any`. The project's own checks are `make test`'s.
@@ -51,8 +55,17 @@ def missing() -> str:
     return ""
 
 
+def compiled_modules(sources: Path, include: Sequence[str], exclude: Sequence[str]) -> list[str]:
+    """Return the modules that two lists of globs ask for, relative to ``sources``."""
+    wanted, unwanted = (
+        {path.relative_to(sources).as_posix() for glob in globs for path in sources.glob(glob)}
+        for globs in (include, exclude)
+    )
+    return sorted(wanted - unwanted)
+
+
 class CompiledCore(BuildHookInterface[Any]):
-    """Adds extensions of the modules that ``modules`` lists in pyproject.toml."""
+    """Adds extensions of the modules that ``include`` names in pyproject.toml, without ``exclude``."""
 
     _folder: Path | None = None
 
@@ -81,8 +94,9 @@ class CompiledCore(BuildHookInterface[Any]):
             folder / "nbtriton",
             ignore=shutil.ignore_patterns("__pycache__"),
         )
+        modules = compiled_modules(folder, self.config["include"], self.config["exclude"])
         done = subprocess.run(
-            [sys.executable, "-m", "mypyc", *MYPY_FLAGS, *self.config["modules"]],
+            [sys.executable, "-m", "mypyc", *MYPY_FLAGS, *modules],
             cwd=folder,
             env={
                 **os.environ,

@@ -1,5 +1,6 @@
 #!/bin/sh
 # Every check, even after one has failed; pytest last, so that its closing line ends the run.
+# A file's tests stay together: they share servers.
 # usage: scripts/test.sh BIN COMPILED [pytest flags]; COMPILED is a compiled build, or empty
 bin=$1
 compiled=$2
@@ -20,9 +21,9 @@ step layers "$bin/lint-imports" --no-cache --no-logo
 if [ -n "$compiled" ]; then
     # What `pip install` installs here; all that follows is about the sources in pure Python.
     step compiled env PYTHONPATH="$compiled" "$bin/python" -m pytest -q \
-        -n logical --maxprocesses 4 --dist loadfile tests/engine
+        -n logical --dist loadfile tests/engine
 fi
-step pytest "$bin/python" -m pytest "$@"
+step pytest "$bin/python" -m pytest -n logical --dist loadfile "$@"
 
 if [ -n "$failed" ]; then
     echo "FAILED:$failed"

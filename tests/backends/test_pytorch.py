@@ -107,6 +107,7 @@ def source(request, tmp_path):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_every_form_of_a_module_runs(torch_model, source):
     timer = Timer()

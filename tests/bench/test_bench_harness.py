@@ -205,6 +205,7 @@ def test_the_list_knows_every_figure_and_makes_targets_know_every_bench(capsys):
     assert line.partition(":=")[2].split() == list(BENCHES)
 
 
+@pytest.mark.slow
 def test_the_command_measures_and_leaves_the_history_alone_when_told_to(tmp_path):
     before = history.HISTORY.read_bytes()
     done = run_python(

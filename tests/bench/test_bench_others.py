@@ -37,6 +37,7 @@ def test_every_server_is_measured_with_every_job_one_request_and_many():
     assert len(set(names)) == len(names) == len(OTHERS) * len(JOBS) * 2 * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_nbtriton_serves_a_job_in_the_kernel_and_over_http(job):
     with ExitStack() as stack:

@@ -26,6 +26,8 @@ from nbtriton.frontends.serve.command import model_table
 from tests.children import finish, run_python
 from tests.until import until
 
+pytestmark = pytest.mark.slow  # most start a server of its own
+
 MODEL = """
 import time
 import triton_python_backend_utils as pb_utils

@@ -218,6 +218,7 @@ def test_an_unload_without_a_thread_to_be_had(server: Server, monkeypatch: pytes
 # -- dropped -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_server_that_nobody_holds_closes_itself():
     """A cell that binds the same name again and again."""
     before = threading.active_count()
@@ -309,6 +310,7 @@ def forbid():  # as Python does from 3.12 on
 """
 
 
+@pytest.mark.slow
 def test_models_are_finalized_when_the_interpreter_exits():
     ran = run_python("-X", "dev", "-W", "ignore", "-c", PROGRAM)
     assert (ran.returncode, ran.stderr) == (0, "")

@@ -72,6 +72,7 @@ def test_a_child_may_have_a_server_of_its_own(server: Server):
     assert server.infer("m", {"IN": row(1)})["OUT"][0, 0] == 1
 
 
+@pytest.mark.slow
 def test_forks_while_other_threads_infer(server: Server):
     """Whatever they hold at that moment, the child hangs on none of it."""
     server.load(echo("dynamic_batching {}"), lambda IN: {"OUT": IN}, name="m")

@@ -30,6 +30,7 @@ def usual_handler() -> Iterator[None]:
     assert INTERRUPTS.depth == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_interrupts_at_random_moments(seed: int):
     script = Path(__file__).with_name("interrupted.py")

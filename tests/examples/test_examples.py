@@ -40,6 +40,7 @@ def test_a_program_finds_nothing_wrong(program: Program, site: Site) -> None:
         pytest.skip(str(skipped))
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simple_http_infer_client", "cudashm over gRPC", "custom_repeat"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -96,6 +97,7 @@ def test_upstream_s_programs_are_run_as_they_are(
         run_program(command, examples, site)
 
 
+@pytest.mark.slow
 def test_what_upstream_s_programs_lack_is_told(site: Site, tmp_path: Path) -> None:
     with pytest.raises(Skipped, match="needs the package 'no_such_package'"):
         run_program("x_client.py", tmp_path, site, package="no_such_package")

@@ -307,6 +307,7 @@ def postprocess(
     return {"OUTPUT0": weight * BERT_LARGE_SCORE + (1 - weight) * CUML_SCORE}
 
 
+@pytest.mark.slow
 def test_the_readability_pipeline(tmp_path: Path) -> None:
     """Differs: platform instead of backend "ensemble"; the step of cuml, and its extra bracket gone.
 

@@ -257,6 +257,7 @@ JSON_TEXTS = st.recursive(
 ).map(lambda value: json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
+@pytest.mark.slow
 @given(JSON_TEXTS, st.binary(max_size=3), st.integers(0, 200))
 def test_long_texts_are_read_as_short_ones(text: bytes, junk: bytes, place: int) -> None:
     place %= len(text) + 1

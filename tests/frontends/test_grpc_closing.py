@@ -13,5 +13,6 @@ from tests.frontends.grpc_closing import close_under_load
 from tests.seeds import SEED
 
 
+@pytest.mark.slow
 def test_no_call_is_left_without_an_end() -> None:
     close_under_load(10, random.Random(SEED))

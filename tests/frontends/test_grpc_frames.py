@@ -297,6 +297,7 @@ def test_a_client_that_keeps_within_its_windows_can_send_as_much_as_it_likes(por
         assert len(client.of(WINDOW_UPDATE)) < 10  # not one for each frame
 
 
+@pytest.mark.slow
 def test_a_stream_with_too_much_in_progress_is_not_read_from(port: int, blocking: Any) -> None:
     """Its client gets no more room, other calls of the same client do; nothing is lost."""
     question = prefixed(infer("blocking", request_id="x" * 2000).SerializeToString())
@@ -664,5 +665,6 @@ def test_channel_arguments() -> None:
 # -- frames that nobody would send -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_changed_frames_harm_nobody(server: Server) -> None:
     fuzz_frames(server, 300, SEED)

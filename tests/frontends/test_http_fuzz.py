@@ -10,6 +10,7 @@ from tests.frontends.fuzzing import short_run
 from tests.frontends.http_fuzz import fuzz_endpoint, fuzz_handlers
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_every_request_has_an_answer(tmp_path: Path) -> None:
     short_run(tmp_path, fuzz_handlers, fuzz_endpoint)

@@ -106,6 +106,7 @@ def test_help_starts_with_the_usage_and_one_sentence(notebook, name):
     assert len(examples(method)) >= 2
 
 
+@pytest.mark.slow
 def test_the_examples_in_the_help_run_as_they_stand(notebook):
     shell = notebook.shell
     for name in ("triton_model", "triton_config", "triton_ensemble"):
@@ -140,6 +141,7 @@ def examples(method) -> list[str]:
     return ["\n".join(cell).strip() + "\n" for cell in cells]
 
 
+@pytest.mark.slow
 def test_options_are_completed(notebook):
     for magic in ("%triton_perf", "%%triton_model"):
         assert "--max-batch-size" in notebook.complete(f"{magic} m --max")

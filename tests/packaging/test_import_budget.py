@@ -56,6 +56,7 @@ def test_heavy_libraries_load_on_first_use(code: str) -> None:
     assert told == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["import nbtriton", "from nbtriton import Server"])
 def test_import_is_quick(code: str) -> None:
     timed = f"start = time.process_time()\n{code}\ntold = time.process_time() - start"

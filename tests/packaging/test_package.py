@@ -9,6 +9,8 @@ from importlib.metadata import entry_points, requires
 from pathlib import Path
 
 import pytest
+from hatchling.metadata.core import ProjectMetadata
+from hatchling.plugin.manager import PluginManager
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -55,8 +57,7 @@ def test_the_console_script_is_the_command_line(capsys: pytest.CaptureFixture[st
 def test_the_version_is_one() -> None:
     import nbtriton
 
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert nbtriton.__version__ == project["version"]
+    assert nbtriton.__version__ == ProjectMetadata(str(ROOT), PluginManager()).version
 
 
 @pytest.mark.slow

@@ -259,6 +259,7 @@ def test_the_default_ports():
         assert (remote.url, remote.protocol) == ("there:8001", "grpc")
 
 
+@pytest.mark.slow
 def test_the_command(urls, capsys):
     assert main(["perf", "double", "-u", urls["grpc"], "-i", "grpc", "--request-count", "10"]) == 0
     assert "double at grpc://" in capsys.readouterr().out

@@ -226,6 +226,7 @@ def test_a_file_that_is_in_no_repository(server, tmp_path):
         assert other.infer("m", {"IN": ONE})["OUT"].tolist() == (3 * ONE).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torch_format", ["torchscript", "export", "python"])
 def test_a_torch_module_keeps_its_weights(server, tmp_path, torch_format):
     import torch
@@ -344,6 +345,7 @@ def test_a_function_of_a_sequence_gets_its_controls(server, cells, tmp_path):
             assert (first - last == 100).all()
 
 
+@pytest.mark.slow
 def test_an_estimator_is_pickled_beside_its_file(server, tmp_path):
     linear_model = pytest.importorskip("sklearn.linear_model", reason="extra 'demo'")
     fitted = linear_model.LogisticRegression().fit(ONE, ["low", "high"])

@@ -1,1 +1,1 @@
-"""What every request runs through. Compiled where a compiler is (pyproject.toml)."""
+"""What every request runs through. Compiled: docs/compiled.md."""

@@ -31,7 +31,7 @@ __all__ = ["Instance"]
 
 _log = logging.getLogger("nbtriton.engine")
 
-# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+# Final: rule 12 of docs/compiled.md.
 _interrupts: Final = INTERRUPTS
 _thread_id: Final = get_ident
 

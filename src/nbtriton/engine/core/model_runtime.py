@@ -43,7 +43,7 @@ from nbtriton.tensors import read_only
 
 __all__ = ["ModelRuntime"]
 
-# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+# Final: rule 12 of docs/compiled.md.
 _ident: Final = get_ident
 _waiting: Final = waits.waiting
 

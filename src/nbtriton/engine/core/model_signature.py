@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelSignature"]
 
-# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+# Final: rule 12 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 
 _ANY_PRIORITY: Final = 2**64 - 1

@@ -13,7 +13,7 @@ from nbtriton.engine.diagnostics.deadlocks import waits
 
 __all__ = ["ResponseThread"]
 
-# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+# Final: rule 12 of docs/compiled.md.
 _thread_id: Final = get_ident
 
 _log = logging.getLogger("nbtriton.engine")

@@ -29,7 +29,7 @@ __all__ = ["Runtime"]
 
 _log = logging.getLogger("nbtriton.engine")
 
-# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+# Final: rule 12 of docs/compiled.md.
 _thread_id: Final = get_ident
 
 # Models that call each other in one thread; the next one has a thread of its own. Each takes some 20

@@ -31,7 +31,7 @@ class SchedulerThread:
         self._condition = threading.Condition()
         self._heap: list[tuple[int, int, Wake]] = []
         self._sequence = count()
-        self._thread: threading.Thread | None = None
+        self._worker: threading.Thread | None = None
         self._stopping = False
 
     def call_at(self, when_ns: int, wake: Wake) -> None:
@@ -40,11 +40,11 @@ class SchedulerThread:
             if self._stopping:
                 return
             heappush(self._heap, (when_ns, next(self._sequence), wake))
-            if self._thread is None:
-                self._thread = threading.Thread(
+            if self._worker is None:
+                self._worker = threading.Thread(
                     target=self._run, name="nbtriton-scheduler", daemon=True
                 )
-                self._thread.start()
+                self._worker.start()
             elif self._heap[0][2] is wake and self._heap[0][0] == when_ns:
                 self._condition.notify()
 
@@ -53,7 +53,7 @@ class SchedulerThread:
         with self._condition:
             self._stopping = True
             self._condition.notify()
-            thread = self._thread
+            thread = self._worker
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 

@@ -30,7 +30,7 @@ from nbtriton.tensors import Array, as_array, kind_of, read_only, to_kind, to_to
 __all__ = ["FunctionInstance"]
 
 
-# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+# Final: rule 12 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 _OVER: Final = object()
 

@@ -36,7 +36,7 @@ _Result = TypeVar("_Result")
 
 _log = logging.getLogger("nbtriton.python")
 
-# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+# Final: rule 12 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 _received: Final = ReceivedRequest
 _new: Final = Tensor.__new__

@@ -24,7 +24,7 @@ __all__ = [
     "to_engine_response",
 ]
 
-# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+# Final: rule 12 of docs/compiled.md.
 _new_tensor: Final = Tensor.__new__
 _ndarray: Final = np.ndarray
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ModuleInstance"]
 
-# Final, as the compiled core looks any other name of a module that stays Python up at each use.
+# Final: rule 12 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 
 
