@@ -16,7 +16,7 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test-fast test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page compiled examples fmt pin clean python
+.PHONY: help demo lab test-fast test-compiled test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page compiled examples fmt pin clean python
 
 help:
 	@echo "make demo    run the quickstart notebook, print its table, leave build/01_quickstart.html"
@@ -30,7 +30,7 @@ help:
 	@echo "             (BENCH_FLAGS=\"--rounds 9 --short\"; CORE=python for pure Python)"
 	@echo "             make bench-history shows the past, make bench-page writes docs/performance.md"
 	@echo "make compiled"
-	@echo "             the hot core as C extensions in build/compiled: its tests and its figures"
+	@echo "             the hot core as C extensions in build/compiled: its tests (make test-compiled) and figures"
 	@echo "make examples"
 	@echo "             Triton's client and python backend examples against nbtriton serve, a line each"
 	@echo "             (EXAMPLES_FLAGS=\"--client-source DIR --python-backend-source DIR\" or --real)"
@@ -108,10 +108,12 @@ build/compiled: $(VENV)/.test pyproject.toml scripts/compiled.py $(shell find sr
 
 # Counts the calls of a method by a subclass, which a compiled class cannot have.
 COUNTS_CALLS := tests/scheduling/test_queue_policy.py::test_a_batch_costs_the_same_however_many_wait
-compiled: build/compiled
+test-compiled: build/compiled
+	@PYTHONPATH=$< $(BIN)/python -m pytest -q -n auto --dist loadfile tests/engine tests/scheduling tests/backends \
+		-m "not reference" --deselect $(COUNTS_CALLS) $(PYTEST_FLAGS)
+
+compiled: test-compiled
 	@$(BIN)/python -m bench compiled $(BENCH_FLAGS)
-	@PYTHONPATH=build/compiled $(BIN)/python -m pytest -q tests/engine tests/scheduling tests/backends \
-		--deselect $(COUNTS_CALLS) $(PYTEST_FLAGS)
 
 examples: $(VENV)/.test
 	@$(BIN)/python -m tests.examples $(EXAMPLES_FLAGS)
