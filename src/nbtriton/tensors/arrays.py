@@ -38,7 +38,7 @@ __all__ = [
 # A numpy.ndarray, torch.Tensor or cupy.ndarray. Any: two of the three may not be installed.
 Array: TypeAlias = Any
 
-# Final: rule 12 of docs/compiled.md.
+# Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 # numpy dtypes from the start; torch's are added when the first torch tensor comes by.
 _BY_DTYPE: Final[dict[object, str]] = {dtype: name for name, dtype in NUMPY_DTYPES.items()}

@@ -12,7 +12,7 @@ from nbtriton.tensors import Array, copy_of, is_on_device, to_numpy
 
 __all__ = ["copies_of", "to_host", "wait_for_outputs"]
 
-# Final: rule 12 of docs/compiled.md.
+# Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 
 

@@ -16,7 +16,7 @@ from nbtriton.engine.core.owed import BatchCompletion
 
 __all__ = ["after_answers", "owe", "owed_here"]
 
-# Final: rule 12 of docs/compiled.md.
+# Final: rule 13 of docs/compiled.md.
 _thread_id: Final = get_ident
 
 # By thread, and empty while none answers a batch, which is all that a request alone needs to know: a

@@ -31,7 +31,7 @@ __all__ = ["Instance"]
 
 _log = logging.getLogger("nbtriton.engine")
 
-# Final: rule 12 of docs/compiled.md.
+# Final: rule 13 of docs/compiled.md.
 _interrupts: Final = INTERRUPTS
 _thread_id: Final = get_ident
 

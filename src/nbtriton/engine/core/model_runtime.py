@@ -43,7 +43,7 @@ from nbtriton.tensors import read_only
 
 __all__ = ["ModelRuntime"]
 
-# Final: rule 12 of docs/compiled.md.
+# Final: rule 13 of docs/compiled.md.
 _ident: Final = get_ident
 _waiting: Final = waits.waiting
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelSignature"]
 
-# Final: rule 12 of docs/compiled.md.
+# Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 
 _ANY_PRIORITY: Final = 2**64 - 1

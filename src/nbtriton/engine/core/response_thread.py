@@ -13,7 +13,7 @@ from nbtriton.engine.diagnostics.deadlocks import waits
 
 __all__ = ["ResponseThread"]
 
-# Final: rule 12 of docs/compiled.md.
+# Final: rule 13 of docs/compiled.md.
 _thread_id: Final = get_ident
 
 _log = logging.getLogger("nbtriton.engine")

@@ -29,7 +29,7 @@ __all__ = ["Runtime"]
 
 _log = logging.getLogger("nbtriton.engine")
 
-# Final: rule 12 of docs/compiled.md.
+# Final: rule 13 of docs/compiled.md.
 _thread_id: Final = get_ident
 
 # Models that call each other in one thread; the next one has a thread of its own. Each takes some 20

@@ -30,7 +30,7 @@ from nbtriton.tensors import Array, as_array, kind_of, read_only, to_kind, to_to
 __all__ = ["FunctionInstance"]
 
 
-# Final: rule 12 of docs/compiled.md.
+# Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 _OVER: Final = object()
 

@@ -36,7 +36,7 @@ _Result = TypeVar("_Result")
 
 _log = logging.getLogger("nbtriton.python")
 
-# Final: rule 12 of docs/compiled.md.
+# Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 _received: Final = ReceivedRequest
 _new: Final = Tensor.__new__

@@ -24,7 +24,7 @@ __all__ = [
     "to_engine_response",
 ]
 
-# Final: rule 12 of docs/compiled.md.
+# Final: rule 13 of docs/compiled.md.
 _new_tensor: Final = Tensor.__new__
 _ndarray: Final = np.ndarray
 

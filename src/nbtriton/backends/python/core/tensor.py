@@ -25,7 +25,7 @@ from nbtriton.tensors import (
 
 __all__ = ["Tensor", "leaving", "wire_array"]
 
-# Final: rule 12 of docs/compiled.md.
+# Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 
 _NO_NAME = "Tensor name cannot be an empty string."

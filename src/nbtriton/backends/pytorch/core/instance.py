@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ModuleInstance"]
 
-# Final: rule 12 of docs/compiled.md.
+# Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 
 

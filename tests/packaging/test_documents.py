@@ -1,0 +1,87 @@
+"""The documents name files, make targets and modules that exist."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [
+    "README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md", "docs/compiled.md",
+]  # fmt: skip
+SOURCES = ROOT / "src" / "nbtriton"
+
+
+@pytest.fixture(params=DOCUMENTS)
+def document(request) -> tuple[Path, str]:
+    path = ROOT / request.param
+    return path, path.read_text()
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors of the headings, as code hosts make them."""
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_links_lead_somewhere(document) -> None:
+    path, text = document
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if link.startswith("http"):
+            continue
+        file, _, anchor = link.partition("#")
+        target = path.parent / file if file else path
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target.read_text()), link
+
+
+def test_named_paths_exist(document) -> None:
+    _, text = document
+    fence = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    packages = [name.name for name in SOURCES.iterdir() if name.is_dir()]
+    for name in re.findall(r"`([\w./-]+(?:\.py|/))`", fence):
+        if name.split("/")[0] in {"build", ".venv", "core", "model.py"}:
+            continue
+        inside = [ROOT, SOURCES, *(SOURCES / package for package in packages), *core_folders()]
+        assert any((base / name).exists() for base in inside), name
+
+
+def core_folders() -> list[Path]:
+    return [path for path in SOURCES.glob("*/*") if path.is_dir()]
+
+
+def test_make_targets_exist(document) -> None:
+    _, text = document
+    made = set(re.findall(r"^([\w./-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    names = re.findall(r"(?:`|^)make ([\w./-]+)", text, re.MULTILINE)
+    benches = {f"bench-{file.stem}" for file in (ROOT / "bench").glob("*.py")}
+    assert set(names) - made - benches - {"bench-http", "bench-grpc"} == set()
+
+
+def test_commands_name_modules_that_exist(document) -> None:
+    _, text = document
+    for module in re.findall(r"python -m ((?:bench|tests|nbtriton)[\w.]*)", text):
+        base = ROOT / "src" if module.startswith("nbtriton") else ROOT
+        path = base / module.rstrip(".").replace(".", "/")
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
+
+
+def test_the_workflows_are_read_and_run_what_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        jobs = yaml.safe_load(path.read_text())["jobs"]
+        for job in jobs.values():
+            for target in job.get("strategy", {}).get("matrix", {}).get("make", ()):
+                assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    assert (ROOT / ".ci" / "run").exists()
+
+
+def test_the_classifiers_are_the_pythons_of_the_matrix() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    said = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    tested = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
+    assert said == tested["jobs"]["fast"]["strategy"]["matrix"]["python"]
