@@ -1,7 +1,7 @@
-"""What clients are told of models that are not there any more, or never came: the same by both servers.
+"""Models that are unloaded, failed or unknown: clients get the same responses from both servers.
 
-Each case is a script of loads, unloads and questions, played to both; the index and the answers to every
-kind of question must be the same, word for word.
+Each case is a script of loads, unloads and calls, played to both; the index and the responses to every
+kind of call must be the same, word for word.
 """
 
 from __future__ import annotations
@@ -9,36 +9,20 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import os
 import re
 import shutil
-import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nbtriton.repository.verify.running import RunningServer, launch
+from tests.differential.servers import ECHO, call, chain, launch_ours
 from tests.until import until
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
 
 WAIT_S = 60.0
-CODE = """
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [
-            pb_utils.InferenceResponse(
-                [pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(r, "IN").as_numpy())]
-            )
-            for r in requests
-        ]
-"""
 BROKEN = """
 class TritonPythonModel:
     def initialize(self, args):
@@ -56,15 +40,7 @@ PLAIN = 'backend: "python"' + TENSORS
 
 
 def ensemble(*members: str) -> str:
-    steps, tensor = "", "IN"
-    for number, name in enumerate(members):
-        out = "OUT" if number == len(members) - 1 else f"t{number}"
-        steps += (
-            f'step {{ model_name: "{name}" model_version: -1 input_map {{ key: "IN" value: "{tensor}" '
-            f'}} output_map {{ key: "OUT" value: "{out}" }} }}\n'
-        )
-        tensor = out
-    return f'platform: "ensemble"{TENSORS}ensemble_scheduling {{ {steps} }}'
+    return chain(TENSORS, *members)
 
 
 def versions(*numbers: int) -> str:
@@ -72,7 +48,7 @@ def versions(*numbers: int) -> str:
 
 
 def write(
-    root: Path, name: str, config: str = PLAIN, numbers: tuple[int, ...] = (1,), code: str = CODE
+    root: Path, name: str, config: str = PLAIN, numbers: tuple[int, ...] = (1,), code: str = ECHO
 ) -> None:
     for number in numbers:
         (root / name / str(number)).mkdir(parents=True, exist_ok=True)
@@ -86,30 +62,29 @@ class Side:
     """One of the two servers, over repositories of its own."""
 
     def __init__(self, port: int, folder: Path) -> None:
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"127.0.0.1:{port}"
         self.folder = folder
         self.one, self.two = folder / "one", folder / "two"
 
-    def ask(self, path: str, body: bytes | None = None) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(self.url + path, body, timeout=WAIT_S) as reply:
-                return reply.status, reply.read().decode()
-        except urllib.error.HTTPError as error:
-            text = error.read().decode().replace(str(self.folder), "")
-            return error.code, re.sub(r"\\n\\nAt:\\n.*?initialize\\n", "", text)
+    def call(self, path: str, body: bytes | None = None) -> tuple[int, str]:
+        status, text = call(self.url, path, body)
+        if status != 200:
+            text = text.replace(str(self.folder), "")
+            text = re.sub(r"\\n\\nAt:\\n.*?initialize\\n", "", text)
+        return status, text
 
     def load(self, name: str) -> tuple[int, str]:
-        return self.ask(f"/v2/repository/models/{name}/load", b"{}")
+        return self.call(f"repository/models/{name}/load", b"{}")
 
     def unload(self, name: str, **parameters: Any) -> tuple[int, str]:
         body = json.dumps({"parameters": parameters}).encode()
-        return self.ask(f"/v2/repository/models/{name}/unload", body)
+        return self.call(f"repository/models/{name}/unload", body)
 
     def index(self) -> list[Any]:
-        """Return the index once nothing is on its way."""
+        """Return the index once no model is loading or unloading."""
 
         def now() -> list[dict[str, Any]]:
-            return json.loads(self.ask("/v2/repository/index", b"{}")[1])
+            return json.loads(self.call("repository/index", b"{}")[1])
 
         until(lambda: not any(e.get("state") in ("UNLOADING", "LOADING") for e in now()), WAIT_S)
         return sorted(
@@ -117,28 +92,28 @@ class Side:
             for e in now()
         )
 
-    def all_of(self, name: str, *numbers: int) -> list[Any]:
-        """Return the answers to every kind of question about a model and its versions."""
+    def responses(self, name: str, *numbers: int) -> list[Any]:
+        """Return the responses to every kind of call about a model and its versions."""
         tensor = {"name": "IN", "shape": [1, 1], "datatype": "FP32", "data": [1]}
         infer = json.dumps({"inputs": [tensor]}).encode()
         seen: list[Any] = []
-        for path in (f"/v2/models/{name}", *(f"/v2/models/{name}/versions/{n}" for n in numbers)):
+        for path in (f"models/{name}", *(f"models/{name}/versions/{n}" for n in numbers)):
             for what, body in (
                 ("/ready", None), ("/infer", infer), ("", None), ("/config", None), ("/stats", None)
             ):  # fmt: skip
-                status, text = self.ask(path + what, body)
+                status, text = self.call(path + what, body)
                 seen.append((path + what, status, text if status != 200 else ""))
         return seen
 
-    def known(self, *names: str) -> list[Any]:
-        """Return what is told of these models once the server is ready: nothing leaves any more."""
-        assert until(lambda: self.ask("/v2/health/ready")[0] == 200, WAIT_S), self.index()
-        return [self.index(), *(self.all_of(name, 1, 2, 3) for name in names)]
+    def seen_ready(self, *names: str) -> list[Any]:
+        """Return the responses about these models once the server is ready and nothing is unloading."""
+        assert until(lambda: self.call("health/ready")[0] == 200, WAIT_S), self.index()
+        return [self.index(), *(self.responses(name, 1, 2, 3) for name in names)]
 
-    def known_unready(self, *names: str) -> list[Any]:
-        """Return what is told of these models by a server that is not ready, and stays so."""
-        found = [self.index(), *(self.all_of(name, 1, 2, 3) for name in names)]
-        return [*found, self.ask("/v2/health/ready")[0]]
+    def seen_unready(self, *names: str) -> list[Any]:
+        """Return the responses about these models of a server that does not become ready."""
+        found = [self.index(), *(self.responses(name, 1, 2, 3) for name in names)]
+        return [*found, self.call("health/ready")[0]]
 
 
 Start = Callable[..., contextlib.AbstractContextManager[tuple[Side, Side]]]
@@ -148,7 +123,6 @@ Start = Callable[..., contextlib.AbstractContextManager[tuple[Side, Side]]]
 def start(reference, tmp_path: Path) -> Start:
     @contextlib.contextmanager
     def started(prepare: Callable[[Path], None], *flags: str) -> Iterator[tuple[Side, Side]]:
-        command = [sys.executable, "-m", "nbtriton", "serve"]
         with contextlib.ExitStack() as stack:
             sides = []
             for name in ("real", "ours"):
@@ -157,10 +131,10 @@ def start(reference, tmp_path: Path) -> Start:
                     (folder / root).mkdir(parents=True)
                 prepare(folder)
                 more = (f"--model-repository={folder / 'two'}", *flags)
-                server: RunningServer = stack.enter_context(
+                server = stack.enter_context(
                     reference.server(folder / "one", *more)
                     if name == "real"
-                    else launch([*command, *more], folder / "one", os.environ)
+                    else launch_ours(folder / "one", *more)
                 )
                 sides.append(Side(server.http_port, folder))
             yield sides[0], sides[1]
@@ -183,7 +157,7 @@ def _flat(seen: Any) -> Iterator[Any]:
         yield seen
 
 
-def test_what_failed_was_unloaded_or_lost_a_version(start: Start) -> None:
+def test_models_that_failed_were_unloaded_or_lost_a_version(start: Start) -> None:
     def prepare(folder: Path) -> None:
         root = folder / "one"
         write(root, "good", numbers=(1, 2, 3))
@@ -195,16 +169,16 @@ def test_what_failed_was_unloaded_or_lost_a_version(start: Start) -> None:
         write(root, "empty", numbers=())
 
     def script(side: Side) -> list[Any]:
-        seen: list[Any] = [side.known("good", "nobody")]
-        for name in ("good", "unreadable", "nobody"):
-            seen += [side.load(name), side.known(name)]
-        seen += [side.unload("good"), side.known("good")]
+        seen: list[Any] = [side.seen_ready("good", "unknown")]
+        for name in ("good", "unreadable", "unknown"):
+            seen += [side.load(name), side.seen_ready(name)]
+        seen += [side.unload("good"), side.seen_ready("good")]
         for numbers in ((1, 2), (7,), (3,)):
             write(side.one, "good", PLAIN + versions(*numbers), (1, 2, 3))
-            seen += [side.load("good"), side.known("good")]
+            seen += [side.load("good"), side.seen_ready("good")]
         for name in ("bad", "half", "none", "empty"):
-            seen += [side.load(name), side.known_unready(name)]
-        seen += [side.unload("bad"), side.unload("none"), side.known_unready("bad", "none")]
+            seen += [side.load(name), side.seen_unready(name)]
+        seen += [side.unload("bad"), side.unload("none"), side.seen_unready("bad", "none")]
         return seen
 
     with start(prepare, "--model-control-mode=explicit") as sides:
@@ -218,21 +192,26 @@ def test_ensembles_and_their_members(start: Start) -> None:
         write(folder / "one", "a")
         write(folder / "one", "b", PLAIN + "version_policy { all { } }", (1, 2))
         write(folder / "one", "e", ensemble("a", "b"))
-        write(folder / "one", "of_nobody", ensemble("nobody"))
+        write(folder / "one", "of_unknown", ensemble("unknown"))
 
     def script(side: Side) -> list[Any]:
         seen: list[Any] = []
-        for name in ("of_nobody", "e"):
-            seen += [side.load(name), side.known(name)]
-        seen += [side.unload("b"), side.known("e", "b"), side.load("b"), side.known("e", "b")]
-        seen += [side.unload("e", unload_dependents=True), side.known("e", "a", "b")]
+        for name in ("of_unknown", "e"):
+            seen += [side.load(name), side.seen_ready(name)]
+        seen += [
+            side.unload("b"),
+            side.seen_ready("e", "b"),
+            side.load("b"),
+            side.seen_ready("e", "b"),
+        ]
+        seen += [side.unload("e", unload_dependents=True), side.seen_ready("e", "a", "b")]
         return seen
 
     with start(prepare, "--model-control-mode=explicit") as sides:
         both(sides, script)
 
 
-def test_what_a_load_request_brings_and_a_plain_one_undoes(start: Start) -> None:
+def test_an_override_of_a_load_request_and_the_plain_request_that_undoes_it(start: Start) -> None:
     """But for files beside the same configuration: docs/differences.md, override-files-count."""
     config = {
         "backend": "python",
@@ -245,7 +224,7 @@ def test_what_a_load_request_brings_and_a_plain_one_undoes(start: Start) -> None
     def sent(numbers: dict[str, int], given: Any = config) -> dict[str, str]:
         found = {} if given is None else {"config": json.dumps(given) if given else given}
         for path, number in numbers.items():
-            code = CODE.replace(".as_numpy()", f".as_numpy() * {number}")
+            code = ECHO.replace(".as_numpy()", f".as_numpy() * {number}")
             found[f"file:{path}"] = base64.b64encode(code.encode()).decode()
         return found
 
@@ -260,17 +239,17 @@ def test_what_a_load_request_brings_and_a_plain_one_undoes(start: Start) -> None
         def seen() -> list[Any]:
             tensor = {"name": "IN", "shape": [1, 1], "datatype": "FP32", "data": [1]}
             infer = json.dumps({"inputs": [tensor]}).encode()
-            size = json.loads(side.ask("/v2/models/m/config")[1]).get("max_batch_size")
-            assert until(lambda: side.ask("/v2/health/ready")[0] == 200, WAIT_S)
-            return [side.ask("/v2/models/m/infer", infer), size, side.index()]
+            size = json.loads(side.call("models/m/config")[1]).get("max_batch_size")
+            assert until(lambda: side.call("health/ready")[0] == 200, WAIT_S)
+            return [side.call("models/m/infer", infer), size, side.index()]
 
-        path, answers = "/v2/repository/models/m/", []
+        path, answers = "repository/models/m/", []
         for parameters in loads:
             body = json.dumps({"parameters": parameters}).encode()
-            answers += [side.ask(path + "load", body), seen()]
+            answers += [side.call(path + "load", body), seen()]
         for body in unloads:
-            answers += [side.ask(path + "unload", body), side.ask("/v2/models/m/ready")[0]]
-            answers.append(side.ask(path + "load", b"{}"))
+            answers += [side.call(path + "unload", body), side.call("models/m/ready")[0]]
+            answers.append(side.call(path + "load", b"{}"))
         return answers
 
     with start(lambda folder: write(folder / "one", "m"), "--model-control-mode=explicit") as sides:
@@ -284,14 +263,14 @@ def test_a_model_in_two_repositories_controlled(start: Start) -> None:
         write(folder / "one", "other")
 
     def script(side: Side) -> list[Any]:
-        seen: list[Any] = [side.known("m"), side.load("m"), side.known("m")]
+        seen: list[Any] = [side.seen_ready("m"), side.load("m"), side.seen_ready("m")]
         shutil.rmtree(side.two / "m")
-        seen += [side.load("m"), side.known("m")]
+        seen += [side.load("m"), side.seen_ready("m")]
         write(side.two, "m")
-        seen += [side.load("m"), side.known("m")]
-        seen += [side.unload("m"), side.known("m")]
+        seen += [side.load("m"), side.seen_ready("m")]
+        seen += [side.unload("m"), side.seen_ready("m")]
         shutil.rmtree(side.one / "m")
-        return [*seen, side.load("m"), side.known("m")]
+        return [*seen, side.load("m"), side.seen_ready("m")]
 
     with start(prepare, "--model-control-mode=explicit", "--load-model=other") as sides:
         seen = both(sides, script)
@@ -306,20 +285,20 @@ def test_a_model_in_two_repositories_polled(start: Start) -> None:
 
     def script(side: Side) -> list[Any]:
         def ready(name: str) -> bool:
-            return side.ask(f"/v2/models/{name}/ready")[0] == 200
+            return side.call(f"models/{name}/ready")[0] == 200
 
-        seen: list[Any] = [side.known("m", "other")]
+        seen: list[Any] = [side.seen_ready("m", "other")]
         shutil.rmtree(side.two / "m")
         assert until(lambda: ready("m"), WAIT_S)
-        seen.append(side.known("m"))
+        seen.append(side.seen_ready("m"))
         write(side.two, "m")
         assert until(lambda: not ready("m"), WAIT_S)
-        seen.append(side.known("m"))
+        seen.append(side.seen_ready("m"))
         shutil.rmtree(side.one / "m")
         assert until(lambda: ready("m"), WAIT_S)
         shutil.rmtree(side.one / "other")
         assert until(lambda: not ready("other"), WAIT_S)
-        return [*seen, side.known("m", "other")]
+        return [*seen, side.seen_ready("m", "other")]
 
     flags = ("--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=false")
     with start(prepare, *flags) as sides:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import nbtriton
+from nbtriton.clients.http import HttpClient
 from tests.differential.harness import Model, write
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
@@ -87,9 +87,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reasons(reference, repository: Path) -> dict[str, str]:
     flags = ("--exit-on-error=false", "--strict-readiness=false")
     with reference.server(repository, *flags) as server:
-        url = f"http://{server.http_url}/v2/repository/index"
-        with urllib.request.urlopen(url, data=b"{}") as reply:
-            return {entry["name"]: entry.get("reason", "") for entry in json.load(reply)}
+        index = HttpClient(server.http_url).index()
+        return {entry["name"]: entry.get("reason", "") for entry in index}
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -127,9 +126,8 @@ def test_runtimes(reference, tmp_path: Path) -> None:
     backends = str(reference.directory / "backends")
     flags = ("--exit-on-error=false", "--strict-readiness=false")
     with reference.server(tmp_path, *flags) as server:
-        url = f"http://{server.http_url}/v2/repository/index"
-        with urllib.request.urlopen(url, data=b"{}") as reply:
-            theirs = {entry["name"]: entry.get("reason", "") for entry in json.load(reply)}
+        index = HttpClient(server.http_url).index()
+        theirs = {entry["name"]: entry.get("reason", "") for entry in index}
     with nbtriton.Server(backend_config={"": {"backend-directory": backends}}) as mine:
         index = mine.load_repository(tmp_path).index()
     assert {entry["name"]: entry.get("reason", "") for entry in index} == theirs

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nbtriton.repository.verify.reference import Reference
-from nbtriton.repository.verify.running import launch
+from tests.differential.servers import call, launch_ours
 
 pytestmark = [pytest.mark.reference]
 
@@ -35,28 +31,28 @@ class TritonPythonModel:
     def initialize(self, args):
         with open(os.path.join(pb_utils.get_model_dir(), "model.json")) as file:
             self.by = SIGN * json.load(file)["by"]
-        self.told = [args["model_name"], args["model_version"], os.path.basename(args["model_repository"])]
+        self.names = [args["model_name"], args["model_version"], os.path.basename(args["model_repository"])]
 
     def execute(self, requests):
-        print(self.told)
+        print(self.names)
         return [
             pb_utils.InferenceResponse([
                 pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(r, "IN").as_numpy() * np.float32(self.by)),
-                pb_utils.Tensor("TOLD", np.array(self.told, np.object_)),
+                pb_utils.Tensor("NAMES", np.array(self.names, np.object_)),
             ])
             for r in requests
         ]
 """
-TOLD = 'output { name: "TOLD" data_type: TYPE_STRING dims: [ 3 ] }'
+NAMES = 'output { name: "NAMES" data_type: TYPE_STRING dims: [ 3 ] }'
 REQUEST = {"inputs": [{"name": "IN", "shape": [2], "datatype": "FP32", "data": [1, 2]}]}
-# The first line is what is asked, the body to send after it.
-ASKED = (
-    ("GET", "/v2/models/twice/config", None),
-    ("GET", "/v2/models/thrice/config", None),
-    ("POST", "/v2/models/twice/infer", REQUEST),
-    ("POST", "/v2/models/twice/versions/2/infer", REQUEST),
-    ("POST", "/v2/models/thrice/infer", REQUEST),
-    ("POST", "/v2/repository/models/nobodys/load", {}),
+# Method, path and body of each request.
+REQUESTS = (
+    ("GET", "models/twice/config", None),
+    ("GET", "models/thrice/config", None),
+    ("POST", "models/twice/infer", REQUEST),
+    ("POST", "models/twice/versions/2/infer", REQUEST),
+    ("POST", "models/thrice/infer", REQUEST),
+    ("POST", "repository/models/nobodys/load", {}),
 )
 
 
@@ -85,21 +81,18 @@ def repository(tmp_path: Path) -> Path:
                 json.dumps({"by": by * version})
             )
         (folder / name / "config.pbtxt").write_text(
-            f'backend: "{backend}" version_policy {{ all {{ }} }} {TOLD}'
+            f'backend: "{backend}" version_policy {{ all {{ }} }} {NAMES}'
         )
     return folder
 
 
-def answers(url: str) -> Iterator[object]:
-    """Ask one server everything; a failure is its status and its words."""
-    for method, path, body in ASKED:
+def responses(url: str) -> Iterator[object]:
+    """Yield the responses of one server; an error is its status and its text."""
+    for method, path, body in REQUESTS:
         data = None if body is None else json.dumps(body).encode()
-        asked = urllib.request.Request(f"http://{url}{path}", data, method=method)
-        try:
-            with urllib.request.urlopen(asked) as reply:
-                yield json.load(reply)
-        except urllib.error.HTTPError as error:
-            yield error.code, json.load(error)["error"].strip()
+        status, text = call(url, path, data, method=method)
+        document = json.loads(text)
+        yield document if status == 200 else (status, document["error"].strip())
 
 
 def test_models_of_a_python_based_backend(
@@ -109,13 +102,13 @@ def test_models_of_a_python_based_backend(
         f"--backend-directory={backends}", "--model-control-mode=explicit",
         "--load-model=twice", "--load-model=thrice",
     )  # fmt: skip
-    ours = launch([sys.executable, "-m", "nbtriton", "serve", *flags], repository, os.environ)
     with contextlib.ExitStack() as stack:
         servers = [
-            stack.enter_context(each) for each in (ours, reference.server(repository, *flags))
+            stack.enter_context(server)
+            for server in (launch_ours(repository, *flags), reference.server(repository, *flags))
         ]
-        here, there = (list(answers(server.http_url)) for server in servers)
-    assert here == there
-    one, two = here[2], here[3]
+        ours, theirs = (list(responses(server.http_url)) for server in servers)
+    assert ours == theirs
+    one, two = ours[2], ours[3]
     assert one["outputs"][0]["data"] == [-4, -8]
     assert two["outputs"][1]["data"] == ["twice", "2", "twice"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -20,7 +18,8 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
-from nbtriton.repository.verify.running import RunningServer, launch
+from nbtriton.repository.verify.running import RunningServer
+from tests.differential.servers import launch_ours
 from tests.frontends.grpc_support import Seen, ask, infer, open_call, stream, tensor
 from tests.until import until
 
@@ -84,8 +83,7 @@ def server(request: pytest.FixtureRequest, repository: Path) -> Iterator[Running
         reference = request.getfixturevalue("reference")
         running = reference.server(repository, *FLAGS, log=log)
     else:
-        command = [sys.executable, "-m", "nbtriton", "serve", *FLAGS]
-        running = launch(command, repository, os.environ, log=log)
+        running = launch_ours(repository, *FLAGS, log=log)
     with running as opened:
         yield opened
 

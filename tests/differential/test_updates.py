@@ -124,7 +124,7 @@ class Side:
         return ""
 
     def unload(self, name: str) -> None:
-        self.client._post(f"/v2/repository/models/{name}/unload", b"")
+        self.client.unload(name)
 
     def infer(self, name: str, *, version: int = -1, **parameters: Any) -> int:
         reply = self.client.infer(name, {"IN": ONE}, version=version, parameters=parameters)
@@ -134,8 +134,8 @@ class Side:
         """Return how often each version was executed, by the statistics: written after answers."""
 
         def now() -> dict[str, int]:
-            found = json.loads(self.client._get(f"/v2/models/{name}/stats"))["model_stats"]
-            return {entry["version"]: entry["execution_count"] for entry in found}
+            models = self.client.statistics(name)["model_stats"]
+            return {model["version"]: model["execution_count"] for model in models}
 
         return awaited(now, expected)
 

@@ -138,6 +138,10 @@ class HttpClient(Client[EncodedRequest]):
         document = {"parameters": dict(parameters)} if parameters else {}
         self._call(f"/v2/repository/models/{name}/load", document)
 
+    def unload(self, name: str) -> None:
+        """Unload a model (explicit control)."""
+        self._call(f"/v2/repository/models/{name}/unload", {})
+
     def config(self, name: str, version: int = -1) -> ModelConfig:
         """Return a model's completed configuration, without fields of another release."""
         document = self._call(_model_path(name, version) + "/config")
