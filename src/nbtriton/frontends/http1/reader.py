@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import httptools
 
 from nbtriton.frontends.buffers import LONG, buffers
-from nbtriton.frontends.http1.cycle import Data, RequestHead
+from nbtriton.frontends.http1.cycle import RequestHead
+from nbtriton.frontends.http1.response import Data
 from nbtriton.frontends.http1.states import ConnectionState, Event, State
 from nbtriton.frontends.service import Limits
 from nbtriton.frontends.templates import TemplateCache

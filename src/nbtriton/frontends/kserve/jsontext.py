@@ -44,7 +44,7 @@ def _first_counts(members: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-class _FirstCounts(rapidjson.Decoder):  # type: ignore[misc]
+class _FirstCounts(rapidjson.Decoder):
     """Of several members of one name the first counts, as in Triton; Python takes the last."""
 
     # Called for each object, so no more than needs be: methods of Python's would take 0.2 us more.
@@ -52,7 +52,7 @@ class _FirstCounts(rapidjson.Decoder):  # type: ignore[misc]
     end_object = staticmethod(_first_counts)
 
 
-class _AllMembers(rapidjson.Decoder):  # type: ignore[misc]
+class _AllMembers(rapidjson.Decoder):
     """Objects as `Members`."""
 
     start_object = list
