@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nbtriton.api import Server, server
     from nbtriton.engine import InferenceFuture, InferenceResult, ModelHandle
-    from nbtriton.engine.frames import status
+    from nbtriton.engine.status import status
     from nbtriton.errors import ConfigWarning, TritonError
     from nbtriton.magics import load_ipython_extension, unload_ipython_extension
     from nbtriton.perf import PerfReport, perf
@@ -40,7 +40,7 @@ _PUBLIC = {
     "load_ipython_extension": "nbtriton.magics",
     "perf": "nbtriton.perf",
     "server": "nbtriton.api",
-    "status": "nbtriton.engine.frames",
+    "status": "nbtriton.engine.status",
     "unload_ipython_extension": "nbtriton.magics",
     "watch": "nbtriton.widgets.calls",
 }

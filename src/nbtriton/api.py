@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import threading
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,63 +23,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Server", "close_server", "server"]
 
-# Addresses on which an endpoint answers this machine by its loopback address.
-_LOOPBACK = ("127.0.0.1", "localhost", "0.0.0.0")  # noqa: S104 - compared, not bound
 
+class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
+    __doc__ = EngineServer.__doc__
 
-class Server(EngineServer):
-    """Models, ensembles and the scheduler that runs them, inside this process.
+    @functools.cached_property
+    def _endpoints(self) -> list[Endpoints]:
+        return []
 
-    Parameters
-    ----------
-    gpus : sequence of int, optional
-        Ids of the GPUs that models may use; all visible ones by default.
-    cache_bytes : int, optional
-        Size of the response cache, as in ``--cache-config local,size=N``. Without one,
-        ``response_cache { enable: true }`` has no effect, as in Triton.
-    rate_limit : {"off", "execution_count"}
-        Triton's ``--rate-limit``: whether instances wait for the resources of their group's
-        ``rate_limiter``.
-    rate_limit_resources : sequence of str
-        Triton's ``--rate-limit-resource``: ``"R1:4"`` or ``"R1:4:0"`` for a device.
-    backend_config : mapping of str to mapping, optional
-        Triton's ``--backend-config``, by the backend's name: ``{"onnxruntime":
-        {"default-max-batch-size": "8"}}``. Settings under the empty name are for all backends; its
-        ``backend-directory`` is where Python-based backends are, a folder with a ``model.py`` each.
-    summaries : bool
-        Triton's ``--metrics-config summary_latencies``: keep quantiles of latencies for the metrics.
+    @functools.cached_property
+    def _controls(self) -> list[ModelControl]:
+        return []
 
-    Examples
-    --------
-    >>> import numpy as np, nbtriton as nt
-    >>> def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
-    ...     return {"OUT": IN * 2}
-    >>> with nt.Server() as server:
-    ...     _ = server.load("max_batch_size: 8", model=double, name="double")
-    ...     server.infer("double", {"IN": np.ones((1, 4), np.float32)})["OUT"]
-    array([[2., 2., 2., 2.]], dtype=float32)
-    """
-
-    def __init__(
-        self,
-        *,
-        gpus: Sequence[int] | None = None,
-        cache_bytes: int | None = None,
-        rate_limit: str = "off",
-        rate_limit_resources: Sequence[str] = (),
-        backend_config: Mapping[str, Mapping[str, str]] | None = None,
-        summaries: bool = False,
-    ) -> None:
-        super().__init__(
-            gpus=gpus,
-            cache_bytes=cache_bytes,
-            rate_limit=rate_limit,
-            rate_limit_resources=rate_limit_resources,
-            backend_config=backend_config,
-            summaries=summaries,
+    @property
+    def endpoints(self) -> tuple[Endpoints, ...]:
+        """The endpoints of `serve` that are open."""
+        return tuple(
+            one for one in self._endpoints if one.http_port or one.grpc_port or one.metrics_port
         )
-        self._opened: list[Any] = []
-        self._controls: list[ModelControl] = []
 
     def load_repository(
         self,
@@ -118,7 +79,7 @@ class Server(EngineServer):
         """
         from nbtriton.repository.control import ModelControl
 
-        self._check_open()
+        self.engine.check_open()
         control = ModelControl(
             self,
             directory,
@@ -136,7 +97,7 @@ class Server(EngineServer):
             if old.directories == control.directories:  # a cell that runs again
                 old.close()
         self._controls.append(control)
-        self.model_control = control
+        self.engine.model_control = control
         return control
 
     def export(
@@ -240,29 +201,11 @@ class Server(EngineServer):
         with needed("an endpoint", extra="serve"):
             from nbtriton.frontends import serve
 
-        self._check_open()
-        options.setdefault("control", self.model_control)
+        self.engine.check_open()
+        options.setdefault("control", self.engine.model_control)
         endpoints = serve(self, **options)
-        self._opened.append(endpoints)
+        self._endpoints[:] = (*self.endpoints, endpoints)
         return endpoints
-
-    @contextlib.contextmanager
-    def reached_over(self, protocol: str) -> Iterator[str]:
-        """Yield ``host:port`` where this server answers clients over ``"http"`` or ``"grpc"``.
-
-        That is where it serves, or a free port of this machine that is open meanwhile.
-        """
-        for endpoints in self._opened:
-            port = getattr(endpoints, f"{protocol}_port")
-            if port is not None and endpoints.host in _LOOPBACK:
-                yield f"127.0.0.1:{port}"
-                return
-        closed = {"http_port": None, "grpc_port": None, "metrics_port": None}
-        with self.serve(**closed | {f"{protocol}_port": 0}) as opened:
-            try:
-                yield f"127.0.0.1:{getattr(opened, f'{protocol}_port')}"
-            finally:
-                self._opened.remove(opened)
 
     def close(self, *, timeout_s: float = 5.0) -> None:
         """Stop: endpoints first, then what polls, then the models. Harmless when repeated.
@@ -272,10 +215,10 @@ class Server(EngineServer):
         timeout_s : float
             Seconds to wait for requests that are executing.
         """
-        if self._parents is not None:
+        if self.engine.in_parent:
             return
-        while self._opened:
-            self._opened.pop().close()
+        while self._endpoints:
+            self._endpoints.pop().close()
         for control in self._controls:
             control.close(timeout_s=timeout_s)
         super().close(timeout_s=timeout_s)

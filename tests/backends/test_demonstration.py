@@ -97,7 +97,7 @@ def test_identity_counts_bytes(server):
     server.load(PAIR, name="m")
     for _ in range(3):
         server.infer("m", {"INPUT0": np.ones(4, np.float32)})
-    (family,) = families_of(server.models_view)
+    (family,) = families_of(server.engine.model_server)
     (sample,) = family.samples.values()
     assert family.name == "input_byte_size_counter"
     assert (dict(sample.labels), sample.value) == ({"model": "m", "version": "1"}, 48)
@@ -107,7 +107,7 @@ def test_identity_waits(server):
     delays = parameter("execute_delay_ms", 20) + parameter("instance_wise_delay_multiplier", 2)
     server.load(PAIR + delays + " instance_group { count: 3 }", name="m")
     delays_s = sorted(
-        i._model._delay_s for i in server._registry.entries["m"].latest._instances.values()
+        i._model._delay_s for i in server.engine.registry.entries["m"].latest._instances.values()
     )
     assert delays_s == [0.02, 0.04, 0.08]
     timing = server.infer("m", {"INPUT0": np.ones(4, np.float32)}).timing

@@ -67,7 +67,7 @@ def test_PB10_both_endpoints_ask_the_model(model, said, ready, caplog):
     with nbtriton.Server(gpus=()) as server:
         server.load(CONFIG, model)
         assert server.is_ready("m")  # a request would be taken all the same
-        assert server.is_model_ready("m") is ready
+        assert server.engine.inspection.is_model_ready("m") is ready
         with serve(server, http_port=0, grpc_port=0, metrics_port=None) as endpoints:
             seen = ask(endpoints.http_port, Case("", 0, "/v2/models/m/ready", method="GET"))
             assert seen.status == (200 if ready else 400)
@@ -85,7 +85,7 @@ class Asks(Model):
 
     def is_ready(self):
         Model.asked += 1
-        Asks.server.is_model_ready("m")
+        Asks.server.engine.inspection.is_model_ready("m")
         Model.thinks.set()
         return True
 
@@ -95,7 +95,7 @@ def test_PB10_who_asks_while_the_model_thinks_gets_the_same_answer(monkeypatch):
     with nbtriton.Server(gpus=()) as server:
         Asks.server = server
         server.load(CONFIG, Asks)
-        server.is_model_ready("m")
+        server.engine.inspection.is_model_ready("m")
         assert Model.thinks.wait(30)
         assert Model.asked == 1
 
@@ -105,18 +105,18 @@ def test_PB10_a_model_that_thinks_too_long_is_not_ready(monkeypatch):
     Model.said = "wait"
     with nbtriton.Server(gpus=()) as server:
         server.load(CONFIG, Plain)
-        assert not server.is_model_ready("m")
+        assert not server.engine.inspection.is_model_ready("m")
         Model.goes_on.set()
 
 
 def test_PB10_only_models_that_have_a_say_are_asked():
     with nbtriton.Server(gpus=()) as server:
         server.load(CONFIG, Model)
-        assert server.is_model_ready("m")
-        assert not server.asks_models()
+        assert server.engine.inspection.is_model_ready("m")
+        assert not server.engine.inspection.has_own_checks()
         server.load(CONFIG, Plain)
-        assert server.asks_models()
-        assert not server.is_model_ready("nope")
+        assert server.engine.inspection.has_own_checks()
+        assert not server.engine.inspection.is_model_ready("nope")
         server.unload("m", timeout_s=10)
-        assert not server.is_model_ready("m")
-        assert not server.asks_models()
+        assert not server.engine.inspection.is_model_ready("m")
+        assert not server.engine.inspection.has_own_checks()

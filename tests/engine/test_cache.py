@@ -66,8 +66,8 @@ def test_K9_the_books_tell_hits_from_executions(cached: Server):
     (found,) = cached.statistics("m")["model_stats"]
     for field in ("cache_hit", "cache_miss"):
         assert found["inference_stats"][field]["ns"] > 0
-    assert cached.cache.statistics().hits == 2
-    assert cached.cache.statistics().entries == 2
+    assert cached.engine.lifecycle.builder.cache.statistics().hits == 2
+    assert cached.engine.lifecycle.builder.cache.statistics().entries == 2
 
 
 def test_K1_without_a_cache_or_without_the_setting_nothing_is_kept(server: Server, cached: Server):
@@ -105,7 +105,7 @@ def test_K5_errors_are_not_kept(cached: Server):
         for how in (1, 6):
             with pytest.raises(TritonError):
                 cached.infer("m", {"IN": row(how)})
-    assert cached.cache.statistics().entries == 0
+    assert cached.engine.lifecycle.builder.cache.statistics().entries == 0
 
 
 def test_K4_twins_in_flight_both_execute(cached: Server):
@@ -169,7 +169,7 @@ def test_K7_the_least_recent_answers_go_first():
         for value in (1, 2, 3, 1, 4, 1, 2):
             server.infer("m", {"IN": row(value)})
         assert calls == [1, 2, 3, 4, 2]
-        assert server.cache.statistics().evictions == 2
+        assert server.engine.lifecycle.builder.cache.statistics().evictions == 2
         server.infer("m", {"IN": row(*range(8))})  # larger than the cache: not kept, and no harm
         server.infer("m", {"IN": row(*range(8))})
         assert calls[5:] == [0, 0]
@@ -267,4 +267,4 @@ def test_many_threads_share_the_cache(cached: Server):
     counts = fields(cached.statistics(), "m")
     assert counts["success"] == 1200
     assert counts["inference_count"] + counts["cache_hit"] == 1200
-    assert cached.cache.statistics().entries == 40
+    assert cached.engine.lifecycle.builder.cache.statistics().entries == 40

@@ -70,7 +70,7 @@ def test_a_model_may_load_another_while_it_is_loaded(server: Server):
 def test_a_model_may_unload_another_while_it_is_loaded(server: Server):
     server.load(echo(), lambda IN: {"OUT": IN}, name="other")
     server.load(echo(), in_initialize(lambda: server.unload("other", timeout_s=None)), name="m")
-    assert server.model_names() == ("m",)
+    assert server.engine.inspection.model_names() == ("m",)
 
 
 def test_a_model_that_loads_itself_ends_with_the_outer_one(server: Server):
@@ -89,7 +89,7 @@ def test_a_server_may_be_closed_while_a_model_is_loaded(server: Server):
     server.load(echo(), lambda IN: {"OUT": IN}, name="other")
     with pytest.raises(EngineStoppedError, match="the server is closed"):
         server.load(echo(), in_initialize(server.close), name="m")
-    assert server.model_names() == ()
+    assert server.engine.inspection.model_names() == ()
 
 
 def test_an_update_that_came_too_late_is_discarded(server: Server):
@@ -105,7 +105,7 @@ def test_an_update_that_came_too_late_is_discarded(server: Server):
     server.load(echo(), model, name="m")
     with pytest.raises(LoadError, match="Newer operation has been applied"):
         server.load(echo("instance_group { count: 2 kind: KIND_CPU }"), model, name="m")
-    assert server.model_names() == ()
+    assert server.engine.inspection.model_names() == ()
 
 
 # -- every accepted request is answered --------------------------------------------------------------
@@ -147,7 +147,7 @@ def test_a_late_answer_ends_an_unload(server: Server):
     response = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", ones())])
     kept.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
     assert future.result(WAIT_S)["OUT"].shape == (1, 4)
-    assert until(lambda: not server.leaving()), "nothing of the model is left"
+    assert until(lambda: not server.engine.lifecycle.unloading()), "nothing of the model is left"
 
 
 def test_a_request_that_runs_too_long_is_answered_by_close(gate: Gate, server: Server):

@@ -762,10 +762,10 @@ def test_L19_unload_dependents_spares_what_another_ensemble_uses(server: Server)
     server.load(chain("own", "shared"), name="e")
     server.load(chain("shared"), name="other")
     server.unload("e")
-    assert server.model_names() == ("other", "own", "shared")
+    assert server.engine.inspection.model_names() == ("other", "own", "shared")
     server.load(chain("own", "shared"), name="e")
     server.unload("e", unload_dependents=True)
-    assert server.model_names() == ("other", "shared")
+    assert server.engine.inspection.model_names() == ("other", "shared")
 
 
 @pytest.mark.parametrize(
@@ -793,7 +793,7 @@ def test_an_ensemble_that_does_not_fit_its_members_is_refused(server: Server, st
     with pytest.raises(ConfigError) as caught:
         server.load(ensemble_text(*steps, inputs={"X": FP32}, outputs=outputs), name="e")
     assert caught.value.message == text
-    assert server.model_names() == ("inc", "two")
+    assert server.engine.inspection.model_names() == ("inc", "two")
 
 
 def test_a_cycle_is_refused(server: Server):

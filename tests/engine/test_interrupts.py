@@ -245,7 +245,7 @@ def test_an_interrupted_wait_for_an_unload_unloads(server: Server, gate: Gate):
     gate.open()
     assert future.result(WAIT_S)["OUT"][0, 0] == 3
     server.unload("m", timeout_s=WAIT_S)
-    assert server.model_names() == ()
+    assert server.engine.inspection.model_names() == ()
 
 
 # -- deferring itself --------------------------------------------------------------------------------

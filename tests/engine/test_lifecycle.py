@@ -92,7 +92,7 @@ def test_V93_a_load_error_has_tritons_text_and_the_models_line(server: Server):
     assert "): initialize\n" in error.message
     assert 'raise RuntimeError("no weights here")' in error.user_traceback
     assert "nbtriton/backends" not in error.user_traceback
-    assert server.model_names() == ()
+    assert server.engine.inspection.model_names() == ()
 
 
 def test_a_failed_load_leaves_what_was_loaded_serving(server: Server, gate: Gate):
@@ -287,7 +287,7 @@ def test_L2_a_policy_that_leaves_nothing_is_refused(server: Server):
     assert caught.value.message == (
         "at least one version must be available under the version policy of model 'm'"
     )
-    assert server.model_names() == ()
+    assert server.engine.inspection.model_names() == ()
 
 
 def test_L17_a_version_beyond_the_policy_finishes_its_requests(server: Server, gate: Gate):
@@ -559,7 +559,7 @@ def test_W1_a_decoupled_model_is_ready_when_it_has_answered(server: Server):
     responses = [r["OUT"].shape for r in server.stream("m", {"IN": ones()}) if "OUT" in r]
     assert responses == [(1, 4)] * 2
     server.unload("m")  # nothing of the warmup is waited for
-    assert server.model_names() == ()
+    assert server.engine.inspection.model_names() == ()
 
 
 def test_W4_an_error_in_a_stream_fails_the_load(server: Server):
@@ -638,15 +638,15 @@ def test_what_a_server_tells_about_its_models(server: Server):
         "inputs": [{"name": "IN", "datatype": "FP32", "shape": [-1, 4]}],
         "outputs": [{"name": "OUT", "datatype": "FP32", "shape": [-1, 4]}],
     }
-    assert server.source("m") is model
-    assert server.model_names() == ("m",)
+    assert server.engine.inspection.source("m") is model
+    assert server.engine.inspection.model_names() == ("m",)
     # A copy: changing it changes nothing.
     server.config("m").max_batch_size = 99
     assert server.config("m").max_batch_size == 8
     assert [group.name for group in server.config("m").instance_group] == ["m"]
     # As it was given, before it was completed.
-    assert not server.user_config("m").instance_group
-    assert not server.is_decoupled("m")
+    assert not server.engine.inspection.user_config("m").instance_group
+    assert not server.engine.inspection.is_decoupled("m")
 
 
 def test_W3_data_from_a_file_of_the_models_own(server: Server, tmp_path):

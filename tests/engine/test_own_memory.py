@@ -368,7 +368,7 @@ def test_what_one_step_alone_reads_is_not_copied_for_it(server: Server):
     )
     inputs, outputs = {"X": "FP32[4]", "V": "FP32[4]"}, {"Y": "FP32[4]", "Z": "FP32[4]"}
     server.load(ensemble_text(*steps, inputs=inputs, outputs=outputs), name="e")
-    ensemble = server._resolve("e", -1, decoupled=False)
+    ensemble = server.engine.registry.resolve("e")
     crew = ensemble._muster()
     crew.disband()
     # X is the caller's until it was copied; T and V have two readers.
@@ -496,7 +496,7 @@ def test_what_the_cache_gives_is_the_receivers(writer: str | None, caller: str):
             out = server.infer("e", {"IN": CALLERS[caller]()})["OUT"]
             assert values(out) == [[-98 if writer else 2] * 4]
             out[:] = 55
-        assert server.cache.statistics().hits == 2
+        assert server.engine.lifecycle.builder.cache.statistics().hits == 2
 
 
 def test_warmup_data_are_the_same_each_time(server: Server):

@@ -64,7 +64,7 @@ def test_R3_two_instances_that_need_the_whole_pool_run_one_after_the_other():
         server.load(config(3, count=2), gated.model(), name="m")
         futures = [server.submit("m", {"IN": X}) for _ in range(8)]
         assert gated.inside.acquire(timeout=30)
-        assert server.limiter.resources() == {("r", 0): (3, 3)}
+        assert server.engine.lifecycle.builder.limiter.resources() == {("r", 0): (3, 3)}
         assert not gated.inside.acquire(blocking=False)
         gated.permits.release()
         assert gated.inside.acquire(timeout=30)
@@ -74,7 +74,7 @@ def test_R3_two_instances_that_need_the_whole_pool_run_one_after_the_other():
             future.result(30)
         # R9: what waits for the resources grows.
         assert gated.sizes == [1, 7]
-    assert server.limiter.resources() == {}
+    assert server.engine.lifecycle.builder.limiter.resources() == {}
 
 
 def test_R3_a_larger_need_elsewhere_makes_room_for_both():
@@ -97,8 +97,8 @@ def test_R4_V92_an_explicit_limit_that_is_too_small_refuses_the_load():
             'Resource count for "R" is limited to 2 which will prevent scheduling of one or more '
             "model instances, the minimum required count is 3" in error.value.message
         )
-        assert server.model_names() == ()
-        assert server.limiter.resources() == {}
+        assert server.engine.inspection.model_names() == ()
+        assert server.engine.lifecycle.builder.limiter.resources() == {}
 
 
 def test_R5_V91_one_name_cannot_be_global_and_of_a_device():
@@ -119,7 +119,7 @@ def test_a_load_waits_for_no_resources():
         future = server.submit("m", {"IN": X})
         assert gated.inside.acquire(timeout=30)
         server.load(config(3), gated.model(), name="other")  # would never return
-        assert server.limiter.resources() == {("r", 0): (3, 3)}
+        assert server.engine.lifecycle.builder.limiter.resources() == {("r", 0): (3, 3)}
         gated.permits.release()
         assert future.result(30)["OUT"].item() == 1.0
 

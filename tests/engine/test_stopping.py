@@ -30,7 +30,9 @@ def client(server: Server, name: str, correlation_id: int = 0, flags: int = 0) -
             there.set()
 
     options = RequestOptions(correlation_id=correlation_id, flags=flags)
-    (sent,) = server.submit_many([Submission(name, -1, {"IN": ones()}, options, take)])
+    (sent,) = server.engine.dispatcher.submit_many(
+        [Submission(name, -1, {"IN": ones()}, options, take)]
+    )
     if not isinstance(sent, InferenceRequest):
         raise sent
     assert there.wait(WAIT_S)
@@ -60,7 +62,7 @@ def loaded(server: Server, gate: Gate) -> Server:
 
 def test_S5_L22_what_is_new_is_refused_in_triton_s_words(loaded: Server, gate: Gate):
     gate.open()
-    loaded.stop_accepting()
+    loaded.engine.lifecycle.stop_accepting()
     for name, begins, text in (
         ("plain", {}, NOBODY + STOPPED),
         ("one", {}, f"in ensemble 'one', {NOBODY}{STOPPED}"),
@@ -76,7 +78,7 @@ def test_S5_L22_what_is_new_is_refused_in_triton_s_words(loaded: Server, gate: G
         assert not refused.value.accepted
     assert not gate.batches
     with pytest.raises(UnavailableError, match="Server not ready"):
-        loaded.check_answering()
+        loaded.engine.inspection.check_answering()
     # Who holds the server may use it as before.
     assert loaded.infer("plain", {"IN": ones()})["OUT"].tolist() == ones().tolist()
 
@@ -85,32 +87,32 @@ def test_SQ12_L22_a_sequence_that_has_begun_goes_on_to_its_end(loaded: Server, g
     gate.open()
     for name in ("seq", "outer"):
         client(loaded, name, {"seq": 1, "outer": 2}[name], SEQUENCE_START)
-    assert until(lambda: loaded.in_flight() == [("seq", 1, 2)])
-    loaded.stop_accepting()
+    assert until(lambda: loaded.engine.lifecycle.in_flight() == [("seq", 1, 2)])
+    loaded.engine.lifecycle.stop_accepting()
     for name, correlation_id in (("seq", 1), ("outer", 2)):
         client(loaded, name, correlation_id)
         client(loaded, name, correlation_id, SEQUENCE_END)
         with pytest.raises(InvalidArgumentError, match="must specify the START flag"):
             client(loaded, name, correlation_id)
-    assert until(lambda: not loaded.in_flight())
+    assert until(lambda: not loaded.engine.lifecycle.in_flight())
 
 
 def test_an_ensemble_that_is_under_way_goes_through_all_its_steps(loaded: Server, gate: Gate):
     loaded.load(ensemble("plain", "plain"), name="two")
     future = loaded.submit("two", {"IN": ones()})
     gate.wait_entered()
-    assert sorted(loaded.in_flight()) == [("plain", 1, 1), ("two", 1, 1)]
-    loaded.stop_accepting()
+    assert sorted(loaded.engine.lifecycle.in_flight()) == [("plain", 1, 1), ("two", 1, 1)]
+    loaded.engine.lifecycle.stop_accepting()
     gate.open()
     np.testing.assert_array_equal(future.result(WAIT_S)["OUT"], ones())
-    assert until(lambda: not loaded.in_flight())
+    assert until(lambda: not loaded.engine.lifecycle.in_flight())
 
 
 def test_what_there_is_no_time_for_is_answered_once(loaded: Server, gate: Gate):
     futures = [loaded.submit(name, {"IN": ones()}) for name in ("plain", "plain", "nested")]
     gate.wait_entered()
-    loaded.stop_accepting()
-    loaded.give_up()
+    loaded.engine.lifecycle.stop_accepting()
+    loaded.engine.lifecycle.fail_all()
     for future in futures:
         with pytest.raises(EngineStoppedError, match="Server is stopping"):
             future.result(WAIT_S)

@@ -42,7 +42,7 @@ def call(
 
 
 def send(server: Server, calls: Sequence[Submission]) -> list[InferenceRequest]:
-    found = server.submit_many(calls)
+    found = server.engine.dispatcher.submit_many(calls)
     assert all(isinstance(one, InferenceRequest) for one in found)
     return found  # type: ignore[return-value]
 
@@ -70,7 +70,7 @@ def test_those_that_are_refused_say_why_and_the_others_run(server: Server, gate:
     server.load(BATCHING, gated(gate), name="m")
     gate.open()
     answers = Answers(2)
-    found = server.submit_many(
+    found = server.engine.dispatcher.submit_many(
         [
             call(answers, "a"),
             call(answers, "b", name="nobody"),
@@ -174,7 +174,7 @@ def test_few(server: Server, gate: Gate, count: int):
 def test_a_closed_server_refuses():
     server = Server()
     server.close()
-    (found,) = server.submit_many([call(Answers(0), "late")])
+    (found,) = server.engine.dispatcher.submit_many([call(Answers(0), "late")])
     assert isinstance(found, TritonError)
 
 

@@ -346,9 +346,11 @@ def test_L16_the_limiter_knows_who_comes_and_who_goes(told: Told):
         server.load(count(2, need), told.model(gate), name="m")
         flying = [server.submit("m", {"IN": ones(8)}) for _ in range(4)]
         gate.wait_entered()
-        assert server.limiter.resources() == {("r", 0): (3, 3)}
+        assert server.engine.lifecycle.builder.limiter.resources() == {("r", 0): (3, 3)}
         server.load(count(2, need.replace("3", "6")), name="m")  # two others, of a larger pool
-        assert server.limiter.resources() == {("r", 0): (6, 6)}  # room for both of the old
+        assert server.engine.lifecycle.builder.limiter.resources() == {
+            ("r", 0): (6, 6)
+        }  # room for both of the old
         gate.open()
         for future in flying:
             future.result(WAIT_S)
@@ -357,7 +359,7 @@ def test_L16_the_limiter_knows_who_comes_and_who_goes(told: Told):
         server.load(count(1), name="m")
         told.wait_for_ends(4)
         server.infer("m", {"IN": ones()})
-        assert server.limiter.resources() == {}
+        assert server.engine.lifecycle.builder.limiter.resources() == {}
 
 
 def test_R4_a_limit_that_is_too_small_refuses_the_update(told: Told):
@@ -368,7 +370,7 @@ def test_R4_a_limit_that_is_too_small_refuses_the_update(told: Told):
             server.load(count(2, need.replace("2", "3")), name="m")
         assert told.wait_for_ends(2) == ["m_0_0", "m_0_1"]
         assert [executed(server) for _ in range(2)] == [1, 2]
-        assert server.limiter.resources() == {("r", 0): (0, 2)}
+        assert server.engine.lifecycle.builder.limiter.resources() == {("r", 0): (0, 2)}
 
 
 @pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 1 }"])
@@ -475,7 +477,7 @@ def test_an_instance_whose_own_thread_asks_for_its_end_still_runs(server: Server
         def execute(self, requests):
             import triton_python_backend_utils as pb_utils
 
-            runtime = server._registry.resolve("m")
+            runtime = server.engine.registry.resolve("m")
             found.append(runtime._instances[0].join(0))
             return [pb_utils.InferenceResponse([]) for _ in requests]
 

@@ -201,7 +201,7 @@ def test_a_configuration(case: Case) -> None:
                 load(server, case.text, None if is_ensemble else StandIn)
             assert caught.value.message.rstrip("\n") == case.refused
             assert case.hint in caught.value.hint
-            assert server.model_names() == ()
+            assert server.engine.inspection.model_names() == ()
             return
         assert tuple(load(server, case.text, StandIn)) == case.ignored
         (model,) = server.models()

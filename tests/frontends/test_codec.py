@@ -56,7 +56,9 @@ def request(inputs: list[tuple[str, str, Any]], **more: Any) -> tuple[bytes, int
 def test_KS20_binary_tensors_of_every_datatype(server: Server, datatype: str, padding: int) -> None:
     array = (np.arange(5) % 2).astype(DTYPES[datatype])
     body, length = request([("IN", datatype, array)], more="x" * padding)
-    call = decode_infer(body, length, server.signature(f"all_{datatype.lower()}"), MEMORY)
+    call = decode_infer(
+        body, length, server.engine.inspection.signature(f"all_{datatype.lower()}"), MEMORY
+    )
     found = call.arrays["IN"]
     assert found.flags.aligned
     assert found.dtype == array.dtype
@@ -86,7 +88,9 @@ def test_a_tensor_behind_an_aligned_header_is_not_copied(server: Server) -> None
     array = np.arange(4, dtype=np.int32)
     for padding in range(16):
         body, length = request([("IN", "INT32", array)], more="x" * padding)
-        found = decode_infer(body, length, server.signature("flexible"), MEMORY).arrays["IN"]
+        found = decode_infer(
+            body, length, server.engine.inspection.signature("flexible"), MEMORY
+        ).arrays["IN"]
         if np.frombuffer(body, np.uint8).__array_interface__["data"][0] + length & 3 == 0:
             assert np.shares_memory(found, np.frombuffer(body, np.uint8))
             return
@@ -95,7 +99,7 @@ def test_a_tensor_behind_an_aligned_header_is_not_copied(server: Server) -> None
 
 def test_requests_that_look_alike_become_the_same_as_by_themselves(server: Server) -> None:
     templates = JsonTemplates()
-    signature = server.signature("two")
+    signature = server.engine.inspection.signature("two")
     for number in range(6):
         arrays = [np.full((1, 4), number + i, np.float32) for i in range(2)]
         body, length = request(
@@ -114,7 +118,7 @@ def test_requests_that_look_alike_become_the_same_as_by_themselves(server: Serve
 
 def test_a_known_text_with_other_bytes_behind_it_is_looked_at_again(server: Server) -> None:
     templates = JsonTemplates()
-    signature = server.signature("one")
+    signature = server.engine.inspection.signature("one")
     body, length = request([("IN", "FP32", np.ones((1, 4), np.float32))])
     decode_infer(body, length, signature, MEMORY, templates)
     for wrong in (body + b"!", body[:-1]):
@@ -133,9 +137,11 @@ def test_the_last_id_counts_also_in_a_known_text(server: Server, head: str) -> N
     body, length = request([("IN", "FP32", np.ones((1, 4), np.float32))])
     body = head.encode() + body[1:]
     length += len(head) - 1
-    expected = decode_infer(body, length, server.signature("one"), MEMORY).options
+    expected = decode_infer(body, length, server.engine.inspection.signature("one"), MEMORY).options
     for _ in range(3):
-        found = decode_infer(body, length, server.signature("one"), MEMORY, templates)
+        found = decode_infer(
+            body, length, server.engine.inspection.signature("one"), MEMORY, templates
+        )
         assert repr(found.options) == repr(expected)
 
 

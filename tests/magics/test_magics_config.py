@@ -192,7 +192,7 @@ def test_a_bad_request_is_one_sentence_with_tritons_status(doubled, case):
 def test_unload(doubled):
     doubled.ok(f"%%triton_model other\n{DOUBLE}")
     doubled.ok("%triton_unload double other")
-    assert server().model_names() == ()
+    assert server().engine.inspection.model_names() == ()
     ran = doubled("%triton_infer double IN=np.ones((1, 4), np.float32)")
     assert isinstance(ran.error, NotFoundError)
 
@@ -200,7 +200,7 @@ def test_unload(doubled):
 def test_unload_with_dependents(doubled):
     doubled.ok(f"%%triton_ensemble four\n{LINES}")
     doubled.ok("%triton_unload --dependents four")
-    assert server().model_names() == ()
+    assert server().engine.inspection.model_names() == ()
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_an_unknown_model_has_a_hint(doubled, magic):
     assert isinstance(ran.error, NotFoundError)
     assert "Request for unknown model: 'dubble' is not found" in ran.out
     assert "did you mean 'double'?" in ran.out
-    assert server().model_names() == ("double",)
+    assert server().engine.inspection.model_names() == ("double",)
 
 
 def test_a_cell_says_what_has_no_effect_each_time_it_runs(doubled):

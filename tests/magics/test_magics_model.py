@@ -134,11 +134,11 @@ def test_a_handle_shows_itself_in_both_forms(doubled):
 
 def test_sources_can_be_read_later(notebook):
     notebook.ok(f"%%triton_model double\n{DOUBLE}")
-    function = server().source("double")
+    function = server().engine.inspection.source("double")
     assert inspect.getsource(function) == DOUBLE
     assert function.__nbtriton_source__ == DOUBLE
     notebook.ok(f"%%triton_model upper\n{PYTHON_MODEL}")
-    model = server().source("upper")
+    model = server().engine.inspection.source("upper")
     assert inspect.getsource(model.execute).startswith("    def execute(self, requests):")
     assert model.__nbtriton_source__ == PYTHON_MODEL
 
@@ -155,7 +155,7 @@ def test_a_cell_holds_exactly_one_model(notebook, body, found):
     ran = notebook(f"%%triton_model m\n{body}")
     assert found in ran.err
     assert "Traceback" not in ran.text
-    assert server().model_names() == ()
+    assert server().engine.inspection.model_names() == ()
 
 
 def test_a_python_model_may_have_helpers(notebook):
@@ -173,7 +173,7 @@ def test_a_function_may_have_helpers(notebook):
 
 def assert_untouched(notebook) -> None:
     assert server().infer("double", {"IN": ones()})["OUT"].tolist() == [[2.0] * 4]
-    assert server().model_names() == ("double",)
+    assert server().engine.inspection.model_names() == ("double",)
 
 
 def test_a_cell_that_does_not_compile_shows_its_line(doubled):

@@ -33,7 +33,7 @@ def test_options_hold_for_models_that_come_later(notebook):
     notebook.ok(CACHED)
     ask(3)
     assert hits() == 2
-    assert server().limiter is not None
+    assert server().engine.lifecycle.builder.limiter is not None
 
 
 def test_other_options_load_the_models_anew_and_the_server_stays(notebook):
@@ -87,8 +87,8 @@ def test_options_that_a_model_cannot_be_loaded_with_change_nothing(notebook):
     ran = notebook("%triton_server --rate-limit execution_count --rate-limit-resource R:4")
     assert isinstance(ran.error, nt.TritonError)
     assert server().options.rate_limit == "off"
-    assert server().limiter is None
-    assert server().model_names() == ("double", "plain")
+    assert server().engine.lifecycle.builder.limiter is None
+    assert server().engine.inspection.model_names() == ("double", "plain")
     assert server().infer("double", {"IN": np.ones(4, np.float32)})["OUT"][0] == 2
 
 

@@ -44,13 +44,15 @@ def test_the_quickstart_walks_out(quickstart, reference, tmp_path):
     )
     assert ran.err == ""
     assert ran.value.ok, ran.value
-    assert {model.name for model in ran.value.models} == set(server().model_names())
+    assert {model.name for model in ran.value.models} == set(
+        server().engine.inspection.model_names()
+    )
     # And back again.
     image = {"IMAGE": quickstart.names["pngs"][:3]}
     with Server() as other:
         control = other.load_repository(out)
         assert not control.errors
-        for name in server().model_names():
+        for name in server().engine.inspection.model_names():
             assert to_dict(other.config(name)) == to_dict(server().config(name)), name
         ours, theirs = (side.infer("ensemble_model", image) for side in (server(), other))
         for tensor in ours:

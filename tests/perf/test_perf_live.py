@@ -429,7 +429,7 @@ def test_an_observer_that_raises_is_removed_and_logged(server, caplog):
 
 
 def test_each_configuration_is_applied_and_the_own_one_comes_back(server):
-    before = server.user_config("double")
+    before = server.engine.inspection.user_config("double")
     report = nt.perf(
         server, "double", concurrency=[1, 2], request_count=10, instances=[1, 2],
         max_batch_size=[8, 4],
@@ -442,7 +442,7 @@ def test_each_configuration_is_applied_and_the_own_one_comes_back(server):
     ]
     # The first is what is loaded already; the last load brings it back.
     assert server.loads == [("double", 4, 1), ("double", 8, 2), ("double", 4, 2), ("double", 8, 1)]
-    assert server.user_config("double") == before
+    assert server.engine.inspection.user_config("double") == before
     assert report.points[0].label == "instances=1, max_batch_size=8"
 
 

@@ -679,7 +679,7 @@ def test_a_plain_load_undoes_files_that_came_with_a_request(server, explicit, ro
 def test_a_child_that_exits_leaves_the_files_that_came_with_a_request(server, explicit, root):
     add(root, "m", source=times(1))
     explicit.load("m", {"config": PYTHON, "file:1/model.py": times(7).encode()})
-    source = server.source("m")
+    source = server.engine.inspection.source("m")
     in_child(weakref.finalize._exitfunc)  # what Python runs at its exit
     assert source.exists()
     server.close()
@@ -973,7 +973,7 @@ def test_models_load_others_by_name(server, explicit, root):
 def test_what_was_given_is_kept_as_it_was_written(server, root):
     add(root, "m", config="max_batch_size: 8")
     server.load_repository(root)
-    assert json.loads(nt_json(server.user_config("m"))) == {"max_batch_size": 8}
+    assert json.loads(nt_json(server.engine.inspection.user_config("m"))) == {"max_batch_size": 8}
 
 
 def nt_json(config) -> str:

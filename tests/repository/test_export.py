@@ -77,7 +77,7 @@ def test_a_function(server, cells, tmp_path):
     assert [(m.name, m.kind, m.versions) for m in exported.models] == [("double", "function", (1,))]
     with again(tmp_path / "out") as other:
         same(server, other, "double", {"IN": ONE})
-        assert isinstance(other.source("double").read_text(), str)
+        assert isinstance(other.engine.inspection.source("double").read_text(), str)
 
 
 @pytest.mark.parametrize(

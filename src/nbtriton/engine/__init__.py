@@ -2,7 +2,7 @@
 
 from nbtriton.engine.core.future import InferenceFuture
 from nbtriton.engine.core.model_signature import ModelSignature
-from nbtriton.engine.core.request import InferenceRequest, Submission
+from nbtriton.engine.core.request import InferenceRequest
 from nbtriton.engine.core.result import InferenceResult, RequestTiming
 from nbtriton.engine.core.snapshot import (
     BatchRecord,
@@ -11,11 +11,13 @@ from nbtriton.engine.core.snapshot import (
     ServerSnapshot,
 )
 from nbtriton.engine.describing import describe
-from nbtriton.engine.handle import ModelHandle
-from nbtriton.engine.server import Server
+from nbtriton.engine.dispatch import Submission
+from nbtriton.engine.engine import Engine
+from nbtriton.engine.server import ModelHandle, Server
 
 __all__ = [
     "BatchRecord",
+    "Engine",
     "InferenceFuture",
     "InferenceRequest",
     "InferenceResult",

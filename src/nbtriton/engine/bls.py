@@ -11,13 +11,15 @@ import numpy as np
 from nbtriton.backends.base import RequestOptions, Response
 from nbtriton.backends.core.executing import EXECUTING
 from nbtriton.engine.diagnostics.deadlocks import waits
+from nbtriton.engine.diagnostics.inspection import Inspection
+from nbtriton.engine.dispatch import RequestDispatcher
+from nbtriton.engine.lifecycle.model_lifecycle import ModelLifecycle
 from nbtriton.errors import EngineStoppedError, InternalError, TritonError
 from nbtriton.tensors import Array
 
 if TYPE_CHECKING:
     from nbtriton.engine.core.future import InferenceFuture
     from nbtriton.engine.diagnostics.tracing import Trace
-    from nbtriton.engine.server import Server
 
 __all__ = ["ModelRepository", "ModelServer"]
 
@@ -34,29 +36,42 @@ class ModelRepository(Protocol):
         ...
 
 
-class ModelServer:
-    """The part of a `Server` that model code gets (`nbtriton.backends.base.ServerHandle`)."""
+class _Engine(Protocol):
+    """The parts of a server that models use: `nbtriton.engine.engine.Engine`."""
 
-    def __init__(self, server: Server) -> None:
-        # Not to keep it alive: the threads of its models hold this, and would hold it for ever.
-        self._held = weakref.ref(server)
-        # Which models the code of a model has called, in the order of the first calls.
-        self.calls: dict[str, dict[str, None]] = {}
+    dispatcher: RequestDispatcher
+    inspection: Inspection
+    lifecycle: ModelLifecycle
+    model_control: ModelRepository | None
+
+
+class ModelServer:
+    """The part of a server that model code gets (`nbtriton.backends.base.ServerHandle`)."""
+
+    def __init__(self, engine: _Engine) -> None:
+        # Weakly: the threads of its models hold this, and would keep it alive forever.
+        self._held = weakref.ref(engine)
+        # The models that the code of a model has called, in the order of the first calls.
+        self._calls: dict[str, dict[str, None]] = {}
 
     @property
-    def _server(self) -> Server:
-        server = self._held()
-        if server is None:
+    def _engine(self) -> _Engine:
+        engine = self._held()
+        if engine is None:
             raise EngineStoppedError("the server of this model was dropped")
-        return server
+        return engine
+
+    def called_by(self, name: str) -> tuple[str, ...]:
+        """Return the models that the code of a model was seen to call since this server began."""
+        return tuple(self._calls.get(name, ()))
 
     def note_call(self, caller: str, callee: str) -> None:
         """Note that the code of a model calls another one."""
-        known = self.calls.get(caller)
-        if known is None:
-            known = self.calls.setdefault(caller, {})
-        if callee not in known:
-            known[callee] = None
+        called = self._calls.get(caller)
+        if called is None:
+            called = self._calls.setdefault(caller, {})
+        if callee not in called:
+            called[callee] = None
 
     def submit(
         self,
@@ -68,13 +83,15 @@ class ModelServer:
         trace: Trace | None = None,
     ) -> InferenceFuture:
         """Send a request through normal scheduling (B1)."""
-        return self._server.send(model_name, version, inputs, options, on_response, trace).expect()
+        return self._engine.dispatcher.submit(
+            model_name, version, inputs, options, on_response, trace
+        ).expect()
 
     def call(
         self, model_name: str, version: int, inputs: Mapping[str, Array], options: RequestOptions
     ) -> Response:
         """Send a request and wait for its response; see `ServerHandle.call`."""
-        request, response = self._server.ask(model_name, version, inputs, options)
+        request, response = self._engine.dispatcher.call(model_name, version, inputs, options)
         for array in response.outputs.values():
             if type(array) is not np.ndarray or request.kind != "numpy":
                 # Of the kind of the inputs, as `Server.infer` gives them.
@@ -96,12 +113,12 @@ class ModelServer:
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
         """Return True if the model takes requests; False also for an unknown one."""
-        return self._server.is_model_ready(name, version)
+        return self._engine.inspection.is_model_ready(name, version)
 
     def is_decoupled(self, name: str, version: int = -1) -> bool:
         """Return True if the model answers with any number of responses."""
         try:
-            return self._server.is_decoupled(name, version)
+            return self._engine.inspection.is_decoupled(name, version)
         except TritonError:
             return False
 
@@ -112,22 +129,22 @@ class ModelServer:
 
         Without a repository there is nothing to take an unknown model or new files from.
         """
-        control = self._server.model_control
+        control = self._engine.model_control
         if control is not None:
             parameters: dict[str, Any] = dict(files or {})
             if config:
                 parameters["config"] = config
             control.load(name, parameters)
             return
-        if files or not self._server.is_ready(name):
+        if files or not self._engine.inspection.is_ready(name):
             raise InternalError(f"failed to load '{name}', failed to poll from model repository")
         if config:
-            self._server.load(config, name=name)
+            self._engine.lifecycle.load(config, name=name)
 
     def unload_model(self, name: str, unload_dependents: bool = False) -> None:
         """Unload a model; an unknown one is no error (L18)."""
-        control = self._server.model_control
+        control = self._engine.model_control
         if control is not None:
             control.unload(name, {"unload_dependents": unload_dependents})
             return
-        self._server.unload(name, unload_dependents)
+        self._engine.lifecycle.unload(name, unload_dependents)

@@ -5,43 +5,26 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
-from nbtriton.backends import find_backend
 from nbtriton.backends.base import RequestOptions, Response
-from nbtriton.config import Dumpable, ModelConfig, as_config, is_ensemble
-from nbtriton.engine.bls import ModelRepository, ModelServer
+from nbtriton.config import Dumpable, ModelConfig, scheduling_choice
 from nbtriton.engine.core.future import InferenceFuture
-from nbtriton.engine.core.model_runtime import ModelRuntime
-from nbtriton.engine.core.request import InferenceRequest, Submission
 from nbtriton.engine.core.result import InferenceResult
-from nbtriton.engine.core.runtime import Runtime
+from nbtriton.engine.core.snapshot import BatchRecord, ModelSnapshot, ServerSnapshot
 from nbtriton.engine.diagnostics.tracing import Trace
-from nbtriton.engine.handle import ModelHandle
-from nbtriton.engine.interrupts import interrupts_deferred
-from nbtriton.engine.lifecycle.loading import is_light, updated_config
-from nbtriton.engine.lifecycle.modified import stamp_ns
+from nbtriton.engine.engine import Engine
+from nbtriton.engine.lifecycle.closing import close_at_exit
 from nbtriton.engine.lifecycle.options import ServerOptions
-from nbtriton.engine.lifecycle.stopping import refusal
-from nbtriton.engine.lifecycle.versions import Versions
 from nbtriton.engine.stream import ResponseStream
-from nbtriton.errors import (
-    ConfigError,
-    ConfigWarning,
-    InvalidArgumentError,
-    TritonError,
-    UnsupportedError,
-)
+from nbtriton.errors import ConfigWarning
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
 
-__all__ = ["Server"]
-
-_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"  # Y5
+__all__ = ["ModelHandle", "Server"]
 
 
-class Server(Versions):
+class Server:
     """Models, ensembles and the scheduler that runs them, inside this process.
 
     Parameters
@@ -86,15 +69,13 @@ class Server(Versions):
         backend_config: Mapping[str, Mapping[str, str]] | None = None,
         summaries: bool = False,
     ) -> None:
-        super().__init__(
+        # The parts, for what is built upon a server: endpoints, repositories.
+        self.engine = Engine(
             ServerOptions(
                 gpus, cache_bytes, rate_limit, rate_limit_resources, backend_config, summaries
             )
         )
-        # The model repository that models may load from (`nbtriton.repository.ModelControl`).
-        self.model_control: ModelRepository | None = None
-        # One for all models: their calls and metrics belong to this server.
-        self._models_view = ModelServer(self)
+        close_at_exit(self)
 
     def __enter__(self) -> Self:
         return self
@@ -108,19 +89,16 @@ class Server(Versions):
         self.close()
 
     def __repr__(self) -> str:
-        if self._parents is not None:
-            state = "in the parent process"
-        else:
-            state = "closed" if self._closed else f"{len(self._registry.entries)} models"
+        state = self.engine.state
+        if state == "open":
+            state = f"{len(self.engine.registry.entries)} models"
         return f"<nbtriton.Server: {state}>"
 
-    @property
-    def models_view(self) -> ModelServer:
-        return self._models_view
-
-    def called_by(self, name: str) -> tuple[str, ...]:
-        """Return the models that the code of a model was seen to call since this server began."""
-        return tuple(self._models_view.calls.get(name, ()))
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a server cannot be sent to another process: its models run in threads of this one. "
+            "Make an nbtriton.Server() there, or ask this one over HTTP (server.serve())"
+        )
 
     # -- models ----------------------------------------------------------------------------------
 
@@ -176,112 +154,120 @@ class Server(Versions):
         ConfigWarning
             For each field of the configuration that has no effect here; `ignored` returns them.
         """
-        with self._changing:
-            self._check_open()
-            wanted = ModelConfig() if config is None else as_config(config)
-            name = self._name(wanted, name)
-            entry = self._registry.entries.get(name)
-            current = entry.latest if entry is not None else None
-            if config is None and entry is not None:
-                wanted.CopyFrom(entry.user_config)
-            wanted.name = name
-            user_config = ModelConfig()
-            user_config.CopyFrom(wanted)
-            number = version or (max(entry.slots) if entry is not None else 1)
-            serving = entry.slots.get(number) if entry is not None else None
-        # Not under the lock: the model's own code may load others, or close the server.
-        runtime = serving.runtime if serving is not None else None
-        update = None
-        if runtime is not None and self._goes_on(
-            runtime, wanted, model, current, example, batching
-        ):
-            update = self.prepare_update(name, number, wanted)
-        else:
-            runtime = self._build(wanted, model, number, example, current, batching)
-        with self._changing:
-            with interrupts_deferred():  # all of it or nothing
-                self._put(name, user_config, runtime, update)
-            ignored = self._registry.entries[name].ignored
+        name, ignored = self.engine.lifecycle.load(
+            config, model, name=name, version=version, example=example, batching=batching
+        )
         for path, reason in ignored:
             warnings.warn(
                 f"model '{name}': {path} has no effect here: {reason}", ConfigWarning, stacklevel=2
             )
         return ModelHandle(self, name)
 
-    def _name(self, config: ModelConfig, name: str | None) -> str:
-        if name and config.name and config.name != name:
-            raise ConfigError(
-                f"unexpected name '{config.name}' in the configuration of model '{name}'",
-                hint="leave 'name' out of the configuration, or make the two equal",
-                field="name",
-            )
-        found = name or str(config.name)
-        if not found:
-            raise ConfigError("model configuration must specify 'name'", field="name")
-        return found
-
-    def _goes_on(
-        self,
-        runtime: Runtime,
-        config: ModelConfig,
-        model: object,
-        current: Runtime | None,
-        example: object,
-        batching: object,
+    def unload(
+        self, name: str, unload_dependents: bool = False, *, timeout_s: float | None = 0.0
     ) -> bool:
-        """Tell whether a version can stay, with other instances perhaps (L16)."""
-        if not isinstance(runtime, ModelRuntime) or not is_light(runtime, config):
-            return False
-        source = runtime.source
-        if model is None:  # then the code is that of the latest version
-            same = isinstance(current, ModelRuntime) and current.source is source
-        else:
-            # The same code with the same configuration is a fresh start.
-            given = Path(model) if isinstance(model, str) else model
-            same = given is source or (isinstance(given, Path) and given == source)
-            if same:
-                changed = updated_config(runtime, config, gpus=self._usable_gpus())
-                same = changed != runtime.config
-        return (
-            same
-            and stamp_ns(source) == runtime.stamp_ns
-            and (example is None or example is runtime.example)
-            and (batching is None or batching is runtime.batching)
-        )
+        """Unload all versions of a model.
 
-    def _build(
-        self,
-        config: ModelConfig,
-        model: object,
-        version: int,
-        example: object,
-        current: Runtime | None,
-        batching: object,
-    ) -> Runtime:
-        if model is None and (is_ensemble(config) or config.platform == "ensemble"):
-            if batching is not None:
-                raise ConfigError(
-                    f"the ensemble '{config.name}' forms no batches of its own",
-                    hint="give the custom batching to one of its models",
-                    field="batching",
-                )
-            return self.build(config, None, version)
-        if model is None and isinstance(current, ModelRuntime):
-            model = current.source
-            example = current.example if example is None else example
-            if batching is None and config.HasField("dynamic_batching"):
-                batching = current.batching
-        if model is None and (
-            not config.backend or find_backend(config.backend, self._settings).needs_source
-        ):
-            raise InvalidArgumentError(
-                f"no code for model '{config.name}'",
-                hint="give model=…: a class, a torch module, a function or the path of a file; "
-                'an ensemble has platform: "ensemble" and ensemble_scheduling',
-            )
-        if isinstance(model, str):
-            model = Path(model)
-        return self.build(config, model, version, example=example, batching=batching)
+        New requests are refused at once; those that were accepted are finished (L18). Unloading
+        what is not loaded succeeds, as in Triton.
+
+        Parameters
+        ----------
+        name : str
+        unload_dependents : bool
+            For an ensemble: unload its composing models too, unless another ensemble uses them.
+        timeout_s : float or None
+            Seconds to wait until the last request is finished; 0 does not wait, None has no limit.
+
+        Returns
+        -------
+        bool
+            True once nothing of the model is left.
+        """
+        return self.engine.lifecycle.unload(name, unload_dependents, timeout_s=timeout_s)
+
+    def models(self) -> tuple[ModelSnapshot, ...]:
+        """Return every version of every model, by name."""
+        return self.engine.inspection.models()
+
+    def is_ready(self, name: str, version: int = -1) -> bool:
+        """Return True if a request to this version would be taken."""
+        return self.engine.inspection.is_ready(name, version)
+
+    def config(self, name: str, version: int = -1) -> ModelConfig:
+        """Return a copy of the completed configuration of a version."""
+        return self.engine.inspection.config(name, version)
+
+    def ignored(self, name: str) -> dict[str, str]:
+        """Return the fields of a model's configuration that have no effect here, with the reasons.
+
+        Raises
+        ------
+        NotFoundError
+            No such model.
+        """
+        return self.engine.inspection.ignored(name)
+
+    def metadata(self, name: str, version: int = -1) -> dict[str, Any]:
+        """Return Triton's model metadata: tensors with the batch dimension."""
+        return self.engine.inspection.metadata(name, version)
+
+    @property
+    def options(self) -> ServerOptions:
+        """The options of this server; `set_options` changes them."""
+        return self.engine.lifecycle.builder.options
+
+    def set_options(self, **changes: Any) -> tuple[str, ...]:
+        """Change options of this server; its models are loaded anew with them.
+
+        As with `load`, a version serves until its successor is ready, and no request is lost; what
+        its code held and counted begins anew. Options that are the same change nothing.
+
+        Parameters
+        ----------
+        **changes
+            Those of `nbtriton.Server`; what is not named stays as it is.
+
+        Returns
+        -------
+        tuple of str
+            The models that were loaded anew.
+
+        Raises
+        ------
+        InvalidArgumentError
+            An option that does not exist or cannot be.
+        ConfigError, LoadError
+            A model cannot be loaded with them; nothing has changed.
+        """
+        return self.engine.lifecycle.set_options(**changes)
+
+    # -- statistics ------------------------------------------------------------------------------
+
+    def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
+        """Return the statistics in the form of Triton's endpoint.
+
+        Parameters
+        ----------
+        name : str
+            All models by default.
+        version : int
+            All versions by default.
+
+        Returns
+        -------
+        dict
+            ``{"model_stats": [...]}``; counts, and durations in nanoseconds.
+        """
+        return self.engine.inspection.statistics(name, version)
+
+    def batches(self, name: str, version: int = -1) -> tuple[BatchRecord, ...]:
+        """Return a model's recent executions, oldest first; none for an ensemble."""
+        return self.engine.inspection.batches(name, version)
+
+    def snapshot(self) -> ServerSnapshot:
+        """Return everything that can be seen at this moment."""
+        return self.engine.inspection.snapshot()
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -328,36 +314,13 @@ class Server(Versions):
         options = RequestOptions(
             outputs, request_id, priority, timeout_us, correlation_id, flags, parameters
         )
-        request, response = self.ask(name, version, inputs, options)
+        request, response = self.engine.dispatcher.call(name, version, inputs, options)
         if response.error is not None:
             try:
                 raise response.error.with_traceback(None)
             finally:  # else the error holds this frame, which holds the error and the server
                 del request, response
         return request.result_of(response)
-
-    def ask(
-        self, name: str, version: int, inputs: Mapping[str, Any], options: RequestOptions
-    ) -> tuple[InferenceRequest, Response]:
-        """Send one request and return it with its response, which may be an error.
-
-        What `infer` is made of, for callers that need to tell a request that was refused (raised
-        here) from one that failed.
-        """
-        with interrupts_deferred():
-            accepted = False
-            while not accepted:  # replaced between the look-up and now: its successor takes it
-                runtime = self._resolve(name, version, decoupled=False)
-                request = runtime.signature.build_request(inputs, options)
-                accepted = runtime.submit_here(request)
-            if request.outcome is None:
-                try:
-                    request.expect().exception()
-                except BaseException:
-                    request.expect().cancel()  # after Ctrl-C nobody waits for the answer any more
-                    raise
-            assert request.outcome is not None
-            return request, request.outcome
 
     def submit(
         self,
@@ -400,51 +363,9 @@ class Server(Versions):
         options = RequestOptions(
             outputs, request_id, priority, timeout_us, correlation_id, flags, parameters
         )
-        return self.send(name, version, inputs, options, on_response, trace).expect()
-
-    def submit_many(self, calls: Sequence[Submission]) -> list[InferenceRequest | TritonError]:
-        """Send requests that are there at the same moment, each model its share in one piece.
-
-        For endpoints: a model that is idle gets them as one batch, not the first alone and then the
-        others, and there is no future. All responses, errors too, come to ``on_response``.
-
-        Returns
-        -------
-        list
-            For each call the request, to be cancelled, or why it was refused.
-        """
-        found: list[InferenceRequest | TritonError] = []
-        with interrupts_deferred():
-            places: dict[Runtime, list[int]] = {}
-            for place, call in enumerate(calls):
-                try:
-                    runtime = self._resolve(call.name, call.version, decoupled=True)
-                    request = runtime.signature.build_request(call.inputs, call.options)
-                    if self._stopping and (error := refusal(runtime, request)) is not None:
-                        raise error
-                except TritonError as error:
-                    found.append(error)
-                    if call.trace is not None:
-                        call.trace.refused()
-                    continue
-                if call.trace is not None:
-                    call.trace.follow(request)
-                request.on_response = call.on_response
-                if call.gives:
-                    request.owned_inputs = frozenset(call.inputs)
-                found.append(request)
-                places.setdefault(runtime, []).append(place)
-            for runtime, where in places.items():
-                requests: list[Any] = [found[place] for place in where]
-                for place, accepted in zip(where, runtime.submit_many(requests), strict=True):
-                    if isinstance(accepted, TritonError):
-                        found[place] = accepted
-                        trace = calls[place].trace
-                        if trace is not None:
-                            trace.refused()
-                    elif not accepted:  # replaced between the look-up and now
-                        found[place] = self.submit_many([calls[place]])[0]
-        return found
+        return self.engine.dispatcher.submit(
+            name, version, inputs, options, on_response, trace
+        ).expect()
 
     async def infer_async(
         self, name: str, inputs: Mapping[str, Any], **options: Any
@@ -484,51 +405,62 @@ class Server(Versions):
         options = RequestOptions(
             outputs, request_id, priority, timeout_us, correlation_id, flags, parameters
         )
-        return ResponseStream(partial(self.send, name, version, inputs, options))
+        return ResponseStream(
+            partial(self.engine.dispatcher.submit, name, version, inputs, options)
+        )
 
-    def send(
-        self,
-        name: str,
-        version: int,
-        inputs: Mapping[str, Any],
-        options: RequestOptions,
-        on_response: Callable[[Response, bool], None] | None = None,
-        trace: Trace | None = None,
-    ) -> InferenceRequest:
-        """Send one request: what `submit` and `stream` are made of."""
-        with interrupts_deferred():
-            try:
-                while True:
-                    runtime = self._resolve(name, version, decoupled=on_response is not None)
-                    request = runtime.signature.build_request(inputs, options)
-                    if not runtime.signature.reads_only:
-                        request.copy_inputs()
-                    if trace is not None:
-                        trace.follow(request)
-                    request.expect()
-                    if on_response is not None:
-                        request.on_response = partial(_pass_on, on_response)
-                    # False: replaced between the look-up and now; its successor takes the request.
-                    if runtime.submit(request):
-                        return request
-            except BaseException:
-                if trace is not None:
-                    trace.refused()
-                raise
+    def close(self, *, timeout_s: float = 5.0) -> None:
+        """Stop: finish what runs, answer what waits, end all threads. Harmless when repeated.
 
-    def _resolve(self, name: str, version: int, *, decoupled: bool) -> Runtime:
-        if self._closed:
-            self._check_open()
-        runtime = self._registry.resolve(name, version)
-        if runtime.signature.decoupled and not decoupled:
-            raise UnsupportedError(_DECOUPLED, hint="use server.stream(…)")
-        return runtime
+        Parameters
+        ----------
+        timeout_s : float
+            Seconds to wait for requests that are executing. Those that still wait in a queue are
+            answered with `EngineStoppedError` at once, and those that still run when the time is
+            up, likewise. A model or a callback that closes the server waits for nothing.
+        """
+        self.engine.close(timeout_s=timeout_s)
 
 
-def _pass_on(
-    on_response: Callable[[Response, bool], None],
-    _: InferenceRequest,
-    response: Response,
-    final: bool,
-) -> None:
-    on_response(response, final)
+class ModelHandle:
+    """A loaded model: call it with its inputs by name.
+
+    The handle stays valid when the model is replaced; after an unload its methods raise.
+    """
+
+    __slots__ = ("name", "server")
+
+    def __init__(self, server: Server, name: str) -> None:
+        self.server = server
+        self.name = name
+
+    def __call__(self, **inputs: Any) -> InferenceResult:
+        """Send one request; see `Server.infer`."""
+        return self.server.infer(self.name, inputs)
+
+    @property
+    def config(self) -> ModelConfig:
+        """A copy of the completed configuration."""
+        return self.server.config(self.name)
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Triton's statistics of all versions."""
+        return self.server.statistics(self.name)
+
+    def unload(self) -> bool:
+        """Unload the model; see `Server.unload`."""
+        return self.server.unload(self.name)
+
+    def __repr__(self) -> str:
+        if not self.server.is_ready(self.name):
+            return f"<model '{self.name}': not ready>"
+        config = self.server.config(self.name)
+        inputs = ", ".join(tensor.name for tensor in config.input)
+        outputs = ", ".join(tensor.name for tensor in config.output)
+        facts = [
+            config.backend or "ensemble",
+            f"max_batch_size {config.max_batch_size}",
+            scheduling_choice(config) or "default scheduler",
+        ]
+        return f"<model '{self.name}': {inputs} -> {outputs} | {', '.join(facts)}>"

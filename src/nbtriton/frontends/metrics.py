@@ -128,9 +128,9 @@ class Metrics:
         lines.family("nv_inference_pending_request_count", text, "gauge", pending)
         self._machine(lines)
         self._cache(lines)
-        if server.keeps_summaries:
+        if server.options.summaries:
             self._summaries(lines, stats)
-        for family in families_of(server.models_view):
+        for family in families_of(server.engine.model_server):
             _custom(lines, family)
         return lines.text()
 
@@ -161,7 +161,9 @@ class Metrics:
             ("", sorted([*labels, ("reason", reason)]), count)
             for labels, entry in stats
             for reason, count in sorted(
-                self._server.failures(entry["name"], int(entry["version"])).items()
+                self._server.engine.inspection.failures(
+                    entry["name"], int(entry["version"])
+                ).items()
             )
         ]
         text = "Number of failed inference requests, all batch sizes"
@@ -209,7 +211,11 @@ class Metrics:
         kept = [
             (labels, found.of)
             for labels, entry in stats
-            if (found := self._server.summaries(entry["name"], int(entry["version"])))
+            if (
+                found := self._server.engine.inspection.summaries(
+                    entry["name"], int(entry["version"])
+                )
+            )
         ]
 
         def samples(stage: str) -> Iterator[tuple[str, Labels, float]]:
@@ -232,7 +238,7 @@ class Metrics:
             lines.family(name, text, "summary", samples(f"cache_{kind}"))
 
     def _cache(self, lines: _Lines) -> None:
-        cache = self._server.cache
+        cache = self._server.engine.lifecycle.builder.cache
         if cache is None:
             return
         stats = cache.statistics()

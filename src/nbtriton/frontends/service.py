@@ -120,7 +120,7 @@ class FailedControl(NoControl):
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
-        server.refuse(self._REASON)
+        server.engine.lifecycle.refuse(self._REASON)
 
     def index(self, ready: bool) -> list[dict[str, Any]]:  # noqa: ARG002
         raise UnavailableError(self._REASON)
@@ -251,7 +251,7 @@ class Service:
         return self.control.is_server_ready()
 
     def _check_staying(self) -> None:
-        if self.server.is_stopping:
+        if self.server.engine.registry.stopping:
             raise UnavailableError("Server exiting")
 
     def statistics(self, name: str, version: int) -> dict[str, Any]:
@@ -264,7 +264,7 @@ class Service:
         UnavailableError
             The server could not be set up, or stops.
         """
-        self.server.check_answering()
+        self.server.engine.inspection.check_answering()
         try:
             return self.server.statistics(name, version)
         except (NotFoundError, UnavailableError):
@@ -279,7 +279,7 @@ class Service:
         """Return the class labels of an output; none if the model has no file of them."""
         try:
             config = self.server.config(name, version)
-            directory = self.server.directory(name, version)
+            directory = self.server.engine.inspection.directory(name, version)
         except TritonError:  # unloaded since
             return ()
         wanted = next((t.label_filename for t in config.output if t.name == output), "")

@@ -16,7 +16,7 @@ from IPython.core.magic import (
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.api import server
-from nbtriton.engine.frames import status
+from nbtriton.engine.status import status
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.magics.common import (
     evaluate,
@@ -93,7 +93,7 @@ class AskMagics(Magics):
             "sequence_end": options.sequence_end,
         }
         try:
-            if server().is_decoupled(options.name, options.version):
+            if server().engine.inspection.is_decoupled(options.name, options.version):
                 result: Any = Responses.of(server().stream(options.name, values, **given))
             else:
                 result = server().infer(options.name, values, **given)
@@ -187,7 +187,7 @@ class AskMagics(Magics):
 
 def check_known(name: str) -> None:
     """Raise Triton's error unless a model of this name is loaded."""
-    names = server().model_names()
+    names = server().engine.inspection.model_names()
     if name not in names:
         raise NotFoundError(
             f"Request for unknown model: '{name}' is not found", hint=nearest(name, names)

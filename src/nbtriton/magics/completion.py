@@ -94,7 +94,7 @@ def _match_steps(context: CompletionContext) -> SimpleMatcherResult:
 
 
 def _models() -> tuple[str, ...]:
-    return server().model_names()
+    return server().engine.inspection.model_names()
 
 
 def _tensors(magic: str, words: list[str]) -> list[str]:

@@ -167,7 +167,7 @@ class DefineMagics(Magics):
         """
         options = parse(self.triton_config, line)
         check_known(options.name)
-        before = server().user_config(options.name)
+        before = server().engine.inspection.user_config(options.name)
         with in_cell(cell) as text:
             config = amend(before, text, source=cell_name(self.shell))
         handle = _load(config, name=options.name)

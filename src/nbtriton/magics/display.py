@@ -139,7 +139,7 @@ def show_options(
 
 _FORMS: Mapping[tuple[str, str], Any] = {
     ("nbtriton.engine.core.result", "InferenceResult"): show_result,
-    ("nbtriton.engine.handle", "ModelHandle"): show_handle,
+    ("nbtriton.engine.server", "ModelHandle"): show_handle,
     ("nbtriton.engine.lifecycle.options", "ServerOptions"): show_options,
 }
 

@@ -7,11 +7,11 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbtriton import __version__
 from nbtriton.clients.base import NO_STREAMS
@@ -33,8 +33,13 @@ from nbtriton.perf.session import Session
 from nbtriton.perf.sweep import Configuration, Configurator, model_tree
 from nbtriton.perf.traffic import SequencePlan
 
+if TYPE_CHECKING:
+    from nbtriton.api import Server
+
 __all__ = ["run"]
 
+# Addresses on which an endpoint answers this machine by its loopback address.
+_LOOPBACK = ("127.0.0.1", "localhost", "0.0.0.0")  # noqa: S104 - compared, not bound
 # Options that a report keeps as they were given.
 _SETTINGS = (
     "measurement_mode", "measurement_request_count", "stability_percentage", "percentile",
@@ -86,7 +91,7 @@ def _open_target(
             raise InvalidArgumentError("nothing to measure", hint="give a server, or a url")
         if protocol in (None, "inproc"):
             return server
-        url = stack.enter_context(server.reached_over(protocol))
+        url = stack.enter_context(_reached_over(server, protocol))
     elif server is not None:
         raise InvalidArgumentError("give a server or a url, not both")
     if protocol == "inproc":
@@ -97,6 +102,22 @@ def _open_target(
     if server is None:
         _check_remote(configurations, options.sweep_models)
     return remote
+
+
+@contextlib.contextmanager
+def _reached_over(server: Server, protocol: str) -> Iterator[str]:
+    """Yield ``host:port`` where a server answers clients over HTTP or gRPC.
+
+    That is where it serves, or a free port of this machine that is open meanwhile.
+    """
+    for endpoints in server.endpoints:
+        port = getattr(endpoints, f"{protocol}_port")
+        if port is not None and endpoints.host in _LOOPBACK:
+            yield f"127.0.0.1:{port}"
+            return
+    closed = {"http_port": None, "grpc_port": None, "metrics_port": None}
+    with server.serve(**closed | {f"{protocol}_port": 0}) as opened:
+        yield f"127.0.0.1:{getattr(opened, f'{protocol}_port')}"
 
 
 def _check_remote(configurations: Sequence[Configuration], sweep_models: Sequence[str]) -> None:

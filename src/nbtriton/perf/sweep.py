@@ -136,7 +136,7 @@ class Configurator:
         chosen = {name: server.config(name) for name in sweep_models}
         self._swept = chosen or others
         self._originals = {**self._ensembles, **others, **self._swept}
-        self._given = {name: server.user_config(name) for name in self._originals}
+        self._given = {name: server.engine.inspection.user_config(name) for name in self._originals}
         self._current = dict(self._originals)
         for options in configurations:
             for config in self._target(options).values():

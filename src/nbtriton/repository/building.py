@@ -31,7 +31,7 @@ def check(server: Server, records: Mapping[str, ModelRecord], model: PolledModel
     for folder, reason in directories_without_version(model.directory):
         _log.warning("ignore version directory '%s' which %s", folder, reason)
     if not model.versions:
-        server.found_none(name)
+        server.engine.lifecycle.record_no_versions(name)
         raise load_error(
             name,
             ConfigError(
@@ -105,10 +105,12 @@ def build_versions(
         for version in model.versions:
             try:
                 if version in keep:
-                    updates.append(server.prepare_update(name, version, model.config))
+                    updates.append(
+                        server.engine.lifecycle.prepare_update(name, version, model.config)
+                    )
                     continue
                 build = partial(
-                    server.build,
+                    server.engine.lifecycle.builder.build,
                     model.config,
                     model.source(version),
                     version,

@@ -232,7 +232,7 @@ class ModelControl(TableView):
                 if not ready or state == "READY":
                     entry = {"name": name, "version": str(version), "state": state}
                     entries.append(entry | ({"reason": reason} if reason else {}))
-            if not ready and not self.server.was_begun(name):
+            if not ready and not self.server.engine.inspection.is_known(name):
                 entries.append({"name": name})
         return entries
 
@@ -241,7 +241,7 @@ class ModelControl(TableView):
         if not self.strict_readiness:
             return True
         for name, states in self._states().items():
-            if not states and self.server.has_no_version(name):
+            if not states and self.server.engine.inspection.has_no_version(name):
                 return False
             if not all(state == "READY" or why == UNLOADED for state, why in states.values()):
                 return False
@@ -301,7 +301,7 @@ class ModelControl(TableView):
             reason = "" if model.state == "READY" else UNLOADED
             serving.setdefault(model.name, {})[model.version] = (model.state, reason)
         unloading: dict[str, set[int]] = {}
-        for name, version in self.server.leaving():
+        for name, version in self.server.engine.lifecycle.unloading():
             unloading.setdefault(name, set()).add(version)
         return {
             name: self._records.get(name, ModelRecord(name)).version_states(

@@ -206,13 +206,13 @@ class ModelLoader:
             keep = {
                 version
                 for version in model.unchanged_since(record.loaded)
-                if self._server.can_update(model.name, version, model.config)
+                if self._server.engine.lifecycle.can_update(model.name, version, model.config)
             }
         runtimes, updates = build_versions(
             self._server, record, model, keep=keep,
             auto_complete=self._auto_complete, retries=self._retries,
         )  # fmt: skip
-        self._server.install(model.name, model.given, runtimes, updates=updates)
+        self._server.engine.lifecycle.install(model.name, model.given, runtimes, updates=updates)
 
     def _is_current(self, record: ModelRecord, model: PolledModel) -> bool:
         return (

@@ -18,7 +18,7 @@ from nbtriton.config import (
     is_ensemble,
 )
 from nbtriton.engine.core.registry import versions_to_keep
-from nbtriton.engine.lifecycle.modified import newest
+from nbtriton.engine.lifecycle.mtimes import latest_mtime_ns
 from nbtriton.errors import ConfigError, NotFoundError
 from nbtriton.repository.dependencies import composing_models
 from nbtriton.repository.override import Override
@@ -149,7 +149,7 @@ def poll_model(
         directory = override.write_files()
     else:
         directory = _find(roots, name)
-    mtime_ns = newest(directory)
+    mtime_ns = latest_mtime_ns(directory)
     model = read_model(directory, name, config_name=config_name)
     if override is not None and override.config is not None:
         # Files that came with a request are older than any others: the next plain load undoes them.
@@ -163,7 +163,7 @@ def poll_model(
     return PolledModel(
         name, directory, given, config, tuple(sorted(kept)), mtime_ns,
         is_override=is_override,
-        version_mtimes_ns={v: max(shared, newest(model.version_directory(v))) for v in kept},
+        version_mtimes_ns={v: max(shared, latest_mtime_ns(model.version_directory(v))) for v in kept},
     )  # fmt: skip
 
 
@@ -172,7 +172,7 @@ def _newest_beside(model: RepositoryModel) -> int:
     config = model.config_file
     return max(
         (
-            newest(path)
+            latest_mtime_ns(path)
             for path in model.directory.iterdir()
             if not path.name.isdigit() and not (config is not None and config.is_relative_to(path))
         ),

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from nbtriton.engine.lifecycle.loading import CODE_TEXTS
-from nbtriton.engine.lifecycle.versions import UNLOADED
+from nbtriton.engine.lifecycle.model_lifecycle import UNLOADED
 from nbtriton.errors import LoadError, TritonError
 from nbtriton.repository.polling import PolledModel
 

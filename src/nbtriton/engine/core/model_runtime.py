@@ -98,7 +98,7 @@ class ModelRuntime(Runtime):
         # the source was then.
         self.given = ModelConfig()
         self.auto_complete = True
-        self.stamp_ns = 0
+        self.mtime_ns = 0
         # By number: those that run batches first, as the batcher numbers them from 0.
         self._numbers = itertools.count()
         self._plans = self._numbered(sorted(plans, key=lambda plan: plan.passive))

@@ -6,7 +6,7 @@ puts a new immutable `Entry` in the place of the old one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import index
 from typing import Any, SupportsIndex
@@ -20,7 +20,7 @@ __all__ = ["Entry", "Registry", "Slot", "versions_to_keep"]
 
 @dataclass(slots=True, frozen=True)
 class Slot:
-    """One version: what serves it, and its state as the repository index tells it."""
+    """One version: its runtime, and its state as the repository index has it."""
 
     runtime: Runtime
     state: str = "READY"
@@ -29,7 +29,7 @@ class Slot:
 
 @dataclass(slots=True, frozen=True)
 class Entry:
-    """One model: its versions, the configuration as the user gave it, and what it sets in vain."""
+    """One model: its versions, its configuration as given, and which fields of it have no effect."""
 
     slots: Mapping[int, Slot]
     user_config: ModelConfig
@@ -41,45 +41,68 @@ class Entry:
         object.__setattr__(self, "latest", self.slots[max(ready)].runtime if ready else None)
 
     def with_slot(self, version: int, slot: Slot) -> Entry:
-        """Return the entry with one version put in or replaced."""
+        """Return the entry with one version added or replaced."""
         return replace(self, slots={**self.slots, version: slot})
 
 
 class Registry:
-    """All models by name.
+    """All models by name, and whether the server takes requests for them.
 
     Attributes
     ----------
     entries : dict of str to Entry
-        What is loaded.
+        The loaded models.
     absent : dict of str to dict of int to str
-        The versions that were loaded once, or were to be, and why they do not serve; a name without
-        versions is one whose version policy left none. Those that serve now may be among them.
+        The versions that were loaded or whose load has begun, and why they do not serve. A name
+        without versions is one whose version policy left none. Versions that serve now may be among
+        them.
     refusal : str
         Why no question about a model is answered; empty if they are.
+    stopping : bool
+        True once clients may begin nothing new.
+    closed : callable, optional
+        Makes the error of whatever is asked after the end of the server.
     """
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self.absent: dict[str, dict[int, str]] = {}
         self.refusal = ""
+        self.stopping = False
+        self.closed: Callable[[], TritonError] | None = None
 
-    def miss(self, name: str, versions: Mapping[int, str]) -> None:
-        """Note versions that do not serve, and why."""
+    def check_open(self) -> None:
+        """Check that the server is open.
+
+        Raises
+        ------
+        EngineStoppedError
+            It is closed, or lives in the parent process.
+        """
+        if self.closed is not None:
+            raise self.closed()
+
+    def runtimes(self) -> list[Runtime]:
+        """Return every version of every model; other threads may load and unload meanwhile."""
+        entries = list(self.entries.values())
+        return [slot.runtime for entry in entries for slot in entry.slots.values()]
+
+    def record_absent(self, name: str, versions: Mapping[int, str]) -> None:
+        """Record versions that do not serve, and why."""
         self.absent.setdefault(name, {}).update(versions)
 
-    def begin(self, name: str, version: int) -> None:
-        """Note that a version is to be: why an earlier one of it does not serve stays said."""
+    def record_loading(self, name: str, version: int) -> None:
+        """Record that a load of a version begins; why an earlier one does not serve is kept."""
         self.absent.setdefault(name, {}).setdefault(version, "")
 
-    def leave_out(self, name: str, version: int) -> None:
-        """Note that a version is not to be after all, as its version policy does not want it."""
+    def record_unwanted(self, name: str, version: int) -> None:
+        """Record that the version policy does not want a version whose load had begun."""
         versions = self.absent.setdefault(name, {})
         if not versions.get(version):
             versions.pop(version, None)
 
     def resolve(self, name: str, version: SupportsIndex = -1) -> Runtime:
-        """Return what serves this version now; -1 is the highest that is ready (A1, A2).
+        """Return the runtime of a version; -1 is the highest that is ready (A1, A2).
 
         A version may be numpy's integer too.
 
@@ -166,13 +189,13 @@ def _steps(slots: Iterable[Slot]) -> Iterable[Any]:
 
 
 def versions_to_keep(config: ModelConfig, versions: Iterable[int]) -> set[int]:
-    """Return the versions that the version policy wants of those that are there (L2)."""
+    """Return the versions that the version policy wants of those that exist (L2)."""
     policy = config.version_policy
-    there = sorted(versions)
+    present = sorted(versions)
     choice = policy.WhichOneof("policy_choice")
     if choice == "all":
-        return set(there)
+        return set(present)
     if choice == "specific":
-        return set(there) & set(policy.specific.versions)
+        return set(present) & set(policy.specific.versions)
     count = policy.latest.num_versions if choice == "latest" else 1
-    return set(there[-count:]) if count else set()
+    return set(present[-count:]) if count else set()

@@ -6,10 +6,9 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from nbtriton.backends.base import Response
-from nbtriton.backends.core.request_options import RequestOptions
 from nbtriton.backends.core.synchronize import copies_of
 from nbtriton.engine.core.future import InferenceFuture
 from nbtriton.engine.core.now import now_ns
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from nbtriton.engine.diagnostics.tracing import Trace
     from nbtriton.scheduling import RunBatch
 
-__all__ = ["BARE_FINAL", "InferenceRequest", "ResponseCallback", "Submission"]
+__all__ = ["BARE_FINAL", "InferenceRequest", "ResponseCallback"]
 
 _log = logging.getLogger("nbtriton.engine")
 
@@ -38,21 +37,6 @@ ResponseCallback = Callable[["InferenceRequest", Response, bool], None]
 
 # Stands for "final, without a response of its own": told from an empty response by identity.
 BARE_FINAL: Final = Response()
-
-
-class Submission(NamedTuple):
-    """One call of `Server.submit_many`.
-
-    ``gives`` says that nobody else refers to the memory of the inputs.
-    """
-
-    name: str
-    version: int
-    inputs: Mapping[str, Any]
-    options: RequestOptions
-    on_response: ResponseCallback
-    trace: Trace | None = None
-    gives: bool = False
 
 
 _next_number: Final = itertools.count(1).__next__

@@ -118,7 +118,7 @@ class InferenceResult(Mapping[str, Array]):
         are decoded where they are UTF-8. Where the outputs have no first dimension in common, all
         of them are one row.
         """
-        from nbtriton.engine.frames import frame_of
+        from nbtriton.tensors.frames import frame_of
 
         return frame_of(self)
 

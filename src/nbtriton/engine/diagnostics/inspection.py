@@ -1,4 +1,4 @@
-"""What can be asked of a server without changing it."""
+"""Readiness, configurations and statistics of models: everything that changes nothing."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["Inspection"]
 
 
 class Inspection:
-    """The questions of a `nbtriton.Server`: readiness, configurations, statistics, pictures."""
+    """The models of a `nbtriton.Server`, looked at: readiness, configurations, statistics.
+
+    Parameters
+    ----------
+    registry : Registry
+        Of the server's models.
+    """
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._stopping = False
-
-    @property
-    def is_stopping(self) -> bool:
-        """True after `nbtriton.Server.stop_accepting`."""
-        return self._stopping
 
     def check_answering(self) -> None:
         """Check that questions about models are answered.
@@ -38,10 +38,10 @@ class Inspection:
         UnavailableError
             ``Server not ready``: it could not be set up, or stops.
         """
-        if self._registry.refusal or self._stopping:
+        if self._registry.refusal or self._registry.stopping:
             raise UnavailableError(self._registry.refusal or "Server not ready")
 
-    def was_begun(self, name: str) -> bool:
+    def is_known(self, name: str) -> bool:
         """Return True if a model is loaded, was, or was to be: Triton's lifecycle knows it."""
         return name in self._registry.entries or name in self._registry.absent
 
@@ -68,7 +68,7 @@ class Inspection:
             return False
         return all(check() for check in checks)
 
-    def asks_models(self) -> bool:
+    def has_own_checks(self) -> bool:
         """Return True if `is_model_ready` may take long, as some model has its own say."""
         return any(
             slot.runtime.own_checks()
@@ -118,20 +118,7 @@ class Inspection:
         }
 
     def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
-        """Return the statistics in the form of Triton's endpoint.
-
-        Parameters
-        ----------
-        name : str
-            All models by default.
-        version : int
-            All versions by default.
-
-        Returns
-        -------
-        dict
-            ``{"model_stats": [...]}``; counts, and durations in nanoseconds.
-        """
+        """Return the statistics in the form of Triton's endpoint; see `nbtriton.Server.statistics`."""
         if name:
             self._registry.resolve(name, version)
         return {

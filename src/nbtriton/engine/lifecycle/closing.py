@@ -19,7 +19,7 @@ from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.engine.diagnostics.deadlocks import waits
 
-__all__ = ["STOPPING", "close_at_exit", "drop", "end", "runtimes_of"]
+__all__ = ["STOPPING", "close_at_exit", "drop", "end"]
 
 _log = logging.getLogger("nbtriton.engine")
 
@@ -41,12 +41,6 @@ _open: WeakSet[_Closable] = WeakSet()
 def close_at_exit(server: _Closable) -> None:
     """Close a server when the interpreter exits, if somebody still holds it then."""
     _open.add(server)
-
-
-def runtimes_of(registry: Registry) -> list[Runtime]:
-    """Return every version of every model; others may load and unload meanwhile."""
-    entries = list(registry.entries.values())
-    return [slot.runtime for entry in entries for slot in entry.slots.values()]
 
 
 def end(runtimes: Sequence[Runtime], clock: SchedulerThread, timeout_s: float) -> None:
@@ -94,7 +88,7 @@ def drop(registry: Registry, leaving: Sequence[Runtime], clock: SchedulerThread)
     So it waits for nothing and leaves the work to another thread.
     """
     names = sorted(registry.entries)
-    runtimes = [*runtimes_of(registry), *leaving]
+    runtimes = [*registry.runtimes(), *leaving]
     with contextlib.suppress(RuntimeError):  # no more threads
         start_new_thread(_start_winding_up, (runtimes, clock))
     if names:

@@ -28,7 +28,7 @@ from nbtriton.engine.core.limiter import Limiter
 from nbtriton.engine.core.model_runtime import ModelRuntime
 from nbtriton.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.engine.core.warmup import check_samples
-from nbtriton.engine.lifecycle.modified import stamp_ns
+from nbtriton.engine.lifecycle.mtimes import source_mtime_ns
 from nbtriton.errors import ConfigError, InternalError, LoadError, NotFoundError, TritonError
 
 __all__ = [
@@ -155,7 +155,7 @@ def build_model(
     LoadError
         The model's own code failed, with Triton's text and the model's traceback.
     """
-    stamp = stamp_ns(source)
+    mtime_ns = source_mtime_ns(source)
     backend, completed = complete_model(
         config, source, version,
         example=example, gpus=gpus, auto_complete=auto_complete, settings=settings,
@@ -172,7 +172,7 @@ def build_model(
         runtime.batching = batching
         runtime.given.CopyFrom(config)
         runtime.auto_complete = auto_complete
-        runtime.stamp_ns = stamp
+        runtime.mtime_ns = mtime_ns
         if strategy is not None:
             strategy.open(context)
         runtime.start()

@@ -141,7 +141,7 @@ class GrpcInference:
         call.add_parameters(forwarded)
 
     def _signature(self, name: str, version: int, unary: bool) -> ModelSignature:
-        signature = self.service.server.signature(name, version)
+        signature = self.service.server.engine.inspection.signature(name, version)
         if unary and signature.decoupled:  # Triton looks no further
             raise UnsupportedError(_DECOUPLED)
         return signature
@@ -166,7 +166,9 @@ class GrpcInference:
         if not ready:
             return
         try:
-            accepted = self.service.server.submit_many([one.submission() for one in ready])
+            accepted = self.service.server.engine.dispatcher.submit_many(
+                [one.submission() for one in ready]
+            )
         except Exception as error:
             _log.exception("requests could not be submitted")
             refusal = InternalError(f"{type(error).__name__}: {error}")

@@ -70,7 +70,7 @@ def grpc_methods(service: Service) -> dict[bytes, Method | Callable[[bytes], byt
     # The repository takes seconds, and its index looks at the disk.
     slow: dict[str, Callable[[], bool]] = {
         "model-repository": lambda: True,
-        "ModelReady": service.server.asks_models,
+        "ModelReady": service.server.engine.inspection.has_own_checks,
     }
     table = {
         "ServerLive": (methods.server_live, "health"),
@@ -126,8 +126,10 @@ class _Methods:
         return messages.ServerReadyResponse(ready=self._service.is_ready())
 
     def model_ready(self, request: Any) -> Any:
-        self._server.check_answering()
-        ready = self._server.is_model_ready(request.name, read_version(request.version))
+        self._server.engine.inspection.check_answering()
+        ready = self._server.engine.inspection.is_model_ready(
+            request.name, read_version(request.version)
+        )
         return messages.ModelReadyResponse(ready=ready)
 
     def server_metadata(self, _: Any) -> Any:
@@ -136,7 +138,7 @@ class _Methods:
     def model_metadata(self, request: Any) -> Any:
         version = read_version(request.version)
         found = self._server.metadata(request.name, version)
-        self._server.check_answering()  # who asks for an unknown model is told that first
+        self._server.engine.inspection.check_answering()  # who asks for an unknown model is told that first
         if version != -1:
             found["versions"] = [str(version)]
         return messages.ModelMetadataResponse(**found)
@@ -159,7 +161,7 @@ class _Methods:
         if request.repository_name:
             raise UnsupportedError("'repository_name' specification is not supported")
         response = messages.RepositoryIndexResponse()
-        self._server.check_answering()
+        self._server.engine.inspection.check_answering()
         for entry in self._service.control.index(ready=request.ready):
             response.models.add(**entry)
         return response
@@ -180,7 +182,7 @@ class _Methods:
                     f"invalid value type for load parameter '{name}', expected {wanted}."
                 )
             parameters[name] = getattr(parameter, wanted)
-        self._server.check_answering()
+        self._server.engine.inspection.check_answering()
         self._service.control.load(request.model_name, parameters)
         return messages.RepositoryModelLoadResponse()
 
@@ -195,7 +197,7 @@ class _Methods:
                     "invalid value type for 'unload_dependents' parameter, expected bool_param."
                 )
             parameters["unload_dependents"] = parameter.bool_param
-        self._server.check_answering()
+        self._server.engine.inspection.check_answering()
         self._service.control.unload(request.model_name, parameters)
         return messages.RepositoryModelUnloadResponse()
 

@@ -116,7 +116,7 @@ class Handlers:
         return lambda cycle: self._answer(cycle, route)
 
     def _ask_model(self, cycle: RequestResponseCycle, route: Route) -> None:
-        if self._service.server.asks_models():
+        if self._service.server.engine.inspection.has_own_checks():
             cycle.work(lambda: self._answer(cycle, route))
         else:
             self._answer(cycle, route)
@@ -144,8 +144,8 @@ class Handlers:
         return _json(self._service.metadata())
 
     def _model_ready(self, _: RequestResponseCycle, name: str, version: str) -> HttpResponse:
-        self._service.server.check_answering()
-        if not self._service.server.is_model_ready(name, read_version(version)):
+        self._service.server.engine.inspection.check_answering()
+        if not self._service.server.engine.inspection.is_model_ready(name, read_version(version)):
             return HttpResponse(400, TEXT, (error_body("Model version not ready"),))
         return HttpResponse()
 
@@ -241,7 +241,7 @@ class Handlers:
 
     def _trace(self, cycle: RequestResponseCycle, name: str = "") -> HttpResponse:
         if name:
-            self._service.server.check_answering()
+            self._service.server.engine.inspection.check_answering()
             if not self._service.server.is_ready(name):
                 raise InvalidArgumentError(f"Request for unknown model : {name}")
         if cycle.head.method == "POST":

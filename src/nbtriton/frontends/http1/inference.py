@@ -103,7 +103,9 @@ class Inference:
                 times = responder.cycle.received_ns
                 responder.start_trace(trace, "HTTP_RECV_START", "HTTP_RECV_END", times)
         try:
-            accepted = self.server.submit_many([responder.submission() for responder in ready])
+            accepted = self.server.engine.dispatcher.submit_many(
+                [responder.submission() for responder in ready]
+            )
         except Exception as error:
             _log.exception("requests could not be submitted")
             for responder in ready:
@@ -122,7 +124,7 @@ class Inference:
     ) -> HttpResponder | None:
         try:
             number = read_version(version)
-            signature = self.server.signature(name, number)
+            signature = self.server.engine.inspection.signature(name, number)
             if encoding != _PLAIN:
                 raise InvalidArgumentError(
                     "Unsupported content-encoding, only 'identity' is supported."
@@ -155,7 +157,7 @@ class _Infer:
         """Read a request; None if it is answered already, or read elsewhere."""
         try:
             number = read_version(self._version)
-            signature = self._inference.server.signature(self._name, number)
+            signature = self._inference.server.engine.inspection.signature(self._name, number)
             if signature.decoupled:
                 raise UnsupportedError(_DECOUPLED)
             if self._given == _PLAIN:

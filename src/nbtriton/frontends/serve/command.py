@@ -126,7 +126,7 @@ def _run(
                 _log.error("error: creating server: %s", what)
                 return 1
             _log.error("%s", what)
-        if server.model_control is None:
+        if server.engine.model_control is None:
             options["control"] = FailedControl(server)
         return 0 if ended.is_set() else _serve(server, arguments, options, ended)
     finally:
@@ -192,9 +192,9 @@ def _stop(server: Server, endpoints: Endpoints, timeout_s: int) -> int:
         _log.info("Timeout %d: Found %d HTTP service connections", second, clients)
         clients = endpoints.wait_for_clients(1)
     _log.info("Waiting for in-flight requests to complete.")
-    server.stop_accepting()
+    server.engine.lifecycle.stop_accepting()
     if not _wait_for_requests(server, deadline):
-        server.give_up()
+        server.engine.lifecycle.fail_all()
     endpoints.close(drain_s=max(_LAST_WORDS_S, deadline - monotonic()))
     server.close(timeout_s=max(0.0, deadline - monotonic()))
     if monotonic() < deadline:
@@ -210,7 +210,7 @@ def _wait_for_requests(server: Server, deadline: float) -> bool:
     """
     told = float("inf")
     while True:
-        busy = server.in_flight()
+        busy = server.engine.lifecycle.in_flight()
         left = max(0.0, deadline - monotonic())
         if left <= told - 1 or not busy:
             told = ceil(left)

@@ -207,13 +207,15 @@ def _wanted(server: Server, models: Sequence[str] | None) -> list[str]:
         if name not in found:
             found[name] = None
             front += [step.model_name for step in server.config(name).ensemble_scheduling.step]
-            front += [callee for callee in server.called_by(name) if callee in ready]
+            front += [
+                callee for callee in server.engine.model_server.called_by(name) if callee in ready
+            ]
     return list(found)
 
 
 def _call_notes(server: Server, name: str, names: Collection[str], folder: Path) -> list[str]:
     """Say which models a model calls by business logic scripting, as far as anybody can know."""
-    calls = server.called_by(name)
+    calls = server.engine.model_server.called_by(name)
     if calls:
         brought = [callee for callee in calls if callee in names]
         missing = [callee for callee in calls if callee not in names]
@@ -271,7 +273,7 @@ def _write_model(
     folder = scratch / name
     folder.mkdir()
     versions = sorted(m.version for m in server.models() if m.name == name and m.state == "READY")
-    given, completed = server.user_config(name), server.config(name)
+    given, completed = server.engine.inspection.user_config(name), server.config(name)
     config = _sensible(given, completed)
     carried: dict[str, str] = {}
     missing: dict[str, str] = {}
@@ -305,12 +307,12 @@ def _write_version(
     if is_ensemble(config):
         (place / ".keep").touch()  # git and zip forget an empty directory
         return "ensemble", ModelFile()
-    if server.forms_own_batches(name, version):
+    if server.engine.inspection.forms_own_batches(name, version):
         notes.append(
             f"model '{name}' has custom batching in Python, which Triton takes as a C library only: "
             "there its batches are those of the dynamic batcher"
         )
-    source = server.served(name, version)
+    source = server.engine.inspection.served(name, version)
     if isinstance(source, Path):
         if server.config(name, version).runtime == "model.py":
             notes.append(

@@ -158,7 +158,7 @@ def verify_repository(
         if server is None:
             server = stack.enter_context(Server())
             ModelControl(server, root)
-        names = list(models or sorted(server.model_names()))
+        names = list(models or sorted(server.engine.inspection.model_names()))
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nbtriton-verify-")))
         copied = scratch / "models"
         shutil.copytree(root, copied)
@@ -258,7 +258,7 @@ class _Comparison:
 
     def _compare(self, name: str, note: str) -> Checked:
         found = Difference(self.rtol, self.atol)
-        decoupled = self.server.is_decoupled(name)
+        decoupled = self.server.engine.inspection.is_decoupled(name)
         sent = answered = 0
         for inputs, options in self.traffic.of(name):
             sent += 1

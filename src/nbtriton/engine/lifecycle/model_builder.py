@@ -1,0 +1,196 @@
+"""Versions of models, made with the options of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbtriton.backends import BackendSettings
+from nbtriton.backends.base import ServerHandle
+from nbtriton.config import ModelConfig, ignored_fields
+from nbtriton.engine.core.cache import ResponseCache
+from nbtriton.engine.core.instance_update import InstanceUpdate
+from nbtriton.engine.core.limiter import Limiter
+from nbtriton.engine.core.model_runtime import ModelRuntime
+from nbtriton.engine.core.registry import Registry
+from nbtriton.engine.core.runtime import Runtime
+from nbtriton.engine.core.scheduler_thread import SchedulerThread
+from nbtriton.engine.core.summaries import LatencySummaries
+from nbtriton.engine.lifecycle.devices import visible_gpus
+from nbtriton.engine.lifecycle.loading import (
+    build_ensemble,
+    build_model,
+    is_light,
+    update_model,
+    updated_config,
+)
+from nbtriton.engine.lifecycle.options import ServerOptions
+from nbtriton.errors import LoadError, TritonError
+
+__all__ = ["ModelBuilder"]
+
+
+@dataclass(slots=True, frozen=True)
+class ModelBuilder:
+    """Makes versions of models; `changed` gives the builder for other options.
+
+    Parameters
+    ----------
+    registry : Registry
+    server : ServerHandle
+        The part of the server that model code gets.
+    scheduler_thread : SchedulerThread
+    options : ServerOptions
+        They hold for every version that is made.
+    cache : ResponseCache or None
+        For the versions that want one.
+    limiter : Limiter or None
+        Where rates are limited.
+    """
+
+    registry: Registry
+    server: ServerHandle
+    scheduler_thread: SchedulerThread
+    options: ServerOptions
+    cache: ResponseCache | None
+    limiter: Limiter | None
+
+    @classmethod
+    def of(
+        cls,
+        registry: Registry,
+        server: ServerHandle,
+        thread: SchedulerThread,
+        options: ServerOptions,
+    ) -> ModelBuilder:
+        """Return the builder of a new server."""
+        return cls(registry, server, thread, options, options.make_cache(), options.make_limiter())
+
+    def changed(self, options: ServerOptions) -> ModelBuilder:
+        """Return the builder for other options; cache and limiter stay where theirs are the same."""
+        old = self.options
+        same_cache = options.cache_bytes == old.cache_bytes
+        same_limits = (options.rate_limit, options.rate_limit_resources) == (
+            old.rate_limit,
+            old.rate_limit_resources,
+        )
+        return ModelBuilder(
+            self.registry,
+            self.server,
+            self.scheduler_thread,
+            options,
+            self.cache if same_cache else options.make_cache(),
+            self.limiter if same_limits else options.make_limiter(),
+        )
+
+    @property
+    def settings(self) -> BackendSettings:
+        """The settings of backends."""
+        return self.options.backend_config or {}
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """The GPUs that models may use."""
+        gpus = self.options.gpus
+        return visible_gpus() if gpus is None else tuple(gpus)
+
+    def build(
+        self,
+        config: ModelConfig,
+        source: object,
+        version: int,
+        *,
+        example: object = None,
+        batching: object = None,
+        auto_complete: bool = True,
+        directory: Path | None = None,
+    ) -> Runtime:
+        """Make one version that no request finds yet: to be installed, or to be drained.
+
+        Several threads may build at once. An ensemble has no source, nor has a model of a backend
+        that needs none; `directory` is the ensemble's own in a repository.
+
+        Raises
+        ------
+        ConfigError, LoadError
+            As `nbtriton.Server.load`.
+        """
+        registry = self.registry
+        runtime: Runtime
+        ensemble = source is None and not config.backend
+        if not ensemble:  # which begins once its members fit
+            registry.record_loading(config.name, version)
+        try:
+            if ensemble:
+                runtime = build_ensemble(
+                    config,
+                    version,
+                    registry.configs(),
+                    registry.versions(),
+                    registry.resolve,
+                    directory,
+                )
+            else:
+                runtime = build_model(
+                    config,
+                    source,
+                    version,
+                    example=example,
+                    gpus=self.gpus,
+                    server=self.server,
+                    clock=self.scheduler_thread,
+                    limiter=self.limiter,
+                    batching=batching,
+                    auto_complete=auto_complete,
+                    settings=self.settings,
+                )
+        except TritonError as error:
+            if not ensemble or isinstance(error, LoadError):
+                registry.record_absent(config.name, {version: error.message.strip()})
+            raise
+        cached = bool(runtime.config.response_cache.enable)
+        if cached:
+            runtime.cache = self.cache
+        if self.options.summaries:
+            runtime.statistics.summaries = LatencySummaries(cached=cached)
+        return runtime
+
+    def rebuild(self, runtime: ModelRuntime) -> Runtime:
+        """Make a version anew, with the instances that it was updated to (L16)."""
+        latest = self.registry.entries[runtime.name].user_config
+        return self.build(
+            latest if is_light(runtime, latest) else runtime.given,
+            runtime.source,
+            runtime.version,
+            example=runtime.example,
+            batching=runtime.batching,
+            auto_complete=runtime.auto_complete,
+        )
+
+    def updated_config(self, runtime: ModelRuntime, config: ModelConfig) -> ModelConfig:
+        """Return a version's configuration with the instances and version policy of another one."""
+        return updated_config(runtime, config, gpus=self.gpus)
+
+    def update(self, runtime: ModelRuntime, config: ModelConfig) -> InstanceUpdate:
+        """Make the instances by which a version that goes on must grow (L16)."""
+        return update_model(runtime, config, gpus=self.gpus)
+
+    def ignored_fields(
+        self, user_config: ModelConfig, runtimes: Sequence[Runtime], *, agents: bool
+    ) -> list[tuple[str, str]]:
+        """Return the fields of a configuration that have no effect on this server, with the reasons."""
+        config = ModelConfig()
+        config.CopyFrom(user_config)
+        config.backend = next((runtime.config.backend for runtime in runtimes), config.backend)
+        return ignored_fields(
+            config,
+            whole_batches=any(
+                not isinstance(getattr(runtime, "source", None), type | Path | None)
+                for runtime in runtimes
+            ),
+            agents=agents,
+            labels=any(runtime.directory is not None for runtime in runtimes),
+            cache=self.cache is not None,
+            limiter=self.limiter is not None,
+        )

@@ -1,0 +1,387 @@
+"""Which versions serve: how they are loaded, replaced, unloaded (L1 to L22)."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import Any, TypeVar
+
+from nbtriton.backends.base import ServerHandle
+from nbtriton.config import Dumpable, ModelConfig, as_config, validate_ensemble
+from nbtriton.engine.core.ensemble_runtime import EnsembleRuntime
+from nbtriton.engine.core.instance_update import InstanceUpdate
+from nbtriton.engine.core.model_runtime import ModelRuntime
+from nbtriton.engine.core.registry import Entry, Registry, Slot, versions_to_keep
+from nbtriton.engine.core.runtime import Runtime
+from nbtriton.engine.core.scheduler_thread import SchedulerThread
+from nbtriton.engine.interrupts import interrupts_deferred
+from nbtriton.engine.lifecycle.closing import STOPPING, drop, end
+from nbtriton.engine.lifecycle.load_request import LoadRequest, model_name
+from nbtriton.engine.lifecycle.loading import is_light
+from nbtriton.engine.lifecycle.model_builder import ModelBuilder
+from nbtriton.engine.lifecycle.options import ServerOptions
+from nbtriton.errors import ConfigError, EngineStoppedError, LoadError, TritonError
+
+__all__ = ["UNLOADED", "ModelLifecycle"]
+
+# Why a version that was unloaded does not serve: the repository index says so too.
+UNLOADED = "unloaded"
+
+_R = TypeVar("_R", bound=Runtime)
+
+
+class ModelLifecycle:
+    """The versions of a `nbtriton.Server`'s models: made, installed, drained.
+
+    One change at a time, under a lock that no request takes: readers see the registry before a
+    change or after it.
+
+    Parameters
+    ----------
+    registry : Registry
+    options : ServerOptions
+    server : ServerHandle
+        The part of the server that model code gets.
+
+    Attributes
+    ----------
+    builder : ModelBuilder
+        Makes versions with the options of the server.
+    """
+
+    def __init__(self, registry: Registry, options: ServerOptions, server: ServerHandle) -> None:
+        self._registry = registry
+        self._lock = threading.RLock()
+        self._thread = SchedulerThread()
+        self._draining: list[Runtime] = []
+        self.builder = ModelBuilder.of(registry, server, self._thread, options)
+        self._dropped = weakref.finalize(self, drop, registry, self._draining, self._thread)
+        self._dropped.atexit = False
+
+    def load(
+        self,
+        config: str | Mapping[str, Any] | ModelConfig | Dumpable | None = None,
+        model: object = None,
+        *,
+        name: str | None = None,
+        version: int | None = None,
+        example: object = None,
+        batching: object = None,
+    ) -> tuple[str, Sequence[tuple[str, str]]]:
+        """Load a model or replace one; see `nbtriton.Server.load`.
+
+        Returns
+        -------
+        name : str
+        ignored : sequence of (str, str)
+            The fields of the configuration that have no effect, with the reasons.
+        """
+        with self._lock:
+            self._registry.check_open()
+            wanted = ModelConfig() if config is None else as_config(config)
+            name = model_name(wanted, name)
+            entry = self._registry.entries.get(name)
+            if config is None and entry is not None:
+                wanted.CopyFrom(entry.user_config)
+            wanted.name = name
+            user_config = ModelConfig()
+            user_config.CopyFrom(wanted)
+            number = version or (max(entry.slots) if entry is not None else 1)
+            serving = entry.slots.get(number) if entry is not None else None
+            request = LoadRequest(
+                wanted,
+                model,
+                number,
+                example,
+                batching,
+                serving.runtime if serving is not None else None,
+                entry.latest if entry is not None else None,
+            )
+        # Not under the lock: the model's own code may load others, or close the server.
+        update = None
+        if request.updatable(self.builder) is not None:
+            update = self.prepare_update(name, number, wanted)
+            runtime: Runtime = update.runtime
+        else:
+            runtime = request.build(self.builder)
+        with self._lock, interrupts_deferred():  # all of it or nothing
+            self._put(name, user_config, runtime, update)
+            return name, self._registry.entries[name].ignored
+
+    def set_options(self, **changes: Any) -> tuple[str, ...]:
+        """Change options and load the models anew; see `nbtriton.Server.set_options`."""
+        with self._lock:
+            self._registry.check_open()
+            before = self.builder
+            options = before.options.changed(**changes)
+            if options == before.options:
+                return ()
+            self.builder = before.changed(options)
+        # Not under the lock: the models' own code may load others, or close the server.
+        made: dict[str, list[Runtime]] = {}
+        try:
+            for name, model in self._models_of(ModelRuntime):
+                made.setdefault(name, []).append(self.builder.rebuild(model))
+        except BaseException:
+            with self._lock:
+                self.builder = before
+            for runtimes in made.values():
+                for runtime in runtimes:
+                    runtime.drain()
+            raise
+        with self._lock:
+            self._install_all(made)
+            ensembles: dict[str, list[Runtime]] = {}
+            for name, ensemble in self._models_of(EnsembleRuntime):
+                # One that no longer fits its members stays, out of service and with the reason.
+                with contextlib.suppress(ConfigError):
+                    ensembles.setdefault(name, []).append(
+                        self.builder.build(
+                            ensemble.config, None, ensemble.version, directory=ensemble.directory
+                        )
+                    )
+            self._install_all(ensembles)
+        return (*made, *ensembles)
+
+    def _models_of(self, kind: type[_R]) -> list[tuple[str, _R]]:
+        return [
+            (name, slot.runtime)
+            for name, entry in self._registry.entries.items()
+            for slot in entry.slots.values()
+            if isinstance(slot.runtime, kind)
+        ]
+
+    def _install_all(self, made: Mapping[str, Sequence[Runtime]]) -> None:
+        for name, runtimes in made.items():
+            self.install(name, self._registry.entries[name].user_config, runtimes)
+
+    def prepare_update(self, name: str, version: int, config: ModelConfig) -> InstanceUpdate:
+        """Make the instances by which a version that goes on must grow: for `install` (L16).
+
+        Raises
+        ------
+        NotFoundError, UnavailableError
+            The version does not serve any more.
+        ConfigError, LoadError
+            As `load`; the version serves as before.
+        """
+        runtime = self._registry.resolve(name, version)
+        assert isinstance(runtime, ModelRuntime), "an ensemble has no instances"
+        return self.builder.update(runtime, config)
+
+    def can_update(self, name: str, version: int, config: ModelConfig) -> bool:
+        """Return True if a version serves, and a configuration asks of it for no more than L16."""
+        try:
+            runtime = self._registry.resolve(name, version)
+        except TritonError:
+            return False
+        return isinstance(runtime, ModelRuntime) and is_light(runtime, config)
+
+    def install(
+        self,
+        name: str,
+        user_config: ModelConfig,
+        runtimes: Sequence[Runtime],
+        *,
+        updates: Sequence[InstanceUpdate] = (),
+    ) -> None:
+        """Let exactly these versions serve a model; those that did so before are unloaded (L17).
+
+        Versions that are updated go on, with what they counted and what their code holds (L16).
+
+        Raises
+        ------
+        EngineStoppedError
+            The server is closed; what was made is given back.
+        LoadError
+            One of the updated versions was replaced or unloaded meanwhile; likewise.
+        """
+        with self._lock, interrupts_deferred():
+            before = self._slots(name)
+            try:
+                self._registry.check_open()
+                kept = {update.runtime.version: _updated(before, update) for update in updates}
+            except TritonError:
+                for runtime in runtimes:
+                    runtime.drain()
+                for update in updates:
+                    update.runtime.discard_update(update)
+                raise
+            for update in updates:
+                update.runtime.apply_update(update)
+            self._registry.entries[name] = Entry(
+                kept | {runtime.version: Slot(runtime) for runtime in runtimes},
+                user_config,
+                self.builder.ignored_fields(
+                    user_config, [*runtimes, *(u.runtime for u in updates)], agents=True
+                ),
+            )
+            for version, slot in before.items():
+                if version not in kept:
+                    self._unload(slot.runtime)
+            self._check_dependents(name)
+
+    def _slots(self, name: str) -> Mapping[int, Slot]:
+        entry = self._registry.entries.get(name)
+        return entry.slots if entry is not None else {}
+
+    def _put(
+        self, name: str, user_config: ModelConfig, runtime: Runtime, update: InstanceUpdate | None
+    ) -> None:
+        """Let a version serve, or go on with other instances, as its version policy allows."""
+        before: Mapping[int, Slot] = {}
+        try:
+            self._registry.check_open()
+            before = self._slots(name)
+            if update is not None:
+                _updated(before, update)
+        except TritonError:  # another load was faster, perhaps the model's own
+            if update is None:
+                runtime.drain()
+            else:
+                update.runtime.discard_update(update)
+            raise
+        slots = {**before, runtime.version: Slot(runtime)}
+        kept = versions_to_keep(runtime.config if update is None else update.config, slots)
+        if update is None and runtime.version not in kept:
+            self._unpublish(runtime)
+            self._registry.record_unwanted(name, runtime.version)
+        if not kept:
+            if update is not None:
+                update.runtime.discard_update(update)
+            raise ConfigError(
+                f"at least one version must be available under the version policy of model '{name}'",
+                field="version_policy",
+            )
+        if update is not None:
+            update.runtime.apply_update(update)
+        self._registry.entries[name] = Entry(
+            {number: slot for number, slot in slots.items() if number in kept},
+            user_config,
+            self.builder.ignored_fields(user_config, [runtime], agents=False),
+        )
+        for number, slot in before.items():
+            if number not in kept or (update is None and number == runtime.version):
+                self._unload(slot.runtime)
+        self._check_dependents(name)
+
+    def _unload(self, runtime: Runtime) -> None:
+        self._registry.record_absent(runtime.name, {runtime.version: UNLOADED})
+        self._unpublish(runtime)
+
+    def _unpublish(self, runtime: Runtime) -> None:
+        self._draining[:] = [old for old in self._draining if not old.wait_drained(0)]
+        self._draining.append(runtime)
+        runtime.unpublish()
+
+    def _check_dependents(self, name: str) -> None:
+        """Take ensembles out of service with their composing models, and back again (E18)."""
+        for ensemble in self._registry.dependents(name):
+            entry = self._registry.entries[ensemble]
+            for number, slot in entry.slots.items():
+                if not isinstance(slot.runtime, EnsembleRuntime):
+                    continue
+                slot.runtime.members_changed()
+                try:
+                    validate_ensemble(slot.runtime.config, self._registry.configs())
+                except ConfigError as error:
+                    changed = Slot(slot.runtime, "UNAVAILABLE", error.message)
+                else:
+                    changed = Slot(slot.runtime)
+                entry = entry.with_slot(number, changed)
+            self._registry.entries[ensemble] = entry
+
+    def unload(
+        self, name: str, unload_dependents: bool = False, *, timeout_s: float | None = 0.0
+    ) -> bool:
+        """Unload all versions of a model; see `nbtriton.Server.unload`."""
+        with self._lock, interrupts_deferred():
+            entry = self._registry.entries.pop(name, None)
+            if entry is None:
+                return True
+            runtimes = [slot.runtime for slot in entry.slots.values()]
+            members = {
+                step.model_name
+                for runtime in runtimes
+                for step in runtime.config.ensemble_scheduling.step
+            }
+            for runtime in runtimes:
+                self._unload(runtime)
+            self._check_dependents(name)
+            if unload_dependents:
+                for member in members:
+                    if not self._registry.dependents(member):
+                        self.unload(member, unload_dependents=True)
+        deadline = None if timeout_s is None else monotonic() + timeout_s
+        return all(
+            runtime.wait_drained(None if deadline is None else max(0.0, deadline - monotonic()))
+            for runtime in runtimes
+        )
+
+    def unloading(self) -> set[tuple[str, int]]:
+        """Return name and version of what is unloaded and not yet finished."""
+        return {(old.name, old.version) for old in self._draining if not old.wait_drained(0)}
+
+    def _runtimes(self) -> list[Runtime]:
+        return [*self._registry.runtimes(), *self._draining]
+
+    def record_no_versions(self, name: str) -> None:
+        """Record that the version policy of a model left none to be built."""
+        self._registry.record_absent(name, {})
+
+    def refuse(self, reason: str) -> None:
+        """Answer no question about a model from now on, as a server that could not be set up."""
+        self._registry.refusal = reason
+
+    def stop_accepting(self) -> None:
+        """Refuse what clients begin from now on; what they have begun goes on.
+
+        For endpoints that are about to close: a request of a sequence that has begun is taken, and
+        the steps and calls of requests that were accepted before are no new ones.
+        """
+        self._registry.stopping = True
+
+    def in_flight(self) -> list[tuple[str, int, int]]:
+        """Return name, version and number of the requests, or sequences, that versions have."""
+        found = [(one.name, one.version, one.in_flight()) for one in self._runtimes()]
+        return [one for one in found if one[2]]
+
+    def fail_all(self) -> None:
+        """Answer all that clients wait for with UNAVAILABLE; models may go on, unheard."""
+        for runtime in self._runtimes():
+            runtime.fail_pending(STOPPING)
+            runtime.fail_running(STOPPING)
+
+    def close(self, *, timeout_s: float) -> None:
+        """Unload everything and end all threads; see `nbtriton.Server.close`."""
+        with self._lock, interrupts_deferred():
+            self._registry.closed = _closed
+            self.detach()
+            runtimes = self._runtimes()
+            self._registry.entries.clear()
+            self._draining.clear()
+        end(runtimes, self._thread, timeout_s)
+
+    def detach(self) -> None:
+        """Do nothing when this is dropped."""
+        self._dropped.detach()
+
+
+def _closed() -> EngineStoppedError:
+    return EngineStoppedError("the server is closed", hint="make a new nbtriton.Server()")
+
+
+def _updated(slots: Mapping[int, Slot], update: InstanceUpdate) -> Slot:
+    """Return the slot of an updated version, if that serves as it did when it was prepared."""
+    runtime = update.runtime
+    slot = slots.get(runtime.version)
+    if slot is None or slot.runtime is not runtime or not runtime.is_current(update):
+        raise LoadError(
+            f"load failed for model '{runtime.name}': Newer operation has been applied to the model "
+            "lifecycle, current load operation is out-dated.",
+            hint="another caller loaded or unloaded the model meanwhile",
+        )
+    return slot
