@@ -13,12 +13,14 @@ from typing import Any
 
 from bench.figures import Result, show
 
-__all__ = ["HISTORY", "append", "entry", "latest", "named", "read", "table"]
+__all__ = ["HISTORY", "Entry", "append", "entry", "latest", "named", "newest_run", "read", "table"]
 
 HISTORY = Path(__file__).with_name("history.jsonl")
 BARS = "▁▂▃▄▅▆▇█"
-# So many runs are drawn; all are kept.
+# At most this many runs are drawn; all are kept.
 DRAWN = 24
+# Ends the key of a figure of the compiled build.
+COMPILED = " compiled"
 
 Entry = Mapping[str, Any]
 
@@ -49,7 +51,7 @@ def entry(result: Result, date: str, machine: Mapping[str, object], *, short: bo
 
 def named(figure: str, machine: Mapping[str, object]) -> str:
     """Return the key of a figure: a compiled build is another course than pure Python."""
-    return f"{figure} compiled" if machine["compiled"] else figure
+    return figure + COMPILED if machine["compiled"] else figure
 
 
 def append(path: Path, entries: Iterable[Entry]) -> None:
@@ -74,6 +76,23 @@ def latest(entries: Sequence[Entry]) -> dict[str, Entry]:
         if measured and not (line["short"] and not found.get(line["figure"], line)["short"]):
             found[line["figure"]] = line
     return found
+
+
+def newest_run(entries: Sequence[Entry], names: Sequence[str]) -> dict[str, Entry]:
+    """Return the lines of one run of a bench by figure, whatever the build.
+
+    The newest of those with the most figures, so that a run of a part is not taken; compiled before
+    pure Python, full before short.
+    """
+    runs: dict[tuple[bool, bool, str], dict[str, Entry]] = {}
+    for line in entries:
+        name = line["figure"].removesuffix(COMPILED)
+        if name in names and line.get("ours") is not None:
+            key = (line["figure"] != name, not line["short"], line["date"])
+            runs.setdefault(key, {})[name] = line
+    if not runs:
+        return {}
+    return runs[max(runs, key=lambda key: (key[0], key[1], len(runs[key]), key[2]))]
 
 
 def table(entries: Sequence[Entry], pattern: str = "") -> str:

@@ -1,7 +1,8 @@
 """Writes the tables of docs/performance.md from the newest results: ``python -m bench.page``.
 
 The page says where: the lines between ``<!-- figures: BENCH ... -->`` or ``<!-- stages: NAME -->`` and
-``<!-- end -->`` are replaced. The history is the only source, so that nothing is typed by hand.
+``<!-- end -->`` are replaced. The history is the only source, so that nothing is typed by hand, and all
+figures of a table are of one run: the machine differs more from run to run than most figures do.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from bench import history
 from bench.__main__ import figures
 from bench.figures import Figure, show
-from bench.history import named
+from bench.history import Entry
 from bench.machine import ROOT
 from bench.stages import TABLES
 
@@ -25,46 +26,48 @@ PLACE = re.compile(r"(<!-- (figures|stages|machine)(?:: (.*?))? -->\n).*?(<!-- e
 HEAD = "| | nbtriton | beside it | | ratio (lowest to highest) | target | |\n|---|--:|---|--:|--:|---|---|"
 VERDICTS = {True: "met", False: "**missed**", None: ""}
 
-Latest = Mapping[str, Mapping[str, Any]]
 
-
-def filled(page: str, latest: Latest) -> str:
-    """Return the page with every table written anew from the newest line of each figure."""
+def filled(page: str, entries: Sequence[Entry]) -> str:
+    """Return the page with every table written anew: that of a bench from one run of it."""
+    names = [
+        name for place in PLACE.finditer(page) if place[2] == "figures" for name in place[3].split()
+    ]
+    runs = {name: history.newest_run(entries, [f.name for f in figures(name)]) for name in names}
+    latest = history.latest(entries)
 
     def table(place: re.Match[str]) -> str:
         head, kind, names, end = place.groups()
         if kind == "figures":
-            rows = [
-                line for name in names.split() for figure in figures(name)
-                for line in rows_of(figure, latest)
-            ]  # fmt: skip
-            body = "\n".join([HEAD, *rows])
+            body = "\n\n".join(bench_table(name, runs[name]) for name in names.split())
         elif kind == "stages":
             body = stages(names, latest)
         else:
-            body = machines(latest.values())
+            used = [line for run in runs.values() for line in run.values()]
+            body = machines(used + [latest[name] for name in TABLES if name in latest])
         return f"{head}{body}\n{end}"
 
     return PLACE.sub(table, page)
 
 
-def rows_of(figure: Figure, latest: Latest) -> list[str]:
-    """Return the lines of a figure: in pure Python, and compiled, each where it was measured."""
-    plain = latest.get(figure.name)
-    compiled = latest.get(named(figure.name, {"compiled": True}))
-    rows = []
-    if plain is not None or compiled is None:
-        rows.append(row(figure, figure.title, plain))
-    if compiled is not None:
-        rows.append(row(figure, f"*compiled:* {figure.title}", compiled))
-    return rows
+def bench_table(bench: str, run: Mapping[str, Entry]) -> str:
+    """Return the table of a bench, under a line that says when and with what it was measured."""
+    rows = [row(figure, figure.title, run.get(figure.name)) for figure in figures(bench)]
+    caption = f"`{bench}`: not measured yet"
+    if run:
+        line = next(iter(run.values()))
+        core = "compiled" if line["figure"] != next(iter(run)) else "pure Python"
+        caption = (
+            f"`{bench}`, {core}, {line['date'].partition('T')[0]}, commit {line['commit'].rstrip('+')}, "
+            f"load average {line['load']:.1f}:"
+        )
+    return "\n".join([caption, "", HEAD, *rows])
 
 
 def row(figure: Figure, title: str, line: Mapping[str, Any] | None) -> str:
     """Return a measurement of a figure as a line of a table."""
     targets = ", ".join(target.told(figure.unit) for target in figure.targets)
     if line is None:
-        return f"| {title} | not measured yet | {figure.against} | | | {targets} | |"
+        return f"| {title} | not in this run | {figure.against} | | | {targets} | |"
     unit = figure.unit
     beside = f"{show(line['theirs'])} {unit}" if line["theirs"] is not None else line["note"]
     ratio = ""
@@ -77,7 +80,7 @@ def row(figure: Figure, title: str, line: Mapping[str, Any] | None) -> str:
     )
 
 
-def stages(name: str, latest: Latest) -> str:
+def stages(name: str, latest: Mapping[str, Entry]) -> str:
     """Return a table of stages."""
     line = latest.get(name)
     title, _ = TABLES[name]
@@ -116,8 +119,8 @@ def _list(values: Iterable[str]) -> str:
 
 def main() -> int:
     """Write the page."""
-    latest = history.latest(history.read(history.HISTORY))
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), latest), encoding="utf-8")
+    entries = history.read(history.HISTORY)
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), entries), encoding="utf-8")
     print(f"Written: {PAGE.relative_to(ROOT)}")
     return 0
 

@@ -254,21 +254,39 @@ def test_the_pages_tables_are_written_from_the_history():
         "ratio": 1.25, "ratio_low": 1.2, "ratio_high": 1.3, "met": False, "note": "",
     }  # fmt: skip
     steps = {**line, "figure": "stages.step", "parts": {"one": 6.0, "two": 2.0}}
-    told = filled(page, history.latest([line, steps]))
+    told = filled(page, [line, steps])
     assert "old" not in told
     assert "| 50.0 MB | after the first tenth | 40.0 MB | 1.25x (1.20 to 1.30) |" in told
     assert "**missed**" in told
     assert "| one | 6.00 us | 75% |" in told
     assert "Measured 2026-11-20 on a CPU, 2 cores" in told
     assert re.sub(r"<!--.*?end -->\n", "", told, flags=re.DOTALL) == "before\nbetween\nafter\n"
-    assert filled(told, history.latest([line, steps])) == told
-    assert "not measured yet" in filled(page, {})
-    # Measured compiled only, it has that line only.
-    (measured,) = history.latest([line]).values()
-    told = filled(page, {"memory.resident compiled": measured})
-    assert told.count("| 50.0 MB |") == 1
-    assert "| *compiled:* resident memory" in told
-    assert told.count("not measured yet") == 1  # the stages
+    assert filled(told, [line, steps]) == told
+    assert "not measured yet" in filled(page, [])
+
+
+def test_a_table_of_the_page_is_of_one_run():
+    page = "<!-- figures: kernel -->\n<!-- end -->"
+    line = {
+        "commit": "abc", "cpu": "a CPU", "cores": 2, "load": 0.5, "python": "3.11", "short": False,
+        "theirs": 40.0, "ratio": 2.0, "ratio_low": 1.9, "ratio_high": 2.1, "met": True, "note": "",
+    }  # fmt: skip
+
+    def of_run(date: str, *figures: str, **values: object) -> list[dict]:
+        return [{**line, "date": f"{date}T10:00:00", "figure": name, **values} for name in figures]
+
+    pure = of_run("2026-11-23", "kernel.one", "kernel.many", ours=99.0)
+    compiled = of_run("2026-11-21", "kernel.one compiled", "kernel.many compiled", ours=7.0)
+    part = of_run("2026-11-22", "kernel.one compiled", ours=8.0)
+    short = of_run(
+        "2026-11-24", "kernel.one compiled", "kernel.many compiled", ours=9.0, short=True
+    )
+    told = filled(page, [*pure, *compiled, *part, *short])
+    assert "`kernel`, compiled, 2026-11-21, commit abc, load average 0.5:" in told
+    assert (told.count("| 7.00 us |"), told.count("| 7.00 infer/s |")) == (1, 1)
+    assert not re.search(r"\| (99|8|9)\.", told)
+    assert told.count("not in this run") == 1  # kernel.processor
+    assert "`kernel`, pure Python, 2026-11-23" in filled(page, pure)
 
 
 def test_a_compiled_build_has_a_course_of_its_own():
