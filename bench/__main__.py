@@ -1,4 +1,4 @@
-"""Measure: ``python -m bench [BENCH ...]``; ``--list`` tells what there is."""
+"""Measure: ``python -m bench [BENCH ...]``; ``--list`` shows every figure."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def figures(bench: str) -> Sequence[Figure]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what was asked for, and tell which targets were missed."""
+    """Run what was asked for, and say which targets were missed."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("bench", nargs="*", help=f"of {', '.join(BENCHES)}; all by default")
-    parser.add_argument("--list", action="store_true", help="tell the figures and their targets")
+    parser.add_argument("--list", action="store_true", help="show the figures and their targets")
     parser.add_argument(
         "--history", nargs="?", const="", metavar="PATTERN", help="show how figures developed"
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from bench.figures import Figure, value_at_most
+from bench.marginal import marginal_cost
 from bench.models import NOOP, python_model
-from bench.one_more import one_more
 
 __all__ = ["FIGURES"]
 
@@ -33,6 +33,6 @@ FIGURES = (
     Figure(
         "bls.call", "a call from model to model (BLS) on an idle server, p50",
         "us", "lower", "tritonserver", (value_at_most(30),),
-        one_more(MODELS, "calls", FEW, MANY, X),
+        marginal_cost(MODELS, "calls", FEW, MANY, X),
     ),
 )  # fmt: skip

@@ -9,8 +9,8 @@ import numpy as np
 
 from bench.figures import Figure, Sides, ratio_at_least, value_at_most
 from bench.load import analyzer, in_process
+from bench.marginal import marginal_cost
 from bench.models import NOOP, chain
-from bench.one_more import one_more
 from bench.processor import IN_FLIGHT, processor_figure
 from bench.session import Session
 
@@ -55,6 +55,6 @@ FIGURES = (
     Figure(
         "ensemble.step", "each further ensemble step on an idle server, p50",
         "us", "lower", "tritonserver", (value_at_most(10),),
-        one_more(MODELS, "steps", FEW, MANY, X),
+        marginal_cost(MODELS, "steps", FEW, MANY, X),
     ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.figures import Missing
 from nbtriton.repository.verify.reference import default_directory
 
-__all__ = ["environment", "lend"]
+__all__ = ["environment", "share_packages"]
 
 
 def environment(name: str, interpreter: Path, *installs: Sequence[str]) -> Path:
@@ -45,14 +45,14 @@ def environment(name: str, interpreter: Path, *installs: Sequence[str]) -> Path:
     return python
 
 
-def lend(python: Path, borrowed: Path) -> None:
+def share_packages(python: Path, source: Path) -> None:
     """Let an environment import, after its own packages, what another has installed.
 
     Parameters
     ----------
-    python, borrowed : Path
+    python, source : Path
         As `environment` returned them.
     """
-    target, source = (each.parents[1] / "lib" for each in (python, borrowed))
-    (to,), (packages,) = (each.glob("python3*/site-packages") for each in (target, source))
-    (to / "lent.pth").write_text(f"{packages}\n")
+    target, shared = (each.parents[1] / "lib" for each in (python, source))
+    (to,), (packages,) = (each.glob("python3*/site-packages") for each in (target, shared))
+    (to / "shared.pth").write_text(f"{packages}\n")

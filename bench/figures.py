@@ -36,7 +36,7 @@ class Target:
     of: Literal["ratio", "value"]
     at_least: float | None = None
     at_most: float | None = None
-    # An aim is told beside the targets; missing it fails nothing.
+    # An aim is shown beside the targets; missing it fails nothing.
     aim: bool = False
 
     def met(self, ratio: float | None, value: float) -> bool | None:
@@ -47,7 +47,7 @@ class Target:
         enough = self.at_least is None or found >= self.at_least
         return enough and (self.at_most is None or found <= self.at_most)
 
-    def told(self, unit: str) -> str:
+    def text(self, unit: str) -> str:
         """Return it in a few signs, such as ``>= 8x`` or ``aim <= 20 us``."""
         sign, bound = (">=", self.at_least) if self.at_most is None else ("<=", self.at_most)
         text = f"{sign} {bound:g}{'x' if self.of == 'ratio' else ' ' + unit}"
@@ -55,12 +55,12 @@ class Target:
 
 
 def ratio_at_least(bound: float) -> Target:
-    """Promise that nbtriton is so many times better."""
+    """Promise that nbtriton is at least ``bound`` times better."""
     return Target("ratio", at_least=bound)
 
 
 def ratio_at_most(bound: float) -> Target:
-    """Promise that the first takes at most so many times what the second takes."""
+    """Promise that the first takes at most ``bound`` times what the second takes."""
     return Target("ratio", at_most=bound)
 
 
@@ -74,7 +74,7 @@ class Sides:
     """The two things, ready to be measured: each call is one round of one of them."""
 
     ours: Measure
-    # None where there is nothing to compare with here; the note says why.
+    # None without anything to compare with here; the note says why.
     theirs: Measure | None
     note: str = ""
 
@@ -174,16 +174,16 @@ class Result:
 
     @property
     def met(self) -> bool | None:
-        """Whether every target is kept, aims aside; None without one, and where none can be told."""
+        """Whether every target is kept, aims aside; None without one, and where none can be measured."""
         if self.wrong:
             return False
         targets = [target for target in self.figure.targets if not target.aim]
         if self.value is None or not targets:
             return None
-        told = [target.met(self.ratio, self.value) for target in targets]
-        if False in told:
+        kept = [target.met(self.ratio, self.value) for target in targets]
+        if False in kept:
             return False
-        return None if None in told else True
+        return None if None in kept else True
 
 
 def alternate(figure: Figure, sides: Sides, rounds: int, say: Callable[[str], None]) -> Result:

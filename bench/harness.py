@@ -74,7 +74,7 @@ def table(results: Sequence[Result]) -> str:
             kept = None if result.value is None else target.met(result.ratio, result.value)
             kept = False if result.wrong else kept
             verdict = {True: "met", False: "MISSED", None: "not measured"}[kept]
-            rows.append(f"  {'target ' + target.told(figure.unit):<34} {verdict}")
+            rows.append(f"  {'target ' + target.text(figure.unit):<34} {verdict}")
     return "\n".join(rows)
 
 
@@ -93,14 +93,16 @@ def write(bench: str, results: Sequence[Result], options: Options) -> Path:
             **line,
             "title": result.figure.title,
             "against": result.figure.against,
-            "targets": [target.told(result.figure.unit) for target in result.figure.targets],
+            "targets": [target.text(result.figure.unit) for target in result.figure.targets],
             "rounds_ours": result.ours,
             "rounds_theirs": result.theirs,
         }
         for line, result in zip(lines, results, strict=True)
     ]
-    told = {"bench": bench, "date": date, "machine": where, "interval_ms": options.interval_ms}
-    path.write_text(json.dumps({**told, "figures": figures}, indent=1, ensure_ascii=False) + "\n")
+    written = {"bench": bench, "date": date, "machine": where, "interval_ms": options.interval_ms}
+    path.write_text(
+        json.dumps({**written, "figures": figures}, indent=1, ensure_ascii=False) + "\n"
+    )
     return path
 
 
@@ -118,7 +120,7 @@ def summary(results: Sequence[Result]) -> str:
 def listed(figures: Sequence[Figure]) -> str:
     """Return each figure's name, what is measured and what was promised."""
     return "\n".join(
-        f"{f.name:<28} {', '.join(t.told(f.unit) for t in f.targets) or '-':<28} "
+        f"{f.name:<28} {', '.join(t.text(f.unit) for t in f.targets) or '-':<28} "
         f"{f.title} (against {f.against})"
         for f in figures
     )

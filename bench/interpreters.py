@@ -1,7 +1,7 @@
 """The same compiled core on another Python: much of what is left is Python's own.
 
 How Python was built counts: distributions, containers and conda train their compiler on a profile
-(``--enable-optimizations``), pyenv does not unless it is told to. ``$NBTRITON_OTHER_PYTHON`` names
+(``--enable-optimizations``), pyenv does not unless it is asked to. ``$NBTRITON_OTHER_PYTHON`` names
 the other interpreter, of the same version as this one; else the system's is taken.
 """
 
@@ -39,8 +39,8 @@ def other() -> tuple[Path, str]:
         raise Missing(
             f"there is no Python but {here}: NBTRITON_OTHER_PYTHON may name another interpreter"
         )
-    told = subprocess.run([found, "-c", TELL], capture_output=True, text=True, check=True)
-    version = told.stdout.strip()
+    done = subprocess.run([found, "-c", TELL], capture_output=True, text=True, check=True)
+    version = done.stdout.strip()
     if version.split(".")[:2] != platform.python_version().split(".")[:2]:
         raise Missing(f"{found} is Python {version}, the compiled build is for {machine.python()}")
     return environment("other-python", found, *INSTALLS), f"{found}, Python {version}"

@@ -1,6 +1,6 @@
 """Large tensors through steps: what a copy costs, and what READ_ONLY_INPUTS saves.
 
-What a model sends is copied, as it may keep it. What it gets is its own: memory that nobody else
+What a model sends is copied, as it may keep it. What it gets is its own: memory that nothing else
 refers to is handed over as it is. So a step of an ensemble costs one bare copy of its answer, whether
 that was made anew or is what the step got.
 
@@ -47,7 +47,7 @@ def cut(key: str, elements: int) -> Model:
 
 
 def row(answer: str, elements: int) -> tuple[Model, ...]:
-    """Return ensembles `none` and `three` with so many steps in a row between the first and last."""
+    """Return ensembles `none` and `three` with ``count`` steps in a row between the first and last."""
     dims, key = str(elements), f"{answer}_{elements}"
     first, last = grow(key, elements), cut(key, elements)
     step = python_model(f"step_{key}", ANSWERS[answer], dims=dims, out_dims=dims)

@@ -77,7 +77,7 @@ def growth(session: Session) -> Iterator[Sides]:
 
 
 def run(requests: int) -> list[int]:
-    """Return the resident memory after each tenth of so many requests, in kB."""
+    """Return the resident memory after each tenth of a number of requests, in kB."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(requests), str(IN_FLIGHT)],
         cwd=ROOT, capture_output=True, text=True, check=False,

@@ -35,7 +35,7 @@ class Model:
     out_dims: str = SMALL
 
 
-# Here the model gets the memory of whoever sent a tensor; Triton does not know the parameter.
+# Here the model gets the memory of a tensor's sender; Triton does not know the parameter.
 READ_ONLY = 'parameters { key: "READ_ONLY_INPUTS" value { string_value: "yes" } }'
 
 
@@ -100,7 +100,7 @@ ensemble_scheduling {{
 
 
 def chain(name: str, step: Model, steps: int) -> Model:
-    """Return an ensemble that runs one model so many times in a row."""
+    """Return an ensemble that runs one model several times in a row."""
     return ensemble(name, [step] * steps)
 
 

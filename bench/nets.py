@@ -14,7 +14,7 @@ from torch import nn
 
 __all__ = ["NETS", "Net", "bare", "prepared", "seeded", "times_ns", "turns_of"]
 
-# Makes so many calls, and gives the time of each in ns.
+# Makes a number of calls, and gives the time of each in ns.
 Turn = Callable[[int], list[int]]
 
 # As `make` says by OMP_NUM_THREADS: instances are the parallelism here, and the processor time of a
@@ -37,7 +37,7 @@ class Net:
     outputs: int
 
     def rows(self, count: int) -> torch.Tensor:
-        """Return so many rows of input."""
+        """Return rows of input."""
         return torch.rand(count, *self.shape)
 
     def config(self, max_batch_size: int) -> str:

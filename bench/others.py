@@ -3,7 +3,7 @@
 Each lives in an environment of its own, made on first use, and serves the jobs of `bench.jobs` with
 dynamic batching up to 32 and one worker, as its documentation recommends for a CPU. All are asked over
 HTTP with JSON by the same client (`bench.wire`), which is faster than the ones they ship; nbtriton is
-measured in the kernel, and over HTTP by that client too. Those that compute also when nobody asks them
+measured in the kernel, and over HTTP by that client too. Those that compute also when no request comes
 anything are stopped while nbtriton is measured; nbtriton does not.
 """
 
@@ -27,7 +27,7 @@ import numpy as np
 
 import nbtriton
 from bench import models
-from bench.environments import environment, lend
+from bench.environments import environment, share_packages
 from bench.figures import Figure, Missing, Sides
 from bench.jobs import BATCH, JOBS, Job
 from bench.load import Measured, in_process
@@ -57,7 +57,7 @@ class Other:
     path: str = ""  # KServe's if empty
     # Its wheel carries tritonserver, which needs libraries that the reference keeps.
     needs_reference: bool = False
-    # The part of a processor that it takes when nobody asks it anything, if that is worth stopping it
+    # The part of a processor that it takes when no request comes, if that is worth stopping it
     # for. The others take 0.003, and PyTriton's tritonserver gives up a model whose process was
     # stopped for a second.
     idle_cores: float = 0.0
@@ -113,7 +113,7 @@ def python_of(other: Other, job: Job) -> Path:
     for package in job.packages:
         pinned = f"{package}=={version_of(package)}"
         # One for all of them: torch is a gigabyte.
-        lend(python, environment(package, Path(sys.executable), (pinned, NUMPY)))
+        share_packages(python, environment(package, Path(sys.executable), (pinned, NUMPY)))
     return python
 
 
@@ -235,7 +235,7 @@ def figure(other: Other, job: Job, where: Where, connections: int) -> Figure:
         # A third as long where the bench shall be short.
         ms = session.interval_ms // 3 if session.short else session.interval_ms
         seconds = 3 * ms / 1000
-        # Before the other's processes are there, so that no server starts beside a busy one.
+        # Before the other's processes start, so that no server starts beside a busy one.
         ours = session.kept(job, lambda: ours_of(session, job))
         theirs = session.one_at_a_time((other, job), lambda: running(session, other, job))
         row = {ours.tensor: job.row()}

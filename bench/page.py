@@ -65,7 +65,7 @@ def bench_table(bench: str, run: Mapping[str, Entry]) -> str:
 
 def row(figure: Figure, title: str, line: Mapping[str, Any] | None) -> str:
     """Return a measurement of a figure as a line of a table."""
-    targets = ", ".join(target.told(figure.unit) for target in figure.targets)
+    targets = ", ".join(target.text(figure.unit) for target in figure.targets)
     if line is None:
         return f"| {title} | not in this run | {figure.against} | | | {targets} | |"
     unit = figure.unit

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from statistics import median
 
 import nbtriton
-from bench import around
+from bench import overhead
 from bench.figures import Figure, Sides, ratio_at_least, together
 from bench.nets import NETS, Net, bare, prepared, times_ns, turns_of
 from bench.session import Session
@@ -46,5 +46,5 @@ FIGURES = (
     )
     for net in NETS
     ),
-    *around.FIGURES,
+    *overhead.FIGURES,
 )  # fmt: skip

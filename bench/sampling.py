@@ -41,7 +41,7 @@ STAGES: Mapping[str, str] = {
     "engine/bls.py": "calls from model to model",
     "engine/": "the engine: locks, instances, hand-over",
 }
-REST = "around it: the caller's loop, the interpreter"
+REST = "outside: the caller's loop, the interpreter"
 
 
 def stage_of(filename: str) -> str:

@@ -130,12 +130,12 @@ def loaded(count: int) -> Callable[[Session], AbstractContextManager[Sides]]:
 FIGURES = (
     *(
         Figure(
-            f"scale.{name}.{count}{suffix}", f"{words} with {count:,} waiting{told}",
+            f"scale.{name}.{count}{suffix}", f"{words} with {count:,} waiting{beside}",
             "us", "flat", f"{FEW_WAITING} waiting", (ratio_at_most(2),),
             waiting(count, which, delay_ns), first=f"{count:,} waiting",
         )
         for which, (name, words) in enumerate((("submit", "one submit"), ("batch", "one batch")))
-        for delay_ns, suffix, told in ((0, "", ""), (SECOND // 1000, ".delay", ", delay 1 ms"))
+        for delay_ns, suffix, beside in ((0, "", ""), (SECOND // 1000, ".delay", ", delay 1 ms"))
         for count in (1_000, 100_000)
     ),
     *(

@@ -144,7 +144,7 @@ class Session:
 
 
 def _wait_for_port(port: int) -> None:
-    """Return once somebody listens there."""
+    """Wait until a server listens on a port."""
     deadline = time.monotonic() + START_S
     while True:
         try:
@@ -152,5 +152,5 @@ def _wait_for_port(port: int) -> None:
             return
         except OSError as error:
             if time.monotonic() > deadline:
-                raise Missing(f"nobody listens on port {port}") from error
+                raise Missing(f"nothing listens on port {port}") from error
             time.sleep(0.05)

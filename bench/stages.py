@@ -1,6 +1,6 @@
 """Where the remaining microseconds go: ``python -m bench.stages``.
 
-In the kernel a sampler says which part of nbtriton is at work (`bench.sampling`), and medians say how
+In the kernel a sampler says which part of nbtriton runs (`bench.sampling`), and medians say how
 long a whole request takes; a step and a call are the difference of two such measurements. Over a
 wire it is differences too: a server that answers without looking, an empty call, and the real one.
 """
@@ -194,7 +194,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Session, float], Parts]]] = {
 }
 
 
-def told(title: str, parts: Parts) -> str:
+def text_of(title: str, parts: Parts) -> str:
     """Return a table of stages."""
     total = sum(parts.values())
     rows = [f"\n{title}: {show(total)} us"]
@@ -226,7 +226,7 @@ def main() -> int:
             except Missing as error:
                 print(f"\n{title}: {error}")
                 continue
-            print(told(title, parts), flush=True)
+            print(text_of(title, parts), flush=True)
             lines.append(
                 {
                     "figure": history.named(name, where),

@@ -90,8 +90,8 @@ class Request:
         self.port, self.path, self.body, self.headers, self.method = (
             port, path, body, headers, method
         )  # fmt: skip
-        told = {"Host": f"127.0.0.1:{port}", "Content-Length": str(len(body)), **headers}
-        lines = [f"{method} {path} HTTP/1.1", *(f"{key}: {told[key]}" for key in told), "", ""]
+        fields = {"Host": f"127.0.0.1:{port}", "Content-Length": str(len(body)), **headers}
+        lines = [f"{method} {path} HTTP/1.1", *(f"{key}: {fields[key]}" for key in fields), "", ""]
         self._request = "\r\n".join(lines).encode() + body
 
     def once(self) -> bytes:
@@ -108,7 +108,7 @@ class Request:
         return answer
 
     def load(self, connections: int, seconds: float) -> Measured:
-        """Keep as many connections busy for so long; a server that is not there is `Missing`."""
+        """Keep that many connections busy; a server that does not answer is `Missing`."""
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             try:
                 return runner.run(self._load(connections, seconds))

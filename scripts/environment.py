@@ -4,7 +4,7 @@ usage: environment.py DIRECTORY EXTRA[,EXTRA...]
 
 Runs on the bare system Python (standard library only). Prints what it does; a step of more than a
 few seconds shows how far it is. Without ``ensurepip`` (Debian and Ubuntu leave it out of their
-``python3``) it uses virtualenv or another pip where there is one, else Debian's own package.
+``python3``) it uses virtualenv or another pip if it finds one, else Debian's own package.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# A line this often where there is no terminal to rewrite one on.
+# A line this often without a terminal to rewrite one on.
 HEARTBEAT_S = 10.0
 # The lines of pip's output that say how far it is.
 STEPS = ("Collecting ", "Downloading ", "Installing collected packages")
@@ -30,7 +30,7 @@ def say(text: str) -> None:
 
 
 def quietly(command: Sequence[str]) -> bool:
-    """Run a command whose output nobody needs unless it is the last hope; True if it worked."""
+    """Run a command and drop its output; return True if it succeeds."""
     try:
         done = subprocess.run(command, capture_output=True, check=False)
     except FileNotFoundError:

@@ -45,7 +45,7 @@ if __name__ == "__main__":
             json.dumps(
                 {
                     "name": job, "implementation": "mlserver_server.Served",
-                    # 1 ms: a lone request would wait for nobody longer than that.
+                    # 1 ms: a lone request would wait longer than that for no other.
                     "max_batch_size": BATCH, "max_batch_time": 0.001,
                 }
             )

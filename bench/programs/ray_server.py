@@ -16,7 +16,7 @@ class Served:
     def __init__(self, job: str) -> None:
         self._run = JOBS[job].make()
 
-    # 1 ms instead of 10: a lone request would wait for nobody that long.
+    # 1 ms instead of 10: a lone request would wait that long for no other.
     @serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=0.001)
     async def batched(self, rows: list[np.ndarray]) -> list[np.ndarray]:
         return list(self._run(np.stack(rows)))

@@ -167,9 +167,9 @@ def test_a_run_leaves_its_rounds_as_json_and_a_line_in_the_history(tmp_path):
     fast, _ = of([1.0, 2.0, 3.0], [10.0], targets=[ratio_at_least(4)])
     results = run([fast], options, say=lambda _: None)
     path = write("test", results, options)
-    told = json.loads(path.read_text())
-    assert told["figures"][0]["rounds_ours"] == [1.0, 2.0, 3.0]
-    assert {"cpu", "cores", "python", "nbtriton", "commit", "numpy"} <= told["machine"].keys()
+    text = json.loads(path.read_text())
+    assert text["figures"][0]["rounds_ours"] == [1.0, 2.0, 3.0]
+    assert {"cpu", "cores", "python", "nbtriton", "commit", "numpy"} <= text["machine"].keys()
     write("test", run([of([1.0], [10.0])[0]], options, say=lambda _: None), options)
     first, second = history.read(options.history)
     assert (first["figure"], first["ours"], first["theirs"]) == ("test.figure", 2.0, 10.0)
@@ -195,10 +195,10 @@ def test_the_newest_full_run_is_the_latest():
 
 def test_the_list_knows_every_figure_and_makes_targets_know_every_bench(capsys):
     assert main(["--list"]) == 0
-    told = capsys.readouterr().out
+    text = capsys.readouterr().out
     names = [figure.name for bench in BENCHES for figure in figures(bench)]
     assert len(names) == len(set(names))
-    assert [line.split()[0] for line in told.splitlines()] == names
+    assert [line.split()[0] for line in text.splitlines()] == names
     (line,) = (
         line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("BENCHES")
     )
@@ -254,14 +254,14 @@ def test_the_pages_tables_are_written_from_the_history():
         "ratio": 1.25, "ratio_low": 1.2, "ratio_high": 1.3, "met": False, "note": "",
     }  # fmt: skip
     steps = {**line, "figure": "stages.step", "parts": {"one": 6.0, "two": 2.0}}
-    told = filled(page, [line, steps])
-    assert "old" not in told
-    assert "| 50.0 MB | after the first tenth | 40.0 MB | 1.25x (1.20 to 1.30) |" in told
-    assert "**missed**" in told
-    assert "| one | 6.00 us | 75% |" in told
-    assert "Measured 2026-11-20 on a CPU, 2 cores" in told
-    assert re.sub(r"<!--.*?end -->\n", "", told, flags=re.DOTALL) == "before\nbetween\nafter\n"
-    assert filled(told, [line, steps]) == told
+    text = filled(page, [line, steps])
+    assert "old" not in text
+    assert "| 50.0 MB | after the first tenth | 40.0 MB | 1.25x (1.20 to 1.30) |" in text
+    assert "**missed**" in text
+    assert "| one | 6.00 us | 75% |" in text
+    assert "Measured 2026-11-20 on a CPU, 2 cores" in text
+    assert re.sub(r"<!--.*?end -->\n", "", text, flags=re.DOTALL) == "before\nbetween\nafter\n"
+    assert filled(text, [line, steps]) == text
     assert "not measured yet" in filled(page, [])
 
 
@@ -281,11 +281,11 @@ def test_a_table_of_the_page_is_of_one_run():
     short = of_run(
         "2026-11-24", "kernel.one compiled", "kernel.many compiled", ours=9.0, short=True
     )
-    told = filled(page, [*pure, *compiled, *part, *short])
-    assert "`kernel`, compiled, 2026-11-21, commit abc, load average 0.5:" in told
-    assert (told.count("| 7.00 us |"), told.count("| 7.00 infer/s |")) == (1, 1)
-    assert not re.search(r"\| (99|8|9)\.", told)
-    assert told.count("not in this run") == 1  # kernel.processor
+    text = filled(page, [*pure, *compiled, *part, *short])
+    assert "`kernel`, compiled, 2026-11-21, commit abc, load average 0.5:" in text
+    assert (text.count("| 7.00 us |"), text.count("| 7.00 infer/s |")) == (1, 1)
+    assert not re.search(r"\| (99|8|9)\.", text)
+    assert text.count("not in this run") == 1  # kernel.processor
     assert "`kernel`, pure Python, 2026-11-23" in filled(page, pure)
 
 

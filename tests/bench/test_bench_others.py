@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nbtriton
-from bench.environments import lend
+from bench.environments import share_packages
 from bench.figures import Missing
 from bench.jobs import BATCH, JOBS
 from bench.models import load, python_model
@@ -98,13 +98,13 @@ def test_processes_rest_with_their_children_and_go_on():
 
 def test_an_environment_imports_what_another_has_after_its_own(tmp_path):
     pythons = []
-    for name, modules in (("one", ("own",)), ("other", ("own", "lent"))):
+    for name, modules in (("one", ("own",)), ("other", ("own", "shared"))):
         run_python("-m", "venv", "--without-pip", tmp_path / name, check=True)
         (packages,) = (tmp_path / name / "lib").glob("python3*/site-packages")
         for module in modules:
             (packages / f"{module}.py").write_text(f"WHOSE = {name!r}")
         pythons.append(tmp_path / name / "bin" / "python")
-    lend(*pythons)
-    program = "import json, own, lent; print(json.dumps([own.WHOSE, lent.WHOSE]))"
+    share_packages(*pythons)
+    program = "import json, own, shared; print(json.dumps([own.WHOSE, shared.WHOSE]))"
     done = subprocess.run([pythons[0], "-c", program], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == ["one", "other"]

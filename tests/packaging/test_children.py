@@ -1,4 +1,4 @@
-"""A child process that hangs tells where, and leaves nothing behind."""
+"""A child process that hangs dumps its stacks, and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ BUDGET_S = 0.3
 
 
 def run(code: str) -> dict:
-    program = f"import json, sys, time\n{code}\nprint(json.dumps(told))"
+    program = f"import json, sys, time\n{code}\nprint(json.dumps(answer))"
     done = run_python("-c", program)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -52,13 +52,13 @@ with Server(gpus=()) as server:
     ids=["package", "names", "errors", "pure folders", "server", "perf", "serving"],
 )
 def test_heavy_libraries_load_on_first_use(code: str) -> None:
-    told = run(f"{code}\ntold = [m for m in {HEAVY!r} if m in sys.modules]")
-    assert told == []
+    answer = run(f"{code}\nanswer = [m for m in {HEAVY!r} if m in sys.modules]")
+    assert answer == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", ["import nbtriton", "from nbtriton import Server"])
 def test_import_is_quick(code: str) -> None:
-    timed = f"start = time.process_time()\n{code}\ntold = time.process_time() - start"
+    timed = f"start = time.process_time()\n{code}\nanswer = time.process_time() - start"
     times = [run(timed) for _ in range(5)]
     assert min(times) < BUDGET_S, times

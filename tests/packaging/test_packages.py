@@ -82,6 +82,6 @@ with nt.Server() as server:
         print(error.message, "|", error.hint)
 """
     done = run_python("-c", code)
-    (told,) = done.stdout.splitlines()
-    assert told.endswith("| pip install 'nbtriton[serve]'")
-    assert "needs the package 'grpcio'" in told or "needs the package 'httptools'" in told
+    (line,) = done.stdout.splitlines()
+    assert line.endswith("| pip install 'nbtriton[serve]'")
+    assert "needs the package 'grpcio'" in line or "needs the package 'httptools'" in line

@@ -11,10 +11,10 @@ from bench.load import analyzer, in_process
 from bench.models import Model
 from bench.session import Session
 
-__all__ = ["one_more"]
+__all__ = ["marginal_cost"]
 
 
-def one_more(
+def marginal_cost(
     models: Sequence[Model], kind: str, few: int, many: int, inputs: Mapping[str, Any]
 ) -> Callable[[Session], AbstractContextManager[Sides]]:
     """Return the sides of a figure: ``kind_many`` less ``kind_few`` on an idle server, for each."""

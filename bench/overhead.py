@@ -53,7 +53,7 @@ def idle(ns: int) -> None:
         pass
 
 
-def around_us(call: Callable[[], object], ns: int) -> float:
+def overhead_us(call: Callable[[], object], ns: int) -> float:
     """Return the median time of a call besides that of the module, which takes so long."""
     Idle.ns = ns
     took = []
@@ -70,7 +70,7 @@ def python_us(ns: int) -> float:
     for _ in range(CALLS):
         idle(ns)
         begin = perf_counter_ns()
-        inspect.signature(around_us)
+        inspect.signature(overhead_us)
         took.append(perf_counter_ns() - begin)
     return median(took) / 1000
 
@@ -85,7 +85,7 @@ def besides_the_module(_session: Session) -> Iterator[Sides]:
         def call() -> object:
             return server.infer(NET.name, inputs)
 
-        yield Sides(lambda: around_us(call, 0), lambda: around_us(call, LONG_NS))
+        yield Sides(lambda: overhead_us(call, 0), lambda: overhead_us(call, LONG_NS))
 
 
 @contextmanager
@@ -96,12 +96,12 @@ def plain_python(_session: Session) -> Iterator[Sides]:
 
 FIGURES = (
     Figure(
-        "torch.around", "what a call to a torch model costs besides the module",
+        "torch.overhead", "what a call to a torch model costs besides the module",
         "us", "lower", "the module loops 5 ms over nothing", (), besides_the_module,
         first="it is done at once",
     ),
     Figure(
-        "torch.around.python", "some plain Python, none of it nbtriton's, after a loop over nothing",
+        "torch.overhead.python", "some plain Python, none of it nbtriton's, after a loop over nothing",
         "us", "lower", "of 5 ms", (), plain_python, first="of 0 ms",
     ),
 )  # fmt: skip
