@@ -38,8 +38,8 @@ def watch(server):
     for i in range(1, 100):
         server.now_ns += SECOND // 4
         server.shown = busy_server(i / 4, round(9 + 8 * math.sin(i / 8)))
-        view._recorder.add(server.snapshot())
-    view._send_state(view._recorder)
+        view.recorder.add(server.snapshot())
+    view.refresh()
     return view
 
 
@@ -47,7 +47,7 @@ def watch(server):
 def dag(server):
     server.shown = busy_server(5)
     view = DagView(digits_graph(), server, on_hub=Hub(threaded=False))
-    view.frame = view._observe()
+    view.refresh()
     return view
 
 
@@ -56,7 +56,7 @@ def curve():
     view = CurveView(title="ensemble_model", on_hub=Hub(threaded=False))
     view.update(sweep())
     view.show_progress("concurrency 8 of 16 · window 2/3 · about 14 s left", 0.4)
-    view._send_state(view._observe())
+    view.refresh()
     return view
 
 
@@ -168,7 +168,7 @@ def cell(page, name, column):
 def test_watch_draws_the_static_picture(open_view, watch):
     """The live view redraws every strip and bar from the frame: nothing may move by that."""
     page = open_view(watch)
-    models = watch._recorder.models()
+    models = watch.recorder.models()
     wanted = {}
     for shape in watch_scene(models).walk():
         attrs = dict(shape.attrs)
@@ -190,8 +190,7 @@ def test_watch_updates_numbers_and_table(open_view, watch, server):
     assert cell(page, MODELS[0], "queued") == role(page, MODELS[0], "queue-now").text_content()
     server.now_ns += SECOND
     server.shown = busy_server(25.75, queued=4321)
-    watch._recorder.add(server.snapshot())
-    watch._send_state(watch._recorder)
+    watch.refresh()
     # The table changes twice a second at most; the next frame after that carries it.
     page.evaluate(
         "frame => { window.again = setInterval(() => put({ frame }), 100); }", frame_text(watch)
@@ -208,7 +207,7 @@ def test_watch_updates_numbers_and_table(open_view, watch, server):
 
 def test_watch_follows_models_that_come_and_go(open_view, watch):
     page = open_view(watch)
-    models = watch._recorder.models()[:1]
+    models = watch.recorder.models()[:1]
     state = {
         "scene": to_json(watch_scene(models)),
         "models": watch.models[:1],
@@ -222,7 +221,7 @@ def test_watch_follows_models_that_come_and_go(open_view, watch):
 def test_watch_ignores_a_frame_of_another_structure(open_view, watch):
     page = open_view(watch)
     before = role(page, MODELS[0], "rate").text_content()
-    frame = base64.b64encode(encode(2, watch._recorder.models()[:1])).decode()
+    frame = base64.b64encode(encode(2, watch.recorder.models()[:1])).decode()
     page.evaluate("frame => put({ frame })", frame)
     page.wait_for_function("sent.some(word => word.kind === 'ack')")
     assert role(page, MODELS[0], "rate").text_content() == before
@@ -301,7 +300,8 @@ def test_dag_shows_what_waits_and_runs(open_view, dag, server):
     assert "nbt-busy" in node.get_attribute("class")
     assert page.locator('[data-node="step:2"] .nbt-badge').text_content() == "UNAVAILABLE"
     server.shown = ()
-    page.evaluate("frame => put({ frame })", base64.b64encode(dag._observe()).decode())
+    dag.refresh()
+    page.evaluate("frame => put({ frame })", frame_text(dag))
     page.wait_for_function("!document.querySelector('.nbt-busy')")
 
 
@@ -326,7 +326,7 @@ def test_curve_shows_progress_and_grows(open_view, curve):
     assert page.get_by_role("progressbar").get_attribute("aria-valuenow") == "40"
     assert page.locator(".nbt-series").count() == 2
     curve.update((*sweep(), *sweep()[:1]))
-    curve._send_state(curve._observe())
+    curve.refresh()
     page.evaluate("state => put(state)", {"scene": curve.scene, "frame": frame_text(curve)})
     page.wait_for_function("document.querySelectorAll('.nbt-series').length === 3")
 

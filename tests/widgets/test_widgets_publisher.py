@@ -85,7 +85,7 @@ def test_never_more_than_ten_a_second_and_never_an_older_state(steps):
     assert states == sorted(set(states))
 
 
-class Feed:
+class View:
     def __init__(self, lives=10**9, error=None):
         self.lives = lives
         self.error = error
@@ -103,7 +103,7 @@ class Feed:
         if self.error is not None:
             raise self.error
 
-    def ended(self):
+    def handle_closed(self):
         self.ends += 1
         self.over.set()
 
@@ -115,7 +115,7 @@ def view_threads():
 def test_one_thread_serves_all_and_ends_with_the_last():
     hub = Hub()
     before = len(view_threads())
-    one, two = Feed(), Feed()
+    one, two = View(), View()
     hub.open(one)
     hub.open(two)
     assert one.ticked.wait(10)
@@ -133,15 +133,15 @@ def test_one_thread_serves_all_and_ends_with_the_last():
 def test_the_thread_starts_again_when_there_is_something_to_show():
     hub = Hub()
     for _ in range(3):
-        feed = Feed(lives=1)
-        hub.open(feed)
-        assert feed.over.wait(10)
-        assert feed.ends == 1
+        view = View(lives=1)
+        hub.open(view)
+        assert view.over.wait(10)
+        assert view.ends == 1
 
 
 def test_an_error_closes_the_feed_and_prints_nothing(capfd):
     hub = Hub()
-    bad, good = Feed(error=RuntimeError("gone")), Feed()
+    bad, good = View(error=RuntimeError("gone")), View()
     hub.open(bad)
     hub.open(good)
     assert bad.over.wait(10)
@@ -156,20 +156,20 @@ def test_an_error_closes_the_feed_and_prints_nothing(capfd):
 
 def test_an_error_at_the_end_is_kept_too():
     hub = Hub(threaded=False)
-    feed = Feed(lives=0)
-    feed.ended = lambda: 1 / 0
-    hub.open(feed)
+    view = View(lives=0)
+    view.handle_closed = lambda: 1 / 0
+    hub.open(view)
     hub.tick()
     assert isinstance(hub.last_error, ZeroDivisionError)
 
 
 def test_opening_twice_is_opening_once():
     hub = Hub(threaded=False)
-    feed = Feed()
-    hub.open(feed)
-    hub.open(feed)
+    view = View()
+    hub.open(view)
+    hub.open(view)
     hub.tick()
-    assert feed.ticks == 1
-    hub.close(feed)
+    assert view.ticks == 1
+    hub.close(view)
     hub.tick()
-    assert feed.ticks == 1
+    assert view.ticks == 1

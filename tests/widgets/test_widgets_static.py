@@ -122,7 +122,7 @@ def test_it_is_replaced_when_the_page_goes_away(notebook):
     clock.pass_(31)
     hub.tick()
     assert len(notebook.handle.updates) == 1
-    assert not hub._feeds
+    assert not hub.views
 
 
 def test_it_is_replaced_when_the_run_fails(notebook, view):
@@ -166,7 +166,7 @@ def test_a_live_table_changes_at_most_twice_a_second(notebook):
         assert 9 <= len(notebook.handle.updates) <= 11
         rows[0] = 1234
     assert "1\u202f234" in notebook.handle.updates[-1].html
-    assert not hub._feeds
+    assert not hub.views
 
 
 def test_an_unchanged_table_is_not_sent_again(notebook):

@@ -40,7 +40,7 @@ def watch(server, clock, hub):
 
 
 def say(view, kind, who="page"):
-    view._on_word(view, {"kind": kind, "view": who}, None)
+    view.handle_message({"kind": kind, "view": who})
 
 
 def run(hub, clock, server, seconds, step=0.1, ack=None):
@@ -49,9 +49,9 @@ def run(hub, clock, server, seconds, step=0.1, ack=None):
     for _ in range(round(seconds / step)):
         clock.pass_(step)
         server.now_ns += int(step * SECOND)
-        before = ack._sequence if ack is not None else 0
+        before = ack.frames_sent if ack is not None else 0
         hub.tick()
-        if ack is not None and ack._sequence != before:
+        if ack is not None and ack.frames_sent != before:
             sent += 1
             say(ack, "ack")
     return sent
@@ -71,29 +71,29 @@ def test_an_open_page_gets_ten_frames_a_second(watch, hub, clock, server):
 
 def test_a_page_that_does_not_answer_gets_one_frame_in_two_seconds(watch, hub, clock, server):
     say(watch, "open")
-    before = watch._sequence
+    before = watch.frames_sent
     run(hub, clock, server, 10)
-    assert watch._sequence - before in (5, 6)
+    assert watch.frames_sent - before in (5, 6)
 
 
 def test_a_closed_page_ends_it_after_a_moment(watch, hub, clock, server):
     gone = []
-    watch.on_gone(lambda: gone.append(clock.now))
+    watch.on_closed(lambda: gone.append(clock.now))
     say(watch, "open")
     run(hub, clock, server, 1, ack=watch)
     say(watch, "close")
-    before = watch._sequence
+    before = watch.frames_sent
     run(hub, clock, server, 1.5)
     assert not gone
     run(hub, clock, server, 1)
     assert len(gone) == 1
-    assert watch._sequence == before
-    assert not hub._feeds
+    assert watch.frames_sent == before
+    assert not hub.views
 
 
 def test_a_page_that_opens_again_at_once_keeps_it(watch, hub, clock, server):
     gone = []
-    watch.on_gone(lambda: gone.append(1))
+    watch.on_closed(lambda: gone.append(1))
     say(watch, "open", "a")
     say(watch, "close", "a")
     run(hub, clock, server, 1)
@@ -104,7 +104,7 @@ def test_a_page_that_opens_again_at_once_keeps_it(watch, hub, clock, server):
 
 def test_a_page_silent_for_half_a_minute_is_gone(watch, hub, clock, server):
     gone = []
-    watch.on_gone(lambda: gone.append(1))
+    watch.on_closed(lambda: gone.append(1))
     say(watch, "open")
     run(hub, clock, server, 29)
     assert not gone
@@ -121,24 +121,24 @@ def test_one_of_two_pages_is_enough(watch, hub, clock, server):
 
 def test_a_shown_view_is_sent_to_while_its_cell_blocks_all_messages(watch, hub, clock, server):
     # Hosts without subshells deliver nothing while a cell runs: no "open", no "ack".
-    watch.shown()
+    watch.handle_displayed()
     with watch.recording():
-        before = watch._sequence
+        before = watch.frames_sent
         run(hub, clock, server, 60)
-        assert watch._sequence - before >= 29
+        assert watch.frames_sent - before >= 29
     assert not watch.alive()
 
 
 def test_recording_follows_without_any_page(watch, hub, clock, server):
-    before = watch._sequence
+    before = watch.frames_sent
     with watch.recording():
         for i in range(50):
             server.shown = (loaded("image_preprocess_model", i * 0.1),)
             run(hub, clock, server, 0.1)
-    assert watch._sequence == before
+    assert watch.frames_sent == before
     text = watch.static().text
     assert "image_preprocess_model" in text
-    (activity,) = watch._recorder.models(whole=True)
+    (activity,) = watch.recorder.models(whole=True)
     assert activity.infer_per_s == pytest.approx(100, rel=0.05)
 
 
@@ -156,7 +156,7 @@ def test_structure_is_sent_only_when_it_changes(watch, hub, clock, server):
 
 def test_a_server_that_fails_ends_the_view_quietly(watch, hub, clock, server, capfd):
     gone = []
-    watch.on_gone(lambda: gone.append(1))
+    watch.on_closed(lambda: gone.append(1))
     say(watch, "open")
     server.snapshot = lambda: 1 / 0
     run(hub, clock, server, 1)
@@ -219,13 +219,13 @@ def test_curve_grows_and_stops(hub, clock):
     assert view.progress == "concurrency 1 of 5"
     assert view.fraction == 0.2
     assert "1 instance, no batching" in json.dumps(view.scene)
-    before = view._sequence
+    before = view.frames_sent
     say(view, "ack")
     clock.pass_(1)
     hub.tick()
-    assert view._sequence == before  # no news
+    assert view.frames_sent == before  # no news
     for _ in range(2):
-        view._on_word(view, {"kind": "stop"}, None)
+        view.handle_message({"kind": "stop"})
     assert stops == [1]
     assert view.stop_requested.is_set()
     assert view.stopping
@@ -233,7 +233,7 @@ def test_curve_grows_and_stops(hub, clock):
     view.finish()
     assert not view.running
     assert "2 instances + dynamic batching" in json.dumps(view.scene)
-    assert not hub._feeds
+    assert not hub.views
 
 
 def test_reprs_are_short(watch):
@@ -261,6 +261,6 @@ class KernelComm:
 
 def test_replies_are_not_bound_to_the_busy_main_shell(watch):
     watch.comm = KernelComm()
-    watch._send_state(watch._recorder)
+    watch.refresh()
     assert watch.comm.sent
     assert not hasattr(watch.comm, "_reply_subshell_id")

@@ -70,7 +70,7 @@ class CurveView(LiveView):
         self.running = False
         super().finish()
 
-    def _on_message(self, content: dict[str, Any]) -> None:
+    def _handle_command(self, content: dict[str, Any]) -> None:
         if content.get("kind") == "stop" and not self.stop_requested.is_set():
             self.stop_requested.set()
             self.stopping = True
@@ -85,13 +85,13 @@ class CurveView(LiveView):
 
     def _send_state(self, state: tuple[tuple[Series, ...], str, float]) -> None:
         series, line, fraction = state
-        self._sequence += 1
+        self.frames_sent += 1
         with self.hold_sync():
             self.scene = to_json(curve_scene(series, title=self._title))
             self.finding = curve_finding(series)
             self.progress, self.fraction = line, fraction
             # A frame of its own number: every message is acknowledged, also an unchanged picture.
-            self.frame = self._sequence.to_bytes(8, "little")
+            self.frame = self.frames_sent.to_bytes(8, "little")
 
     def static(self) -> StaticView:
         """Return the curves as they are now."""

@@ -67,8 +67,8 @@ class DagView(LiveView):
         if self._server is None:
             return None
         found = {model.name: model for model in self._server.snapshot().models}
-        self._sequence += 1
-        numbers = array("d", (self._sequence, len(self._models)))
+        self.frames_sent += 1
+        numbers = array("d", (self.frames_sent, len(self._models)))
         for node in self._models:
             model = found.get(node.label)
             if model is None:

@@ -1,7 +1,7 @@
 """When live views are sent something: newest wins, ten times a second, one message in flight.
 
-`Publisher` decides for one view and is told the time by a clock; `Hub` owns the one thread that
-asks all views, which runs only while there are any.
+`Publisher` decides for one view, with the time from a clock; `Hub` owns the one thread that ticks all
+views, which runs only while there are any.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Feed", "Hub", "Publisher", "hub"]
+__all__ = ["Hub", "Polled", "Publisher", "hub"]
 
 State = TypeVar("State")
 
@@ -60,17 +60,17 @@ class Publisher(Generic[State]):
         self._in_flight = False
 
     def offer(self, state: State) -> None:
-        """Take a state to be sent; an older one that waits is dropped."""
+        """Offer a state to be sent; an older one that waits is dropped."""
         with self._lock:
             self._newest = [state]
 
     def ack(self) -> None:
-        """Hear that the view has drawn what it was sent."""
+        """Record that the page has drawn what it was sent."""
         with self._lock:
             self._in_flight = False
 
     def poll(self) -> bool:
-        """Send the newest state if its time has come, and tell whether it was sent."""
+        """Send the newest state if its time has come; True if it was sent."""
         now = self._clock()
         with self._lock:
             since = now - self._last_s
@@ -91,23 +91,23 @@ class Publisher(Generic[State]):
             self._send(state)
 
 
-class Feed(Protocol):
-    """What the hub asks: one live view."""
+class Polled(Protocol):
+    """What the hub ticks: one live view."""
 
     def tick(self) -> None:
-        """Look at the world and send what is due."""
+        """Observe, and send what is due."""
 
     def alive(self) -> bool:
-        """Tell whether somebody still looks."""
+        """Return True while a page shows it."""
 
-    def ended(self) -> None:
-        """Hear that the hub no longer asks."""
+    def handle_closed(self) -> None:
+        """The hub ticks it no more."""
 
 
 class Hub:
-    """Ask every open feed ten times a second; the thread ends with the last of them.
+    """Tick every open view ten times a second; the thread ends with the last of them.
 
-    A feed that raises is closed and the error kept in `last_error`; nothing is ever printed.
+    A view that raises is closed and the error kept in `last_error`; nothing is ever printed.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class Hub:
         self.last_error: BaseException | None = None
         self._threaded = threaded
         self._lock = threading.Lock()
-        self._feeds: list[Feed] = []
+        self._views: list[Polled] = []
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
 
@@ -129,11 +129,17 @@ class Hub:
         with self._lock:
             return self._thread is not None
 
-    def open(self, feed: Feed) -> None:
-        """Ask this feed from now on; asking for it twice is the same."""
+    @property
+    def views(self) -> tuple[Polled, ...]:
+        """The open views."""
         with self._lock:
-            if feed not in self._feeds:
-                self._feeds.append(feed)
+            return tuple(self._views)
+
+    def open(self, view: Polled) -> None:
+        """Tick this view from now on; opening it twice is the same."""
+        with self._lock:
+            if view not in self._views:
+                self._views.append(view)
             if self._threaded and self._thread is None:
                 self._wake.clear()
                 self._thread = threading.Thread(
@@ -141,29 +147,27 @@ class Hub:
                 )
                 self._thread.start()
 
-    def close(self, feed: Feed) -> None:
-        """Ask this feed no longer."""
+    def close(self, view: Polled) -> None:
+        """Tick this view no longer."""
         with self._lock:
-            if feed in self._feeds:
-                self._feeds.remove(feed)
-            if not self._feeds:
+            if view in self._views:
+                self._views.remove(view)
+            if not self._views:
                 self._wake.set()
 
     def tick(self) -> None:
-        """Ask every feed once."""
-        with self._lock:
-            feeds = list(self._feeds)
-        for feed in feeds:
+        """Tick every view once."""
+        for view in self.views:
             try:
-                if feed.alive():
-                    feed.tick()
+                if view.alive():
+                    view.tick()
                     continue
-            except BaseException as error:  # whatever it is, it must not reach a cell
+            except BaseException as error:  # of any kind: it must not reach a cell
                 self.last_error = error
                 _log.debug("a live view failed and was closed", exc_info=True)
-            self.close(feed)
+            self.close(view)
             try:
-                feed.ended()
+                view.handle_closed()
             except BaseException as error:
                 self.last_error = error
                 _log.debug("a live view did not end well", exc_info=True)
@@ -172,7 +176,7 @@ class Hub:
         while True:
             self.tick()
             with self._lock:
-                if not self._feeds:
+                if not self._views:
                     self._thread = None
                     return
                 self._wake.clear()

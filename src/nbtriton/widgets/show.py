@@ -69,11 +69,11 @@ class Shown:
             from IPython.display import display
 
             self._handle = display(view, display_id=True)
-            view.shown()
-            view.on_gone(self.finish)
+            view.handle_displayed()
+            view.on_closed(self.finish)
 
     def finish(self) -> None:
-        """Replace the live view by its static form and close it; once is enough, twice no harm."""
+        """Replace the live view by its static form and close it; idempotent."""
         with self._lock:
             if self._finished:
                 return

@@ -83,12 +83,12 @@ class LiveTable:
         return self._running
 
     def tick(self) -> None:
-        """Look at the source, at most twice a second."""
+        """Read the source, at most twice a second."""
         self._publisher.offer(self.static)
         self._publisher.poll()
 
-    def ended(self) -> None:
-        """Keep what is shown."""
+    def handle_closed(self) -> None:
+        """The hub ticks it no more: what is shown stays."""
         self._running = False
 
     def _send(self, view: StaticView) -> None:

@@ -1,4 +1,4 @@
-"""What all live views share: who looks at them, and when they are sent something."""
+"""The base of all live views: which pages show them, and when they are sent something."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["LiveView", "asset"]
 
 _HERE = Path(__file__).parent
 # Every frame drawn is acknowledged, so a view that is silent for so long is gone: its page was
-# closed or reloaded without a word. Long, since some hosts deliver no word while a cell runs.
+# closed or reloaded without a message. Long, as some hosts deliver no message while a cell runs.
 _SILENT_S = 30.0
 # A host may take a view down and put it up again, as when an output moves.
 _GRACE_S = 2.0
@@ -41,7 +41,11 @@ class LiveView(anywidget.AnyWidget):
     clock : callable, optional
         Seconds, monotonic.
     on_hub : Hub, optional
-        Who asks this view; the shared one if not given.
+        Ticks this view; the shared one if not given.
+
+    Attributes
+    ----------
+    frames_sent : int
     """
 
     frame = traitlets.Bytes(b"").tag(sync=True)
@@ -55,35 +59,36 @@ class LiveView(anywidget.AnyWidget):
     ) -> None:
         self._clock = clock
         self._hub = on_hub or hub()
-        self._heard: dict[str, float] = {}
+        self._last_seen: dict[str, float] = {}
         self._closed_s = -float("inf")
         self._expected_until = -float("inf")
-        self._holds = 0
+        self._recordings = 0
         self._shown = False
-        self._gone: list[Callable[[], None]] = []
-        self._sequence = 0
+        self._on_closed: list[Callable[[], None]] = []
+        self.frames_sent = 0
         super().__init__(**traits)
         self._publisher: Publisher[Any] = Publisher(self._send_state, clock=clock)
-        self.on_msg(self._on_word)
+        self.on_msg(lambda _widget, content, _buffers: self.handle_message(content))
 
     # -- the page -----------------------------------------------------------------------------
 
-    def _on_word(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
+    def handle_message(self, content: dict[str, Any]) -> None:
+        """A page said something."""
         kind, view = content.get("kind"), str(content.get("view", ""))
         if kind == "close":
-            self._heard.pop(view, None)
+            self._last_seen.pop(view, None)
             self._closed_s = self._clock()
         elif kind in ("open", "ack"):
-            self._heard[view] = self._clock()
+            self._last_seen[view] = self._clock()
             self._expected_until = -float("inf")
             if kind == "ack":
                 self._publisher.ack()
             self._hub.open(self)
         else:
-            self._on_message(content)
+            self._handle_command(content)
 
-    def _on_message(self, content: dict[str, Any]) -> None:
-        """Hear what only this kind of view says."""
+    def _handle_command(self, content: dict[str, Any]) -> None:
+        """A page said something that only this kind of view understands."""
 
     def open(self) -> None:
         """Open the comm to the pages (called by ipywidgets)."""
@@ -109,24 +114,30 @@ class LiveView(anywidget.AnyWidget):
     def watched(self) -> bool:
         """Whether a page shows this view, or is about to."""
         now = self._clock()
-        recently = any(now - at < _SILENT_S for at in list(self._heard.values()))
-        return recently or (self._shown and (self._holds > 0 or now < self._expected_until))
+        recently = any(now - at < _SILENT_S for at in list(self._last_seen.values()))
+        return recently or (self._shown and (self._recordings > 0 or now < self._expected_until))
 
     def alive(self) -> bool:
-        """Whether the hub shall keep asking."""
-        return self._holds > 0 or self.watched() or self._clock() - self._closed_s < _GRACE_S
+        """Whether the hub is to keep ticking."""
+        return self._recordings > 0 or self.watched() or self._clock() - self._closed_s < _GRACE_S
 
     def tick(self) -> None:
-        """Look at what is shown, and send it if it is time and somebody looks."""
+        """Observe, and send the state if it is time and a page shows it."""
         state = self._observe()
         if state is not None and self.watched():
             self._publisher.offer(state)
         self._publisher.poll()
 
-    def ended(self) -> None:
-        """Tell those who wait for it that nobody looks any more."""
-        gone, self._gone = self._gone, []
-        for call in gone:
+    def refresh(self) -> None:
+        """Send the state of this moment now, whether a page shows it or not."""
+        state = self._observe()
+        if state is not None:
+            self._send_state(state)
+
+    def handle_closed(self) -> None:
+        """No page shows this view any more."""
+        callbacks, self._on_closed = self._on_closed, []
+        for call in callbacks:
             call()
 
     def _observe(self) -> Any:
@@ -138,37 +149,37 @@ class LiveView(anywidget.AnyWidget):
 
     # -- Python -------------------------------------------------------------------------------
 
-    def shown(self) -> None:
-        """Hear that it was displayed just now, so a page will show it in a moment."""
+    def handle_displayed(self) -> None:
+        """It was displayed just now: a page will show it in a moment."""
         self._shown = True
         self._expected_until = self._clock() + _SILENT_S
         self._hub.open(self)
 
-    def on_gone(self, call: Callable[[], None]) -> None:
+    def on_closed(self, call: Callable[[], None]) -> None:
         """Call back once, from the hub's thread, when no page shows this view any more."""
-        self._gone.append(call)
+        self._on_closed.append(call)
 
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Follow what happens inside this block even where no page can show it."""
-        self._holds += 1
+        self._recordings += 1
         self._hub.open(self)
         try:
             yield
         finally:
-            self._holds -= 1
+            self._recordings -= 1
 
     def finish(self) -> None:
-        """Take a last look, send it, and stop following."""
-        if self._shown or self._heard:
+        """Send the last state, and stop following."""
+        if self._shown or self._last_seen:
             state = self._observe()
             if state is not None:
                 self._publisher.offer(state)
             self._publisher.flush()
         self._hub.close(self)
-        self._heard.clear()
+        self._last_seen.clear()
         self._shown = False
-        self._gone.clear()
+        self._on_closed.clear()
 
     def close(self) -> None:
         """Stop following and take the view off every page."""

@@ -39,38 +39,37 @@ class WatchView(LiveView):
         self, server: Any, names: Sequence[str] = (), *, span_s: float = 30.0, **options: Any
     ) -> None:
         self._server = server
-        self._recorder = Recorder(names, span_s=span_s)
+        self.recorder = Recorder(names, span_s=span_s)
         self._structure: object = None
         super().__init__(span_s=span_s, **options)
-        self._recorder.add(server.snapshot())
-        self._send_state(self._recorder)
+        self.refresh()
 
     def _observe(self) -> Recorder:
-        self._recorder.add(self._server.snapshot())
-        return self._recorder
+        self.recorder.add(self._server.snapshot())
+        return self.recorder
 
     def _send_state(self, state: Recorder) -> None:
         models = state.models()
         structure = [_structure(model) for model in models]
-        self._sequence += 1
+        self.frames_sent += 1
         with self.hold_sync():
             if structure != self._structure:
                 self._structure = structure
                 self.scene = to_json(watch_scene(models, span_s=state.span_s))
                 self.models = structure
-            self.frame = encode(self._sequence, models)
+            self.frame = encode(self.frames_sent, models)
 
     def static(self) -> StaticView:
         """Return what was seen, at most the last half minute; rates are over the working time."""
-        models = self._recorder.models(whole=True)
-        span = self._recorder.covered_s
+        models = self.recorder.models(whole=True)
+        span = self.recorder.covered_s
         return StaticView(
             watch_html(models, span_s=span), watch_text(models), watch_svg(models, span_s=span)
         )
 
 
 def _structure(model: ModelActivity) -> dict[str, Any]:
-    """Return what a page must be told anew when it changes: names, not numbers."""
+    """Return what a page is sent only when it changes: names, not numbers."""
     return {
         "name": model.name,
         "version": model.version,
