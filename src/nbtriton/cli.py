@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from nbtriton import __version__
 from nbtriton.errors import TritonError, nearest
@@ -17,7 +18,7 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     if argv is None:
-        # What models or their libraries read there, unittest for one, is empty in Triton too.
+        # Models and their libraries (unittest) find no arguments in `sys.argv`, as in Triton.
         argv, sys.argv[1:] = sys.argv[1:], []
     given = list(argv)
     try:
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(given: list[str]) -> argparse.Namespace:
-    """Read the command line; an option that is none is named with the nearest one."""
+    """Read the command line; an unknown option is reported with the nearest one."""
     parser = _parser()
     arguments, unknown = parser.parse_known_args(given)
     if unknown:
@@ -44,8 +45,8 @@ def _parse(given: list[str]) -> argparse.Namespace:
         known = [option for action in actions for option in action.option_strings]
         hint = nearest(unknown[0].partition("=")[0], known)
         meant = unknown[0].startswith("-") and hint.startswith("did you mean")
-        told = f" ({hint})" if meant else ""
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{told}")
+        suggestion = f" ({hint})" if meant else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{suggestion}")
     return arguments
 
 
@@ -125,7 +126,7 @@ def _add_perf(perf: argparse.ArgumentParser) -> None:
     add("--request-count", type=int, default=0, metavar="N", help="so many requests a level")
     add("-b", "--batch-size", type=_numbers, metavar="LIST", help="rows per request")
     add(
-        "--shape", type=_shape, action="append", default=[], metavar="NAME:DIMS",
+        "--shape", type=_shape, action="append", default=[], dest="shapes", metavar="NAME:DIMS",
         help="dims of an input with variable ones",
     )  # fmt: skip
     add(
@@ -147,11 +148,17 @@ def _add_perf(perf: argparse.ArgumentParser) -> None:
     add("--instances", type=_numbers, metavar="LIST", help="sweep over instances")
     add("--max-batch-size", type=_numbers, metavar="LIST", help="sweep over max_batch_size")
     add("--max-queue-delay-us", type=_numbers, metavar="LIST", help="sweep over queue delays")
-    add("-p", "--measurement-interval", type=float, metavar="MS", help="length of a window")
+    add(
+        "-p", "--measurement-interval", type=float, dest="measurement_interval_ms", metavar="MS",
+        help="length of a window",
+    )  # fmt: skip
     add("-s", "--stability-percentage", type=float, default=10.0, metavar="PERCENT")
     add("-r", "--max-trials", type=int, default=10, metavar="N", help="windows a level at most")
     add("--percentile", type=float, metavar="N", help="judge by it instead of the mean")
-    add("-l", "--latency-threshold", type=float, metavar="MS", help="stop at this latency")
+    add(
+        "-l", "--latency-threshold", type=float, dest="latency_threshold_ms", metavar="MS",
+        help="stop at this latency",
+    )  # fmt: skip
     add("--binary-search", action="store_true", help="search the highest level below it")
     add("--quick", action="store_true", help="short windows: a look within 3 s")
     add("-f", "--csv", metavar="FILE", help="also write perf_analyzer's table there")
@@ -220,41 +227,19 @@ def _perf(arguments: argparse.Namespace) -> int:
             )
             if arguments.model in control.errors:
                 raise control.errors[arguments.model]
-        report = perf(
-            server,
-            arguments.model,
-            url=arguments.url,
-            protocol=arguments.protocol,
-            concurrency=arguments.concurrency,
-            request_rate=arguments.request_rate,
-            request_distribution=arguments.request_distribution,
-            request_count=arguments.request_count,
-            batch_size=arguments.batch_size,
-            shapes=dict(arguments.shape) or None,
-            input_data=arguments.input_data,
-            string_length=arguments.string_length,
-            string_data=arguments.string_data,
-            streaming=arguments.streaming,
-            sequence_length=arguments.sequence_length,
-            sequence_length_variation=arguments.sequence_length_variation,
-            sequence_id_range=arguments.sequence_id_range,
-            num_of_sequences=arguments.num_of_sequences,
-            serial_sequences=arguments.serial_sequences,
-            instances=arguments.instances,
-            max_batch_size=arguments.max_batch_size,
-            max_queue_delay_us=arguments.max_queue_delay_us,
-            measurement_interval_ms=arguments.measurement_interval,
-            stability_percentage=arguments.stability_percentage,
-            max_trials=arguments.max_trials,
-            percentile=arguments.percentile,
-            latency_threshold_ms=arguments.latency_threshold,
-            binary_search=arguments.binary_search,
-            quick=arguments.quick,
-        )
+        report = perf(server, arguments.model, **_perf_options(arguments))
     print(report._repr_mimebundle_()["text/plain"])
     if arguments.csv:
         report.to_csv(arguments.csv)
     return 130 if report.interrupted else int(any(point.error_count for point in report.points))
+
+
+def _perf_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `nbtriton.perf`: the parser has them by the same names."""
+    options = vars(arguments).copy()
+    for name in ("run", "model", "model_repository", "csv"):
+        del options[name]
+    return options | {"shapes": dict(arguments.shapes) or None}
 
 
 def _export(arguments: argparse.Namespace) -> int:

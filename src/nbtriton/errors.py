@@ -12,11 +12,11 @@
     ├── UnsupportedError          UNSUPPORTED: understood, but cannot be done here
     ├── AlreadyExistsError        ALREADY_EXISTS
     ├── CancelledError            CANCELLED: by the caller
-    ├── UnknownError              UNKNOWN: a model said so
+    ├── UnknownError              UNKNOWN: from a model
     └── InternalError             INTERNAL
         └── ModelError            the model's own code raised; shows the user's traceback, not ours
 
-Messages follow Triton's wording wherever Triton has one; ``hint`` adds what would be right.
+Messages have Triton's wording where Triton has one; ``hint`` adds the right way.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class TritonError(Exception):
     message : str
         Triton's text where Triton has one, else a full sentence.
     hint : str, optional
-        What would be right; shown on a line of its own.
+        The right way; shown on a line of its own.
 
     Attributes
     ----------
     status : str
         Triton's status code: ``"INVALID_ARG"``, ``"NOT_FOUND"``, …
     accepted : bool
-        Whether it answers a request that was accepted; False if it says why one was not.
+        Whether it answers an accepted request; False if it refuses one.
     """
 
     status: ClassVar[str] = "UNKNOWN"
@@ -86,7 +86,7 @@ class TritonError(Exception):
         return str(self.args[0])
 
     def again(self) -> Self:
-        """Return the same error for somebody else: a raise notes in an error who was told of it."""
+        """Return a copy for another caller: a raise adds the frames of its caller to an error."""
         found = copy.copy(self)
         found.__cause__ = self.__cause__
         found.__suppress_context__ = self.__suppress_context__
@@ -117,7 +117,7 @@ class ConfigError(InvalidArgumentError):
     field : str
         Path of the field at fault, such as ``dynamic_batching.preferred_batch_size``; may be empty.
     line, column : int
-        One-based place in the text it was read from; 0 where there is no text.
+        One-based place in the text of the configuration; 0 without a text.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class LoadError(InvalidArgumentError):
 
 
 class NotFoundError(TritonError):
-    """There is no such model, version or tensor (NOT_FOUND)."""
+    """No such model, version or tensor (NOT_FOUND)."""
 
     status = "NOT_FOUND"
 
@@ -174,7 +174,7 @@ class UnsupportedError(TritonError):
 
 
 class AlreadyExistsError(TritonError):
-    """It is there already (ALREADY_EXISTS)."""
+    """It exists already (ALREADY_EXISTS)."""
 
     status = "ALREADY_EXISTS"
 
@@ -213,12 +213,12 @@ class ModelError(InternalError):
         return [*frames, *_with_traceback(self.user_traceback, self._sentence())]
 
 
-# Frames of Python's own modules are nobody's own code.
+# Frames of Python's own modules are not the user's code.
 _STANDARD = linecache.__file__.removesuffix("linecache.py")
 
 
 def _own_frames(trace: TracebackType | None) -> list[str]:
-    """Return place and source of the frames that are the user's: of cells and files of theirs."""
+    """Return place and source of the user's frames: of cells and files."""
     lines: list[str] = []
     for frame, number in walk_tb(trace):
         file = frame.f_code.co_filename
@@ -235,7 +235,7 @@ def _own_frames(trace: TracebackType | None) -> list[str]:
 
 
 def _as_typed(source: str, cell: list[str]) -> str:
-    """Return a line as the user typed it; none for a magic that is all there is of its cell."""
+    """Return a line as the user typed it; empty for a magic that is the whole cell."""
     if "get_ipython().run_" not in source:
         return source
     magic = re.search(r"run_line_magic\((.*)\)$", source)
@@ -248,7 +248,7 @@ def _as_typed(source: str, cell: list[str]) -> str:
 def _with_traceback(user_traceback: str, lines: list[str]) -> list[str]:
     """Put the user's traceback first, with cells named as IPython names them."""
     if user_traceback:
-        # Triton's message repeats the frames; they stand above it already.
+        # Triton's message repeats the frames above it.
         lines = [re.sub(r"\n\nAt:\n(  .*\n)*", "", lines[0]).removesuffix(";"), *lines[1:]]
     return [*_FRAME.sub(_cell_place, user_traceback).splitlines(), *lines]
 
@@ -257,7 +257,7 @@ _FRAME = re.compile(r'File "([^"\n]+)", line')
 
 
 def _cell_place(match: re.Match[str]) -> str:
-    """Write ``Cell In[3], line`` where the file is a cell of the shell that asks."""
+    """Write ``Cell In[3], line`` where the file is a cell of the current shell."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     name = shell.compile.format_code_name(match[1]) if shell is not None else None
     return f"{name[0]} {name[1]}, line" if name else match[0]
@@ -279,7 +279,7 @@ _BY_STATUS: dict[str, type[TritonError]] = {
 
 
 def error_from_status(status: str, message: str) -> TritonError:
-    """Return the error of this status, for statuses that come from a model or a wire."""
+    """Return the error of this status, for statuses of a model or a protocol."""
     return _BY_STATUS[status](message)
 
 

@@ -1,4 +1,4 @@
-"""Packages that only some of nbtriton needs: without one, a sentence says how to get it."""
+"""Optional packages: an error of a missing one has the command that installs it."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from nbtriton.errors import UnsupportedError
 
 __all__ = ["needed"]
 
-# What a package is called where it is installed from, if not as it is imported.
+# Names of distributions that differ from the names of their packages.
 _DISTRIBUTIONS = {"grpc": "grpcio", "re2": "google-re2", "rapidjson": "python-rapidjson"}
 
 
 @contextmanager
 def needed(what: str, *, extra: str = "", package: str = "") -> Iterator[None]:
-    """Turn a failed import within the block into one sentence with the command that mends it.
+    """Turn a failed import within the block into one sentence with the command that repairs it.
 
     Parameters
     ----------
     what : str
-        What needs the package, such as ``"gRPC"``.
+        The feature that needs the package, such as ``"gRPC"``.
     extra : str
-        nbtriton's extra that brings it; none for what nbtriton itself depends on.
+        nbtriton's extra that installs it; empty for a dependency of nbtriton itself.
     package : str
         Its name; by default the one whose import failed.
 
     Raises
     ------
     UnsupportedError
-        The package is not there, or does not start: then with the reason.
+        The package is missing, or its import fails: then with the reason.
     """
     try:
         yield
     except (ImportError, RuntimeError) as error:
-        # tritonclient raises a RuntimeError for the package that it misses.
+        # tritonclient raises a RuntimeError for a package that it lacks.
         if isinstance(error, RuntimeError) and "does not include" not in str(error):
             raise
         top = package or (getattr(error, "name", None) or "").partition(".")[0]

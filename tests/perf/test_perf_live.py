@@ -284,14 +284,14 @@ def test_what_is_wrong_with_the_call_is_raised(server):
 def test_PA1_time_windows_are_1_2_intervals_long():
     plan = WindowPlan(interval_ms=100)
     assert plan.wake_ns(5, 77) == 120_000_005
-    assert not plan.is_over(0, 119_999_999, 10**6)
-    assert plan.is_over(0, 120_000_000, 0)
+    assert not plan.has_ended(0, 119_999_999, 10**6)
+    assert plan.has_ended(0, 120_000_000, 0)
 
 
 def test_PA2_count_windows_end_with_their_count():
     plan = WindowPlan(mode="count_windows", request_count=50)
-    assert not plan.is_over(0, 10**12, 49)
-    assert plan.is_over(0, 1, 50)
+    assert not plan.has_ended(0, 10**12, 49)
+    assert plan.has_ended(0, 1, 50)
 
 
 def test_windows_grow_for_slow_models_only_where_nobody_chose_their_length():

@@ -286,7 +286,7 @@ class _Stream:
         with self._lock:
             self._listener = on_response
         self._requests.put(request)
-        if self._error is not None:  # it ended before the listener was there
+        if self._error is not None:  # it ended before the listener was set
             self._fail(self._error)
 
     def cancel(self) -> None:

@@ -45,7 +45,7 @@ _BY_STATUS: dict[int, type[TritonError]] = {
 }
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 # Requests that wait for their responses at a time, each on a connection and a thread of its own.
-# Threads begin one by one, as many as are in use; more than a load of `nbtriton.perf` ever has.
+# Threads start one by one, as they are needed; a load of `nbtriton.perf` has fewer.
 _MAX_SENDERS = 8192
 
 
@@ -232,7 +232,7 @@ class _Connection:
         try:
             if self._connection.sock is None:
                 self._connection.connect()
-            if self._closed:  # while it connected, before there was a socket to close
+            if self._closed:  # while it connected, before it had a socket
                 raise ConnectionAbortedError("the connection was closed here")
             self._connection.request(method, path, body, dict(headers or {}))
             response = self._connection.getresponse()

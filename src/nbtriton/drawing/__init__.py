@@ -1,4 +1,4 @@
-"""Plain data in, pictures out: SVG, HTML and text, without servers, notebooks or scripts."""
+"""Pictures of plain data: SVG, HTML and text, without servers, notebooks or scripts."""
 
 from __future__ import annotations
 

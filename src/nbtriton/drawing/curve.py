@@ -41,7 +41,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The measured loads of one configuration, in the order in which they were measured."""
+    """The measured loads of one configuration, in the order of measurement."""
 
     name: str
     points: tuple[Point, ...] = ()
@@ -51,14 +51,14 @@ class Series:
 def curve_svg(series: Sequence[Series], *, title: str = "") -> str:
     """Draw latency against throughput as one SVG element.
 
-    Each configuration has a colour, each percentile a dash and a marker; every measured load is
-    written beside its highest percentile.
+    Each configuration has a colour, each percentile a dash and a marker; every load is written
+    beside its highest percentile.
     """
     return to_svg(curve_scene(series, title=title))
 
 
 def curve_finding(series: Sequence[Series]) -> str:
-    """Say in one sentence per configuration what the curve shows."""
+    """Return the best throughput of each configuration in a sentence."""
     sentences = []
     for one in series:
         points = [point for point in one.points if point.latency_ms]
@@ -106,7 +106,7 @@ def curve_text(series: Sequence[Series], *, title: str = "") -> str:
 
 @dataclass(slots=True)
 class _Axes:
-    """Where values fall in the picture, and which rectangles are already written on."""
+    """The scales of the axes, and the rectangles that are already written on."""
 
     x: Callable[[float], float]
     y: Callable[[float], float]
@@ -114,7 +114,7 @@ class _Axes:
     taken: list[tuple[float, float, float, float]] = field(default_factory=list)
 
     def place(self, x: float, y: float, width: float, height: float) -> tuple[float, float] | None:
-        """Find room for a text near a point: its left and baseline, or None if there is none."""
+        """Find room for a text near a point: its left and baseline, or None without room."""
         gap = 8.0
         for left, low in (
             (x - width / 2, y - gap),
@@ -173,7 +173,7 @@ def _percentiles(series: Sequence[Series]) -> list[int]:
 
 
 def _header(series: Sequence[Series], title: str, parts: list[Shape]) -> float:
-    """Write the title and, beneath it, each configuration beside its colour; return the plot's top."""
+    """Write the title and a legend of the configurations; return the top of the plot."""
     y = 28.0
     if title:
         parts.append(text(20, y, title, 14, "fg", bold=True))
@@ -202,7 +202,7 @@ def _axes(
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     x_ticks = nice_ticks(0, max((point.throughput for point in points), default=1) or 1, 7)
     low, high = min(values, default=0.1), max(values, default=1.0)
-    # Six decades are more than can be read; what is faster still stands on the axis.
+    # Six decades are more than can be read; lower latencies are drawn on the axis.
     low = max(low, high / 1e6)
     log = high / low > _LOG_FROM
     y_ticks = log_ticks(low, high) if log else nice_ticks(0, high, 6)
@@ -298,7 +298,7 @@ def _marker(k: int, x: float, y: float, role: str, tip: str) -> Shape:
 
 
 def _end_labels(ends: Sequence[tuple[float, float, str, str]], axes: _Axes) -> list[Shape]:
-    """Write each percentile at the end of its line, moved up or down where two would touch."""
+    """Write each percentile at the end of its line, moved where two would touch."""
     parts = []
     size = 11
     for x, y, name, role in sorted(ends, key=lambda end: (end[0], end[1])):

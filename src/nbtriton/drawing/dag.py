@@ -32,7 +32,7 @@ def dag_scene(graph: Graph) -> Shape:
                 font_size=11,
             )
         )
-    # In topological order: the order in which a keyboard walks through them.
+    # In topological order, which is that of the keyboard.
     parts.extend(_node(node, plan.boxes[node.id]) for node in topological(graph))
     models = [node.label for node in graph.nodes if node.kind == "model"]
     title = graph.title or "pipeline"
@@ -47,14 +47,14 @@ def dag_scene(graph: Graph) -> Shape:
 
 
 def dag_text(graph: Graph) -> str:
-    """Write a graph as a tree; a node with several inputs stands under the last of them."""
+    """Write a graph as a tree; a node with several inputs is below the last of them."""
     order = {node.id: i for i, node in enumerate(topological(graph))}
     written: set[str] = set()
     nodes = {node.id: node for node in graph.nodes}
-    # The edge under which a node is written in full.
-    home = {}
+    # The edge below which a node is written in full.
+    main_edge = {}
     for edge in sorted(graph.edges, key=lambda e: order[e.source]):
-        home[edge.target] = edge
+        main_edge[edge.target] = edge
     lines = [graph.title] if graph.title else []
 
     def branch(node: Node, first: str, rest: str) -> None:
@@ -67,14 +67,14 @@ def dag_text(graph: Graph) -> str:
             name = edge.label.partition(" ")[0]
             shown = edge.label and name not in (node.label, target.label)
             lead = rest + ("└─" if last else "├─") + (f" {edge.label} ─▶ " if shown else "─▶ ")
-            if home[edge.target] is edge:
+            if main_edge[edge.target] is edge:
                 branch(target, lead, rest + ("   " if last else "│  "))
             else:
                 place = "above" if target.id in written else "below"
                 lines.append(f"{lead}{target.label}  ({place})")
 
     for node in graph.nodes:
-        if node.id not in home:
+        if node.id not in main_edge:
             branch(node, "", "")
     return "\n".join(lines)
 
@@ -87,16 +87,16 @@ def _caption(node: Node) -> str:
 
 
 def _sentence(graph: Graph) -> str:
-    """Say who feeds whom, for those who do not see the picture."""
+    """Return the edges in words, for screen readers."""
     nodes = {node.id: node.label for node in graph.nodes}
-    said = []
+    sentences = []
     for node in topological(graph):
         to = dict.fromkeys(nodes[edge.target] for edge in graph.edges if edge.source == node.id)
         if to:
-            said.append(f"{node.label} feeds {' and '.join(to)}")
-    if not said:
-        said = [node.label for node in graph.nodes]
-    return "; ".join(said)
+            sentences.append(f"{node.label} feeds {' and '.join(to)}")
+    if not sentences:
+        sentences = [node.label for node in graph.nodes]
+    return "; ".join(sentences)
 
 
 def _edge(route: Route) -> Shape:

@@ -1,4 +1,4 @@
-"""Directed acyclic graphs of models and tensors, and where their parts stand on paper.
+"""Directed acyclic graphs of models and tensors, and their layout.
 
 The layout is Sugiyama's: layers by longest path, dummy nodes for edges that cross layers, order
 by barycentre sweeps, heights by least squares under the order. It is deterministic.
@@ -35,11 +35,11 @@ class Node:
     id : str
         Unique in the graph.
     label, sublabel : str
-        What is written on it.
+        Its texts.
     kind : str
         ``"input"``, ``"model"`` or ``"output"``.
     details : tuple of (str, str)
-        More, shown when asked for.
+        More names and values, for a tooltip.
     inputs, outputs : tuple of str
         Names of its tensors, drawn as ports on its left and right side.
     """
@@ -55,7 +55,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A tensor that goes from one node to another: its label is ``NAME DTYPE[SHAPE]``."""
+    """A tensor from one node to another: its label is ``NAME DTYPE[SHAPE]``."""
 
     source: str
     target: str
@@ -79,7 +79,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Where a node stands; ports are heights from the top of the picture."""
+    """The place of a node; ports are heights from the top of the picture."""
 
     x: float
     y: float
@@ -92,7 +92,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The way of an edge: points joined by horizontal pieces and bends in turn."""
+    """The path of an edge: points joined by horizontal pieces and bends in turn."""
 
     edge: Edge
     points: tuple[tuple[float, float], ...]
@@ -100,7 +100,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A tensor's name at the place where it leaves its node."""
+    """A tensor's name at the port where it leaves its node."""
 
     x: float
     y: float
@@ -109,7 +109,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Places of everything in a picture of ``width`` by ``height`` pixels."""
+    """The places of all parts of a picture of ``width`` by ``height`` pixels."""
 
     width: float
     height: float
@@ -124,7 +124,7 @@ def topological(graph: Graph) -> tuple[Node, ...]:
     Raises
     ------
     InvalidArgumentError
-        If there is a cycle, or an edge ends at no node.
+        The graph has a cycle, or an edge ends at no node.
     """
     known = {node.id for node in graph.nodes}
     for edge in graph.edges:
@@ -184,7 +184,7 @@ def layout(graph: Graph) -> Layout:
     Raises
     ------
     InvalidArgumentError
-        If the graph has a cycle.
+        The graph has a cycle.
     """
     items = _items(graph)
     columns, chains = _columns(graph, items)
@@ -409,7 +409,7 @@ def _route(
 
 
 def _shows(graph: Graph, edge: Edge) -> bool:
-    """Tell whether a tensor's name is not already written on the input or output it belongs to."""
+    """Return False if a tensor's name is already written on its input or output."""
     name = edge.label.partition(" ")[0]
     source, target = graph.node(edge.source), graph.node(edge.target)
     return bool(name) and not (

@@ -1,4 +1,4 @@
-"""How numbers are written and where axes put their ticks."""
+"""The notation of numbers, and the ticks of axes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def count(value: float) -> str:
 def measure(value: float, digits: int = 3) -> str:
     """Write a measured number with ``digits`` significant digits: ``0.123``, ``4.56``, ``1 230``.
 
-    What is not finite is written as a dash.
+    A number that is not finite is written as a dash.
     """
     if not math.isfinite(value):
         return MISSING
@@ -44,7 +44,7 @@ def measure(value: float, digits: int = 3) -> str:
 
 
 def plain(value: float) -> str:
-    """Write a number that somebody chose, such as a tick or a load, without trailing zeros."""
+    """Write a chosen number, such as a tick or a load, without trailing zeros."""
     whole, _, decimals = f"{value:.6g}".partition(".")
     if "e" in whole or "e" in decimals:
         return f"{value:.6g}"

@@ -1,4 +1,4 @@
-"""Tables for pages and terminals: units in the head, digits under digits, no script."""
+"""Tables for pages and terminals: units in the head, numbers aligned, no script."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HAIR = "1px solid rgba(128,128,128,.22)"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The head of a column: what is in it and in which unit."""
+    """The head of a column: its name and its unit."""
 
     label: str
     unit: str = ""

@@ -1,6 +1,6 @@
-"""What a server did over the last seconds: queues, instances and batch sizes of its models.
+"""The activity of a server over the last seconds: queues, instances and batch sizes of models.
 
-The picture is also the skeleton of the live view, which fills the parts that carry ``data-role``.
+The picture is also the skeleton of the live view, which fills the parts with a ``data-role``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WIDTH = 900.0
 _PLOT_X, _PLOT_W = 250.0, 330.0
 _BARS_X, _BARS_W = 706.0, 174.0
 _STRIP_H, _LANE_H, _LANE_STEP = 46.0, 13.0, 19.0
-# More lanes than this make a card longer than a screen; the rest is said in words.
+# More lanes make a card longer than a screen; the others are only counted.
 _MAX_LANES = 8
 
 STATE_ROLES = {"READY": "s2", "LOADING": "s0", "UNLOADING": "s4", "UNAVAILABLE": "s1"}
@@ -35,7 +35,7 @@ STATE_ROLES = {"READY": "s2", "LOADING": "s0", "UNLOADING": "s4", "UNAVAILABLE":
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One instance: the share of time it was busy around each sample, and what it runs now."""
+    """One instance: its share of busy time around each sample, and the batch that it runs now."""
 
     name: str
     busy: tuple[float, ...]
@@ -44,7 +44,7 @@ class Lane:
 
     @property
     def share(self) -> float:
-        """The share of the whole time in which it was busy, 0 to 1."""
+        """The share of busy time in the whole span, 0 to 1."""
         return sum(self.busy) / len(self.busy) if self.busy else 0.0
 
 
@@ -55,15 +55,15 @@ class ModelActivity:
     Attributes
     ----------
     ages_s : tuple of float
-        How long ago each sample was taken, oldest first.
+        The age of each sample, oldest first.
     queued, executing : int
-        Requests that wait and run now.
+        Requests that wait, and that run, now.
     depths : tuple of float
-        Requests that waited, per sample; for an ensemble, which has no queue, those in flight.
+        Waiting requests per sample; for an ensemble, which has no queue, those in flight.
     bins : tuple of (str, int)
-        Batch sizes and how many executions had them.
+        Batch sizes and their executions.
     bins_since : str
-        Which executions those are, in words.
+        The span of those executions, in words.
     infer_per_s, queue_ms, compute_ms : float
         Over the span; the latter two are means per request.
     """
@@ -104,7 +104,7 @@ def batch_bins(max_batch_size: int) -> tuple[tuple[int, int], ...]:
 def bin_counts(
     bins: Sequence[tuple[int, int]], sizes: Mapping[int, int]
 ) -> tuple[tuple[str, int], ...]:
-    """Sum executions per bar; what is larger than the last bar counts there."""
+    """Sum executions per bar; sizes beyond the last bar count in it."""
     totals = [0] * len(bins)
     for size, executions in sizes.items():
         at = next((i for i, (_, last) in enumerate(bins) if size <= last), len(bins) - 1)
@@ -173,7 +173,7 @@ def watch_scene(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> Sha
     if not models:
         cards.append(text(24, 40, "no models are loaded", 13, "muted"))
         y = 66.0
-    said = "; ".join(
+    summary = "; ".join(
         f"{model.name} {model.state}, {measure(model.infer_per_s)} infer/s, {model.queued} queued"
         for model in models
     )
@@ -181,7 +181,7 @@ def watch_scene(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> Sha
         _WIDTH,
         y + 2,
         *cards,
-        label=f"Server activity over the last {span_s:.0f} s: {said or 'no models'}",
+        label=f"Server activity over the last {span_s:.0f} s: {summary or 'no models'}",
         title="Server activity",
         cls="nbt-watch-svg",
     )
@@ -305,7 +305,7 @@ def _lanes(model: ModelActivity, y: float, span_s: float) -> list[Shape]:
 
 
 def lane_text(share: float, batch_size: int) -> str:
-    """Say how busy an instance was, and what it does now."""
+    """Return an instance's share of busy time and its batch in words."""
     doing = f"batch {batch_size}" if batch_size else "idle"
     return f"{share * 100:.0f} % · {doing}"
 
@@ -351,7 +351,7 @@ def _histogram(model: ModelActivity, y: float, height: float) -> list[Shape]:
         )
         if (len(bins) - 1 - i) % every == 0:
             parts.append(text(x + wide / 2, base + 13, name, 10, "muted", "middle"))
-    # The tallest bar's number stands at its height.
+    # The number of the tallest bar is written at its height.
     full = base - (base - top - 10)
     parts += [
         shape("path", d=f"M{_BARS_X} {full:.1f}h{_BARS_W}", **ink(None, "line")),
@@ -387,7 +387,7 @@ def _steps(
 
 
 def _plot(top: float, tall: float) -> str:
-    """Say where a strip stands, for the live view that redraws it."""
+    """Return the place of a strip, for the live view that redraws it."""
     return f"{_PLOT_X:g} {top:g} {_PLOT_W:g} {tall:g}"
 
 

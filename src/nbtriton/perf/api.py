@@ -72,14 +72,14 @@ def perf(
     Parameters
     ----------
     server : Server
-        In this process; None with a `url`.
+        The server in this process; None with a `url`.
     model : str
         A model or an ensemble that is loaded.
     url : str, optional
         A server of any kind that speaks Triton's protocol: ``host:port``, or with ``http://`` or
         ``grpc://`` in front. Its configuration stays as it is.
     protocol : {"inproc", "http", "grpc"}, optional
-        How the server is asked: in the process by default, and over HTTP at a `url`. A server in
+        How requests reach the server: in the process by default, and over HTTP at a `url`. A server in
         this process is measured over HTTP or gRPC at the port where it serves, or at a free one
         that is opened for the run.
     concurrency : int, str, range or iterable of int
@@ -88,23 +88,23 @@ def perf(
         `latency_threshold_ms` is crossed. At 1 a thread calls ``infer`` as a synchronous client
         would; above, the thread that finishes a request submits the next.
     request_rate : float, str or iterable of float, optional
-        Requests per second instead, sent on schedule whatever comes back; written likewise.
+        Requests per second instead, sent on schedule whether or not responses came; written likewise.
     request_distribution : {"constant", "poisson"}
         Gaps between the requests of a rate.
     intervals : sequence of int, optional
         Or the gaps themselves, in microseconds, in a cycle.
     request_count : int
-        Send just so many requests a level, without windows or stability; 0 for windows.
+        Requests to send a level, without windows or stability; 0 for windows.
     batch_size : int or sequence of int, optional
         Rows per request; several are measured one after the other. By default 1, or what `inputs`
         have.
     inputs : mapping, or sequence of mappings, optional
-        What to send, as for ``server.infer``; several are sent in turn. With `batch_size`, their
+        Inputs to send, as for ``server.infer``; several are sent in turn. With `batch_size`, their
         rows are cut into requests of that size.
     shapes : mapping of str to sequence of int, optional
         Dimensions of inputs with variable ones, without the batch dimension.
     input_data : {"random", "zero"} or path
-        What to generate where no `inputs` are given; once, reproducibly, and sent again and again.
+        Data to generate where no `inputs` are given; once, reproducibly, and sent again and again.
         Or a file of perf_analyzer's: JSON with steps, or for a sequence model with streams of
         steps; or a directory with a file for each input.
     string_length : int
@@ -112,7 +112,7 @@ def perf(
     string_data : str, optional
         Or the string itself.
     streaming : bool
-        Listen to each response, and report the time to the first one and between them; for
+        Record each response, and report the time to the first one and between them; for
         decoupled models. In the process or over gRPC.
     sequence_length : int, optional
         Requests of a sequence, of a model with a sequence batcher; 20 by default, or the number of
@@ -136,9 +136,9 @@ def perf(
     stability_percentage : float
         A level is stable when throughput and latency of the last three windows lie within this.
     max_trials : int
-        Windows a level at most.
+        At most this number of windows a level.
     percentile : float, optional
-        Judge stability and limit by this percentile of the latency instead of its mean, and
+        Assess stability and limit by this percentile of the latency instead of its mean, and
         report it.
     latency_threshold_ms : float, optional
         Milliseconds; the first level that reaches it ends the search and is not reported.
@@ -163,8 +163,8 @@ def perf(
     -------
     PerfReport
         Shows itself as curve and table. Requests that fail are counted, not raised. After a
-        KeyboardInterrupt it holds what was measured, with ``interrupted=True``; a second
-        interrupt while the first is dealt with is raised.
+        KeyboardInterrupt it has the levels so far, with ``interrupted=True``; a second interrupt
+        while the first is handled is raised.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def perf(
     NotFoundError
         No such model.
     UnavailableError
-        Nobody answers at the URL.
+        No server answers at the URL.
 
     Notes
     -----

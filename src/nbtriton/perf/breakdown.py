@@ -1,6 +1,6 @@
 """Server-side numbers of a measurement: the difference of two statistics (PA12, PA13).
 
-Works on Triton's statistics JSON, so the same lines serve the server in the kernel and one far off.
+The input is Triton's statistics JSON, so a server in the kernel and one at an address are treated alike.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
 
 @dataclass(frozen=True, slots=True)
 class ServerBreakdown:
-    """What the server says of one model between two moments; times are averages per request.
+    """The server's statistics of one model between two moments; times are averages per request.
 
     Parameters
     ----------
@@ -25,9 +25,9 @@ class ServerBreakdown:
     version : str
         The version whose queue count grew; the highest of several.
     success_count, inference_count, execution_count : int
-        Requests answered, inferences (batch sizes added up), executions.
+        Successful requests, inferences (the sum of batch sizes), executions.
     request_us : float
-        From acceptance to answer.
+        From the request to its response.
     queue_us, compute_input_us, compute_infer_us, compute_output_us : float
         Its parts. For an ensemble these are the sums over the composing models, as in
         perf_analyzer's own report.
@@ -69,9 +69,9 @@ class ServerBreakdown:
 def breakdown(
     before: StatisticsDocument, after: StatisticsDocument, model: str
 ) -> ServerBreakdown | None:
-    """Return what happened to `model` between two statistics, None if no version of it served.
+    """Return the breakdown of `model` between two statistics, None if no version served.
 
-    Statistics that restarted in between (the model was reloaded) count from zero.
+    Statistics that began again in between (the model was reloaded) count from zero.
     """
     old = {e["version"]: e for e in before["model_stats"] if e["name"] == model}
     grown = []
@@ -98,7 +98,7 @@ def breakdown(
 def with_composing(
     ensemble: ServerBreakdown, composing: Sequence[ServerBreakdown]
 ) -> ServerBreakdown:
-    """Return the ensemble's breakdown with the steps' queue and compute times summed up in it.
+    """Return the ensemble's breakdown with the sums of its steps' queue and compute times.
 
     A step that runs twice per request counts twice. Steps that run side by side can add up to
     more than the request took; overhead is then 0.

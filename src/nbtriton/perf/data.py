@@ -1,4 +1,4 @@
-"""What is sent: generated once (PA30 to PA33), or cut to the batch size from the user's arrays."""
+"""Requests to send: generated once (PA30 to PA33), or the user's arrays cut to the batch size."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Inputs = Mapping[str, object] | Sequence[Mapping[str, object]]
 
 # perf_analyzer's --string-length default (PA31).
 STRING_LENGTH = 128
-# perf_analyzer fills integers with random bytes, which no embedding or label table survives;
-# below 128 every integer type can hold them.
+# perf_analyzer fills integers with random bytes, too large for any embedding or label table; numbers
+# below 128 fit every integer type.
 INTEGER_END = 128
 _ALPHABET = np.frombuffer((string.ascii_letters + string.digits).encode(), np.uint8)
 
@@ -87,7 +87,7 @@ def generate(
 def requests_from(
     config: ModelConfig, inputs: Inputs, *, batch_size: int | None
 ) -> tuple[tuple[Request, ...], int]:
-    """Turn the user's inputs into requests, and tell their batch size.
+    """Return the user's inputs as requests, and their batch size.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def requests_from(
     Returns
     -------
     requests : tuple of mapping
-        To be sent in turn (A.4: data cycle round robin).
+        To be sent in turn.
     batch_size : int
     """
     listed = [inputs] if isinstance(inputs, Mapping) else list(_listed(inputs))
@@ -141,7 +141,7 @@ def requests_from(
     total = sum(rows)
     pool = {name: gather([request[name] for request in requests]) for name in requests[0]}
     return tuple(
-        {name: _take(array, start, batch_size, total) for name, array in pool.items()}
+        {name: _cut(array, start, batch_size, total) for name, array in pool.items()}
         for start in range(0, max(1, total // batch_size) * batch_size, batch_size)
     ), batch_size
 
@@ -156,7 +156,7 @@ def _listed(inputs: object) -> Sequence[Mapping[str, object]]:
 
 
 def check_batch_size(config: ModelConfig, batch_size: int) -> None:
-    """Refuse what no server could serve; more than ``max_batch_size`` is the server's to refuse."""
+    """Refuse a batch that no server could serve; the server itself refuses one that is too large."""
     if batch_size < 1:
         raise InvalidArgumentError("Failed to parse -b (batch size). The value must be > 0.")
     if batch_size > 1 and config.max_batch_size == 0:
@@ -174,8 +174,8 @@ def _rows(request: Request) -> int:
     return int(next(iter(rows.values()))[0])
 
 
-def _take(array: Array, start: int, count: int, total: int) -> Array:
-    """Rows ``start`` to ``start + count``, from the beginning again after the last."""
+def _cut(array: Array, start: int, count: int, total: int) -> Array:
+    """Return rows ``start`` to ``start + count``, from the first one again after the last."""
     if start + count <= total:
         return array[start : start + count]
     return array[[(start + i) % total for i in range(count)]]

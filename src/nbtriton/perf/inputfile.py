@@ -1,4 +1,4 @@
-"""perf_analyzer's files of input data (A.4): JSON with steps and streams, or a file an input."""
+"""perf_analyzer's files of input data: JSON with steps and streams, or a file an input."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["InputFile", "read_input_file"]
 
 
 class InputFile:
-    """What a file holds: streams of steps, each a request without the batch dimension.
+    """The contents of a file: streams of steps, each a request without the batch dimension.
 
     Attributes
     ----------
     streams : sequence of sequences of mappings
     notes : tuple of str
-        What of the file is not used.
+        Parts of the file that are not used.
     """
 
     def __init__(self, streams: Sequence[Sequence[Request]], notes: tuple[str, ...] = ()) -> None:
@@ -35,10 +35,10 @@ class InputFile:
         self.notes = notes
 
     def requests(self, *, batches: bool, batch_size: int) -> tuple[Request, ...]:
-        """Return the steps of all streams in turn, as requests of so many rows.
+        """Return the steps of all streams in turn, as requests of `batch_size` rows.
 
-        As in perf_analyzer a batch is made of the steps that follow each other, from the first one
-        again after the last.
+        As in perf_analyzer a batch consists of consecutive steps, from the first one again after
+        the last.
         """
         steps = [step for stream in self.streams for step in stream]
         if not batches:
@@ -78,7 +78,7 @@ def read_input_file(
     InvalidArgumentError
         With perf_analyzer's text where it has one.
     NotFoundError
-        There is no such file.
+        The file does not exist.
     """
     file = Path(path).expanduser()
     specs = input_specs(config)
@@ -204,7 +204,7 @@ def _from_bytes(name: str, spec: TensorSpec, content: bytes, shape: tuple[int, .
         try:
             return deserialize_bytes(content)
         except TritonError:
-            # Without the lengths that the protocol puts before each: a single one.
+            # Without the lengths that the protocol puts before each element: a single one.
             return np.array([content], object)
     # numpy has no bfloat16; its bytes are those of any type of two.
     dtype = np.dtype(np.uint16 if spec.datatype == "BF16" else numpy_dtype(spec.datatype))
@@ -243,7 +243,7 @@ def _mismatch(name: str, expected: int, found: int) -> None:
 
 
 def _batch(steps: Sequence[Request]) -> Request:
-    """Put steps together as the rows of one request."""
+    """Return steps as the rows of one request."""
     first = steps[0]
     for step in steps[1:]:
         if {n: tuple(a.shape) for n, a in step.items()} != {

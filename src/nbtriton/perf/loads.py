@@ -1,6 +1,6 @@
-"""Loads: what one level asks of the server, when its requests are due, and how levels are written.
+"""Loads: the requests of one level, their due times, and the notation of levels.
 
-Pure: numbers in, numbers out. Nothing here knows a server, a thread or a clock.
+Pure: numbers in, numbers out, without servers, threads or clocks.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ Distribution = Literal["constant", "poisson"]
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """Closed loop: exactly ``value`` requests outstanding; one that ends starts the next."""
+    """Closed loop: exactly ``value`` requests outstanding; the end of one starts the next."""
 
     value: int
 
     @property
     def label(self) -> str:
-        """How messages name this level."""
+        """The name of this level in messages."""
         return f"concurrency {self.value}"
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRate:
-    """Open loop: ``value`` requests per second, sent whether or not answers came back."""
+    """Open loop: ``value`` requests per second, sent whether or not responses came."""
 
     value: float
     distribution: Distribution = "constant"
 
     @property
     def label(self) -> str:
-        """How messages name this level."""
+        """The name of this level in messages."""
         return f"request rate {self.value:g}/s"
 
 
@@ -68,7 +68,7 @@ class RequestIntervals:
 
     @property
     def label(self) -> str:
-        """How messages name this level."""
+        """The name of this level in messages."""
         return f"intervals ({self.value:g}/s)"
 
 
@@ -76,7 +76,7 @@ Load = Concurrency | RequestRate | RequestIntervals
 
 
 def send_times_ns(load: RequestRate | RequestIntervals, *, seed: int = 0) -> Iterator[int]:
-    """Yield when each request is due, in nanoseconds after the start, without end.
+    """Yield the due time of each request, in nanoseconds after the start, without end.
 
     The k-th time is the sum of the first k gaps: 1/rate each (``constant``), exponential with mean
     1/rate (``poisson``, reproducible by `seed`), or the given intervals in a cycle. Constant times
@@ -101,7 +101,7 @@ def send_times_ns(load: RequestRate | RequestIntervals, *, seed: int = 0) -> Ite
 
 @dataclass(frozen=True, slots=True)
 class LevelRange:
-    """``start:end:step`` with `end` included; ``end`` 0 goes on until something stops the search.
+    """``start:end:step`` with `end` included; with ``end`` 0 only the search itself ends.
 
     With `geometric` the next level is the last one times `step` (``1:32:x2``; ours, perf_analyzer
     has only the arithmetic form).
@@ -125,7 +125,7 @@ Levels = LevelRange | tuple[float, ...]
 
 
 def level_values(levels: Levels) -> tuple[float, ...] | None:
-    """Return all levels, or None where their number is open."""
+    """Return all levels, or None for a range without an end."""
     if isinstance(levels, LevelRange) and not levels.end:
         return None
     return tuple(levels)
@@ -134,7 +134,7 @@ def level_values(levels: Levels) -> tuple[float, ...] | None:
 def parse_levels(
     value: float | str | range | Iterable[float], *, option: str, integral: bool
 ) -> Levels:
-    """Read levels as a person writes them.
+    """Read levels in the user's notation.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def parse_levels(
     option : str
         perf_analyzer's name of the option, for the message (``--concurrency-range``).
     integral : bool
-        True if only whole numbers make sense.
+        True if only whole numbers are allowed.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""One level, measured: when its windows end, what the server says meanwhile, and the point."""
+"""The measurement of one level: its windows, the server's statistics, and the point."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ __all__ = ["Level", "MeasurementMode", "WindowPlan", "measure_level"]
 
 MeasurementMode = Literal["time_windows", "count_windows"]
 
-# PA1: perf_analyzer sleeps for 1.2 intervals, so that is how long a window really is.
+# PA1: perf_analyzer sleeps for 1.2 intervals, so that is the real length of a window.
 _SLEEP_FACTOR = 1.2
-# How often to look whether enough requests were counted (perf_analyzer: 1 s, for requests that
-# cross a network; here 50 of them can be through in 5 ms).
+# Interval at which ended requests are counted (perf_analyzer: 1 s, for requests that cross a
+# network; here 50 of them can end in 5 ms).
 _COUNT_POLL_NS = 10_000_000
-# A window whose length nobody chose should see some generations of requests go by.
+# A window without a chosen length should last for some generations of requests.
 _GENERATIONS = 5
-# How often to look whether the warm-up has seen a whole generation.
+# Interval at which a warm-up counts the requests of its first generation.
 _WARM_UP_POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """When a window is over (PA1, PA2).
+    """The end of a window (PA1, PA2).
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class WindowPlan:
     interval_ms : float
         Nominal length of a time window in milliseconds.
     request_count : int
-        Requests that a count window waits for.
+        Requests of a count window.
     longest_ms : float
         Up to which the interval may grow for a slow model; 0 if it is to stay as it is.
     warm_up_s, longest_warm_up_s : float
@@ -74,19 +74,19 @@ class WindowPlan:
     longest_warm_up_s: float = 0.0
 
     def wake_ns(self, start_ns: int, now_ns: int) -> int:
-        """When to look at the window that began at `start_ns`."""
+        """Return when to check the window that began at `start_ns`."""
         if self.mode == "count_windows":
             return now_ns + _COUNT_POLL_NS
         return start_ns + round(self.interval_ms * _SLEEP_FACTOR * 1e6)
 
-    def is_over(self, start_ns: int, now_ns: int, completed: int) -> bool:
-        """True if the window ends now, with so many requests ended in it."""
+    def has_ended(self, start_ns: int, now_ns: int, completed: int) -> bool:
+        """Return True if the window ends now, after `completed` requests."""
         if self.mode == "count_windows":
             return completed >= self.request_count
         return now_ns >= self.wake_ns(start_ns, now_ns)
 
     def fitted(self, latency_us: float) -> WindowPlan:
-        """Return the plan for requests that take so long."""
+        """Return the plan for requests of this latency."""
         needed_ms = min(latency_us / 1000 * _GENERATIONS, self.longest_ms)
         return replace(self, interval_ms=max(self.interval_ms, needed_ms))
 
@@ -129,15 +129,15 @@ def measure_level(
 ) -> tuple[PerfPoint | None, bool]:
     """Run one level to its verdict.
 
-    A KeyboardInterrupt ends it early: the load is stopped and what was measured is returned, with
-    the outcome ``"interrupted"`` unless the verdict was there already. A second one is raised.
+    A KeyboardInterrupt ends it early: the load is stopped and the point so far is returned, with
+    the outcome ``"interrupted"`` unless a verdict was reached. A second one is raised.
 
     Parameters
     ----------
     server : Server or RemoteServer
     model : str
     composing : sequence of str
-        The models an ensemble is made of, else empty.
+        The composing models of an ensemble, else empty.
     level : Level
     on_window : callable
         Called with the number of windows and the latest one after each of them.
@@ -145,10 +145,10 @@ def measure_level(
     Returns
     -------
     point : PerfPoint or None
-        None if it was interrupted before anything was measured.
+        None if it was interrupted before its first window.
     interrupted : bool
     """
-    # Senders that do not wait for answers: all but the single caller (PA7, PA20).
+    # Senders that do not wait for responses: all but the single caller (PA7, PA20).
     is_async = (
         level.load != Concurrency(1) or level.workload.sequences is not None or level.streaming
     )
@@ -221,7 +221,7 @@ def _load(server: Target, model: str, level: Level) -> LoadRun:
 
 
 def _stop(run: LoadRun, *, interrupted: bool) -> bool:
-    """Stop the load; return whether there was an interrupt by now. A second one is raised."""
+    """Stop the load; return whether it was interrupted by now. A second interrupt is raised."""
     try:
         run.stop()
     except KeyboardInterrupt:
@@ -236,7 +236,7 @@ def _statistics(server: Target, models: Sequence[str]) -> StatisticsDocument:
 
 
 def _warm_up(run: LoadRun, level: Level) -> float:
-    """Let the load run until it has settled; return the longest latency seen, in microseconds."""
+    """Run the load until it is steady; return its longest latency, in microseconds."""
     generation = level.load.value if isinstance(level.load, Concurrency) else 1
     start_ns = monotonic_ns()
     wait_in_slices(run.finished.wait, level.plan.warm_up_s)
@@ -252,7 +252,7 @@ def _wait(run: LoadRun, plan: WindowPlan, start_ns: int) -> None:
     completed_before = run.completed()
     while True:
         now_ns = monotonic_ns()
-        if plan.is_over(start_ns, now_ns, run.completed() - completed_before):
+        if plan.has_ended(start_ns, now_ns, run.completed() - completed_before):
             return
         wait_in_slices(run.finished.wait, (plan.wake_ns(start_ns, now_ns) - now_ns) / 1e9)
 
@@ -260,7 +260,7 @@ def _wait(run: LoadRun, plan: WindowPlan, start_ns: int) -> None:
 def _clamped(
     run: LoadRun, start_ns: int, end_ns: int, statistics: dict[int, StatisticsDocument]
 ) -> Window:
-    """Return the one window of a request count: from the first start to the last end (A.1)."""
+    """Return the one window of a request count: from the first start to the last end."""
     first_ns, last_ns = run.span_ns() or (start_ns, end_ns)
     statistics[first_ns], statistics[last_ns] = statistics[start_ns], statistics[end_ns]
     return replace(run.collect(start_ns, end_ns), start_ns=first_ns, end_ns=last_ns)
@@ -339,8 +339,8 @@ def _notes(
             f"with the desired request rate. {measured.delayed_fraction:.1%} of the requests "
             "were delayed."
         )
-    # Steps of an ensemble that run side by side add up to more than the client waits, and a stream
-    # ends after its last response.
+    # Parallel steps of an ensemble add up to more than the client's latency, and a stream ends after
+    # its last response.
     if (
         server
         and not steps

@@ -145,7 +145,7 @@ class PerfOptions:
         )
 
     def sequence_plan(self) -> SequencePlan:
-        """Return how sequences are made, for a model that takes them."""
+        """Return the plan of sequences, for a model with sequences."""
         first_id, end_id = read_id_range(self.sequence_id_range)
         return SequencePlan(
             length=self.sequence_length,
@@ -162,7 +162,7 @@ class PerfOptions:
         return list(size) if isinstance(size, Sequence) else [size]
 
     def window_plan(self, levels: int | None) -> WindowPlan:
-        """Return when windows end, in a run of so many levels in all; None if unknown."""
+        """Return the plan of windows, for a run of `levels` levels in all; None if unknown."""
         interval_ms = self.measurement_interval_ms
         longest_s = _QUICK_LONGEST_S if self.quick else _LONGEST_S
         if self.quick:
@@ -181,7 +181,7 @@ class PerfOptions:
         )
 
     def stability_rule(self) -> StabilityRule:
-        """Return when a level has ended."""
+        """Return the rule of stability."""
         return StabilityRule(
             percentage=self.stability_percentage,
             percentile=self.percentile,
@@ -201,7 +201,7 @@ def _check_choice(name: str, value: str | None, allowed: Sequence[Any]) -> None:
 
 
 def _check_numbers(options: PerfOptions) -> None:
-    """Refuse numbers that mean nothing, with perf_analyzer's texts (PA.1, PA.8)."""
+    """Refuse numbers that mean nothing, with perf_analyzer's texts."""
     interval, length = options.measurement_interval_ms, options.sequence_length
     for wrong, text in (
         (

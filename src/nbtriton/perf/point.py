@@ -26,32 +26,32 @@ class PerfPoint:
         Closed loop with `value` requests outstanding, or open loop at `value` requests/s.
     value : float
     configuration : mapping
-        The swept options this point was measured with; empty if none was swept.
+        The swept options of this point; empty without a sweep.
     batch_size : int
         Rows per request.
     infer_per_s : float
         Inferences per second: successful requests * batch size / window (PA4).
     request_count, error_count : int
-        Requests that ended well, and those that ended with an error, in the windows that count.
+        Successful and failed requests in the windows that count.
     first_error : str
     latency_avg_us, latency_std_us, latency_p50_us, latency_p90_us, latency_p95_us, latency_p99_us
-        Seen by the client, in microseconds; nan if no request succeeded.
+        The client's latency in microseconds; nan if no request succeeded.
     percentile, percentile_us : float or None
-        The extra percentile that was asked for.
+        The extra percentile, if one was chosen.
     window_s : float
         Real length of the merged windows in seconds.
     outcome : str
-        ``"stable"``, ``"unstable"``, ``"failed"`` (only errors), ``"empty"`` (nothing ended in
-        time) or ``"interrupted"``.
+        ``"stable"``, ``"unstable"``, ``"failed"`` (only errors), ``"empty"`` (no request
+        ended in time) or ``"interrupted"``.
     delayed_fraction, lateness_avg_us : float
         Open loop: the share of requests sent over 1 ms later than due, and by how much requests
         were late on average (PA14).
     server : ServerBreakdown or None
-        The server's own account of the time; None if it answered nothing.
+        The server's statistics; None if it served no request.
     composing : tuple of ServerBreakdown
-        The same for every composing model of an ensemble.
+        Those of every composing model of an ensemble.
     sequence_count : int or None
-        Sequences that ended; None for a model that takes none (PA25).
+        Sequences that ended; None for a model without sequences (PA25).
     stream : StreamSummary or None
         Responses, the time to the first one and between them, where streams were measured.
     notes : tuple of str
@@ -91,19 +91,19 @@ class PerfPoint:
 
     @property
     def sequences_per_s(self) -> float:
-        """Sequences that ended per second; nan for a model that takes none."""
+        """Sequences that ended per second; nan for a model without sequences."""
         if self.sequence_count is None or not self.window_s:
             return math.nan
         return self.sequence_count / self.window_s
 
     @property
     def mean_batch_size(self) -> float:
-        """Inferences per execution; nan without a server side."""
+        """Inferences per execution; nan without the server's statistics."""
         return self.server.mean_batch_size if self.server else math.nan
 
     @property
     def label(self) -> str:
-        """The configuration in a few words, such as ``instances=2, batch_size=8``."""
+        """The name of the configuration, such as ``instances=2, batch_size=8``."""
         return describe("", self.configuration, self.batch_size)
 
     def __repr__(self) -> str:
@@ -125,7 +125,7 @@ def describe(load: str, configuration: Mapping[str, Any], batch_size: int) -> st
 
 
 def row_of(point: PerfPoint) -> dict[str, Any]:
-    """Flatten a point to named columns: one row of the frame."""
+    """Return a point as one row of the frame, by columns."""
     row: dict[str, Any] = {
         "concurrency" if point.mode == "concurrency" else "request_rate_per_s": point.value,
         **{key: _short(value) for key, value in point.configuration.items()},
@@ -192,7 +192,7 @@ def _server_columns(server: ServerBreakdown, prefix: str) -> dict[str, Any]:
 
 
 def _short(value: object) -> object:
-    """Lists become ``4,8``: a table cell and a legend have no room for brackets."""
+    """Write a list as ``4,8``: a table cell and a legend have no room for brackets."""
     if isinstance(value, list | tuple):
         return ",".join(str(item) for item in value)
     return value

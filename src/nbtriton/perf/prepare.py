@@ -1,4 +1,4 @@
-"""What one measurement sends, made before any load: the requests of each batch size, or sequences."""
+"""The workloads of a measurement, made before any load: requests of a batch size, or sequences."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _GENERATED: tuple[Literal["random"], Literal["zero"]] = ("random", "zero")
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What the user says of the data; see `nbtriton.perf.perf`."""
+    """The user's options of the data; see `nbtriton.perf.perf`."""
 
     inputs: Inputs | None = None
     shapes: Mapping[str, Sequence[int]] | None = None
@@ -41,7 +41,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The requests of one batch size, sent in turn, or what sequences are made of."""
+    """The requests of one batch size, sent in turn, or the data of sequences."""
 
     requests: tuple[Request, ...]
     batch_size: int
@@ -49,12 +49,12 @@ class Workload:
 
 
 def check_streaming(configs: Mapping[str, ModelConfig], *, streaming: bool) -> None:
-    """Refuse to measure a decoupled model by its answers alone.
+    """Refuse to measure a decoupled model without streaming.
 
     Raises
     ------
     InvalidArgumentError
-        One sentence, before any load.
+        Before any load.
     """
     decoupled = [n for n, c in configs.items() if c.model_transaction_policy.decoupled]
     if decoupled and not streaming:
@@ -68,23 +68,23 @@ def check_streaming(configs: Mapping[str, ModelConfig], *, streaming: bool) -> N
 def sequence_plan(
     configs: Mapping[str, ModelConfig], plan: SequencePlan, *, serial: bool
 ) -> SequencePlan | None:
-    """Return how sequences are made, None for a model that takes none (PA20).
+    """Return the plan of sequences, None for a model without sequences (PA20).
 
     Parameters
     ----------
     configs : mapping
         The model's configuration, and those of the composing models of an ensemble.
     plan : SequencePlan
-        As the user wants them.
+        The user's.
     serial : bool
         True where requests of one sequence could overtake each other.
     """
-    takers = [c for c in configs.values() if c.HasField("sequence_batching")]
-    if not takers:
+    stateful = [c for c in configs.values() if c.HasField("sequence_batching")]
+    if not stateful:
         return None
     as_text = any(
         enum_name(control, "data_type") == "TYPE_STRING"
-        for config in takers
+        for config in stateful
         for tensor in config.sequence_batching.control_input
         for control in tensor.control
         if enum_name(control, "kind") == "CONTROL_SEQUENCE_CORRID"
@@ -99,24 +99,24 @@ def workloads(
     plan: SequencePlan | None,
     largest: int,
 ) -> tuple[list[Workload], tuple[str, ...]]:
-    """Return what is sent, a workload a batch size, and notes about the data.
+    """Return a workload for each batch size, and notes about the data.
 
     Parameters
     ----------
     config : ModelConfig
         Normalised.
     sizes : sequence of int or None
-        Rows per request; None for what the data has.
+        Rows per request; None for those of the data.
     data : Data
     plan : SequencePlan or None
-        How sequences are made; None for a model that takes none.
+        None for a model without sequences.
     largest : int
-        The largest batch that every configuration to be measured allows.
+        The largest batch that all configurations allow.
 
     Raises
     ------
     InvalidArgumentError
-        Data that the model cannot take, a batch that is too large; before any load.
+        Data that does not fit the model, a batch that is too large; before any load.
     """
     file = None
     if data.inputs is None and data.input_data not in _GENERATED:

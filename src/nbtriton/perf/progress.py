@@ -12,23 +12,23 @@ __all__ = ["Observer", "PerfProgress"]
 
 @dataclass(frozen=True, slots=True)
 class PerfProgress:
-    """Where a running measurement is; the observer gets one after every window.
+    """The progress of a measurement; the observer gets one after every window.
 
     Parameters
     ----------
     level, levels : int, int or None
-        The current level, counted from 1, and how many there are; None where a search decides.
+        The current level, counted from 1, and their number; None where a search decides.
     what : str
         Such as ``"concurrency 8, instances=2"``.
     window, max_windows : int
-        Windows of this level that are over, and how many there can be.
+        Windows of this level that have ended, and their largest number.
     elapsed_s : float
     eta_s : float or None
-        Time left in seconds, None where nobody can know.
+        Time left in seconds, None where it is unknown.
     infer_per_s : float
         Inferences per second in the latest window; 0 before the first.
     points : tuple of PerfPoint
-        Levels that are done.
+        Levels that have ended.
     """
 
     level: int

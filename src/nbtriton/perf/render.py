@@ -1,4 +1,4 @@
-"""How a report looks, and the files it can become: functions of the report alone."""
+"""The views of a report: text, page, plot and files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["html", "plot", "save", "series_of", "svg", "text", "write_csv"]
 
 
 class Report(Protocol):
-    """What is drawn and written: the fields of `nbtriton.perf.PerfReport`."""
+    """The part of `nbtriton.perf.PerfReport` that is drawn and written."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -39,7 +39,7 @@ class Report(Protocol):
     def headline(self) -> str: ...
 
 
-# What a person compares; `PerfReport.frame` has everything.
+# The columns to compare; `PerfReport.frame` has all of them.
 _TABLE: Mapping[str, Column] = {
     "concurrency": Column("concurrency"),
     "request_rate_per_s": Column("request rate", "1/s"),
@@ -66,13 +66,13 @@ _TABLE: Mapping[str, Column] = {
     "delayed_percent": Column("delayed", "%"),
     "outcome": Column("outcome"),
 }
-# Columns that say nothing where every row has this.
+# Columns that are left out where every row has this value.
 _NEVER = object()
 _PLAIN: Mapping[str, object] = {"batch_size": 1, "errors": 0, "delayed_percent": 0.0}
 
 
 def series_of(report: Report) -> tuple[Series, ...]:
-    """Return the curves: one a configuration and batch size, p50 and p99 and the chosen one."""
+    """Return a curve for each configuration and batch size: p50, p99 and the chosen percentile."""
     groups: dict[str, list[PerfPoint]] = {}
     for point in report.points:
         if point.request_count:
@@ -123,7 +123,7 @@ def plot(report: Report, ax: Axes | None = None) -> Figure:
 
     if ax is None:
         figure, ax = plt.subplots(figsize=(8, 4.5), layout="constrained")
-        # The caller shows the figure; a notebook would otherwise show it a second time.
+        # The caller shows the figure; else a notebook would show it a second time.
         plt.close(figure)
     for one in series_of(report):
         points = one.points
@@ -154,7 +154,7 @@ def plot(report: Report, ax: Axes | None = None) -> Figure:
 
 
 def save(report: Report, path: Path) -> None:
-    """Write the report in the form that the name's ending asks for."""
+    """Write the report in the format of the name's ending."""
     match path.suffix.lower():
         case ".html":
             path.write_text(_page(report), encoding="utf-8")
@@ -221,7 +221,7 @@ def _csv_row(
             if point.stream is None
             else {"Response Throughput": f"{point.stream.responses_per_s:.6g}"}
         ),
-        # Nothing is marshalled inside a process.
+        # In a process there is no marshalling.
         "Client Send": 0,
         "Network+Server Send/Recv": _whole(network),
         "Server Queue": _whole(server.queue_us if server else 0.0),
@@ -260,7 +260,7 @@ def _table(report: Report) -> tuple[list[Column], list[list[object]]]:
             server = point.server
             row["server_compute_us"] = server.accounted_us - server.queue_us
         if point.composing:
-            # An ensemble runs request by request; it is its steps that batch.
+            # An ensemble runs request by request; its steps have batches.
             row.pop("server_mean_batch_size", None)
             row["steps_mean_batch_size"] = " / ".join(
                 measure(step.mean_batch_size) for step in point.composing
@@ -286,7 +286,7 @@ def _table(report: Report) -> tuple[list[Column], list[list[object]]]:
 
 
 def _notes(report: Report) -> list[str]:
-    """Levels that share a note share its line; unstable ones are only counted."""
+    """Return the notes; levels with the same note share a line, unstable ones are only counted."""
     levels: dict[str, list[str]] = {}
     for point in report.points:
         what = f"{point.value:g}" + (f" ({point.label})" if point.label else "")
@@ -316,7 +316,7 @@ def _page(report: Report) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON knows no nan: what was not measured is null."""
+    """Return a value for JSON, which has no nan: a missing number is null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):

@@ -39,18 +39,18 @@ class PerfReport:
     ----------
     model : str
     points : tuple of PerfPoint
-        In the order in which they were measured.
+        In the order of measurement.
     settings : mapping
-        How it was measured.
+        The options of the measurement.
     environment : mapping
-        Where it was measured.
+        The machine and the packages.
     notes : tuple of str
-        Remarks that belong to no point, such as a level that went over the latency limit.
+        Remarks without a point, such as a level over the latency limit.
     elapsed_s : float
     interrupted : bool
-        True if the user stopped it; the points are those measured until then.
+        True if the user stopped it; the points are those until then.
     quick : bool
-        True if it was measured with short windows: good to look at, not to quote.
+        True for short windows: a look, not a figure to quote.
     """
 
     model: str
@@ -64,7 +64,7 @@ class PerfReport:
 
     @property
     def headline(self) -> str:
-        """What was measured and how long it took, in one line."""
+        """The number of levels and the time that they took, in one line."""
         count = len(self.points)
         url = self.settings.get("url")
         place = f" at {self.settings['protocol']}://{url}" if url else ""

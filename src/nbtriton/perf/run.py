@@ -1,4 +1,4 @@
-"""One run: the target opened, its data prepared, every configuration measured, the report made."""
+"""One run: opens the target, prepares the data, measures every configuration, makes the report."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def run(options: PerfOptions) -> PerfReport:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a run sends, read and checked before any load."""
+    """The data of a run, read and checked before any load."""
 
     workloads: list[Workload]
     notes: tuple[str, ...]
@@ -84,7 +84,7 @@ class _Plan:
 def _open_target(
     stack: contextlib.ExitStack, options: PerfOptions, configurations: Sequence[Configuration]
 ) -> Target:
-    """Return what is measured: the server in this process, or a connection to one."""
+    """Return the target: the server in this process, or a connection to one."""
     server, url, protocol = options.server, options.url, options.protocol
     if url is None:
         if server is None:
@@ -222,7 +222,7 @@ def _settings(
 
 
 def _environment(target: Target) -> Mapping[str, Any]:
-    """Return where it was measured; GPUs are named only if torch is in use already."""
+    """Return the machine and the packages; GPUs are named only if torch is in use already."""
     environment: dict[str, Any] = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "nbtriton": __version__,

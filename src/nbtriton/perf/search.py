@@ -1,7 +1,7 @@
-"""Which level comes next: linear and binary search, told after each level whether it passed.
+"""The levels of a run: linear and binary search.
 
-Each search is a generator: ``next`` gives the first level, ``send(passed)`` the one after, and
-the end of the generator is the end of the search.
+Each search is a generator: ``next`` gives the first level, ``send(passed)`` the one after a level
+that passed or did not, and the end of the generator is the end of the search.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def linear_search(levels: Iterable[float]) -> Search:
 def binary_search(levels: LevelRange, *, integral: bool) -> Search:
     """Narrow down the highest level that passes (PA10).
 
-    The start must pass and the end must fail, or there is nothing to search; then midpoints,
-    while the bracket is wider than the step. 1:8:2 where 4 fails visits 1, 8, 4, 2.
+    It ends at once unless the start passes and the end fails; then come midpoints, while the
+    bracket is wider than the step. 1:8:2 where 4 fails visits 1, 8, 4, 2.
     """
     low, high = levels.start, levels.end
     if not (yield low) or (yield high):
@@ -86,7 +86,7 @@ def binary_search(levels: LevelRange, *, integral: bool) -> Search:
 
 
 def check_search(levels: Levels, *, binary: bool, latency_threshold_ms: float | None) -> None:
-    """Refuse searches that could not end, with perf_analyzer's texts (A.1, A.8).
+    """Refuse searches that could not end, with perf_analyzer's texts.
 
     Raises
     ------

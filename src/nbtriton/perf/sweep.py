@@ -1,4 +1,4 @@
-"""Configurations to go through: the cross product of options, put in force and taken back."""
+"""Configurations of a sweep: the combinations of options, applied and undone."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def combinations(
 ) -> tuple[Configuration, ...]:
     """Return every combination of the given options, the last one changing fastest.
 
-    `preferred` is one list of sizes, or a list of such lists. Without the dynamic batcher there
-    is no delay and no preferred size, so such combinations are one.
+    `preferred` is one list of sizes, or a list of such lists. Without the dynamic batcher neither
+    delay nor preferred sizes apply, so such combinations are one.
     """
     axes: dict[str, list[Any]] = {}
     given = {
@@ -58,7 +58,7 @@ def combinations(
 
 
 def with_options(config: ModelConfig, options: Configuration) -> ModelConfig:
-    """Return a normalised configuration with options applied, still consistent in itself.
+    """Return a normalised configuration with options applied, consistent in itself.
 
     Normalising made ``max_batch_size`` the preferred size where none was set, so that follows a
     new ``max_batch_size``; preferred sizes that no longer fit are left out.
@@ -75,7 +75,7 @@ def with_options(config: ModelConfig, options: Configuration) -> ModelConfig:
 
 
 def model_tree(server: Target, model: str) -> tuple[dict[str, ModelConfig], dict[str, ModelConfig]]:
-    """Return the configurations of the ensembles and of the other models that `model` is made of.
+    """Return the configurations of a model and its composing models: ensembles, and others.
 
     Both in the order of a walk through the steps. A model that is no ensemble is alone in the
     second.
@@ -99,18 +99,17 @@ def model_tree(server: Target, model: str) -> tuple[dict[str, ModelConfig], dict
 
 
 class Configurator:
-    """Puts configurations in force on the models of a sweep, and the original ones back.
+    """Applies configurations to the models of a sweep, and the original ones at the end.
 
     Parameters
     ----------
     server : Server
     model : str
-        What is measured.
+        The model to measure.
     sweep_models : sequence of str, optional
-        Whose configuration changes; by default `model`, or its composing models if it is an
-        ensemble.
+        Models to reconfigure; by default `model`, or its composing models if it is an ensemble.
     configurations : sequence of Configuration
-        All that will be applied; each is checked before anything changes.
+        All configurations; each is checked before anything changes.
 
     Raises
     ------
@@ -143,13 +142,13 @@ class Configurator:
                 validate(config)
 
     def apply(self, options: Configuration) -> None:
-        """Load what these options change against what is in force."""
+        """Load the models that these options change."""
         self._move(self._target(options))
 
     def restore(self) -> None:
-        """Load the original configurations again, as the user gave them, where others are in force.
+        """Load the original configurations again where others apply.
 
-        That is before completion: what Triton fills in then follows from it again.
+        As the user gave them, before completion: what Triton fills in follows from them again.
         """
         self._move(self._originals, self._given)
 
@@ -179,18 +178,18 @@ class Configurator:
         for name in self._order(target):
             if self._current[name] == target[name]:
                 continue
-            # What is in force is unknown while it loads: an interrupt may come in between.
+            # Unknown while it loads: an interrupt may come in between.
             self._current[name] = ModelConfig()
             with warnings.catch_warnings():
-                # What has no effect was told when the model was loaded first.
+                # The first load has warned of fields without effect.
                 warnings.simplefilter("ignore", ConfigWarning)
                 self._server.load((given or target)[name], name=name)
             self._current[name] = target[name]
 
     def _order(self, target: Mapping[str, ModelConfig]) -> Iterator[str]:
-        """Ensembles that shrink, then models, then the other ensembles.
+        """Yield ensembles that shrink, then models, then the other ensembles.
 
-        So no ensemble ever allows a larger batch than a step of its.
+        So no ensemble allows a larger batch than one of its steps at any time.
         """
         ensembles = list(self._ensembles)
         shrinking = [

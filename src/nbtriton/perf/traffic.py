@@ -1,7 +1,7 @@
-"""Which request comes next: the same ones in turn, or the steps of sequences (A.3).
+"""The traffic of a load: the same requests in turn, or the steps of sequences.
 
-Nothing here knows a server or a clock. Senders have lanes: what is sent on one lane comes one
-after the other.
+Pure: without servers or clocks. Senders have lanes: requests of one lane are sent one after the
+other.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Call:
     ----------
     inputs : mapping
     options : mapping
-        What else `Server.infer` gets: the sequence that it belongs to.
+        The sequence that it belongs to, as options of `Server.infer`.
     ends : bool
         True for the last request of a sequence.
     closing : bool
-        True for one that ends a sequence early, as the load is over; it does not count.
+        True for one that ends a sequence early, at the end of the load; it does not count.
     """
 
     inputs: Request
@@ -62,19 +62,19 @@ class Call:
 
 
 class Traffic(Protocol):
-    """What a load sends."""
+    """The requests of a load."""
 
     def next(self, lane: int, number: int) -> Call:
         """Return the next request of a lane, which is the load's `number`-th."""
         ...
 
     def closing(self, lane: int) -> Call | None:
-        """Return what a lane still owes the server when the load is over."""
+        """Return the request that ends a lane's sequence at the end of the load, if one is live."""
         ...
 
 
 class Repeated:
-    """The same requests in turn, over and over, whoever asks."""
+    """The same requests in turn, over and over, on any lane."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self._calls = [Call(request) for request in requests]
@@ -88,7 +88,7 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True)
 class SequencePlan:
-    """How sequences are made (PA21 to PA23).
+    """The lengths and ids of sequences (PA21 to PA23).
 
     Parameters
     ----------
@@ -101,11 +101,11 @@ class SequencePlan:
     end_id : int or None
         One past the last; None without bound.
     num_of_sequences : int
-        Live ones that share a request rate.
+        Live sequences that share a request rate.
     serial : bool
-        At most one request of a sequence is outstanding at a time. A closed loop is so anyway.
+        At most one request of a sequence is outstanding at a time, as in every closed loop.
     as_text : bool
-        Ids are sent as text: the model declares its correlation id so.
+        Send ids as text, as the model declares its correlation id.
     """
 
     length: int | None = None
@@ -117,7 +117,7 @@ class SequencePlan:
     as_text: bool = False
 
     def check(self, live: int) -> None:
-        """Refuse more sequences at a time than there are ids.
+        """Refuse more live sequences than the range has ids.
 
         Raises
         ------
@@ -166,13 +166,13 @@ def read_id_range(value: int | str | Sequence[int] | None) -> tuple[int, int | N
 
 @dataclass(frozen=True, slots=True)
 class SequenceData:
-    """What sequences are made of.
+    """The data of sequences.
 
     Parameters
     ----------
     plan : SequencePlan
     streams : sequence of sequences of mappings
-        Each sequence takes the steps of one.
+        Each sequence sends the steps of one.
     given : bool
         True if the streams are the user's, so that their number of steps is the length.
     """
@@ -182,12 +182,12 @@ class SequenceData:
     given: bool
 
     def lanes(self, load: Load) -> int:
-        """Return how many sequences are live under a load (PA21)."""
+        """Return the number of live sequences under a load (PA21)."""
         return load.value if isinstance(load, Concurrency) else self.plan.num_of_sequences
 
 
 class _Lane:
-    """The sequence that is live on a lane."""
+    """The live sequence of a lane."""
 
     __slots__ = ("left", "number", "position", "stream")
 
@@ -204,7 +204,7 @@ class Sequences:
     Parameters
     ----------
     data : SequenceData
-        Each sequence takes one of its streams, chosen at random (PA24).
+        Each sequence sends one of its streams, chosen at random (PA24).
     lanes : int
     seed : int
     """
@@ -217,7 +217,7 @@ class Sequences:
         self._lanes = [_Lane() for _ in range(lanes)]
         self._random = random.Random(seed)  # noqa: S311 - traffic, not secrets
         self._begun = 0
-        # Lanes are each in one hand at a time; what they share is used when a sequence begins.
+        # One thread uses a lane at a time; the beginning of a sequence uses what lanes share.
         self._lock = threading.Lock()
 
     def next(self, lane: int, number: int) -> Call:  # noqa: ARG002
@@ -250,7 +250,7 @@ class Sequences:
         return max(1, length + offset)
 
     def _next_id(self, live: _Lane) -> int:
-        """PA23: ids in turn; one that another lane has is left out, and the lane keeps its own."""
+        """PA23: ids in turn; an id of another lane is skipped, and the lane keeps its own."""
         plan = self._plan
         taken = {lane.number for lane in self._lanes}
         while True:

@@ -1,6 +1,6 @@
 """Measurement windows: percentiles, stability, the verdict on a level, merging (PA3 to PA9).
 
-Pure: a window is numbers that somebody else collected, with that somebody's times.
+Pure: a window is plain numbers, with times of any clock.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ __all__ = [
 # perf_analyzer judges, and reports, the last three windows.
 STABLE_WINDOWS = 3
 # PA14: a request that was due when the sender came to it is delayed, and perf_analyzer warns above
-# 1 % of them. It has several senders; one that comes from a 60 us timer finds the next of two
-# close requests late by some microseconds, which is no failure to keep up. One that cannot keep
-# up passes any bound.
+# 1 % of them. It has several senders; a single one that wakes from a 60 us timer finds the next of
+# two close requests late by some microseconds, which is no failure to keep up. A sender that cannot
+# keep up exceeds any bound.
 DELAYED_FROM_NS = 1_000_000
 DELAY_WARNING = 0.01
 
@@ -62,12 +62,12 @@ class StreamWindow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """What ended between two moments (PA3: a request belongs to the window it ends in).
+    """The requests that ended between two moments (PA3: a request is in the window it ends in).
 
     Parameters
     ----------
     start_ns, end_ns : int
-        The real bounds, from one monotonic clock.
+        The bounds, from one monotonic clock.
     latencies_ns : ndarray of int64
         Last response minus start, one entry a successful request.
     errors : int
@@ -75,12 +75,12 @@ class Window:
     first_error : str
         Text of the first of them.
     lateness_ns : ndarray of int64
-        How long past its due time each successful request was when the sender came to it; 0 for
-        one in time, and in a closed loop.
+        Delay of each successful request after its due time when the sender came to it; 0 for one
+        in time, and in a closed loop.
     sequences : int
         Sequences whose last request was answered.
     stream : StreamWindow or None
-        What came of streams; None where none were asked for.
+        Responses of streams; None without streaming.
     """
 
     start_ns: int
@@ -105,7 +105,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class StreamSummary:
-    """What a client sees of streams: responses, and when they come."""
+    """Streams as the client receives them: responses and their times."""
 
     response_count: int
     responses_per_s: float
@@ -150,7 +150,7 @@ def summarize(latencies_ns: npt.NDArray[np.int64], percentile: float | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class StabilityRule:
-    """When a level is done (PA5 to PA9).
+    """The rule that ends a level (PA5 to PA9).
 
     Parameters
     ----------
@@ -159,13 +159,13 @@ class StabilityRule:
     percentile : float or None
         Stabilise on this percentile instead of the mean.
     max_trials : int
-        Windows at most.
+        At most this number of windows.
     latency_threshold_ms : float or None
         A level whose stabilising latency reaches it is over the limit.
     asynchronous : bool
-        Senders do not wait for answers, so latency may grow for ever while throughput holds (PA7).
+        Senders do not wait for responses, so latency may grow forever at a steady throughput (PA7).
     single : bool
-        One window and no judgement (``request_count``).
+        One window, without a rule of stability (``request_count``).
     """
 
     percentage: float = 10.0
@@ -217,7 +217,7 @@ class Measurement:
 
 
 def merge(windows: Sequence[Window], rule: StabilityRule) -> Measurement:
-    """Merge windows into what the report says of them."""
+    """Merge windows into the measurement of a level."""
     pool = np.concatenate([w.latencies_ns for w in windows]) if windows else _NO_LATENCIES
     late = np.concatenate([w.lateness_ns for w in windows]) if windows else _NO_LATENCIES
     return Measurement(
@@ -250,7 +250,7 @@ def _merge_streams(windows: Sequence[Window], rule: StabilityRule) -> StreamSumm
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verdict:
-    """Why a level ended, the windows that count, and perf_analyzer's sentence about it."""
+    """The reason for the end of a level, the windows that count, and perf_analyzer's sentence."""
 
     outcome: Outcome
     windows: tuple[Window, ...]
@@ -259,7 +259,7 @@ class Verdict:
 
 @dataclass(slots=True, eq=False)
 class LevelMeter:
-    """Windows go in one by one, a verdict comes out once the level is done.
+    """Receives windows one by one and returns a verdict at the end of the level.
 
     >>> meter = LevelMeter(StabilityRule(), label="concurrency 4")
     >>> meter.add(Window(0, 10**9, np.full(100, 10**6)))  # not enough windows yet
@@ -270,7 +270,7 @@ class LevelMeter:
     windows: list[Window] = field(default_factory=list)
 
     def add(self, window: Window) -> Verdict | None:
-        """Take the next window; return the verdict if the level is over."""
+        """Add the next window; return the verdict if the level has ended."""
         self.windows.append(window)
         last = tuple(self.windows[-STABLE_WINDOWS:])
         pools = [w.latencies_ns for w in last]

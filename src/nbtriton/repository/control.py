@@ -218,7 +218,7 @@ class ModelControl(TableView):
         Returns
         -------
         list of dict
-            ``name``, and for every model that was ever loaded ``version``, ``state`` and a
+            ``name``, and for every model that was loaded before ``version``, ``state`` and a
             ``reason``. A model whose version policy leaves no version is left out, as in Triton.
         """
         states = self._states()

@@ -95,7 +95,7 @@ class Override:
         Raises
         ------
         InvalidArgumentError
-            There is no configuration, a file would leave the directory, or cannot be written.
+            The configuration is missing, a file would leave the directory, or cannot be written.
         """
         if self.config is None:
             raise InvalidArgumentError(

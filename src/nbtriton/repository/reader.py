@@ -27,9 +27,9 @@ __all__ = [
     "read_repository",
 ]
 
-# A leading zero or anything but a number is no version (L1).
+# A name with a leading zero, or not a number, is not a version (L1).
 _VERSION = re.compile(r"[1-9][0-9]*|0")
-# Folders that Triton knows beside the versions.
+# Other folders that Triton allows beside the versions.
 _OTHER_FOLDERS = ("configs", "initial_state", "warmup")
 
 
@@ -43,7 +43,7 @@ class RepositoryModel:
     config_file: Path | None
 
     def version_directory(self, version: int) -> Path:
-        """Return where a version's files are."""
+        """Return the directory of a version."""
         return self.directory / str(version)
 
 
@@ -59,7 +59,7 @@ def read_repository(directory: str | Path, *, config_name: str = "") -> list[Rep
     Raises
     ------
     NotFoundError
-        There is no such directory.
+        The directory does not exist.
     """
     root = Path(directory)
     if not root.is_dir():
@@ -89,7 +89,7 @@ def parse_config(model: RepositoryModel, *, auto_complete: bool = True) -> Model
     Raises
     ------
     ConfigError
-        It cannot be parsed, or there is none and nothing completes it.
+        It cannot be parsed, or does not exist and is not completed.
     """
     if model.config_file is not None:
         return parse_pbtxt(model.config_file.read_bytes(), source=str(model.config_file))
@@ -113,7 +113,7 @@ def check_config(
         The backend is unknown, a rule of class P is broken, without auto-completion one of class I,
         or the name is not the directory's.
     TritonError
-        A repository agent found fault with the directory.
+        A repository agent has refused the directory.
     """
     run_agents(config, model.directory)
     first = min(map(str, model.versions), default=None)
@@ -144,7 +144,7 @@ def read_model(directory: Path, name: str, *, config_name: str = "") -> Reposito
     directory : Path
         The model's own.
     name : str
-        The model's, which is the directory's except for files that came with a request.
+        The model's: the directory's, except for files that came with a request.
     config_name : str
         As in `read_repository`.
     """
@@ -164,7 +164,7 @@ def _config_file(directory: Path, config_name: str) -> Path | None:
 
 
 def directories_without_version(directory: Path) -> list[tuple[str, str]]:
-    """Return the folders of a model that are taken for no version, each with Triton's reason."""
+    """Return the folders of a model that are not versions, each with Triton's reason."""
     return [
         (
             child.name,

@@ -27,7 +27,7 @@ def sample_inputs(config: ModelConfig, *, size: int = 1, seed: int = 0) -> dict[
     config : ModelConfig
         Completed.
     size : int
-        The batch size, where the model batches; what a dimension of -1 varies with, in any case.
+        The batch size of a model that batches; a dimension of -1 is one larger.
     seed : int
 
     Returns

@@ -1,1 +1,1 @@
-"""What a server holds, written as a model repository."""
+"""Export of a server's models as a model repository."""

@@ -1,4 +1,4 @@
-"""``model.py`` from what a notebook defines: a class as it stands, a function in a small class."""
+"""``model.py`` of code in a notebook: a class as it is, a function in a small class."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ _LONGEST_LITERAL = 500
 
 @dataclass(slots=True)
 class ModelFile:
-    """A ``model.py`` in the making.
+    """A ``model.py`` and the files beside it.
 
     Attributes
     ----------
     text : str
     carried : dict
-        Notebook variables that the file has, and how.
+        Notebook variables that the file has, and their form.
     missing : dict
-        Notebook variables that it uses and does not have, and what they are.
+        Notebook variables that it uses and does not have, and their kind.
     files : dict
-        What must stand beside it: file name to an array, bytes to write, or a path to copy.
+        Files beside it: file name to an array, bytes to write, or a path to copy.
     """
 
     text: str = ""
@@ -64,7 +64,7 @@ class ModelFile:
     files: dict[str, Any] = field(default_factory=dict)
 
     def write(self, directory: Path) -> None:
-        """Write it and what it needs into a version's directory."""
+        """Write it and its files into a version's directory."""
         (directory / "model.py").write_text(self.text, encoding="utf-8")
         for name, content in self.files.items():
             target = directory / name
@@ -87,7 +87,7 @@ def class_file(model: type, *, carry: Collection[str] | bool = ()) -> ModelFile:
     ----------
     model : type
     carry : collection of str or bool
-        Notebook variables to bring along; True for all that it uses.
+        Notebook variables to write along; True for all that it uses.
     """
     text = source_of(model)
     if model.__name__ != _CLASS:
@@ -104,7 +104,7 @@ def function_file(
     ----------
     function : function
     streams : bool
-        Whether the model is decoupled: what the function yields are responses.
+        Whether the model is decoupled: the function yields responses.
     carry : collection of str or bool
         As in `class_file`.
     """
@@ -122,7 +122,7 @@ def function_file(
             needed[kind] = sys.modules[kind]
     own = defined_names(text) | set(free_names(text))
     for alias, module in needed.items():
-        # The cell may mean something else by such a name.
+        # The cell may use such a name for another value.
         taken = alias in own and namespace.get(alias) is not module
         name = f"_{alias}" if taken else alias
         wrapper = wrapper.replace(f"{alias.upper()}.", f"{name}.")
@@ -187,7 +187,7 @@ def torch_file(filename: str) -> ModelFile:
 
 
 class _Resolver:
-    """Finds for each name an import, a value to bring along, or nothing."""
+    """Finds for each name an import or a value to carry along, if any."""
 
     def __init__(self, namespace: Mapping[str, Any], carry: Collection[str] | bool) -> None:
         self.namespace = namespace
@@ -214,7 +214,7 @@ class _Resolver:
         line = None if is_notebooks_own(value, self.namespace) else import_line(name, value)
         if line is None:
             if wanted:
-                self.file.carried[name] = self._bring(name, value)
+                self.file.carried[name] = self._carry(name, value)
             else:
                 self.file.missing[name] = _describe(value)
             return
@@ -230,7 +230,7 @@ class _Resolver:
                 self.file.carried[name] = place.name
         self.imports.append(line)
 
-    def _bring(self, name: str, value: Any) -> str:
+    def _carry(self, name: str, value: Any) -> str:
         if is_notebooks_own(value, self.namespace):
             text = source_of(value)
             self.resolve(text)
@@ -316,7 +316,7 @@ def check_carry(carry: Collection[str], used: Collection[str]) -> None:
 
 
 def _is_literal(value: object) -> bool:
-    """Return True for what its `repr` says completely, exact types only."""
+    """Return True for a value that its `repr` describes completely, exact types only."""
     text = repr(value)
     if len(text) > _LONGEST_LITERAL:
         return False

@@ -1,4 +1,4 @@
-"""Which other files an ONNX file needs: weights that it holds outside of itself."""
+"""The external files of an ONNX file: weights outside of it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _LOCATION = re.compile(rb"\x0a\x08location\x12([\x01-\x7f])")
 
 
 def external_files(path: Path) -> list[str]:
-    """Return the files that an ONNX file names, as far as they are there, relative to its folder.
+    """Return the existing files that an ONNX file names, relative to its folder.
 
     Parameters
     ----------
     path : Path
-        Of any other kind of file or directory: none.
+        Any other kind of file or directory has none.
     """
     if path.suffix != ".onnx" or not path.is_file() or not path.stat().st_size:
         return []
@@ -27,7 +27,7 @@ def external_files(path: Path) -> list[str]:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         for match in _LOCATION.finditer(data):
             name = data[match.end() : match.end() + match[1][0]].decode(errors="replace")
-            # ONNX Runtime, too, refuses what is outside the model's folder.
+            # ONNX Runtime, too, refuses files outside the model's folder.
             if "\0" not in name and (folder / name).resolve().is_relative_to(folder):
                 found[name] = None
     return [name for name in found if (folder / name).is_file()]

@@ -1,4 +1,4 @@
-"""What code from a notebook needs to stand in a file of its own: its text and its names."""
+"""Source text and names of code from a notebook, for a file of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
     "split_imports",
 ]
 
-# Where a model keeps the text of its cell.
+# The attribute with the text of a model's cell.
 SOURCE = "__nbtriton_source__"
 
 _PB_UTILS = "triton_python_backend_utils"
@@ -44,7 +44,7 @@ def source_of(thing: Any) -> str:
     Raises
     ------
     UnsupportedError
-        There is none: the text was never kept, or it is a ``lambda``.
+        The text was never kept, or it is a ``lambda``.
     """
     kept = vars(thing).get(SOURCE)
     if isinstance(kept, str):
@@ -70,7 +70,7 @@ def source_of(thing: Any) -> str:
 
 
 def namespace_of(thing: Any) -> dict[str, Any]:
-    """Return the variables that the code of a class or a function sees around it."""
+    """Return the variables around the code of a class or a function."""
     found: dict[str, Any] = {}
     for function in _functions(thing):
         found |= function.__globals__
@@ -104,7 +104,7 @@ def free_names(text: str) -> list[str]:
         if isinstance(node, ast.Name) and node.id in wanted:
             place = (node.lineno, node.col_offset)
             places[node.id] = min(place, places.get(node.id, place))
-    # A name that its class mangles is nowhere in the text as such.
+    # A name that its class mangles does not occur in the text.
     return sorted(wanted, key=lambda name: places.get(name, (0, 0)))
 
 
@@ -141,9 +141,9 @@ def split_imports(text: str) -> tuple[str, str]:
 
 
 def import_line(name: str, value: object) -> str | None:
-    """Return the statement that gives a file the same name for the same thing, if there is one.
+    """Return the import statement of a name, None if no import gives the same value.
 
-    Modules, and classes and functions that a module has under their own name.
+    Of modules, and of classes and functions that a module has under their own name.
     """
     if isinstance(value, ModuleType):
         module = _PB_UTILS if value is sys.modules.get(_PB_UTILS) else value.__name__
@@ -163,7 +163,7 @@ def import_line(name: str, value: object) -> str | None:
 
 
 def is_notebooks_own(value: object, namespace: Mapping[str, Any]) -> bool:
-    """Return True for a class or function whose text is among the notebook's or script's own."""
+    """Return True for a class or function that the notebook or script itself defines."""
     if not isinstance(value, type | FunctionType):
         return False
     return bool(value.__module__ == namespace.get("__name__", "__main__"))
@@ -172,7 +172,7 @@ def is_notebooks_own(value: object, namespace: Mapping[str, Any]) -> bool:
 def is_local(value: object) -> Path | None:
     """Return the file of a module that is not installed, such as one beside the notebook.
 
-    Of a package, its directory; for a class or function the module's that it comes from.
+    Of a package its directory; of a class or function the file of its module.
     """
     if not isinstance(value, ModuleType):
         value = sys.modules.get(getattr(value, "__module__", None) or "")

@@ -1,4 +1,4 @@
-"""A torch module as a file whose inputs and outputs stand in the configuration's order."""
+"""A torch module as a file with inputs and outputs in the configuration's order."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def save_torchscript(module: Any, config: ModelConfig, path: Path) -> list[str]:
     Returns
     -------
     list of str
-        What the user should know.
+        Notes for the user.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def _in_order(module: Any, config: ModelConfig) -> Any:
             given = dict(zip(inputs, tensors, strict=True))
             result = order.call(self.module, given)
             if results.indices and isinstance(result, (tuple, list)):
-                return tuple(result)  # the server looks for them at the same places
+                return tuple(result)  # the server finds them by the same indices
             found = name_results(result, results, model=str(config.name))
             indices = results.indices or range(len(results.names))
             places = sorted(zip(indices, results.names, strict=True))
@@ -166,7 +166,7 @@ def _in_order(module: Any, config: ModelConfig) -> Any:
 
 
 def _inputs(config: ModelConfig) -> dict[str, TensorSpec]:
-    """Return everything that the file takes, in its order: controls and states by their index."""
+    """Return all inputs of the file, in its order: controls and states by their index."""
     specs = input_specs(config)
     extra = {
         name: TensorSpec(name, to_protocol(kind), (1,))
@@ -182,10 +182,10 @@ def _inputs(config: ModelConfig) -> dict[str, TensorSpec]:
 
 
 def _arguments(config: ModelConfig) -> list[str]:
-    """Return what the file calls its inputs: as the configuration does, where Python can."""
+    """Return the names of the file's inputs: those of the configuration that are identifiers."""
     names = list(_inputs(config))
     if config.sequence_batching.state:
-        # The server wants them by index, and an argument of that name would be a name to it.
+        # The server passes them by index, and would take an argument of that name for a name.
         return [f"x{index}" for index in range(len(names))]
     if all(name.isidentifier() for name in names):
         return names
@@ -195,16 +195,16 @@ def _arguments(config: ModelConfig) -> list[str]:
 def _trace(wrapped: Any, samples: Sequence[Mapping[str, Any]]) -> tuple[Any, list[str]]:
     import torch
 
-    with warnings.catch_warnings(record=True) as told, torch.inference_mode(mode=False):
+    with warnings.catch_warnings(record=True) as caught, torch.inference_mode(mode=False):
         warnings.simplefilter("always")
         with torch.no_grad():
             trace: Any = torch.jit.trace
             traced = trace(wrapped, tuple(samples[0].values()), check_trace=False)
-    # What torch's own layers ask is about shapes, and three batch sizes are compared below.
+    # Warnings of torch's own layers are about shapes, and three batch sizes are compared below.
     library = str(Path(torch.__file__).parent)
     doubts = [
         _first_line(warning.message)
-        for warning in told
+        for warning in caught
         if issubclass(warning.category, torch.jit.TracerWarning)
         and not warning.filename.startswith(library)
     ]

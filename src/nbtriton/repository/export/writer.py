@@ -1,4 +1,4 @@
-"""What a server holds, written as a model repository that the real Triton runs (`export`)."""
+"""Export of a server's models as a model repository that the real Triton runs."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ __all__ = ["TORCH_FORMATS", "ExportWarning", "Exported", "ExportedModel", "expor
 
 TORCH_FORMATS = ("torchscript", "export", "python")
 
-# Says which models of a repository an export wrote, so that the next one may replace them.
+# The names of the models that an export wrote, so that the next one may replace them.
 _MARK = ".nbtriton.json"
 
-# What completion adds and a file may as well say; the rest is Triton's defaults.
+# Fields that completion adds and a file may have; the rest is Triton's defaults.
 _COMPLETED = (
     "backend", "max_batch_size", "dynamic_batching", "sequence_batching",
     "model_transaction_policy",
 )  # fmt: skip
 
 
-# What the text of a model has that calls others (business logic scripting).
-_ASKS = "InferenceRequest("
+# In the text of every model that calls others (business logic scripting).
+_BLS_CALL = "InferenceRequest("
 
 
 class ExportWarning(UserWarning):
-    """A file that was written will not do what the notebook does."""
+    """An exported file will not behave as the notebook does."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedModel:
-    """One model that was written.
+    """One exported model.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class ExportedModel:
         ``"class"``, ``"function"``, ``"estimator"``, ``"TorchScript"``, ``"ONNX"``, ``"files"``, ``"configuration"``
         (a backend that runs no code) or ``"ensemble"``.
     carried, missing : mapping of str to str
-        Notebook variables that the files have, and those that they use and do not have.
+        Notebook variables that the files have, and those that they use and lack.
     notes : tuple of str
     """
 
@@ -76,7 +76,7 @@ class ExportedModel:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user should know, as sentences."""
+        """Sentences for the user."""
         lines = list(self.notes)
         if self.missing:
             names = ", ".join(f"'{name}' ({what})" for name, what in self.missing.items())
@@ -91,14 +91,14 @@ class ExportedModel:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Exported(TableView):
-    """A repository that was written; shows itself as a table."""
+    """An exported repository; shows itself as a table."""
 
     directory: Path
     models: tuple[ExportedModel, ...]
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user should know about all models."""
+        """Sentences for the user about all models."""
         return tuple(line for model in self.models for line in model.warnings)
 
     def _table(self) -> tuple[Sequence[str], Sequence[Sequence[object]], str]:
@@ -134,10 +134,10 @@ def export_repository(
     ----------
     server : Server
     directory : path
-        Made if it is not there.
+        Created if it does not exist.
     models : sequence of str, optional
-        All that are ready by default; the models of an ensemble come with it, and those that a
-        model was seen to call by business logic scripting.
+        By default all that are ready; an ensemble brings its composing models, and a model those
+        that it was seen to call by business logic scripting.
     carry : collection of str or True
         Notebook variables to write along: numbers, strings and lists into ``model.py``, arrays as
         ``.npy`` and other objects as ``.pkl`` beside it, functions and classes as their source.
@@ -146,7 +146,7 @@ def export_repository(
         Further files by model and path within its directory, such as
         ``{"m": {"labels.txt": "cat\ndog\n", "warmup/raw": b"..."}}``; a `Path` is copied.
     torch : {"torchscript", "export", "python"}
-        What a torch module becomes: a TorchScript or ``torch.export`` file for Triton's pytorch
+        The form of a torch module: a TorchScript or ``torch.export`` file for Triton's pytorch
         backend, or TorchScript and a ``model.py`` that runs it in the python backend.
     overwrite : bool
         Replace models of the same names that no export has written.
@@ -176,7 +176,7 @@ def export_repository(
     if not overwrite:
         _check_foreign(root, ours)
     root.mkdir(parents=True, exist_ok=True)
-    # Complete beside it first: a model that cannot be written leaves the repository as it was.
+    # In a directory beside it first: a failed export leaves the repository as it was.
     with tempfile.TemporaryDirectory(dir=root, prefix=".export-") as scratch:
         written = tuple(
             _write_model(server, name, names, Path(scratch), carry, extra.get(name, {}), torch)
@@ -214,7 +214,7 @@ def _wanted(server: Server, models: Sequence[str] | None) -> list[str]:
 
 
 def _call_notes(server: Server, name: str, names: Collection[str], folder: Path) -> list[str]:
-    """Say which models a model calls by business logic scripting, as far as anybody can know."""
+    """Return notes about the models that a model calls by business logic scripting, as far as known."""
     calls = server.engine.model_server.called_by(name)
     if calls:
         brought = [callee for callee in calls if callee in names]
@@ -230,7 +230,7 @@ def _call_notes(server: Server, name: str, names: Collection[str], folder: Path)
                 "and not written"
             )
         return notes
-    if any(_ASKS in file.read_text(errors="replace") for file in folder.glob("*/model.py")):
+    if any(_BLS_CALL in file.read_text(errors="replace") for file in folder.glob("*/model.py")):
         text = "can call other models and called none here so far: name those that it needs, or run it first"
         return [f"model '{name}' {text}"]
     return []
@@ -251,7 +251,7 @@ def _ours(root: Path) -> list[str]:
 def _check_foreign(root: Path, ours: Collection[str]) -> None:
     if not root.is_dir():
         return
-    # Hidden files, such as those of git, are no models and stay.
+    # Hidden files, such as those of git, are not models and stay.
     foreign = sorted(p.name for p in root.iterdir() if p.name not in ours and p.name[0] != ".")
     if foreign:
         raise AlreadyExistsError(
@@ -391,15 +391,15 @@ def _write_module(
 
 
 def _sensible(given: ModelConfig, completed: ModelConfig) -> ModelConfig:
-    """Return what a person would write: what was given, and what completion found out."""
+    """Return a configuration as a person would write it: the given one, with fields of completion."""
     config = ModelConfig()
     config.CopyFrom(given)
     for field in _COMPLETED:
         descriptor = ModelConfig.DESCRIPTOR.fields_by_name[field]
         message = descriptor.message_type is not None
         absent = not config.HasField(field) if message else not getattr(config, field)
-        there = completed.HasField(field) if message else bool(getattr(completed, field))
-        if absent and there and not (message and _has_other_scheduler(config, field)):
+        completes = completed.HasField(field) if message else bool(getattr(completed, field))
+        if absent and completes and not (message and _has_other_scheduler(config, field)):
             if message:
                 getattr(config, field).CopyFrom(getattr(completed, field))
             else:
@@ -419,7 +419,7 @@ def _has_other_scheduler(config: ModelConfig, field: str) -> bool:
 
 
 def _copy_files(source: Path, place: Path, config: ModelConfig) -> None:
-    """Copy a model that is made of files: in a repository all that belongs to it."""
+    """Copy the files of a model: in a repository everything in its directory."""
     ignored = shutil.ignore_patterns("__pycache__")
     if not source.exists():
         raise UnsupportedError(
@@ -463,7 +463,7 @@ def _write_extra(folder: Path, path: str, content: str | bytes | Path) -> None:
 
 
 def _missing_files(config: ModelConfig, folder: Path) -> list[str]:
-    """Name the files that the configuration refers to and the directory does not have."""
+    """Return notes about files that the configuration names and the directory lacks."""
     wanted = [str(output.label_filename) for output in config.output if output.label_filename]
     for sample in config.model_warmup:
         wanted += [
