@@ -1,6 +1,6 @@
-"""The doors of a server: KServe v2 over HTTP (and gRPC), shared memory, metrics.
+"""The endpoints of a server: KServe v2 over HTTP and gRPC, shared memory, metrics.
 
-`serve` opens them on ports; the `Endpoints` that it returns closes them again.
+`serve` opens ports; the `Endpoints` that it returns closes them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Endpoints:
     Attributes
     ----------
     http_port, grpc_port, metrics_port : int or None
-        Where they listen; None for one that is not open.
+        None for a protocol without an open port.
     host : str
         The address that they listen on.
     """
@@ -67,14 +67,14 @@ class Endpoints:
         tell_children(self)
 
     def in_child(self) -> None:
-        """Leave the ports to the parent of a forked process."""
+        """Leave the ports of a forked process to its parent."""
         self._in_child = True
         for endpoint in self._open.values():
             endpoint.in_child()
         self._open.clear()
 
     def add(self, protocol: str, endpoint: Endpoint) -> None:
-        """Take an endpoint over: it is closed with the others."""
+        """Add an endpoint; `close` closes it with the others."""
         self._open[protocol] = endpoint
 
     @property
@@ -94,7 +94,7 @@ class Endpoints:
         return None if endpoint is None else endpoint.port
 
     def wait_for_clients(self, timeout_s: float) -> int:
-        """Take no more connections over HTTP, and answer those that there are until clients leave.
+        """Accept no more connections over HTTP, and answer the open ones until clients leave.
 
         Parameters
         ----------
@@ -104,7 +104,7 @@ class Endpoints:
         Returns
         -------
         int
-            How many are left then.
+            Connections that are still open.
         """
         http = self._open.get("http")
         return http.wait_for_clients(timeout_s) if isinstance(http, HttpEndpoint) else 0
@@ -198,12 +198,12 @@ def serve(
     http_port, grpc_port, metrics_port : int or None
         0 takes any port that is free, None leaves the protocol out.
     host : str
-        The address to listen on. Nobody asks clients who they are: on any other address than this
-        machine's own, everybody who reaches it may use the models.
+        The address to listen on. Clients are not authenticated: on any other address than this
+        machine's own, every client that reaches it may use the models.
     control : Control, optional
         Lets clients load and unload models; without one that is refused, as in Triton.
     limits : Limits, optional
-        What one client may cost.
+        Resources that one client may use.
     strict_readiness : bool
         Triton's ``--strict-readiness``.
     restricted : mapping, optional
@@ -214,7 +214,7 @@ def serve(
     trace_file : str
         Triton's ``--trace-config triton,file=…``; clients can only read it.
     trace : TraceValues, optional
-        What is traced at the start, off by default; clients may change it.
+        Trace settings at the start, off by default; clients may change them.
     grpc_host, metrics_host : str, optional
         Other addresses than `host` to listen on.
     grpc_restricted : mapping, optional
@@ -233,7 +233,7 @@ def serve(
     grpc_header_forward_pattern : str, optional
         Triton's ``--grpc-header-forward-pattern``; the one for HTTP by default.
     http_tls, grpc_tls : Tls, optional
-        With what clients are to talk; Triton's ``--grpc-use-ssl`` and its like for the second.
+        TLS for clients; for gRPC Triton's ``--grpc-use-ssl`` and its like.
 
     Returns
     -------
@@ -285,7 +285,7 @@ def serve(
     thread = LoopThread("nbtriton-endpoints")
     endpoints = Endpoints(service, thread, host, own_log=log is None)
     try:
-        # First, as in Triton: who is told over HTTP that the server is ready may ask over gRPC.
+        # First, as in Triton: a client that finds the server ready over HTTP may call it over gRPC.
         if grpc_port is not None:
             # By name: the messages come with Triton's client for grpcio, which is an extra, and heavy.
             with needed("gRPC", extra="serve", package="grpc"):
@@ -321,7 +321,7 @@ def serve(
 
 
 class _MetricsHandler:
-    """Answers on the metrics port: other paths get an empty 200, as in Triton (KS1)."""
+    """Handler of the metrics port: other paths get an empty 200, as in Triton (KS1)."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

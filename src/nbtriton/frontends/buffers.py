@@ -1,7 +1,7 @@
-"""Memory for long bodies, used again and again.
+"""Buffer pool for long bodies.
 
-What malloc gets for a large block it gives back to the system when that is freed, and every page of
-the next one is a fault: of the 1350 us that 602 kB there and back took, 900 us went there.
+malloc returns a large block to the system when it is freed, and every page of the next one is a fault:
+900 us of the 1350 us that a request and response of 602 kB took.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 
 __all__ = ["LONG", "Buffers", "buffers"]
 
-# From this size on bytes are received and copied into such memory.
+# From this size on bytes are received and copied into such buffers.
 LONG = 64 << 10
-# Two tensors of 16 MB on their way in and out; what is beyond is given back as ever.
+# Two tensors of 16 MB as input and output; memory beyond that is freed as usual.
 _KEPT = 64 << 20
-# Without a GIL the count of references is no proof that nobody holds one.
+# Without a GIL a count of references is no proof that no thread holds one.
 _COUNTS = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
 class Buffers:
-    """Buffers that are free again as soon as nobody refers to them: nobody has to return one.
+    """Buffers that are free again as soon as nothing refers to them: no caller has to return one.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Buffers:
         self._lock = threading.Lock()
 
     def acquire(self, size: int) -> memoryview:
-        """Return writable memory of a size in bytes; what stands in it is undefined."""
+        """Return writable memory of a size in bytes, with undefined content."""
         with self._lock:
             found = _smallest_free(self._arrays, size) if _COUNTS else None
             if found is None:
@@ -68,7 +68,7 @@ def _references(arrays: Sequence[np.ndarray[Any, Any]]) -> int:
     return 0
 
 
-# How often an array is referred to that is only in the list and looked at, in this interpreter.
+# References to an array that only the list and the loop hold, in this interpreter.
 _FREE = _references([np.empty(0)])
 
 buffers = Buffers(_KEPT)

@@ -1,4 +1,4 @@
-"""Compressed bodies and messages, unpacked piece by piece and never beyond a limit."""
+"""Decompression of bodies and messages, piece by piece and never beyond a limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import zlib
 
 __all__ = ["DecompressionError", "Decompressor", "OversizeError"]
 
-# Unpacked at a time: zlib lets go of the interpreter meanwhile, and what it made is copied after.
+# Unpacked at a time: zlib releases the GIL meanwhile, and its result is copied afterwards.
 _PIECE = 256 << 10
 
 
@@ -15,7 +15,7 @@ class DecompressionError(Exception):
 
 
 class OversizeError(DecompressionError):
-    """There is more in them than may be."""
+    """The unpacked bytes are more than the limit."""
 
 
 class Decompressor:
@@ -26,7 +26,7 @@ class Decompressor:
     data : bytes-like
         Compressed, whole.
     window_bits : int
-        zlib's number for how.
+        As for `zlib.decompressobj`: the format.
     most : int
         Bytes that it may unpack to.
     """
@@ -38,7 +38,7 @@ class Decompressor:
         self._unpacked = bytearray()
 
     def step(self, size: int = _PIECE) -> bool:
-        """Unpack so many bytes more; True once that is all.
+        """Unpack at most `size` bytes more; True once all are unpacked.
 
         Raises
         ------
@@ -60,11 +60,11 @@ class Decompressor:
         return False
 
     def all(self) -> memoryview:
-        """Unpack all there is, and return it."""
+        """Unpack everything, and return it."""
         while not self.step():
             pass
         return self.result()
 
     def result(self) -> memoryview:
-        """Return what was unpacked; nobody can write to it any more."""
+        """Return the unpacked bytes, read-only."""
         return memoryview(self._unpacked).toreadonly()

@@ -1,4 +1,4 @@
-"""A port on an event loop, whatever its clients speak: listening, reading together, closing."""
+"""A listening socket on an event loop, for any protocol: its connections, batches of requests, closing."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from nbtriton.frontends.tracing import Tracing
 
 __all__ = ["Connection", "Listener", "listen"]
 
-# Clients that may wait to be accepted, if the system allows as many; beyond that they try again after a
+# Clients that may wait to be accepted, if the system allows as many; more of them try again after a
 # second. Triton's 1024 are full when 10,000 come at once on a busy machine.
 _BACKLOG = 4096
-# As many requests as may wait for each other to be read; a batch is seldom larger.
+# Requests that are dispatched together at most; a batch is seldom larger.
 _TOGETHER = 32
-# As many are accepted before those are heard that are there.
+# Connections that are accepted before open ones are read.
 _ACCEPTED = 32
-# Who has not shaken hands in this time is none of the connections that are counted, but takes a descriptor.
+# Limit of a TLS handshake: a connection before it is not counted, but takes a descriptor.
 _HANDSHAKE_S = 10.0
-# How often stalled connections are looked for.
+# Time between two checks for stalled connections.
 _SWEEP_S = 1.0
 
 
 class Connection(Protocol):
-    """A connection of a port; all is called on the loop."""
+    """A connection of a listener; everything is called on the loop."""
 
     @property
     def busy(self) -> bool:
-        """True while a port that closes waits for this connection."""
+        """True while a closing listener waits for this connection."""
         ...
 
     def announce_close(self) -> None:
-        """Say that the port closes."""
+        """Tell the client that the listener closes."""
         ...
 
     def idle_since(self) -> float | None:
-        """Say when something was done last, on the loop's clock; None if busy."""
+        """Return when it was last active, on the loop's clock; None if busy."""
         ...
 
     def evict(self) -> None:
@@ -61,7 +61,7 @@ class Connection(Protocol):
         ...
 
     def check_timeouts(self, now: float) -> None:
-        """Do what is due by now, on the loop's clock."""
+        """Enforce time limits; `now` is the loop's clock."""
         ...
 
 
@@ -69,24 +69,24 @@ _C = TypeVar("_C", bound=Connection)
 
 
 class Listener(ABC, Generic[_C]):
-    """A port with its clients, open once this is made.
+    """A listening socket with its connections; it listens at once.
 
     Parameters
     ----------
     at : socket
-        That `listen` has made.
+        From `listen`.
     limits : Limits
     tracing : Tracing
-        Whether it is to be noted when requests come.
+        Says whether the times of requests are noted.
     thread : LoopThread
-        Where it runs; several ports may share one.
+        Where it runs; several listeners may share one.
     tls : ssl.SSLContext, optional
-        With which clients are to talk.
+        For TLS with its clients.
 
     Attributes
     ----------
     closing : bool
-        Whether clients have been told to leave.
+        Whether `close` has begun.
     """
 
     def __init__(
@@ -103,15 +103,13 @@ class Listener(ABC, Generic[_C]):
         self._at = at
         self.port: int = at.getsockname()[1]
         self.connections: set[_C] = set()
-        self._ended: set[_C] = set()  # those that made room, until they are lost
-        self._silent: dict[
-            _C, None
-        ] = {}  # those that have not asked for anything, the first one first
+        self._ended: set[_C] = set()  # evicted, until they are removed
+        self._silent: dict[_C, None] = {}  # without a request so far, oldest first
         self._unanswered = 0
         self._sweeping = False
         self.closing = False
         self._idle: asyncio.Event | None = None
-        self._gone: asyncio.Event | None = None
+        self._all_closed: asyncio.Event | None = None
         self._server = thread.call(self._start(at, tls))
 
     async def _start(self, at: socket.socket, tls: ssl.SSLContext | None) -> asyncio.Server:
@@ -127,20 +125,20 @@ class Listener(ABC, Generic[_C]):
 
     @abstractmethod
     def make_connection(self) -> asyncio.BaseProtocol:
-        """Return what talks with one more client."""
+        """Return the protocol of a new connection."""
 
     @abstractmethod
     def dispatch(self) -> None:
-        """Answer what has been read; must not raise."""
+        """Answer the requests that have been read; must not raise."""
 
     def close(self, *, drain_s: float = 0.0) -> None:
-        """Stop listening, wait so long for running requests, cut the rest off; once only."""
+        """Stop listening, wait for running requests at most `drain_s`, abort the rest; once only."""
         self.thread.call(self._stop(drain_s))
 
     def in_child(self) -> None:
-        """Close what a forked process has of the sockets: they would stay open while it lives.
+        """Close a forked process's copies of the sockets: they would stay open while it lives.
 
-        The parent's loop still watches them, hence neither the loop nor its transports are told.
+        The parent's loop still watches them, hence neither the loop nor its transports take part.
         """
         with contextlib.suppress(OSError):
             self._at.close()
@@ -153,19 +151,19 @@ class Listener(ABC, Generic[_C]):
             os.close(nothing)
 
     def wait_for_clients(self, timeout_s: float) -> int:
-        """Stop listening, answer the clients that are there until they leave; return those left."""
+        """Stop listening, answer clients until they leave; return how many connections are open."""
         return self.thread.call(self._let_leave(timeout_s))
 
     async def _let_leave(self, timeout_s: float) -> int:
         self._stop_listening()
         if self.connections:
-            self._gone = asyncio.Event()
+            self._all_closed = asyncio.Event()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._gone.wait(), timeout_s)
+                await asyncio.wait_for(self._all_closed.wait(), timeout_s)
         return len(self.connections)
 
     def _stop_listening(self) -> None:
-        # In all processes that have the socket: a client must not connect to nobody.
+        # In all processes that have the socket: a client must not connect in vain.
         with contextlib.suppress(OSError):
             self._at.shutdown(socket.SHUT_RDWR)
         self._server.close()
@@ -182,14 +180,14 @@ class Listener(ABC, Generic[_C]):
                 await asyncio.wait_for(self._idle.wait(), drain_s)
         for connection in list(self.connections):
             connection.abort()
-        if self.connections:  # their transports tell them soon
-            self._gone = asyncio.Event()
-            await self._gone.wait()
+        if self.connections:  # their transports close soon
+            self._all_closed = asyncio.Event()
+            await self._all_closed.wait()
 
     def schedule_dispatch(self) -> None:
-        """Have a request answered once all that has arrived is read.
+        """Dispatch a request once everything that has arrived is read.
 
-        So requests that arrive together are submitted together, and one batch can hold them.
+        Requests that arrive together are submitted together, so that one batch can hold them.
         """
         if not self._unanswered:
             self.thread.loop.call_soon(self._look, 0, 0.0)
@@ -207,12 +205,12 @@ class Listener(ABC, Generic[_C]):
         self.dispatch()
 
     def request_finished(self) -> None:
-        """A request is finished: perhaps it was the last one that `close` waits for."""
+        """Note that a request has ended: it may be the last one that `close` waits for."""
         if self._idle is not None and not any(c.busy for c in self.connections):
             self._idle.set()
 
     def add(self, connection: _C) -> None:
-        """A client has come."""
+        """Note a new connection."""
         self.connections.add(connection)
         self._silent[connection] = None
         if not self._sweeping:
@@ -220,14 +218,13 @@ class Listener(ABC, Generic[_C]):
             self.thread.loop.call_later(_SWEEP_S, self._sweep)
 
     def mark_active(self, connection: _C) -> None:
-        """A client asks for something, for the first time."""
+        """Note the first request of a connection."""
         self._silent.pop(connection, None)
 
     def admit(self, connection: _C) -> bool:
-        """Say whether a client that has come may stay; another one may have to go for it.
+        """Return whether a new connection may stay; another one may be evicted for it.
 
-        The first to go is who has waited for longest without asking for anything, then who has been idle
-        for longest since.
+        First the oldest one that has sent no request, then the one that has been idle for longest.
         """
         if len(self.connections) - len(self._ended) <= self.limits.connections:
             return True
@@ -252,12 +249,12 @@ class Listener(ABC, Generic[_C]):
         return True
 
     def remove(self, connection: _C) -> None:
-        """A client has gone."""
+        """Note the end of a connection."""
         self.connections.discard(connection)
         self._ended.discard(connection)
         self._silent.pop(connection, None)
-        if self._gone is not None and not self.connections:
-            self._gone.set()
+        if self._all_closed is not None and not self.connections:
+            self._all_closed.set()
 
     def _sweep(self) -> None:
         now = self.thread.loop.time()

@@ -1,4 +1,4 @@
-"""A thread that owns an event loop: where the endpoints listen, read and write."""
+"""An event loop in a thread of its own: where the endpoints listen, read and write."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from nbtriton.engine.core.completion import after_answers
 
 __all__ = ["TURN_S", "LoopThread"]
 
-# For how long one client that sends a lot may keep the loop from the others in one turn, and so may all that
-# is put off, and all that other threads have posted.
+# How long one client that sends a lot may occupy the loop in one turn, and so may all deferred calls, and all
+# calls that other threads have posted.
 TURN_S = 0.001
 
 _T = TypeVar("_T")
@@ -30,7 +30,7 @@ _WORKERS = 4
 
 
 class LoopThread:
-    """An event loop with its thread, the ways onto it, and workers for what would hold it up.
+    """An event loop with its thread, the ways onto it, and workers for long tasks.
 
     Parameters
     ----------
@@ -74,27 +74,27 @@ class LoopThread:
         while self._posted:
             function, arguments = self._posted.popleft()
             function(*arguments)
-            if self._posted and monotonic() > until:  # others come first
+            if self._posted and monotonic() > until:  # other callbacks first
                 self.loop.call_soon(self._run_posted)
                 return
         self._awake = False
-        if self._posted:  # by somebody who has not seen that
+        if self._posted:  # by a thread that has not seen it
             self._wake()
 
     def defer(self, function: Callable[[], object]) -> None:
-        """Run a function in a later turn, when those were heard that ask for little; on the loop."""
+        """Run a function in a later turn, after short requests of other clients; on the loop."""
         if not self._deferred:
             self.loop.call_soon(self._run_deferred)
         self._deferred.append(function)
 
     def _run_deferred(self) -> None:
-        """Run what was put off, in turn, for as long as a turn may take."""
+        """Run deferred functions in order, for as long as a turn may take."""
         until = monotonic() + TURN_S
         for _ in range(len(self._deferred)):
             try:
                 self._deferred[0]()
             except Exception:
-                _log.exception("what was put off failed")
+                _log.exception("a deferred call failed")
             self._deferred.popleft()
             if monotonic() > until:
                 break
@@ -106,7 +106,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     def run_on_worker(self, task: Callable[[], None]) -> None:
-        """Run something long on a worker; dropped after `stop`."""
+        """Run a long task on a worker; dropped after `stop`."""
         with contextlib.suppress(RuntimeError):
             self._workers.submit(task)
 

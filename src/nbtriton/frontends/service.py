@@ -1,4 +1,4 @@
-"""What the endpoints of one server share, whatever protocol they speak."""
+"""State and settings that the endpoints of one server share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXTENSIONS", "Control", "Endpoint", "FailedControl", "Limits", "NoControl", "Service"]
 
-# The server whose protocol this is; clients compare its number with what they know.
+# Triton's version; clients compare it with their own.
 PROTOCOL_VERSION = "2.51.0"
 EXTENSIONS = (
     "classification",
@@ -46,7 +46,7 @@ EXTENSIONS = (
 
 
 class Control(Protocol):
-    """Who loads and unloads models on a client's behalf."""
+    """Loads and unloads models for clients."""
 
     def index(self, ready: bool) -> list[dict[str, Any]]:
         """Return ``name`` and maybe ``version``, ``state``, ``reason`` of every model version."""
@@ -66,16 +66,16 @@ class Control(Protocol):
 
 
 class Endpoint(Protocol):
-    """A protocol on a port."""
+    """One protocol on one port."""
 
     @property
     def port(self) -> int: ...
     def close(self, *, drain_s: float = 0.0) -> None:
-        """Stop: take no more requests, wait so long for those that run, then cut them off."""
+        """Accept no more requests, wait at most `drain_s` for those that run, then cancel them."""
         ...
 
     def in_child(self) -> None:
-        """Leave the port to the parent of this process, which was forked."""
+        """Leave the port of a forked process to its parent."""
         ...
 
 
@@ -113,7 +113,7 @@ class FailedControl(NoControl):
     Parameters
     ----------
     server : Server
-        Made to refuse every question about a model.
+        It refuses every question about a model from now on.
     """
 
     _REASON = "Server not ready"
@@ -134,28 +134,28 @@ class FailedControl(NoControl):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client may cost.
+    """Resources that one client may use.
 
     Parameters
     ----------
     header_bytes : int
         Request line and header fields of one request.
     body_bytes : int
-        The body of one request as it is sent. gRPC's own limit by default.
+        Body of one request as it is sent; gRPC's own limit by default.
     decompressed_bytes : int
-        What a compressed body, or a compressed message over gRPC, may unpack to.
+        Size of a compressed body, or of a compressed message over gRPC, when it is unpacked.
     unread_bytes : int
-        Responses that a client does not read; beyond this it is cut off.
+        Responses that a client does not read; beyond this its connection is aborted.
     head_s : float
         Seconds from the first byte of a request to the end of its header fields.
     idle_s : float
         Seconds without progress, inside a request or while a response waits to be read.
     connections : int
-        Connections at a time, all clients together. One more takes the place of the one that has waited
-        for longest without asking for anything, or else of the one that has been idle for longest.
+        Connections at a time, all clients together. One more replaces the oldest one without a request,
+        or else the one that has been idle for longest.
     calls : int
-        Calls over gRPC at a time of one client, which is told so. It may give up as many, and some more
-        for each one that is answered, before it is sent away.
+        Calls over gRPC at a time of one connection, which is advertised. A client may cancel as many,
+        and some more for each one that is answered, before its connection is closed.
     """
 
     header_bytes: int = 64 << 10
@@ -170,7 +170,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Service:
-    """One server and what its clients may do to it.
+    """One server with the settings of its endpoints.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ class Service:
     client_shm: bool = True
 
     def clients_memory(self) -> SharedMemory:
-        """Return the regions of shared memory to a client who wants to change which there are.
+        """Return the regions of shared memory to a client that registers or unregisters one.
 
         Raises
         ------
@@ -227,7 +227,7 @@ class Service:
         }
 
     def is_live(self) -> bool:
-        """Return True unless the server could not be set up.
+        """Return True unless the server's set-up failed.
 
         Raises
         ------
@@ -260,9 +260,9 @@ class Service:
         Raises
         ------
         InvalidArgumentError
-            There is nothing ready that they could be of.
+            No such version is ready.
         UnavailableError
-            The server could not be set up, or stops.
+            The server's set-up failed, or it stops.
         """
         self.server.engine.inspection.check_answering()
         try:
@@ -276,7 +276,7 @@ class Service:
         )
 
     def labels(self, name: str, version: int, output: str) -> tuple[str, ...]:
-        """Return the class labels of an output; none if the model has no file of them."""
+        """Return the class labels of an output; none without a file of them."""
         try:
             config = self.server.config(name, version)
             directory = self.server.engine.inspection.directory(name, version)

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 __all__ = ["TemplateCache"]
 
-# Longer texts are rare, and would be kept at the price of all the others.
+# Longer texts are rare, and would take the place of many others.
 _LONGEST = 4096
 _MOST = 256
 
@@ -14,10 +14,9 @@ T = TypeVar("T")
 
 
 class TemplateCache(Generic[T]):
-    """What was read from the texts that came last; used by one thread.
+    """Templates by the bytes of a text; each operation is atomic.
 
-    A text says the same whenever it comes again: what differs from request to request (an id, the
-    bytes of tensors) is no part of it.
+    A text has the same meaning whenever it is sent again: an id or the bytes of tensors are no part of it.
     """
 
     __slots__ = ("_templates", "find")
@@ -28,7 +27,7 @@ class TemplateCache(Generic[T]):
         self.find = self._templates.get
 
     def remember(self, text: bytes, template: T) -> None:
-        """Keep what was read from a text, unless it is long; the cache starts anew when it is full."""
+        """Keep the template of a text, unless that is long; a full cache starts anew."""
         if len(text) > _LONGEST:
             return
         if len(self._templates) >= _MOST:

@@ -1,4 +1,4 @@
-"""TLS for the endpoints: which files it needs, and what they become."""
+"""TLS for the endpoints: files and the context made of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Tls"]
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """What a port says of itself to its clients, and asks of them; all files are PEM.
+    """Certificates of a port, and whether clients need one; all files are PEM.
 
     Parameters
     ----------
@@ -22,9 +22,9 @@ class Tls:
     key : str
         File of its private key, which must not ask for a password.
     root : str
-        File of the certificates by which clients' are judged; needed with `mutual`.
+        File of the certificates that verify clients'; needed with `mutual`.
     mutual : bool
-        Whether a client has to show a certificate.
+        Whether a client needs a certificate.
     """
 
     certificate: str

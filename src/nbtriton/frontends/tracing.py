@@ -1,4 +1,4 @@
-"""Which requests are traced, and where the traces go: Triton's trace settings and its file."""
+"""Sampling of traces and the trace file: Triton's trace settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["NOT_SEEN", "TRACE_LEVELS", "TraceValues", "Tracing", "check_values",
 _log = logging.getLogger("nbtriton.trace")
 
 TRACE_LEVELS = ("TIMESTAMPS", "TENSORS")
-# When the first and the last byte of a request came, if nobody was to look at the clock.
+# Times of the first and the last byte of a request that is not traced.
 NOT_SEEN = (0, 0)
 _NUMBER = re.compile(r"\s*([+-]?\d+)")
 _INT32 = range(-(1 << 31), 1 << 31)
@@ -32,7 +32,7 @@ _RANGES = {
     "trace_count": "[ -1, 2147483647 ]",
     "log_frequency": "[ 0, 4294967295 ]",
 }
-# 16 bits have no text in Triton's file.
+# Datatypes without text in Triton's file.
 _UNWRITTEN = ("FP16", "BF16")
 
 
@@ -73,11 +73,11 @@ class TraceValues:
     level : frozenset of str
         Of ``"TIMESTAMPS"`` and ``"TENSORS"``; empty for off.
     rate : int
-        Each so many-th request is traced.
+        One in `rate` requests is traced.
     count : int
-        So many are left to be traced; -1 for no end.
+        Requests still to be traced; -1 for no limit.
     log_frequency : int
-        So many traces make a file ``FILE.0``, ``FILE.1``, …; 0 for one file at the end.
+        Traces of a file ``FILE.0``, ``FILE.1``, …; 0 for one file at the end.
     """
 
     level: frozenset[str] = frozenset()
@@ -87,19 +87,19 @@ class TraceValues:
 
 
 class Tracing:
-    """What is traced: for all models, and where one differs.
+    """Trace settings of all models and of single ones, and their traces.
 
     Parameters
     ----------
     file : str
-        Where traces go; clients cannot change it, and without one tracing cannot be switched on.
+        The trace file; clients cannot change it, and without one tracing stays off.
     values : TraceValues, optional
-        At the start; what clearing a general setting goes back to.
+        At the start; a general setting that is cleared returns to them.
 
     Attributes
     ----------
     on : bool
-        False while no request of any model is traced: all that a request has to look at.
+        False while no request of any model is traced: the one check of a request.
     """
 
     def __init__(self, file: str = "", values: TraceValues | None = None) -> None:
@@ -108,7 +108,7 @@ class Tracing:
         self._file = _TraceFile(file)
         self._start = values or TraceValues()
         check_values(self._start, file)
-        # What clients have set, and what is in force.
+        # Set by clients, and in force.
         self._given: dict[str, dict[str, Any]] = {"": {}}
         self._sampling = {"": _Sampling(self._start, self._file)}
         self._look()
@@ -116,7 +116,7 @@ class Tracing:
     def get(self, model: str = "") -> dict[str, Any]:
         """Return the settings as Triton reports them: all values are strings.
 
-        ``trace_count`` is what is left of it.
+        ``trace_count`` is the number of requests still to be traced.
         """
         with self._lock:
             found = self._of(model).values
@@ -130,7 +130,7 @@ class Tracing:
         }
 
     def update(self, model: str, changes: Mapping[str, Any]) -> None:
-        """Change settings; traces that are under way keep those that they began with.
+        """Change settings; traces in progress keep those that they began with.
 
         Parameters
         ----------
@@ -138,12 +138,12 @@ class Tracing:
             Empty for the general settings.
         changes : mapping
             Any of ``level`` (frozenset of str), ``rate``, ``count``, ``log_frequency`` (int);
-            None goes back to the general setting, or for that to the one at the start.
+            None clears one: the general setting holds, and for that the one at the start.
 
         Raises
         ------
         InvalidArgumentError
-            What would result makes no sense; nothing has changed.
+            The resulting settings are wrong; nothing has changed.
         """
         with self._lock:
             given = self._still_given(model)
@@ -154,7 +154,7 @@ class Tracing:
                     given[name] = value
             general = self._start if not model else self._sampling[""].values
             values = {model: replace(general, **given)}
-            if not model:  # what models take over from the general settings changes with them
+            if not model:  # models inherit the general settings
                 for other in self._given:
                     if other:
                         values[other] = replace(values[""], **self._still_given(other))
@@ -164,7 +164,7 @@ class Tracing:
             ended = [self._sampling.pop(name) for name in values if name in self._sampling]
             for name, each in values.items():
                 self._sampling[name] = _Sampling(each, self._file)
-            if model and not given:  # as all others again
+            if model and not given:  # no setting of its own is left
                 ended.append(self._sampling.pop(model))
                 del self._given[model]
             self._look()
@@ -172,21 +172,21 @@ class Tracing:
             old.retire()
 
     def sample(self, model: str) -> Trace | None:
-        """Return a trace for a request if it is one to be traced.
+        """Return a trace for a request that is sampled.
 
-        It is complete when the request is through, and `TraceSample.let_go` was called once: the
-        answer is on its way.
+        It is complete when the request has ended and `TraceSample.let_go` was called once: the response
+        is sent.
         """
         with self._lock:
             sampling = self._of(model)
-            sample = sampling.take()
+            sample = sampling.next_sample()
         if sample is None:
             return None
         sample.hold()
         return sample.begin()
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining traces."""
         with self._lock:
             self.on = False
             ended = list(self._sampling.values())
@@ -198,7 +198,7 @@ class Tracing:
         return self._sampling.get(model) or self._sampling[""]
 
     def _still_given(self, model: str) -> dict[str, Any]:
-        """Return what clients have set; of a count, what is left."""
+        """Return what clients have set; for a count the requests still to be traced."""
         given = dict(self._given.get(model, {}))
         if "count" in given:
             given["count"] = self._of(model).values.count
@@ -209,7 +209,7 @@ class Tracing:
 
 
 def check_values(values: TraceValues, file: str) -> None:
-    """Refuse settings by which nothing could be traced although a level is given.
+    """Refuse settings with a level that cannot trace anything.
 
     Raises
     ------
@@ -230,7 +230,7 @@ def check_values(values: TraceValues, file: str) -> None:
 
 
 class _Sampling:
-    """Settings in force, and the traces taken by them that are not yet in a file."""
+    """Settings in force, and their traces that are not yet in a file."""
 
     def __init__(self, values: TraceValues, file: _TraceFile) -> None:
         self.values = values
@@ -245,8 +245,8 @@ class _Sampling:
         values = self.values
         return bool(values.level) and values.rate > 0 and values.count != 0
 
-    def take(self) -> TraceSample | None:
-        """Count a request; called by one thread at a time."""
+    def next_sample(self) -> TraceSample | None:
+        """Count a request; return its sample if it is traced. One thread at a time."""
         if not self.active:
             return None
         self._seen += 1
@@ -258,7 +258,7 @@ class _Sampling:
         return TraceSample(self.values.level, self._keep)
 
     def retire(self) -> None:
-        """Nobody samples by these settings any more."""
+        """End sampling by these settings."""
         with self._lock:
             self._retired = True
         self._write()
@@ -274,11 +274,11 @@ class _Sampling:
     def _write(self) -> None:
         values = self.values
         with self._lock:
-            all_there = self._complete == self._taken
+            complete = self._complete == self._taken
             full = 0 < values.log_frequency <= len(self._texts)
-            counted = values.count == 0 and all_there
-            over = self._retired and all_there
-            if not self._texts or not (full or counted or over):
+            counted = values.count == 0 and complete
+            ended = self._retired and complete
+            if not self._texts or not (full or counted or ended):
                 return
             texts, self._texts = self._texts, []
         self._file.write(texts, numbered=full or counted or values.log_frequency > 0)
@@ -295,7 +295,7 @@ class _TraceFile:
         self._closed = False
 
     def write(self, texts: Sequence[str], *, numbered: bool) -> None:
-        """Write traces to the next numbered file, or behind what is in the one without a number."""
+        """Write traces to the next numbered file, or append them to the one without a number."""
         text = ",".join(texts)
         try:
             with self._lock:
@@ -303,7 +303,7 @@ class _TraceFile:
                     Path(f"{self.path}.{self._number}").write_text(f"[{text}]")
                     self._number += 1
                     return
-                if self._closed:  # what ends later than the endpoints is not in their file
+                if self._closed:  # traces that end after the endpoints are not in their file
                     return
                 with Path(self.path).open("a" if self._begun else "w") as file:
                     file.write(("," if self._begun else "[") + text)
