@@ -134,7 +134,7 @@ class Collected(RequestResponseCycle):
     def end(self) -> None:
         self.ended.set()
 
-    def is_gone(self) -> bool:
+    def is_disconnected(self) -> bool:
         return False
 
     def work(self, task: Any) -> None:

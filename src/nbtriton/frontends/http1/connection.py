@@ -62,7 +62,7 @@ class _HttpCycle(RequestResponseCycle):
     def end(self) -> None:
         self.connection.run(self.connection.end, self)
 
-    def is_gone(self) -> bool:
+    def is_disconnected(self) -> bool:
         return self.finished
 
     def work(self, task: Callable[[], None]) -> None:
@@ -103,7 +103,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._reader = new_reader(self._state, self._request_read, self._expect_continue)
         self._current: _HttpCycle | None = None
         self._pending: deque[_HttpCycle] = deque()
-        self._full = False  # enough requests are pending
+        self._full = False  # as many requests are pending as may be
         self._rest = b""  # received, to be read in a later turn
         self._paused = False  # nothing is received meanwhile
         self._eof = False  # the client has sent everything
@@ -140,8 +140,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._pending.clear()
         for cycle in cycles:
             cycle.finished = True
-            if cycle.on_gone is not None:
-                cycle.on_gone()
+            if cycle.on_disconnect is not None:
+                cycle.on_disconnect()
         self.listener.request_finished()
         self._state.process(Event.CLOSE)
         self._reader.close()  # it refers to this connection
@@ -296,7 +296,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _finish(self, cycle: _HttpCycle) -> None:
         cycle.finished = True
-        cycle.on_gone = None
+        cycle.on_disconnect = None
         self._current = None
         self._moved = self.listener.thread.loop.time()
         if not cycle.keep_alive or (self._eof and not self._pending):
@@ -331,7 +331,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer what is no proper request, after those before it, and end the connection."""
+        """Answer a wrong request with an error, after those before it, and close the connection."""
         body = error_body(message)
         self._refusal = response_head(status, JSON, len(body), (), b"close") + body
         self._state.process(Event.LAST_REQUEST)

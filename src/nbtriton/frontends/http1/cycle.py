@@ -70,19 +70,19 @@ class RequestResponseCycle(ABC):
 
     Attributes
     ----------
-    on_gone : callable
+    on_disconnect : callable
         Called if the client leaves before the response.
     received_ns : tuple of int
         When the first and the last byte came; zeros where nothing is traced.
     """
 
-    __slots__ = ("data", "head", "on_gone", "received_ns", "start")
+    __slots__ = ("data", "head", "on_disconnect", "received_ns", "start")
 
     def __init__(self, head: RequestHead, data: Data = b"", start: int = 0) -> None:
         self.head = head
         self.data = data
         self.start = start
-        self.on_gone: Callable[[], object] | None = None
+        self.on_disconnect: Callable[[], object] | None = None
         self.received_ns = NOT_SEEN
 
     @property
@@ -107,7 +107,7 @@ class RequestResponseCycle(ABC):
         """Finish it."""
 
     @abstractmethod
-    def is_gone(self) -> bool:
+    def is_disconnected(self) -> bool:
         """True once no client waits for the response."""
 
     @abstractmethod

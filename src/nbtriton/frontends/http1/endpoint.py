@@ -1,7 +1,7 @@
-"""HTTP/1.1 on asyncio and httptools: a port with its clients.
+"""HTTP/1.1 on asyncio and httptools: a listener with its connections.
 
-No model code runs on the loop. Answers come from other threads through `LoopThread.post`, which
-wakes the loop once for as many as there are.
+No model code runs on the loop. Responses come from other threads through `LoopThread.post`, which
+wakes the loop once for all of them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from nbtriton.frontends.tracing import Tracing
 
 __all__ = ["HttpEndpoint"]
 
-# What is read at a time, as asyncio does.
+# Bytes that are received at a time, as in asyncio.
 _READ_SIZE = 256 << 10
 
 
 class HttpEndpoint(Listener[HttpConnection]):
-    """One port that answers HTTP.
+    """A listener for HTTP.
 
     Parameters
     ----------
     handle : callable
-        ``handle(cycles)`` answers requests that came together, each now or later; it must not
+        ``handle(cycles)`` answers requests that arrived together, each now or later; it must not
         raise.
     host : str
     port : int
@@ -41,7 +41,7 @@ class HttpEndpoint(Listener[HttpConnection]):
     keep_fields : bool
         Whether cycles keep the header fields as they were written.
     tls : Tls, optional
-        With what clients are to talk.
+        TLS for clients.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What the HTTP endpoint answers to everything but inference (KS11 to KS17, KS40 to KS44, KS61, KS65, KS70, KS71)."""
+"""Handlers of the HTTP endpoint for everything except inference (KS11 to KS17, KS40 to KS44, KS61, KS65, KS70, KS71)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ __all__ = ["Handlers"]
 
 _log = logging.getLogger("nbtriton.frontends")
 
-# Triton does not say of the errors of these that they are JSON.
+# Errors of these have no JSON content type in Triton.
 _PLAIN_ERRORS = frozenset({"infer", "model_ready", "server_live", "server_ready"})
 _CUDA_HANDLE = 64
 _NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/]")
@@ -56,7 +56,7 @@ _OK_JSON = HttpResponse(200, JSON)
 
 
 class Handlers:
-    """Answers cycles.
+    """Handlers by route.
 
     Parameters
     ----------
@@ -71,11 +71,11 @@ class Handlers:
             "generate": self._inference.generate,
             "generate_stream": self._inference.generate_stream,
         }
-        # Loading takes seconds, and the index may have to look at the disk.
+        # Loading takes seconds, and the index may read the disk.
         self._slow = {"repository_load", "repository_unload", "repository_index"}
 
     def handle(self, cycles: Sequence[RequestResponseCycle]) -> None:
-        """Answer requests that came together, each now or later; nothing is raised."""
+        """Answer requests that arrived together, each now or later; nothing is raised."""
         ready: list[HttpResponder] = []
         for cycle in cycles:
             head = cycle.head
@@ -94,7 +94,7 @@ class Handlers:
             self._inference.submit(ready)
 
     def _route_handler(self, head: RequestHead) -> RouteHandler:
-        """Return what answers the requests that have this head."""
+        """Return the handler of requests with this head."""
         route = find_route(head.path)
         if route is None:
             return _always(HttpResponse(404, TEXT, (error_body("Not Found"),)))
@@ -192,7 +192,7 @@ class Handlers:
     ) -> HttpResponse:
         _check_repository(repository)
         parameters: dict[str, Any] = {}
-        # Triton unloads also where the body cannot be read, or says neither true nor false.
+        # Triton unloads also if the body is wrong.
         with suppress(TritonError):
             given = _optional_object(cycle).get("parameters")
             if type(given) is dict and "unload_dependents" in given:
@@ -281,7 +281,7 @@ def _parameters(cycle: RequestResponseCycle) -> dict[str, Any]:
 
 
 def _lenient_base64(text: str) -> bytes:
-    """Decode as libb64 does: what is no base64 is skipped, an incomplete end is dropped (KS61)."""
+    """Decode as libb64 does: other characters are skipped, an incomplete end is dropped (KS61)."""
     digits = _NOT_BASE64.sub(b"", text.encode("utf-8", "surrogateescape"))
     digits = digits[: len(digits) - (len(digits) % 4 == 1)]
     return base64.b64decode(digits + b"=" * (-len(digits) % 4))

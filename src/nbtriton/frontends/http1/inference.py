@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpResponder", "Inference", "RouteHandler", "read_version"]
 
-# What a head asks for: answers a request, or returns one that is to be given to the engine.
+# Answers the requests with one head, or returns a responder for the engine.
 RouteHandler = Callable[[RequestResponseCycle], HttpResponder | None]
 
 _log = logging.getLogger("nbtriton.frontends")
 
-# JSON of this size takes about a millisecond to read; longer ones are not read on the loop.
+# JSON of this size takes about a millisecond to read; longer texts are not read on the loop.
 _LONG_JSON = 64 << 10
 _DECOUPLED = "HTTP end point doesn't support models with decoupled transaction policy"
 _HEADER_LENGTH = b"inference-header-content-length"
@@ -46,7 +46,7 @@ _ATOI = re.compile(rb"\s*([+-]?\d{1,18})")
 _INT64_MAX = (1 << 63) - 1
 _PLAIN = b"identity"
 _COMPRESSED = (b"gzip", b"deflate")
-# Either of the two whatever the header calls it, as in Triton: the body's first bytes tell.
+# Either of the two, as in Triton: the body's first bytes decide, not the header.
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 
 
@@ -69,7 +69,7 @@ def read_version(text: str) -> int:
 
 
 class Inference:
-    """Reads requests for inference, and gives them to the engine.
+    """Reads inference requests, and submits them.
 
     Parameters
     ----------
@@ -83,19 +83,19 @@ class Inference:
         self.short = ShortReads(service.shared_memory, READ_AT_ONCE)
 
     def infer(self, head: RequestHead, name: str, version: str) -> RouteHandler:
-        """Return what answers a POST to ``…/infer``."""
+        """Return the handler of a POST to ``…/infer``."""
         return _Infer(self, head, name, version).read
 
     def generate(self, head: RequestHead, name: str, version: str) -> RouteHandler:
-        """Return what answers a POST to ``…/generate``."""
+        """Return the handler of a POST to ``…/generate``."""
         return partial(self._generate, GenerateResponder, _encoding(head), name, version)
 
     def generate_stream(self, head: RequestHead, name: str, version: str) -> RouteHandler:
-        """Return what answers a POST to ``…/generate_stream``."""
+        """Return the handler of a POST to ``…/generate_stream``."""
         return partial(self._generate, SseResponder, _encoding(head), name, version)
 
     def submit(self, ready: Sequence[HttpResponder]) -> None:
-        """Give requests that are ready at the same moment to the engine."""
+        """Submit requests that are ready at the same moment."""
         tracing = self.service.trace
         if tracing.on:
             for responder in ready:
@@ -137,11 +137,11 @@ class Inference:
 
 
 class _Infer:
-    """What the heads of infer requests say, read once for all that have the same."""
+    """The handler of infer requests with one head."""
 
     def __init__(self, inference: Inference, head: RequestHead, name: str, version: str) -> None:
         self._inference = inference
-        # Not the head itself: it holds this, and both would wait for the garbage collector.
+        # Not the head itself: it refers to this, and the cycle would need the garbage collector.
         self._fields = head.fields
         self._name = name
         self._version = version
@@ -260,7 +260,7 @@ def _encoding(head: RequestHead) -> bytes:
 
 
 def best_encoding(accepted: str) -> str:
-    """Return ``identity``, ``deflate`` or ``gzip``: the one that the client likes most."""
+    """Return ``identity``, ``deflate`` or ``gzip``: the one that the client prefers."""
     best, weight = "identity", 0.0
     for item in accepted.split(","):
         name, _, quality = item.lstrip(" ").partition(";q=")

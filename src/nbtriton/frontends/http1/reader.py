@@ -1,4 +1,4 @@
-"""The requests of one HTTP/1.1 connection, read from its bytes; no I/O, and no meaning of a request."""
+"""Requests of one HTTP/1.1 connection, parsed from its bytes without I/O."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RequestReader:
     on_request : callable
         ``on_request(head, data, start)`` gets each request: the body begins at `start` of the data.
     on_expect_continue : callable
-        Called for a request whose client waits for leave to send the body.
+        Called for a request whose client waits for ``100 Continue``.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class RequestReader:
         return text
 
     def remember(self, text: bytes, size: int) -> None:
-        """Keep a head that `read_template` returned, if so many bytes were one request with it."""
+        """Keep a head that `read_template` returned, if `size` bytes were one request with it."""
         if not text or self._last is None or self._state.now is not State.IDLE:
             return
         head, body_size = self._last
@@ -189,7 +189,7 @@ class RequestReader:
         self._on_request(head, long, padding)
 
     def _next_size(self) -> int:
-        """Return how much may be parsed at once: all of a body, and little of what may be many requests."""
+        """Return how much is parsed at once: all of a body, but little of what can hold many requests."""
         if self._state.now is not State.BODY or b"transfer-encoding" in self._headers:
             return _SLICE
         return max(_SLICE, self._length() - self._body_size)
@@ -198,7 +198,7 @@ class RequestReader:
         return int(self._headers.get(b"content-length", b"0"))
 
     def _parse(self, data: memoryview) -> int:
-        """Parse something, nothing of which is kept; returns how much of it."""
+        """Parse bytes, no reference to which is kept; return how many of them."""
         state, before, body_size = self._state, self._state.now, self._body_size
         try:
             self._parser.feed_data(data)

@@ -66,8 +66,8 @@ class HttpResponder(Responder):
             self.refuse(error_response(request))
             return
         cycle = self.cycle
-        cycle.on_gone = request.cancel
-        if cycle.is_gone():
+        cycle.on_disconnect = request.cancel
+        if cycle.is_disconnected():
             request.cancel()
 
     def refuse(self, response: HttpResponse) -> None:

@@ -1,1 +1,1 @@
-"""KServe v2's messages: read, checked, written; the same for every protocol."""
+"""KServe v2's messages: read, checked, written; the same for all protocols."""

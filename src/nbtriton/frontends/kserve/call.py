@@ -32,7 +32,7 @@ _VIEWED = {
 
 @dataclass(slots=True)
 class OutputRequest:
-    """How one output is wanted: as JSON, as bytes behind the JSON, or in shared memory."""
+    """How a client wants one output: as JSON, as bytes behind the JSON, or in shared memory."""
 
     kind: Literal["json", "binary", "shared"] = "json"
     classes: int = 0
@@ -41,7 +41,7 @@ class OutputRequest:
 
 @dataclass(slots=True)
 class InferCall:
-    """One infer request, ready for `Server.submit`.
+    """One infer request as its client sent it.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class InferCall:
     outputs : mapping of str to OutputRequest
         The requested outputs; empty for all of them.
     default : OutputRequest
-        For outputs when none is named.
+        For every output of a request that names none.
     options : RequestOptions
     leases : list of Lease
         Shared memory that is in use until the request is answered.
@@ -67,7 +67,7 @@ class InferCall:
 
     @property
     def request_id(self) -> str:
-        """The client's id, empty if there is none."""
+        """The client's id, empty for none."""
         return self.options.request_id
 
     def add_parameters(self, parameters: Mapping[str, str]) -> None:
@@ -76,11 +76,11 @@ class InferCall:
         self.options.parameters = {**(self.options.parameters or {}), **parameters}
 
     def wanted(self, name: str) -> OutputRequest:
-        """Return how an output is wanted."""
+        """Return how the client wants an output."""
         return self.outputs.get(name, self.default)
 
     def release(self) -> None:
-        """Give the shared memory back."""
+        """Release the shared memory."""
         while self.leases:
             self.leases.pop().release()
 
@@ -93,9 +93,9 @@ class InferTemplate:
     ----------
     tensors : tuple of (name, dtype, shape, offset)
     heads : tuple of (bytes, offset)
-        What stands between the tensors.
+        Bytes in front of tensors.
     size : int
-        How many bytes there are.
+        Of all tensors with their heads, in bytes.
     outputs, default, options, empty_final
         Of every `InferCall` with this text.
     """

@@ -1,4 +1,4 @@
-"""The classification extension: the best classes of an output instead of its numbers."""
+"""The classification extension: the best classes of an output instead of its values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["classify"]
 
-# BYTES is here too: the reference dies of it.
+# BYTES too: the reference crashes.
 _UNSUPPORTED = ("BOOL", "FP16", "BF16", "BYTES")
 
 
@@ -30,7 +30,7 @@ def classify(
     array : array
         The output; with the batch first if the model batches.
     count : int
-        How many classes; all there are if there are fewer.
+        How many classes; at most all of them.
     batches : bool
     labels : sequence of str
         By class index; may be shorter than the output or empty.
@@ -43,7 +43,7 @@ def classify(
     Raises
     ------
     InvalidArgumentError
-        The datatype has no order that Triton knows.
+        The datatype has no order in Triton.
     """
     datatype = datatype_of(array)
     if datatype in _UNSUPPORTED:

@@ -1,7 +1,7 @@
 """Another process's GPU memory by its CUDA IPC handle, as a torch tensor of bytes.
 
-The driver is asked through ctypes: torch has no way to open the raw handles that Triton's clients
-send. Nothing here is loaded before a client registers such memory.
+The driver is called through ctypes: torch cannot open the raw handles that Triton's clients send.
+Nothing here is loaded before a client registers such memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Handle(ctypes.Structure):
 
 
 class _Mapping:
-    """Memory that torch views without a copy; unmapped when the last view of it is gone."""
+    """Memory that torch views without a copy; the last view unmaps it."""
 
     def __init__(self, pointer: int, byte_size: int) -> None:
         self.__cuda_array_interface__ = {
@@ -46,7 +46,7 @@ def open_cuda_memory(raw_handle: bytes, device_id: int, byte_size: int) -> Any:
     device_id : int
         The GPU that the memory is on.
     byte_size : int
-        How much of it is wanted.
+        Size of the view.
 
     Returns
     -------
@@ -56,29 +56,29 @@ def open_cuda_memory(raw_handle: bytes, device_id: int, byte_size: int) -> Any:
     Raises
     ------
     InvalidArgumentError
-        There is no such GPU, the handle cannot be opened, or the memory is smaller.
+        The GPU does not exist, the handle cannot be opened, or the memory is smaller.
     """
     if len(raw_handle) != HANDLE_BYTES or byte_size <= 0:
         raise InvalidArgumentError(_REFUSED)
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        raise InvalidArgumentError(_REFUSED, hint="there is no NVIDIA driver here") from None
+        raise InvalidArgumentError(_REFUSED, hint="this machine has no NVIDIA driver") from None
     import torch
 
     count = torch.cuda.device_count()
     if not 0 <= device_id < count:
         raise InvalidArgumentError(
-            _REFUSED, hint=f"there are {count} GPUs here; device_id is {device_id}"
+            _REFUSED, hint=f"this machine has {count} GPUs; device_id is {device_id}"
         )
     with torch.cuda.device(device_id):
         torch.cuda.current_stream().synchronize()  # now the device has a context
         pointer = _open(driver, raw_handle)
         try:
-            there = _size(driver, pointer)
-            if byte_size > there:
+            size = _size(driver, pointer)
+            if byte_size > size:
                 raise InvalidArgumentError(
-                    _REFUSED, hint=f"byte_size is {byte_size}, the memory has {there} bytes"
+                    _REFUSED, hint=f"byte_size is {byte_size}, the memory has {size} bytes"
                 )
             mapping = _Mapping(pointer, byte_size)
         except BaseException:
@@ -103,7 +103,7 @@ def _open(driver: Any, raw_handle: bytes) -> int:
 
 
 def _size(driver: Any, pointer: int) -> int:
-    """Return how many bytes there are from an address to the end of its allocation."""
+    """Return the number of bytes from an address to the end of its allocation."""
     base, size = ctypes.c_uint64(), ctypes.c_size_t()
     status = driver.cuMemGetAddressRange_v2(
         ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(pointer)
@@ -114,6 +114,6 @@ def _size(driver: Any, pointer: int) -> int:
 def _close(driver: Any, device_id: int, pointer: int) -> None:
     import torch
 
-    # At the interpreter's end the driver may be gone already.
+    # At the interpreter's end the driver may be unloaded already.
     with contextlib.suppress(RuntimeError), torch.cuda.device(device_id):
         driver.cuIpcCloseMemHandle(ctypes.c_uint64(pointer))

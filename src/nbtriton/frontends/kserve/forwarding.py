@@ -1,4 +1,4 @@
-"""Which header fields of a client become parameters of its request."""
+"""Header fields of a client that become parameters of its request."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Forwards = Callable[[bytes], bool]
 
 
 def forwards_of(pattern: str) -> Forwards | None:
-    """Return what a ``--http-header-forward-pattern`` means; None if it forwards nothing.
+    """Return the predicate of a ``--http-header-forward-pattern``; None if it forwards nothing.
 
-    The syntax is RE2's, as in Triton: ``(?-i)`` is known, what looks ahead or back is not. Case does
-    not matter and any part of the name may match. As in Triton a pattern that cannot be read forwards
-    nothing, and the log says so.
+    The syntax is RE2's, as in Triton: with ``(?-i)``, without lookahead and lookbehind. Case does not
+    matter and any part of the name may match. As in Triton a wrong pattern forwards nothing and is
+    logged.
 
     Raises
     ------
     UnsupportedError
-        The package is missing that reads them.
+        The package for RE2 is missing.
     """
     if not pattern:
         return None

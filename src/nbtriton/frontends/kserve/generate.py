@@ -68,7 +68,7 @@ def decode_generate(body: bytes | memoryview, signature: ModelSignature) -> Infe
 
 
 def _by_name(members: Members) -> dict[str, Any]:
-    """Return what counts: Triton visits every member, but looks its value up by name."""
+    """Return the values that count: Triton visits every member, but looks its value up by name."""
     return dict(reversed(members))
 
 
@@ -122,7 +122,7 @@ def encode_generate(
     model_name: str,
     model_version: int,
 ) -> bytes:
-    """Write one response, keys in byte order; a single element loses its brackets (KS51).
+    """Write one response, keys in byte order; a single element has no brackets (KS51).
 
     Raises
     ------

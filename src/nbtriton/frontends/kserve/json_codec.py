@@ -1,7 +1,7 @@
-"""The body of an infer request over HTTP, read in Triton's order with Triton's complaints.
+"""Infer requests over HTTP, read in Triton's order with Triton's errors.
 
 KServe v2 JSON with the binary tensor data extension (KS20 to KS39). Pure: bytes and a model's
-signature go in, a `InferCall` for the engine comes out.
+signature in, an `InferCall` out.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _DTYPES = {name: numpy_dtype(name) for name in DATATYPES if name not in ("BYTES"
 _NO_JSON = ("FP16", "BF16")  # KS24
 _INT64 = range(-(1 << 63), 1 << 63)
 _UINT64 = range(1 << 64)
-# The reference counts the elements of JSON data in 32 bits, and dies of more.
+# The reference counts the elements of JSON data in 32 bits, and crashes on more.
 _MOST_ELEMENTS = (1 << 31) - 1
 _LONGEST_ID = 128
 _RESERVED = "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."  # fmt: skip
@@ -76,7 +76,7 @@ def decode_infer(
     shared_memory : SharedMemory
         Where regions are looked up.
     templates : JsonTemplates, optional
-        Of texts that came before.
+        Of earlier texts.
     start : int
         Where in `data` the body begins.
 
@@ -87,7 +87,7 @@ def decode_infer(
     """
     at = start + header_length
     text = bytes(data[start:at])
-    # Without tensors behind it, a text says everything itself, which would have to be copied.
+    # Without tensors behind it, all data would be part of the text.
     if templates is not None and (not text or at == len(data)):
         templates = None
     if templates is not None:
@@ -312,9 +312,9 @@ def read_json_data(
     if datatype not in _KNOWN:
         raise InvalidArgumentError(f"invalid datatype for input {name}")
     dtype = _DTYPES[datatype]
-    wanted, complaint = _KINDS[dtype.kind]
+    wanted, message = _KINDS[dtype.kind]
     if len(flat) != count or not kinds <= wanted:
-        _refuse_elements(flat, wanted, complaint, count)
+        _refuse_elements(flat, wanted, message, count)
     if not flat:
         return np.empty(0, dtype)
     if dtype.kind == "b":
@@ -326,7 +326,7 @@ def read_json_data(
         return np.frombuffer(array(kind, flat), kind).astype(dtype, copy=False)
     except OverflowError:
         if dtype.kind != "f":
-            raise InternalError(f"Unable to parse 'data': {complaint}") from None
+            raise InternalError(f"Unable to parse 'data': {message}") from None
         raise InternalError(
             "failed to parse the request JSON buffer: Number too big to be stored in double. at 0"
         ) from None
@@ -351,11 +351,11 @@ def _flatten(data: list[Any]) -> tuple[list[Any], set[type]]:
     return data, kinds
 
 
-def _refuse_elements(flat: list[Any], wanted: frozenset[type], complaint: str, count: int) -> None:
-    """Complain of the first thing Triton meets: a wrong element, or one too many."""
-    unsigned = complaint == _KINDS["u"][1]
+def _refuse_elements(flat: list[Any], wanted: frozenset[type], message: str, count: int) -> None:
+    """Raise Triton's first error: of a wrong element, or of one too many."""
+    unsigned = message == _KINDS["u"][1]
     if any(type(item) not in wanted or (unsigned and item < 0) for item in flat[:count]):
-        raise InternalError(f"Unable to parse 'data': {complaint}")
+        raise InternalError(f"Unable to parse 'data': {message}")
     raise InternalError(_SHAPE)
 
 

@@ -1,4 +1,4 @@
-"""An inference response as the body of an HTTP answer (KS23 to KS27)."""
+"""An inference response as the body of an HTTP response (KS23 to KS27)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def encode_infer(
     Parameters
     ----------
     call : InferCall
-        Says how each output is wanted; those in shared memory are written there.
+        How the client wants each output; those in shared memory are written there.
     outputs : mapping of str to array
         In the order in which the model made them, which the answer keeps (KS27).
     parameters : mapping
@@ -96,7 +96,7 @@ def encode_infer(
     return Answer([text, *blobs], len(text) if blobs else 0)
 
 
-# What answers are made of; there are few different ones.
+# Parts of responses; few of them differ.
 @lru_cache(maxsize=256)
 def _model(name: str, version: int) -> bytes:
     return b'"model_name":%s,"model_version":"%d"' % (dumps(name), version)
@@ -117,7 +117,7 @@ def _binary_output(name: str, datatype: str, shape: tuple[int, ...], size: int) 
 
 
 def _copied(array: Array) -> bytes | memoryview:
-    """Return an output's bytes: its memory is the model's, who may write to it again."""
+    """Return a copy of an output's bytes: the model may write to its memory again."""
     if type(array) is not np.ndarray or array.nbytes < LONG or array.dtype.kind in "OSU":
         return wire_bytes(array)
     data = buffers.acquire(array.nbytes)

@@ -1,6 +1,6 @@
 """Templates of infer requests over HTTP: most clients send the same JSON again and again.
 
-What a JSON text without data says depends on its bytes alone, apart from the request id at their
+The meaning of a JSON text without data depends on its bytes alone, apart from the request id at their
 beginning: only the tensors behind it are new.
 """
 
@@ -20,13 +20,13 @@ _ID = re.compile(rb'\{"id": ?"([^"\\\x00-\x1f\x80-\xff]*)"')
 
 
 class JsonTemplates:
-    """The templates of the texts that came last."""
+    """The templates of the latest texts."""
 
     def __init__(self) -> None:
         self._cache = TemplateCache[InferTemplate]()
 
     def read(self, text: bytes, data: bytes | memoryview, at: int) -> InferCall | None:
-        """Return the request of a text whose tensors begin at a place in the data; None if it is new."""
+        """Return the request of a text whose tensors begin at `at`; None without a template."""
         request_id = ""
         template = self._cache.find(text)
         if template is None:
@@ -37,7 +37,7 @@ class JsonTemplates:
         return template.call(data, at, request_id)
 
     def remember(self, text: bytes, inputs: Sequence[WireInput], call: InferCall) -> None:
-        """Keep what was read from a text, if it can be read the same way again."""
+        """Keep the template of a text, if other requests can be read by it."""
         rest, request_id = _split(text)
         # A second id counts, not the first.
         if call.request_id != request_id:

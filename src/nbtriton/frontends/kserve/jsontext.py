@@ -1,7 +1,7 @@
-"""JSON as Triton reads and writes it: its words for what is wrong, its way to print a number.
+"""JSON as Triton reads and writes it: its error texts, its form of numbers.
 
-Reading is RapidJSON's, as in Triton, so the reasons and offsets agree. Every fault of a JSON text is
-INTERNAL (KS6), odd as that is.
+RapidJSON reads, as in Triton, so reasons and offsets agree. Every error of a JSON text is INTERNAL
+(KS6), odd as that is.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _first_counts(members: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 class _FirstCounts(rapidjson.Decoder):
     """Of several members of one name the first counts, as in Triton; Python takes the last."""
 
-    # Called for each object, so no more than needs be: methods of Python's would take 0.2 us more.
+    # Called for each object: Python methods would take 0.2 us more.
     start_object = list
     end_object = staticmethod(_first_counts)
 
@@ -62,7 +62,7 @@ class _AllMembers(rapidjson.Decoder):
 _EXACT = _FirstCounts(number_mode=rapidjson.NM_NAN)
 _FAST = _FirstCounts(number_mode=rapidjson.NM_NAN | rapidjson.NM_NATIVE)
 _MEMBERS = _AllMembers(number_mode=rapidjson.NM_NAN)
-# Longer texts would keep all other threads waiting for more than some 10 ms.
+# Longer texts would block all other threads for more than about 10 ms.
 _LONG = 256 << 10
 _NOT_ASCII = re.compile(rb"[\x80-\xff]")
 _OFFSET = re.compile(r"Parse error at offset (\d+): (.*)", re.DOTALL)
@@ -82,8 +82,8 @@ def parse(text: bytes | memoryview, *, exact: bool = True) -> Any:
     Parameters
     ----------
     exact : bool
-        Whether doubles are to be the nearest ones. Otherwise they are RapidJSON's own, as Triton has
-        them: the last bit may differ, and 16 numbers are read in a quarter of the time.
+        Whether doubles are the nearest ones. Otherwise they are RapidJSON's own, as in Triton: the last
+        bit may differ, and 16 numbers are read in a quarter of the time.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def parse_members(text: bytes | memoryview) -> Any:
 
 
 class _Pieces:
-    """A text that the parser asks for piece by piece: between two of them other threads may run."""
+    """A text that the parser reads piece by piece: between two of them other threads may run."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text
@@ -128,12 +128,12 @@ class _Pieces:
         return self._text[start : self._at]
 
 
-def _source(text: bytes) -> Any:  # the parser declares more of a stream than it asks for
+def _source(text: bytes) -> Any:  # the parser declares more of a stream than it uses
     return text if len(text) < _LONG else _Pieces(text)
 
 
 def _parse_other_bytes(raw: bytes, make: Callable[[list[tuple[str, Any]]], Any]) -> Any:
-    """Triton does not ask whether strings are UTF-8; their bytes are kept as lone surrogates."""
+    """Read a text with strings that are not UTF-8, as Triton does: their bytes become lone surrogates."""
     try:
         rapidjson.loads(_NOT_ASCII.sub(b"?", raw))
     except (ValueError, RecursionError) as error:
@@ -147,12 +147,12 @@ def _parse_other_bytes(raw: bytes, make: Callable[[list[tuple[str, Any]]], Any])
 def _unreadable(error: Exception) -> InternalError:
     found = _OFFSET.match(str(error))
     reason, offset = (found[2], found[1]) if found else (str(error), "0")
-    # A control character: the RapidJSON in Triton calls it by another name than newer ones.
+    # A control character: Triton's RapidJSON has another text for it than newer ones.
     reason = reason.replace("Invalid encoding in string", "Invalid escape character in string")
     return InternalError(f"failed to parse the request JSON buffer: {reason} at {offset}")
 
 
-# -- kinds: TritonJson's As* and MemberAs*, with its words -------------------------------------------
+# -- kinds: TritonJson's As* and MemberAs*, with its texts -------------------------------------------
 
 
 def _wrong(what: str, where: str) -> InternalError:
@@ -188,19 +188,19 @@ def as_array(value: Any, where: str = "") -> list[Any]:
 
 
 def member(value: Any, name: str, where: str = "") -> Any:
-    """Return a member that must be there."""
+    """Return a required member."""
     if type(value) is not dict or name not in value:
         raise InternalError(f"{where}attempt to access non-existing object member '{name}'")
     return value[name]
 
 
 def member_as_string(value: Any, name: str, where: str = "") -> str:
-    """Return a string member that must be there."""
+    """Return a required string member."""
     return as_string(member(value, name, where), where)
 
 
 def member_as_array(value: Any, name: str, where: str = "") -> list[Any]:
-    """Return an array member that must be there."""
+    """Return a required array member."""
     return as_array(member(value, name, where), where)
 
 
@@ -212,8 +212,8 @@ def write_array(array: np.ndarray[Any, Any]) -> bytes:
     flat = array.reshape(-1)
     if flat.dtype.kind != "f":
         return _encoder.encode(flat.tolist()).encode()
-    # Python prints the same shortest form but for exponents: changing those in the whole text takes
-    # a third of the time of printing each number by itself.
+    # Python prints the same shortest form except for exponents: to change those in the whole text
+    # takes a third of the time of printing each number.
     text = repr(flat.tolist()).replace(" ", "")
     if "e" in text:
         numbers = text[1:-1].split(",")

@@ -30,7 +30,7 @@ _RESERVED = (
 _STOL = re.compile(r"\s*([+-]?\d+)")
 _INT64_MAX = (1 << 63) - 1
 
-# Where typed contents of a datatype are; int_contents and uint_contents hold the narrow ones too.
+# The datatypes of each field of typed contents.
 _CONTENTS = {
     "bool_contents": ("BOOL",),
     "int_contents": ("INT32", "INT16", "INT8"),
@@ -49,7 +49,7 @@ def read_version(text: str) -> int:
     Raises
     ------
     InvalidArgumentError
-        It is no number, or a negative one.
+        It is not a number, or negative.
     """
     if not text:
         return -1
@@ -61,7 +61,7 @@ def read_version(text: str) -> int:
             "version should be an integral value > 0"
         )
     version = int(found[1])
-    if version < 0:  # there is none of 0, but Triton says so later
+    if version < 0:  # 0 is refused too, but later, as in Triton
         raise InvalidArgumentError(
             f"invalid model version specified '{text}' , version should be an integral value > 0"
         )
@@ -74,7 +74,7 @@ def parse_infer(data: bytes) -> Any:
     Raises
     ------
     InternalError
-        They are none.
+        They are not one.
     """
     try:
         return messages.ModelInferRequest.FromString(data)
@@ -233,7 +233,7 @@ def _read_inputs(
 
 
 def _typed(tensor: Any, model: str) -> np.ndarray[Any, Any] | list[bytes] | bytes:
-    """Return the elements of ``contents``, as many as there are."""
+    """Return the elements of ``contents``."""
     contents = tensor.contents
     datatype = tensor.datatype
     for field, _ in contents.ListFields():
@@ -258,7 +258,7 @@ def _typed(tensor: Any, model: str) -> np.ndarray[Any, Any] | list[bytes] | byte
 def _lease(
     parameters: Any, name: str, shared_memory: SharedMemory | ShortReads, call: InferCall
 ) -> Lease | None:
-    """Return the shared memory that a tensor's parameters name, if they do."""
+    """Return the shared memory of a tensor's parameters; None without one."""
     found = _region(parameters, name) if parameters else None
     if found is None:
         return None
@@ -269,7 +269,7 @@ def _lease(
 
 
 def _region(parameters: Any, name: str) -> tuple[str, int, int] | None:
-    """Return region, offset and size that a tensor's parameters say; None for none."""
+    """Return region, offset and size from a tensor's parameters; None for none."""
     region = None
     about = f"parameter for tensor '{name}'"
     if "shared_memory_region" in parameters:

@@ -1,4 +1,4 @@
-"""Infer responses over gRPC (GS1 to GS6, GS20), written by hand from parts that are kept."""
+"""Infer responses over gRPC (GS1 to GS6, GS20), written by hand from cached parts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def encode_response(
     Parameters
     ----------
     call : InferCall
-        Says how each output is wanted; those in shared memory are written there.
+        How the client wants each output; those in shared memory are written there.
     outputs : mapping of str to array
         In the order in which the model made them, which the answer keeps.
     parameters : mapping
@@ -91,7 +91,7 @@ def encode_response(
     return data
 
 
-# The beginnings of answers, which are few.
+# Parts of responses; few of them differ.
 @lru_cache(maxsize=256)
 def _model_fields(name: str, version: int) -> bytes:
     fields: bytes = messages.ModelInferResponse(

@@ -1,6 +1,6 @@
 """Templates of infer requests over gRPC: most differ in their id and their tensors' bytes alone.
 
-What was read from the other bytes is kept. Anything unusual is left to protobuf.
+The result of reading all other bytes is kept. Anything unusual is left to protobuf.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from nbtriton.frontends.templates import TemplateCache
 __all__ = ["ProtoTemplates"]
 
 _ID, _RAW = 0x1A, 0x3A
-# model_name, model_version, id, parameters, inputs and outputs: what may stand before the tensors.
+# model_name, model_version, id, parameters, inputs and outputs: the fields before the tensors.
 _BEFORE_RAW = frozenset({0x0A, 0x12, _ID, 0x22, 0x2A, 0x32})
 
 
 @dataclass(slots=True)
 class _ProtoTemplate:
-    # What stands before the tensors, up to where an id may be and behind it.
+    # The bytes before the tensors: up to where an id may be, and behind it.
     before: bytes
     after: bytes
     model: str
@@ -30,15 +30,15 @@ class _ProtoTemplate:
 
 
 class ProtoTemplates:
-    """The templates of the requests that came last; used by one thread."""
+    """The templates of the latest requests; used by one thread."""
 
     def __init__(self) -> None:
         self._cache = TemplateCache[_ProtoTemplate]()
-        # The one that was used last for each first field, which is the model's name.
+        # The latest one for each first field, which is the model's name.
         self._last = TemplateCache[_ProtoTemplate]()
 
     def read(self, data: bytes) -> tuple[str, int, InferCall] | None:
-        """Return model, version and call of a request like one before; None if it is like none."""
+        """Return model, version and call of a request with a template; None without one."""
         found = self._like_the_last(data) or self._like_another(data)
         if found is None:
             return None
@@ -54,7 +54,7 @@ class ProtoTemplates:
         return template.model, template.version, tensors.call(data, at, request_id)
 
     def _like_the_last(self, data: bytes) -> tuple[_ProtoTemplate, int, int, int] | None:
-        """Compare with the request before: that takes a quarter of what splitting takes."""
+        """Compare with the latest request for its model: a quarter of the cost of splitting."""
         try:
             template = self._last.find(data[: data[1] + 2])
             if template is None or not data.startswith(template.before):
@@ -84,7 +84,7 @@ class ProtoTemplates:
         return template, id_at, id_end, at
 
     def remember(self, data: bytes, request: Any, version: int, call: InferCall) -> None:
-        """Keep how a request was read, if another like it can be read the same way."""
+        """Keep the template of a request, if others can be read by it."""
         found = _split(data)
         inputs, raw = request.inputs, request.raw_input_contents
         if (
@@ -116,8 +116,8 @@ def _split(data: bytes) -> tuple[bytes, int, int, int, int] | None:
     Returns
     -------
     key, id_field, id_at, id_end, raw_at
-        The key is what stands before the tensors, without the id, whose field was at `id_field`;
-        None if there is anything that protobuf had better read.
+        The key is everything before the tensors without the id, whose field was at `id_field`;
+        None for a message that protobuf has to read.
     """
     at = field_at = id_at = id_end = id_field = 0
     end = len(data)

@@ -1,4 +1,4 @@
-"""A request for inference between its reading and its last answer, whatever the protocol."""
+"""Responders: an inference request from the end of its reading to its last response, for any protocol."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Responder(ABC):
     Parameters
     ----------
     signature : ModelSignature
-        Of the model that it is for.
+        Of its model.
     version : int
         Of the model, -1 for any.
     call : InferCall
-        What the engine is asked for.
+        Inputs, options and wanted outputs.
     """
 
     __slots__ = ("call", "signature", "trace", "version")
@@ -40,13 +40,13 @@ class Responder(ABC):
     def start_trace(
         self, trace: Trace | None, first: str, last: str, received_ns: tuple[int, int]
     ) -> None:
-        """Tell a trace what happens, if the request is to be traced, and when it came."""
+        """Set the trace of a request that is traced, with the times of its arrival."""
         self.trace = trace
         if trace is not None:
             trace.received(first, last, received_ns)
 
     def submission(self) -> Submission:
-        """Return what the engine is asked for."""
+        """Return the request for the engine."""
         call = self.call
         return Submission(
             self.signature.name,
@@ -59,17 +59,17 @@ class Responder(ABC):
         )
 
     def record(self, *activities: str) -> None:
-        """Note what is done with an answer, if the request is traced."""
+        """Record activities of the response, if the request is traced."""
         if self.trace is not None:
             for activity in activities:
                 self.trace.answered(activity)
 
     def close(self) -> None:
-        """Let go of what the request holds: the last thing has been sent."""
+        """Release the request's resources: everything is sent."""
         self.call.release()
         if self.trace is not None:
             self.trace.sample.let_go()
 
     @abstractmethod
     def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:
-        """One more response, on the thread that sent it: the model may reuse its memory after."""
+        """Handle a response, on the thread that sent it: the model may reuse its memory afterwards."""

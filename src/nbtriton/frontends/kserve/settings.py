@@ -1,7 +1,7 @@
 """Changes of trace and log settings by a client: one set of rules for HTTP and gRPC.
 
-A protocol reads the values out of its message; where Triton words an error differently over HTTP and
-gRPC, the text or the error is an argument.
+A protocol reads the values from its message. Where Triton's error differs between HTTP and gRPC, the
+text or the error is an argument.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def trace_changes(
     levels, number : callable
         ``levels(value)`` and ``number(name, value)`` read a value of the protocol; None clears it.
     got : str
-        What stands before a wrong count in the message.
+        Text before a wrong count in the message.
 
     Raises
     ------

@@ -1,10 +1,10 @@
 """Regions of shared memory that clients register and name in their requests (KS40 to KS45).
 
-Protocol-neutral: HTTP and gRPC share one `SharedMemory`. Two defects of the reference are not
-copied (KS43): a second region on the same key is accepted, and a region's offset counts once.
+HTTP and gRPC share one `SharedMemory`. Two defects of the reference are not copied (KS43): a second
+region on the same key is accepted, and a region's offset counts once.
 
-Nothing of an object stays mapped: a client may cut it off at any time, and who touches a page that is gone is
-ended by SIGBUS. What is read and written through its descriptor is there or not.
+No object stays mapped: a client may truncate it at any time, and access to a page behind its end is a
+SIGBUS. Reads and writes through its descriptor succeed or fail.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["READ_AT_ONCE", "Lease", "LongReadError", "SharedMemory", "ShortReads
 
 _ROOT = Path("/dev/shm")  # noqa: S108 - where shm_open puts its objects on Linux
 _NAME_MAX = 255
-# To read as much takes a tenth of a millisecond; more is not read on the loop.
+# A read of this size takes a tenth of a millisecond; more is not read on the loop.
 READ_AT_ONCE = 1 << 20
 _OUTSIDE = "Invalid offset + byte size for shared memory region: '{}'"
 _INT64_MAX = (1 << 63) - 1
@@ -101,7 +101,7 @@ _KINDS: dict[Kind, type[_AnyRegion]] = {"system": _SystemRegion, "cuda": _CudaRe
 
 
 class LongReadError(Exception):
-    """So much is not read where others wait."""
+    """The read is too long for the event loop."""
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class Lease:
     tensor : torch.Tensor, optional
         Its bytes themselves, as uint8, where they are in a GPU's memory.
     at_once : int, optional
-        No more than so many bytes are read.
+        Limit of a read in bytes.
     """
 
     byte_size: int
@@ -130,7 +130,7 @@ class Lease:
         Raises
         ------
         InvalidArgumentError
-            They are not there any more.
+            They do not exist any more.
         LongReadError
             There are more than `at_once`.
         """
@@ -155,7 +155,7 @@ class Lease:
         Raises
         ------
         InvalidArgumentError
-            It is not there any more.
+            It does not exist any more.
         """
         descriptor, at = self._place()
         # Writing behind the end would make the object longer again.
@@ -175,14 +175,14 @@ class Lease:
         raise InvalidArgumentError(_OUTSIDE.format(self._region.name))
 
     def release(self) -> None:
-        """Give the part back; harmless when repeated."""
+        """End the lease; harmless when repeated."""
         region, self._region = self._region, None
         if region is not None:
             self._owner.end_lease(region)
 
 
 class ShortReads:
-    """Shared memory for who must not read much at once: its leases refuse to.
+    """Shared memory for the event loop: its leases refuse long reads.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ class SharedMemory:
         Parameters
         ----------
         name : str
-            How requests call the region.
+            Name of the region in requests.
         key : str
             The object, with or without its leading slash.
         offset, byte_size : int
@@ -224,9 +224,9 @@ class SharedMemory:
         Raises
         ------
         AlreadyExistsError
-            There is a region of that name.
+            A region of that name exists.
         InternalError
-            There is no such object.
+            The object does not exist.
         InvalidArgumentError
             The part is not inside the object, is empty, or does not start at a page.
         """
@@ -254,7 +254,7 @@ class SharedMemory:
         Parameters
         ----------
         name : str
-            How requests call the region.
+            Name of the region in requests.
         raw_handle : bytes
             Its ``cudaIpcMemHandle_t``.
         device_id, byte_size : int
@@ -263,9 +263,9 @@ class SharedMemory:
         Raises
         ------
         AlreadyExistsError
-            There is a region of that name.
+            A region of that name exists.
         InvalidArgumentError
-            There is no such GPU, the handle cannot be opened, or the memory is smaller.
+            The GPU does not exist, the handle cannot be opened, or the memory is smaller.
         """
         with self._adding(name):
             # Without a GPU no client needs this.
@@ -304,7 +304,7 @@ class SharedMemory:
             return [region.status() for region in self._of_kind(wanted, name)]
 
     def unregister(self, kind: Kind, name: str = "") -> None:
-        """Forget a region, or all of a kind; an unknown one is no error (KS41).
+        """Remove a region, or all of a kind; an unknown one is no error (KS41).
 
         Raises
         ------
@@ -350,7 +350,7 @@ class SharedMemory:
         Raises
         ------
         NotFoundError
-            There is no such region.
+            The region does not exist.
         InvalidArgumentError
             The part is not inside the region, or the object has shrunk meanwhile.
         """
@@ -376,7 +376,7 @@ class SharedMemory:
                 region.close()
 
     def close(self) -> None:
-        """Forget everything; what is in use goes with its last lease."""
+        """Remove all regions; one in use is closed with its last lease."""
         with self._lock:
             while self._regions:
                 self._regions.popitem()[1].close()

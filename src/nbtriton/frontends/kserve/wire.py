@@ -1,7 +1,7 @@
-"""Tensors as a client sends them, turned into arrays; used by every protocol.
+"""Tensors of a client as arrays, and outputs as bytes, for every protocol.
 
-Nothing is copied that can be viewed. What a client claims (a datatype, a shape, a size) is compared
-with what it sent before any array is made of it, so a claim costs no memory.
+Nothing is copied that can be viewed. A client's claims (a datatype, a shape, a size) are compared with
+its bytes before any array is made, so that a claim costs no memory.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LENGTH_SIZE = 4
 
 
 class BrokenStringError(InvalidArgumentError):
-    """A string is longer than what there is of it; in Triton only the model's backend sees that."""
+    """A string is longer than its bytes; in Triton only the model's backend notices."""
 
 
 @dataclass(slots=True)
@@ -62,13 +62,13 @@ class WireInput:
     name : str
         In the model's configuration.
     datatype : str
-        As the client wrote it; may be no datatype at all.
+        As the client wrote it; may be unknown.
     shape : tuple of int
         As the client wrote it; not negative.
     data : bytes-like or list of bytes
         The tensor's bytes in the protocol's layout, or the elements of a BYTES tensor.
     label : str
-        The name in messages about the size, where it differs.
+        The name in messages about the size, if another one.
     """
 
     name: str
@@ -79,7 +79,7 @@ class WireInput:
 
 
 def log_prefix(request_id: str) -> str:
-    """How Triton's messages about one request begin."""
+    """Return the beginning of Triton's messages about one request."""
     return f"[request id: {request_id or '<id_unknown>'}] "
 
 
@@ -105,7 +105,7 @@ def arrays_of(
         With different names.
     request_id : str
     outputs : sequence of str
-        The requested ones: an unknown one is complained of first, as in Triton.
+        The requested ones: an unknown one is the first error, as in Triton.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def _view(shape: tuple[int, ...], dtype: np.dtype[Any], data: Data) -> Array:
         if _is_device(data):
             return _device_view(shape, dtype, data)
         if dtype.kind == "b":
-            # Any byte but 0 is true; numpy's bool is only defined for 0 and 1.
+            # Any byte except 0 is true; numpy's bool is only defined for 0 and 1.
             return np.ndarray(shape, np.uint8, data) != 0
         array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data)
     except ValueError:  # a dimension of 0 beside one that numpy cannot hold, or too many of them
@@ -152,7 +152,7 @@ def _is_device(data: object) -> bool:
 
 
 def _device_view(shape: tuple[int, ...], dtype: np.dtype[Any], data: Any) -> Array:
-    """Return bytes on a GPU as a tensor there; torch knows numpy's names of all these types."""
+    """Return bytes on a GPU as a tensor; torch has numpy's names of all these types."""
     torch = sys.modules["torch"]
     if dtype.kind == "b":
         return (data != 0).reshape(shape)
@@ -162,13 +162,13 @@ def _device_view(shape: tuple[int, ...], dtype: np.dtype[Any], data: Any) -> Arr
 
 
 def _rare(tensor: WireInput) -> Array | None:
-    """BYTES and BF16; None if the bytes do not fit the shape."""
+    """Return an array of BYTES or BF16; None if the bytes do not fit the shape."""
     count = math.prod(tensor.shape)
     if _is_device(tensor.data):
         data: Any = tensor.data
         if tensor.datatype == "BF16" and data.nbytes == count * 2:
             return data.clone().view(sys.modules["torch"].bfloat16).reshape(tensor.shape)
-        # Elements of text are Python's own: they are needed here.
+        # BYTES become Python objects, on the host.
         host = data.cpu().numpy().data
         return _rare(WireInput(tensor.name, tensor.datatype, tensor.shape, host, tensor.label))
     if tensor.datatype == "BYTES":
@@ -205,7 +205,7 @@ def _bytes_array(tensor: WireInput, count: int) -> np.ndarray[Any, Any] | None:
 def _refuse(
     signature: ModelSignature, inputs: Sequence[WireInput], request_id: str, outputs: Sequence[str]
 ) -> NoReturn:
-    """Say what is wrong first: with the claims, or with the bytes."""
+    """Raise the first error: of the claims, or of the bytes."""
     by_name = {tensor.name: tensor for tensor in inputs}
     claims = {
         tensor.name: (tensor.datatype if tensor.datatype in _KNOWN else "<invalid>", tensor.shape)
@@ -223,7 +223,7 @@ def _refuse(
 
 
 def _check_bytes(tensor: WireInput, count: int, model: str, prefix: str) -> None:
-    """Compare the bytes of an input with so many elements; its datatype is the model's."""
+    """Compare the bytes of an input with `count` elements of the model's datatype."""
     if tensor.datatype == "BYTES":
         _check_strings(tensor, count, model, prefix)
         return
@@ -244,7 +244,7 @@ def _view_of(data: Data) -> memoryview:
 
 
 def _check_strings(tensor: WireInput, count: int, model: str, prefix: str) -> None:
-    """Walk through a BYTES tensor as Triton does, and complain of the first fault."""
+    """Check a BYTES tensor as Triton does; the first error is raised."""
     about = f"inference input '{tensor.label or tensor.name}'"
     data = tensor.data
     view = memoryview(b"") if isinstance(data, list) else _view_of(data)
@@ -328,7 +328,7 @@ def raw_input(
 
 
 def wire_bytes(array: Array) -> bytes:
-    """Return an output's bytes in the protocol's layout: a copy, whatever device it is on."""
+    """Return a copy of an output's bytes in the protocol's layout, from any device."""
     if type(array) is np.ndarray:
         return serialize_bytes(array) if array.dtype.kind in "OSU" else array.tobytes()
     if kind_of(array) == "torch":
@@ -347,7 +347,7 @@ def write_shared(lease: Lease, array: Array, name: str) -> None:
     lease : Lease
         Of the part that the output is for.
     array : array
-        What is on the same GPU does not visit the host.
+        Data on the same GPU is copied there.
     name : str
         The output's, for messages.
 
@@ -356,7 +356,7 @@ def write_shared(lease: Lease, array: Array, name: str) -> None:
     InternalError
         The region is too small for it.
     InvalidArgumentError
-        The region is not there any more.
+        The region does not exist any more.
     """
     if lease.tensor is not None:
         _write_device(lease.tensor, array, name)

@@ -42,13 +42,13 @@ __all__ = ["model_table", "serve_command"]
 _log = logging.getLogger("nbtriton.serve")
 
 _GRPC_PORT = 8001
-# How long a signal may go unnoticed that comes when the main thread is about to wait: it sets a flag that
-# is looked at between bytecodes, and interrupts only a wait that has begun. One in 50 did, on a busy machine.
+# Longest delay of a signal that comes just before the main thread waits: it sets a flag that is checked
+# between bytecodes, and interrupts only a wait that has begun. One in 50 did, on a busy machine.
 _SLICE_S = 0.2
-# How often it is looked whether all requests are answered.
-_LOOK_S = 0.02
-# How long clients may take to be told that the time is up.
-_LAST_WORDS_S = 0.5
+# Time between two checks for requests in flight.
+_POLL_S = 0.02
+# Time for the last responses, which say that the server stops.
+_LAST_RESPONSES_S = 0.5
 _COMPRESSION = ("none", "low", "medium", "high")
 _CHANNEL_ARGUMENTS = {
     "grpc.keepalive_time_ms": "grpc_keepalive_time",
@@ -69,13 +69,13 @@ def serve_command(make_server: Callable[..., Server], argv: Sequence[str]) -> in
     Parameters
     ----------
     make_server : callable
-        `nbtriton.Server`: it knows repositories and these endpoints.
+        `nbtriton.Server`, which has repositories and these endpoints.
     argv : sequence of str
 
     Raises
     ------
     TritonError
-        It cannot be started.
+        The server cannot be started.
     """
     arguments = parse_flags(argv)
     if arguments.help:
@@ -106,7 +106,7 @@ def _run(
         if not FLAGS[name].effect:
             _log.warning("--%s has no effect here: %s", name, FLAGS[name].help)
     settings = backend_config(arguments)
-    _tell_without_effect(settings)
+    _log_without_effect(settings)
     size = cache_bytes(arguments)
     summaries, metrics = metrics_settings(arguments)
     options = {**_endpoint_options(arguments), "log": log, "metrics": metrics}
@@ -137,7 +137,7 @@ def _run(
 def _set_up(
     server: Server, arguments: SimpleNamespace, directories: Sequence[str]
 ) -> TritonError | None:
-    """Load the models; return what a server that tolerates nothing would end with."""
+    """Load the models; return the error with which a strict server would end."""
     for directory in directories:
         if not Path(directory).exists():
             return InternalError(f"failed to stat file {directory}")
@@ -161,10 +161,10 @@ def _set_up(
 def _serve(
     server: Server, arguments: SimpleNamespace, options: dict[str, Any], ended: threading.Event
 ) -> int:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         endpoints = server.serve(**options)
-    for warning in told:
+    for warning in caught:
         _log.warning("%s", warning.message)
     for what, port, host in (
         ("GRPCInferenceService", endpoints.grpc_port, options["grpc_host"]),
@@ -173,7 +173,7 @@ def _serve(
     ):
         if port is not None:
             _log.info("Started %s at %s:%d", what, host, port)
-    # What is there now stays; what comes and goes with requests needs no collector.
+    # Objects that exist now stay; those of requests need no collector.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -183,7 +183,7 @@ def _serve(
 
 
 def _stop(server: Server, endpoints: Endpoints, timeout_s: int) -> int:
-    """Let clients and requests end; return the exit status, 1 if there was not time enough."""
+    """Wait for clients and requests; return the exit status, 1 after a timeout."""
     deadline = monotonic() + timeout_s
     clients = endpoints.wait_for_clients(0)
     for second in range(timeout_s, 0, -1):
@@ -195,7 +195,7 @@ def _stop(server: Server, endpoints: Endpoints, timeout_s: int) -> int:
     server.engine.lifecycle.stop_accepting()
     if not _wait_for_requests(server, deadline):
         server.engine.lifecycle.fail_all()
-    endpoints.close(drain_s=max(_LAST_WORDS_S, deadline - monotonic()))
+    endpoints.close(drain_s=max(_LAST_RESPONSES_S, deadline - monotonic()))
     server.close(timeout_s=max(0.0, deadline - monotonic()))
     if monotonic() < deadline:
         return 0
@@ -204,25 +204,25 @@ def _stop(server: Server, endpoints: Endpoints, timeout_s: int) -> int:
 
 
 def _wait_for_requests(server: Server, deadline: float) -> bool:
-    """Wait until no version has requests or sequences; False if there was not time enough.
+    """Wait until no version has requests or sequences; False after a timeout.
 
-    Says each second which versions still have some.
+    Logs each second which versions still have some.
     """
-    told = float("inf")
+    logged_s = float("inf")
     while True:
         busy = server.engine.lifecycle.in_flight()
         left = max(0.0, deadline - monotonic())
-        if left <= told - 1 or not busy:
-            told = ceil(left)
+        if left <= logged_s - 1 or not busy:
+            logged_s = ceil(left)
             text = "Timeout %d: Found %d model versions that have in-flight inferences"
-            _log.info(text, told, len(busy))
+            _log.info(text, logged_s, len(busy))
             for name, version, count in busy:
                 _log.info(
                     "Model '%s' (version %d) has %d in-flight inferences", name, version, count
                 )
         if not busy or not left:
             return not busy
-        sleep(min(_LOOK_S, left))
+        sleep(min(_POLL_S, left))
 
 
 def _endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:
@@ -287,7 +287,7 @@ def _limits(arguments: SimpleNamespace) -> Limits:
 
 
 def _tls(arguments: SimpleNamespace, protocol: str) -> Tls | None:
-    """Return what the flags of a protocol say of TLS; None for none."""
+    """Return the TLS settings of a protocol; None without TLS."""
 
     def given(name: str) -> Any:
         return getattr(arguments, f"{protocol}_{name}")
@@ -316,7 +316,7 @@ def model_table(index: Sequence[dict[str, str]]) -> str:
 
 
 def _on_signals() -> threading.Event:
-    """Return what SIGTERM and SIGINT set; the second one ends the process at once."""
+    """Return an event that SIGTERM and SIGINT set; the second signal ends the process at once."""
     ended = threading.Event()
 
     def end(number: int, _: object) -> None:
@@ -329,7 +329,7 @@ def _on_signals() -> threading.Event:
     return ended
 
 
-def _tell_without_effect(settings: Mapping[str, Mapping[str, str]]) -> None:
+def _log_without_effect(settings: Mapping[str, Mapping[str, str]]) -> None:
     for backend, values in settings.items():
         try:
             known = find_backend(backend, settings).settings if backend else SETTINGS_OF_ALL

@@ -1,4 +1,4 @@
-"""What several flags say together: settings of the cache, of backends, metrics, traces and APIs."""
+"""Settings from several flags: of the cache, backends, metrics, traces, restricted APIs and ports."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def backend_config(arguments: SimpleNamespace) -> dict[str, dict[str, str]]:
 
 
 def trace_settings(arguments: SimpleNamespace) -> tuple[str, TraceValues]:
-    """Return where traces go, empty for nowhere, and what is traced at the start."""
+    """Return the trace file, empty for none, and the trace settings at the start."""
     file = arguments.trace_file or ""
     levels = list(arguments.trace_level)
     numbers: dict[str, Any] = {
@@ -101,14 +101,14 @@ def trace_settings(arguments: SimpleNamespace) -> tuple[str, TraceValues]:
             raise InvalidArgumentError(f"--trace-config=mode={mode} has no effect here")
         check_values(values, file)
     except InvalidArgumentError as error:
-        # tritonserver starts, and traces to nowhere.
+        # tritonserver starts too, and traces nothing.
         _log.warning("%s; nothing is traced", error.message)
         values = replace(values, level=frozenset())
     return file, values
 
 
 def metrics_settings(arguments: SimpleNamespace) -> tuple[bool, MetricsConfig]:
-    """Return whether latency summaries are kept, and what is shown."""
+    """Return whether latency summaries are kept, and the settings of the metrics."""
     # Only these very words switch anything, as in Triton.
     summaries = ("summary_latencies", "true") in arguments.metrics_config
     counters = ("counter_latencies", "false") not in arguments.metrics_config
@@ -152,11 +152,11 @@ def check_ports(*ports: tuple[str, str, int | None]) -> None:
     Parameters
     ----------
     *ports : tuple of str, str, int or None
-        Triton's name of the service, where it listens, and None for one that does not.
+        Triton's name of a service, its address and port; None for a service without one.
     """
     for number, (name, address, port) in enumerate(ports):
-        for other, there, taken in ports[number + 1 :]:
-            if port and (address, port) == (there, taken):
+        for other, *place in ports[number + 1 :]:
+            if port and place == [address, port]:
                 raise InvalidArgumentError(
                     f"The server cannot listen to {name} requests and {other} requests at the same "
                     f"address and port {address}:{port}"

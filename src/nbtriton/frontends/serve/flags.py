@@ -1,7 +1,7 @@
-"""The flags of tritonserver that `nbtriton serve` takes: their names, kinds and meanings.
+"""The flags of `nbtriton serve`, which are tritonserver's: names, kinds, defaults and help.
 
-`GROUPS` is the one list of them: the command line, its help and the table in
-``docs/configuration.md`` are made of it.
+`GROUPS` is the one table of them: the command line, its help and the table in
+``docs/configuration.md`` are made from it.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Flag:
     name : str
         Without the dashes.
     kind : Kind
-        What its value is.
+        Of its value.
     default : object
-        Without the flag; of one that may be repeated None, for an empty list.
+        The value without the flag; None, for an empty list, if it may be repeated.
     help : str
-        What it does; of one without effect why it has none.
+        Its effect; for a flag without effect the reason.
     repeated : bool
         Every use counts; else the last one does.
     effect : bool
-        False for one that is taken, checked and then told as without effect.
+        False for one that is accepted, checked and logged as without effect.
     ours : bool
         tritonserver 2.51 does not have it.
     """
@@ -64,8 +64,8 @@ def _idle(name: str, kind: Kind, why: str, *, repeated: bool = False) -> Flag:
 
 
 _POOLS = "pools grow with their use"
-_SAGEMAKER = "there is no endpoint for SageMaker"
-_VERTEX = "there is no endpoint for Vertex AI"
+_SAGEMAKER = "SageMaker has no endpoint here"
+_VERTEX = "Vertex AI has no endpoint here"
 
 GROUPS: Mapping[str, tuple[Flag, ...]] = {
     "": (Flag("help", kinds.SWITCH, False, "print this"),),
@@ -83,13 +83,13 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = {
         Flag("disable-auto-complete-config", kinds.SWITCH, False, "take configurations as they are"),
         Flag("strict-readiness", kinds.BOOLEAN, True, "ready only if every model is"),
         Flag("model-control-mode", choice("model-control-mode", "none", "poll", "explicit"), "none",
-             "who loads models: none (all at the start), poll (the repository is looked at again and "
+             "who loads models: none (all at the start), poll (the repository is read again and "
              "again), explicit (clients may)"),
-        Flag("repository-poll-secs", kinds.INTEGER, 15, "seconds between two looks; 0 for none"),
+        Flag("repository-poll-secs", kinds.INTEGER, 15, "seconds between two polls; 0 for none"),
         Flag("load-model", kinds.TEXT, None, "with explicit control, load this one; * for all", True),
         Flag("model-config-name", kinds.NAME, "", "prefer configs/NAME.pbtxt to config.pbtxt"),
-        Flag("model-load-thread-count", kinds.INTEGER, 4, "so many models load at a time"),
-        Flag("model-load-retry-count", kinds.INTEGER, 0, "a version that fails is tried so many times more"),
+        Flag("model-load-thread-count", kinds.INTEGER, 4, "models that load at a time"),
+        Flag("model-load-retry-count", kinds.INTEGER, 0, "times that a version that failed is tried again"),
         _idle("model-namespacing", kinds.BOOLEAN, "a name stands for one model"),
         _idle("enable-peer-access", kinds.BOOLEAN, "PyTorch decides how GPUs copy from each other"),
     ),
@@ -100,7 +100,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = {
         _idle("reuse-http-port", kinds.BOOLEAN, "a port belongs to one server"),
         Flag("http-header-forward-pattern", kinds.TEXT, "", "headers that become request parameters"),
         _idle("http-thread-count", kinds.INTEGER, "one thread serves all connections"),
-        Flag("http-restricted-api", kinds.RESTRICTED_API, None, "who sends this header may use it", True),
+        Flag("http-restricted-api", kinds.RESTRICTED_API, None, "only clients that send this header may use it", True),
         Flag("http-use-ssl", kinds.BOOLEAN, False, "answer over TLS", ours=True),
         Flag("http-use-ssl-mutual", kinds.BOOLEAN, False, "and only clients with a certificate", ours=True),
         Flag("http-server-cert", kinds.TEXT, "", "the server's certificate, a file in PEM", ours=True),
@@ -149,22 +149,22 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = {
     ),
     "Metrics": (
         Flag("allow-metrics", kinds.BOOLEAN, True, "answer Prometheus"),
-        _idle("allow-gpu-metrics", kinds.BOOLEAN, "there are no metrics of GPUs"),
+        _idle("allow-gpu-metrics", kinds.BOOLEAN, "GPUs have no metrics here"),
         Flag("allow-cpu-metrics", kinds.BOOLEAN, True, "with those of the processor and its memory"),
         Flag("metrics-address", kinds.TEXT, None, "by default as --http-address"),
         Flag("metrics-port", kinds.PORT, 8002, "0 for any that is free"),
-        _idle("metrics-interval-ms", kinds.FLOAT, "metrics are read when asked for"),
+        _idle("metrics-interval-ms", kinds.FLOAT, "metrics are made for each request"),
         Flag("metrics-config", kinds.METRICS_SETTING, None, "counter_latencies (true), summary_latencies "
              "(false), summary_quantiles (0.5:0.05,0.9:0.01,…)", True),
     ),
     "Log": (
-        Flag("log-verbose", kinds.LEVEL, 0, "above 0: tell more"),
-        Flag("log-info", kinds.BOOLEAN, True, "tell what happens"),
-        Flag("log-warning", kinds.BOOLEAN, True, "tell warnings"),
-        Flag("log-error", kinds.BOOLEAN, True, "tell errors"),
+        Flag("log-verbose", kinds.LEVEL, 0, "above 0: more messages"),
+        Flag("log-info", kinds.BOOLEAN, True, "log information"),
+        Flag("log-warning", kinds.BOOLEAN, True, "log warnings"),
+        Flag("log-error", kinds.BOOLEAN, True, "log errors"),
         Flag("log-format", choice("log-format", "default", "ISO8601", any_case=False), "default",
              "of the time in the log"),
-        Flag("log-file", kinds.TEXT, "", "write there instead of to the terminal"),
+        Flag("log-file", kinds.TEXT, "", "a file for the log instead of the terminal"),
     ),
     "Tracing": (
         Flag("trace-config", kinds.TRACE_SETTING, None, "level (TIMESTAMPS, TENSORS, OFF; may be "
@@ -184,7 +184,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = {
     "Rate limiter": (
         Flag("rate-limit", choice("rate-limit", "off", "execution_count"), "off",
              "how executions are limited"),
-        Flag("rate-limit-resource", kinds.RESOURCE, None, "how much of a resource there is", True),
+        Flag("rate-limit-resource", kinds.RESOURCE, None, "the amount of a resource", True),
     ),
     "Memory and devices": (
         _idle("pinned-memory-pool-byte-size", kinds.COUNT, _POOLS),
@@ -220,7 +220,7 @@ def parse_flags(argv: Sequence[str]) -> SimpleNamespace:
     Returns
     -------
     SimpleNamespace
-        The values by `Flag.attribute`, and in ``given`` the names of the flags that were there.
+        The values by `Flag.attribute`, and in ``given`` the names of the given flags.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The log as Triton has it: settings that clients may read and change, and the form of its lines."""
+"""The log in Triton's form: its lines, and settings that clients may read and change."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _SWITCHES = {
 
 
 def verbose_level(given: int) -> int:
-    """Return the level that a client's number means: its low 32 bits, and 0 if those are negative."""
+    """Return the level of a client's number: its low 32 bits, and 0 if those are negative."""
     level = given & 0xFFFF_FFFF
     return level if level <= _MOST_VERBOSE else 0
 
 
 class LogSettings:
-    """What is logged of the loggers under ``nbtriton``, and in which form.
+    """Log settings of the loggers under ``nbtriton``.
 
-    In a notebook Python's own ``logging`` has the say until somebody changes a setting; then what
-    the settings keep back goes no further, and the rest where it went before.
+    In a notebook Python's own ``logging`` decides until a client changes a setting; then records that
+    the settings exclude are dropped, and the others go where they went before.
 
     Parameters
     ----------
     target : logging.Handler, optional
-        Where the lines go, in Triton's form and by these settings from the start:
-        ``nbtriton serve`` has one.
+        For the lines, in Triton's form and by these settings from the start, as in
+        ``nbtriton serve``.
     **values
         Any of ``log_file`` (str, only to be read), ``log_info``, ``log_warning``, ``log_error``
         (bool), ``log_verbose_level`` (int), ``log_format`` (str).
@@ -67,14 +67,14 @@ class LogSettings:
             return dict(self._values)
 
     def update(self, changes: Mapping[str, bool | int | str]) -> None:
-        """Change settings whose kinds the protocol has checked."""
+        """Change settings; the protocol has checked their kinds."""
         with self._lock:
             self._values.update(changes)
             if changes:
                 self._attach()
 
     def lets_pass(self, record: logging.LogRecord) -> bool:
-        """Return True if a record is to be logged."""
+        """Return True if a record is logged."""
         switch = _SWITCHES.get(record.levelno)
         if switch is not None:
             return bool(self._values[switch])
@@ -98,7 +98,7 @@ class LogSettings:
 
 
 class _Gate(logging.Handler):
-    """Stands where all records under ``nbtriton`` come by; there is one in a process."""
+    """The handler of all records under ``nbtriton``; one in a process."""
 
     def __init__(
         self,
@@ -116,14 +116,14 @@ class _Gate(logging.Handler):
         logger.propagate = False
 
     def handle(self, record: logging.LogRecord) -> bool:
-        # Without the lock of a handler: whoever gets the record has its own.
+        # Without the lock of a handler: the next handler has its own.
         if self._lets_pass(record):
             self._pass_on(record)
             return True
         return False
 
     def remove(self) -> None:
-        """Let everything pass again; harmless when repeated."""
+        """Restore the logger; harmless when repeated."""
         logger = logging.getLogger(_ROOT)
         if self in logger.handlers:
             logger.removeHandler(self)
