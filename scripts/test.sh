@@ -23,7 +23,7 @@ if [ -n "$compiled" ]; then
     step compiled env PYTHONPATH="$compiled" "$bin/python" -m pytest -q \
         -n logical --dist loadfile tests/engine
 fi
-step pytest "$bin/python" -m pytest -n logical --dist loadfile "$@"
+step pytest "$bin/python" -m pytest -n logical --dist loadfile --no-loadscope-reorder "$@"
 
 if [ -n "$failed" ]; then
     echo "FAILED:$failed"

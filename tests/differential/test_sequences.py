@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 
 from tests.differential.harness import (
+    ANSWER_S,
     Answer,
     Model,
     OurSide,
@@ -326,8 +327,8 @@ SCENARIOS = [
     one_by_one(
         "DI6 one of four waits for the delay",
         DELAY,
-        ask(1, "S", takes_s=(0.39, 1.5)),
-        ask(1, "E", takes_s=(0.39, 1.5)),
+        ask(1, "S", takes_s=(0.39, ANSWER_S)),
+        ask(1, "E", takes_s=(0.39, ANSWER_S)),
     ),
     held(
         "DI6 two of four are enough",
@@ -339,9 +340,9 @@ SCENARIOS = [
         "SQ11 the backlog times out",
         SINGLE,
         *asks("1SG"),
-        ask(2, "S", takes_s=(0.19, 1.0)),
-        ask(2, timeout_us=200_000, takes_s=(0.19, 1.0)),
-        ask(2, takes_s=(0.15, 1.0)),
+        ask(2, "S", takes_s=(0.19, ANSWER_S)),
+        ask(2, timeout_us=200_000, takes_s=(0.19, ANSWER_S)),
+        ask(2, takes_s=(0.15, ANSWER_S)),
         ask(1, "E"),
     ),
     held(
@@ -502,7 +503,7 @@ def test_SQ9_idle_sequences_give_their_slot_to_the_backlog(
 
     def play(side: RealSide | OurSide) -> list[Answer]:
         answers = side.play(replace(scenario, traffic=scenario.traffic[:3])).answers
-        assert 1.0 <= answers[1].took_s <= 5.0
+        assert 1.0 <= answers[1].took_s <= 20.0
         return answers + side.play(replace(scenario, traffic=scenario.traffic[3:])).answers
 
     assert play(ours) == play(real)
