@@ -72,7 +72,8 @@ def unquoted(text: str) -> str:
 def keep_option(method: Method) -> Method:
     """Add ``-o NAME``: store the result in a variable as well."""
     add = argument("-o", "--out", metavar="NAME", help="also store the result in this variable")
-    return add(method)
+    result: Method = add(method)
+    return result
 
 
 def scheduling_options(method: Method) -> Method:

@@ -1,4 +1,4 @@
-"""From snapshots of a server, taken one after the other, to what it did over the last seconds."""
+"""The activity of models over the last seconds, from a series of snapshots of a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nbtriton.drawing import Lane, ModelActivity, batch_bins, bin_counts
 from nbtriton.engine.core.snapshot import InstanceSnapshot, ModelSnapshot, ServerSnapshot
 
-__all__ = ["Recorder", "encode"]
+__all__ = ["Recorder", "encode", "little_endian"]
 
 _NS = 1e9
 _RATE_OVER_NS = 2_000_000_000
@@ -25,7 +25,7 @@ _Key = tuple[str, str, int]
 
 @dataclass(slots=True)
 class _Sample:
-    """What is kept of one moment: at most one per step of the time axis."""
+    """One moment of a model: at most one per step of the time axis."""
 
     at_ns: int
     depth: int
@@ -59,21 +59,17 @@ class Recorder:
         self._lock = threading.Lock()
 
     def add(self, snapshot: ServerSnapshot) -> None:
-        """Take the next snapshot, no older than the one before."""
+        """Add the next snapshot, no older than the one before."""
         with self._lock:
-            self._add(snapshot)
-
-    def _add(self, snapshot: ServerSnapshot) -> None:
-        self._now_ns = snapshot.now_ns
-        present = set()
-        for model in snapshot.models:
-            if self._names and model.name not in self._names:
-                continue
-            key = (model.name, model.version)
-            present.add(key)
-            self._append(self._samples.setdefault(key, deque()), model)
-        for key in self._samples.keys() - present:
-            del self._samples[key]
+            self._now_ns = snapshot.now_ns
+            models = {
+                (model.name, model.version): model
+                for model in snapshot.models
+                if not self._names or model.name in self._names
+            }
+            self._samples = {key: self._samples.get(key, deque()) for key in models}
+            for key, model in models.items():
+                self._append(self._samples[key], model)
 
     def _append(self, samples: deque[_Sample], model: ModelSnapshot) -> None:
         last = samples[-1] if samples else None
@@ -96,7 +92,7 @@ class Recorder:
             samples.popleft()
 
     def _fills(self, samples: deque[_Sample]) -> bool:
-        """Tell whether the newest sample has not yet lasted a whole step."""
+        """Return True while the newest sample has not lasted a whole step."""
         return self._now_ns - samples[-2].at_ns < self._step_ns
 
     def _busy(self, last: _Sample, before: InstanceSnapshot, now: InstanceSnapshot) -> float:
@@ -225,6 +221,11 @@ def encode(sequence: int, models: Sequence[ModelActivity]) -> bytes:
             numbers.extend((lane.share, lane.batch_size))
             numbers.extend(lane.busy)
         numbers.extend(n for _, n in model.bins)
+    return little_endian(numbers)
+
+
+def little_endian(numbers: array[float]) -> bytes:
+    """Return float64s as the pages read them."""
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers.tobytes()

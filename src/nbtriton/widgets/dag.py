@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from array import array
 from typing import Any
 
@@ -10,6 +9,7 @@ import traitlets
 
 from nbtriton.config import ModelConfig, is_ensemble
 from nbtriton.drawing import Graph, dag_scene, to_json, topological
+from nbtriton.widgets.activity import little_endian
 from nbtriton.widgets.graphs import graph_of
 from nbtriton.widgets.static import StaticView, dag_view
 from nbtriton.widgets.view import LiveView, asset
@@ -75,9 +75,7 @@ class DagView(LiveView):
                 numbers.extend((0, 0, _STATES.index("UNAVAILABLE")))
             else:
                 numbers.extend((model.queued, model.executing, _STATES.index(model.state)))
-        if sys.byteorder == "big":
-            numbers.byteswap()
-        return numbers.tobytes()
+        return little_endian(numbers)
 
     def _send_state(self, state: bytes) -> None:
         self.frame = state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from nbtriton.config import ModelConfig, TensorSpec, input_specs, is_ensemble, output_specs
 from nbtriton.drawing import Edge, Graph, Node
@@ -22,20 +22,14 @@ def graph_of(config: ModelConfig, members: Mapping[str, ModelConfig] | None = No
         drawn with what the ensemble says of it.
     """
     if not is_ensemble(config):
-        return Graph((_plain(config),))
+        inputs, outputs = input_specs(config).values(), output_specs(config).values()
+        return Graph((_node(0, config, map(_tensor, inputs), map(_tensor, outputs)),))
     return _ensemble(config, members or {})
 
 
-def _plain(config: ModelConfig) -> Node:
-    return Node(
-        "step:0",
-        config.name,
-        "model",
-        _sublabel(config),
-        _details(config),
-        tuple(_tensor(spec) for spec in input_specs(config).values()),
-        tuple(_tensor(spec) for spec in output_specs(config).values()),
-    )
+def _node(i: int, config: ModelConfig, inputs: Iterable[str], outputs: Iterable[str]) -> Node:
+    labels = _sublabel(config), _details(config)
+    return Node(f"step:{i}", config.name, "model", *labels, tuple(inputs), tuple(outputs))
 
 
 def _ensemble(config: ModelConfig, members: Mapping[str, ModelConfig]) -> Graph:
@@ -82,15 +76,7 @@ def _step(
     # In the order of the model's own configuration; a map has none.
     ins = [tensor for tensor in input_specs(member) if tensor in input_map]
     outs = [tensor for tensor in output_specs(member) if tensor in output_map]
-    return Node(
-        f"step:{i}",
-        name,
-        "model",
-        _sublabel(member),
-        _details(member),
-        tuple(dict.fromkeys((*ins, *input_map))),
-        tuple(dict.fromkeys((*outs, *output_map))),
-    )
+    return _node(i, member, dict.fromkeys((*ins, *input_map)), dict.fromkeys((*outs, *output_map)))
 
 
 def _sublabel(config: ModelConfig) -> str:

@@ -12,13 +12,21 @@ from typing import Any, Self
 
 from nbtriton.widgets.view import LiveView
 
-__all__ = ["Shown", "notebook_shell", "show_live"]
+__all__ = ["Shown", "display", "live_wanted", "notebook_shell", "show_live"]
 
 
 def notebook_shell() -> Any:
     """Return the running IPython shell, or None; never imports IPython."""
     module = sys.modules.get("IPython")
     return module.get_ipython() if module is not None else None
+
+
+def display(value: object, *, display_id: bool | None = None) -> Any:
+    """Display a value in the running cell; with `display_id` return the handle to replace it."""
+    import IPython.display
+
+    untyped: Any = IPython.display.display
+    return untyped(value, display_id=display_id)
 
 
 def live_wanted() -> bool:
@@ -66,8 +74,6 @@ class Shown:
         self._recording: AbstractContextManager[None] | None = None
         self._handle: Any = None
         if live_wanted():
-            from IPython.display import display
-
             self._handle = display(view, display_id=True)
             view.handle_displayed()
             view.on_closed(self.finish)
@@ -83,8 +89,6 @@ class Shown:
         if self._handle is not None:
             self._handle.update(rest)
         elif notebook_shell() is not None and rest is not None:
-            from IPython.display import display
-
             display(rest)
         self.view.close()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from nbtriton.widgets.publisher import Hub, Publisher, hub
-from nbtriton.widgets.show import live_wanted, notebook_shell
+from nbtriton.widgets.show import display, live_wanted, notebook_shell
 from nbtriton.widgets.static import StaticView, frame_view
 
 __all__ = ["LiveTable"]
@@ -61,8 +61,6 @@ class LiveTable:
         """Display the table in the running cell and keep it up to date until `stop`."""
         if notebook_shell() is None:
             return self
-        from IPython.display import display
-
         view = self.static()
         self._html = view.html
         self._handle = display(view, display_id=True)
