@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,12 +18,12 @@ from nbtriton.config import (
     parse_annotation,
     parse_dataflow,
     parse_pbtxt,
-    signature_config,
     to_dict,
     validate,
     validate_ensemble,
     validate_io,
 )
+from nbtriton.config.signature import add_input, add_output
 from nbtriton.errors import ConfigError
 
 # --- annotations ---------------------------------------------------------------------------------
@@ -80,22 +81,19 @@ def test_any_annotation_is_read_or_refused(text: str) -> None:
     assert spec.dims
 
 
-def test_signature_config_and_specs_agree() -> None:
-    spec = TensorSpec("", "FP16", (2, -1), optional=True, allow_ragged_batch=True, reshape=(2, -1))
-    config = signature_config("m", {"A": "FP32[4]", "B": spec}, {"OUT": "BYTES[1]"})
-    assert list(input_specs(config)) == ["A", "B"]
-    assert input_specs(config)["B"] == TensorSpec(
-        "B", "FP16", (2, -1), optional=True, allow_ragged_batch=True, reshape=(2, -1)
-    )
-    assert output_specs(config) == {"OUT": TensorSpec("OUT", "BYTES", (1,))}
-    again = signature_config("m", input_specs(config), output_specs(config))
-    assert again == config
-
-
-def test_signature_config_says_which_tensor() -> None:
-    with pytest.raises(ConfigError, match=r"\(tensor 'B'\)") as caught:
-        signature_config("m", {"A": "FP32", "B": "FP31"}, {})
-    assert caught.value.field == "B"
+def test_specs_are_written_as_they_are_read() -> None:
+    inputs = {
+        "A": TensorSpec("A", "FP32", (4,)),
+        "B": TensorSpec("B", "FP16", (2, -1), optional=True, allow_ragged_batch=True, reshape=(2,)),
+    }
+    outputs = {"OUT": TensorSpec("OUT", "BYTES", (1,), label_filename="labels.txt")}
+    config = ModelConfig(name="m")
+    for spec in inputs.values():
+        add_input(config, spec)
+    for spec in outputs.values():
+        add_output(config, spec)
+    assert list(input_specs(config).items()) == list(inputs.items())
+    assert output_specs(config) == outputs
 
 
 def test_F6_the_first_of_a_name_counts() -> None:
@@ -111,8 +109,11 @@ def test_a_data_type_that_triton_does_not_know_is_its_number() -> None:
 
 
 def model(name: str, inputs: dict[str, str], outputs: dict[str, str], size: int = 8) -> ModelConfig:
-    config = signature_config(name, inputs, outputs)
-    config.max_batch_size = size
+    config = ModelConfig(name=name, max_batch_size=size)
+    for tensor, annotation in inputs.items():
+        add_input(config, replace(parse_annotation(annotation), name=tensor))
+    for tensor, annotation in outputs.items():
+        add_output(config, replace(parse_annotation(annotation), name=tensor))
     return config
 
 

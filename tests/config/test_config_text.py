@@ -17,7 +17,6 @@ from nbtriton.config import (
     format_pbtxt,
     from_dict,
     looks_like_pbtxt,
-    merge,
     normalize,
     parse_pbtxt,
     to_dict,
@@ -539,50 +538,6 @@ def test_J1_numbers_as_the_real_server_writes_them() -> None:
     assert reported["instance_group"][0]["secondary_devices"][0]["device_id"] == "3"
     (control,) = reported["sequence_batching"]["control_input"][0]["control"]
     assert repr(control["fp32_false_true"]) == "[0, 0.1, 1000000.0, 16777216, 0.333333343]"
-
-
-def test_merge_lets_what_is_set_win() -> None:
-    base = parse_pbtxt(
-        """
-        name: "m" max_batch_size: 8
-        input [ { name: "A" }, { name: "B" } ]
-        dynamic_batching { preferred_batch_size: [ 4, 8 ] max_queue_delay_microseconds: 100 }
-        parameters { key: "a" value { string_value: "1" } }
-        parameters { key: "b" value { string_value: "1" } }
-        """
-    )
-    override = parse_pbtxt(
-        """
-        max_batch_size: 16
-        input { name: "C" }
-        dynamic_batching { preferred_batch_size: [ 2 ] }
-        parameters { key: "b" value { string_value: "2" } }
-        """
-    )
-    assert to_dict(merge(base, override)) == {
-        "name": "m",
-        "max_batch_size": 16,
-        "input": [{"name": "C"}],
-        "dynamic_batching": {"preferred_batch_size": [2], "max_queue_delay_microseconds": 100},
-        "parameters": {"a": {"string_value": "1"}, "b": {"string_value": "2"}},
-    }
-    assert base.max_batch_size == 8
-
-
-def test_merge_replaces_the_member_of_a_oneof_and_keeps_empty_messages() -> None:
-    merged = merge(
-        parse_pbtxt("dynamic_batching { max_queue_delay_microseconds: 5 }"),
-        parse_pbtxt("sequence_batching {} response_cache {}"),
-    )
-    assert to_dict(merged) == {"sequence_batching": {}, "response_cache": {}}
-
-
-@settings(max_examples=100, deadline=None)
-@given(configs())
-def test_merge_with_nothing_changes_nothing(config: ModelConfig) -> None:
-    assert same(merge(config, ModelConfig()), config)
-    assert same(merge(ModelConfig(), config), config)
-    assert same(merge(config, config), config)
 
 
 def test_J1_J5_reported_configuration() -> None:

@@ -1,4 +1,4 @@
-"""What a model is: Triton's ModelConfig read, completed, checked and written.
+"""Model configurations: Triton's ModelConfig read, completed, checked and written.
 
 Everything here is a function of the configuration alone: no threads, no arrays, no files but the
 text that it is handed. Messages are Triton's, hints are ours.
@@ -12,7 +12,6 @@ from nbtriton.config.convert import (
     Dumpable,
     as_config,
     from_dict,
-    merge,
     to_dict,
     to_json,
     to_reported_dict,
@@ -45,10 +44,9 @@ from nbtriton.config.signature import (
     input_specs,
     output_specs,
     parse_annotation,
-    signature_config,
 )
 from nbtriton.config.validate import validate, validate_instance_groups
-from nbtriton.config.validate_ensemble import validate_ensemble, validate_versions
+from nbtriton.config.validate_ensemble import validate_ensemble
 from nbtriton.config.validate_io import STRATEGY_PATH, validate_io, validate_load
 
 __all__ = [
@@ -77,7 +75,6 @@ __all__ = [
     "is_ensemble",
     "is_whole",
     "looks_like_pbtxt",
-    "merge",
     "normalize",
     "normalize_instance_groups",
     "output_specs",
@@ -88,7 +85,6 @@ __all__ = [
     "plan_instances",
     "reads_only",
     "scheduling_choice",
-    "signature_config",
     "state_inputs",
     "state_outputs",
     "to_dict",
@@ -99,5 +95,4 @@ __all__ = [
     "validate_instance_groups",
     "validate_io",
     "validate_load",
-    "validate_versions",
 ]

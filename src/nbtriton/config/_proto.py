@@ -1,4 +1,4 @@
-"""Where Triton's ModelConfig message comes from, and the few facts about it that others share.
+"""Triton's ModelConfig message: its class, and helpers that other modules share.
 
 The class is the one of ``tritonclient``. Importing it the usual way brings in grpc and numpy
 (about 150 ms), so the one generated file is loaded by its path. Protobuf keeps one class for one
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 __all__ = [
     "DATA_TYPES",
     "KINDS",
+    "PROTOCOL_TYPES",
     "Descriptor",
     "ModelConfig",
+    "copy_of",
     "enum_name",
     "is_map",
     "is_repeated",
@@ -75,15 +77,38 @@ KINDS: dict[str, int] = _values(
 )
 
 
+def protocol_name(data_type: int) -> str:
+    """Return the inference protocol's name of a data type: ``TYPE_STRING`` is ``BYTES``.
+
+    Triton loads a model whose data type is a number that it does not know; its name is the number.
+    """
+    known = (name for name, number in DATA_TYPES.items() if number == data_type)
+    name = next(known, str(data_type))
+    return "BYTES" if name == "TYPE_STRING" else name.removeprefix("TYPE_")
+
+
+# The inference protocol's names (FP32, BYTES, ...) to numbers.
+PROTOCOL_TYPES: dict[str, int] = {
+    protocol_name(number): number for number in DATA_TYPES.values() if number
+}
+
+
+def copy_of(config: ModelConfig) -> ModelConfig:
+    """Return a message of its own with the same fields."""
+    copy = ModelConfig()
+    copy.CopyFrom(config)
+    return copy
+
+
 def is_repeated(field: Descriptor) -> bool:
-    """Tell whether a field is a list or a map."""
-    # protobuf 6.31 renamed the question; both spellings are in use in the field.
+    """Return True for a list or a map."""
+    # protobuf 6.31 has another name for it; versions with either are in use.
     repeated = getattr(field, "is_repeated", None)
     return bool(field.label == field.LABEL_REPEATED if repeated is None else repeated)
 
 
 def is_map(field: Descriptor) -> bool:
-    """Tell whether a field is a map."""
+    """Return True for a map."""
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
@@ -93,13 +118,3 @@ def enum_name(message: Message, field: str) -> str:
     descriptor: Descriptor = message.DESCRIPTOR.fields_by_name[field]
     value = descriptor.enum_type.values_by_number.get(number)
     return value.name if value else str(number)
-
-
-def protocol_name(data_type: int) -> str:
-    """Return the inference protocol's name of a data type: ``TYPE_STRING`` is ``BYTES``.
-
-    Triton loads a model whose data type is a number that it does not know; its name is the number.
-    """
-    known = (name for name, number in DATA_TYPES.items() if number == data_type)
-    name = next(known, str(data_type))
-    return "BYTES" if name == "TYPE_STRING" else name.removeprefix("TYPE_")

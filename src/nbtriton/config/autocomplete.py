@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.config._proto import ModelConfig
+from nbtriton.config._proto import ModelConfig, copy_of
 from nbtriton.config.convert import from_dict, to_reported_dict
 from nbtriton.config.normalize import scheduling_choice
 from nbtriton.errors import InternalError
@@ -161,8 +161,7 @@ def complete_from(config: ModelConfig, completed: Mapping[str, Any]) -> ModelCon
     """
     new = from_dict(completed)
     before, after = scheduling_choice(config), scheduling_choice(new)
-    done = ModelConfig()
-    done.CopyFrom(config)
+    done = copy_of(config)
     done.max_batch_size = new.max_batch_size
     for tensors in ("input", "output"):
         done.ClearField(tensors)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
 
 from google.protobuf import json_format
 
-from nbtriton.config._proto import Descriptor, ModelConfig, is_map, is_repeated
+from nbtriton.config._proto import Descriptor, ModelConfig, copy_of, is_map, is_repeated
 from nbtriton.config.hints import hint_for_json
 from nbtriton.config.pbtxt import parse_pbtxt
 from nbtriton.errors import ConfigError
@@ -35,7 +35,6 @@ __all__ = [
     "as_config",
     "from_dict",
     "lay_over_dict",
-    "merge",
     "read_json",
     "to_dict",
     "to_json",
@@ -77,9 +76,7 @@ def as_config(value: object) -> ModelConfig:
         is_json = value.lstrip()[:1] in ("{", b"{")
         return from_dict(read_json(value)) if is_json else parse_pbtxt(value)
     if isinstance(value, ModelConfig):
-        copy = ModelConfig()
-        copy.CopyFrom(value)
-        return copy
+        return copy_of(value)
     if callable(dump := getattr(value, "model_dump", None)) and not isinstance(value, type):
         return from_dict(dump(mode="json", exclude_none=True))
     raise ConfigError(
@@ -105,7 +102,7 @@ def to_json(config: ModelConfig) -> str:
 def to_reported_dict(config: ModelConfig) -> dict[str, Any]:
     """Return the JSON of Triton's ``/v2/models/<m>/config``.
 
-    Every scalar, list and map is there with its default, a sub-message only if it is set, and keys
+    Every scalar, list and map has its default, a sub-message is left out unless it is set, and keys
     stand in the order of Triton's model_config.proto. 64-bit integers are numbers, except three
     fields that the real server leaves as protobuf's strings; floats without a fraction are integers.
     """
@@ -148,20 +145,8 @@ def lay_over_dict(config: ModelConfig, value: Mapping[str, Any]) -> None:
         ) from None
 
 
-def merge(base: ModelConfig, override: ModelConfig) -> ModelConfig:
-    """Return `base` with every field that `override` sets.
-
-    Sub-messages are merged field by field, maps key by key; a list that is set replaces the whole
-    list. A scalar that equals protobuf's default (0, false, "") does not count as set.
-    """
-    merged = ModelConfig()
-    merged.CopyFrom(base)
-    _merge_into(merged, override)
-    return merged
-
-
 def read_json(text: str | bytes) -> Any:
-    """Read JSON text; errors know line and column."""
+    """Read JSON text; errors have line and column."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -175,48 +160,30 @@ def read_json(text: str | bytes) -> Any:
         raise ConfigError(f"failed to read model configuration: {error}") from None
 
 
-def _merge_into(target: Message, override: Message) -> None:
-    for field, value in override.ListFields():
-        mine = getattr(target, field.name)
-        if is_map(field):
-            # The union of a message map copies messages; a scalar map takes plain values.
-            mine.MergeFrom(value)
-        elif is_repeated(field):
-            target.ClearField(field.name)
-            getattr(target, field.name).extend(value)
-        elif field.message_type is not None:
-            mine.SetInParent()
-            _merge_into(mine, value)
-        else:
-            setattr(target, field.name, value)
-
-
 def _plain(message: Message, *, defaults: bool) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     descriptor: Descriptor = message.DESCRIPTOR
     for field in descriptor.fields:
         value = getattr(message, field.name)
+        if is_repeated(field):
+            is_given = bool(value) or defaults
+        elif field.has_presence:
+            is_given = message.HasField(field.name)
+        else:
+            # Minus zero is set although it compares equal to the default.
+            is_negative = isinstance(value, float) and math.copysign(1.0, value) < 0
+            is_given = bool(value) or is_negative or (defaults and field.full_name not in _NEWER)
+        if not is_given:
+            continue
         if is_map(field):
             item = field.message_type.fields_by_name["value"]
-            if value or defaults:
-                plain[field.name] = {
-                    str(key): _plain_value(item, value[key], defaults=defaults)
-                    for key in sorted(value)
-                }
+            plain[field.name] = {
+                str(key): _plain_value(item, value[key], defaults=defaults) for key in sorted(value)
+            }
         elif is_repeated(field):
-            if value or defaults:
-                plain[field.name] = [
-                    _plain_value(field, element, defaults=defaults) for element in value
-                ]
-        elif (
-            message.HasField(field.name)
-            if field.has_presence
-            else (value or (defaults and field.full_name not in _NEWER))
-        ):
+            plain[field.name] = [_plain_value(field, one, defaults=defaults) for one in value]
+        else:
             plain[field.name] = _plain_value(field, value, defaults=defaults)
-        elif isinstance(value, float) and math.copysign(1.0, value) < 0:
-            # Minus zero is set although it compares equal to the default.
-            plain[field.name] = value
     return plain
 
 

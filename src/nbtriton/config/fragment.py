@@ -1,11 +1,11 @@
-"""A piece of a configuration, as tutorials show them, laid over a whole one."""
+"""Fragments of a configuration, as tutorials show them, laid over a whole one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.config._proto import ModelConfig, is_map, is_repeated
+from nbtriton.config._proto import ModelConfig, copy_of, is_map, is_repeated
 from nbtriton.config.convert import as_config, lay_over_dict, read_json
 from nbtriton.config.pbtxt import lay_over_pbtxt, parse_pbtxt
 
@@ -43,7 +43,7 @@ def amend(
     base : ModelConfig
         Not changed.
     given : str, bytes, mapping or ModelConfig
-        As for `as_config`; `is_whole` tells what it is.
+        As for `as_config`; whole or a fragment by `is_whole`.
     source : str
         What a text is called in errors.
 
@@ -66,8 +66,7 @@ def amend(
     fragment = parse_pbtxt(value, source=source) if is_text else as_config(value)
     if is_whole(fragment):
         return fragment
-    amended = ModelConfig()
-    amended.CopyFrom(base)
+    amended = copy_of(base)
     _clear_lists(amended, fragment)
     if is_text:
         lay_over_pbtxt(amended, value)

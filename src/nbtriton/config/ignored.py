@@ -1,7 +1,7 @@
-"""Which fields of a configuration have no effect here, and why.
+"""Fields of a configuration that have no effect here, with the reason.
 
 A configuration that Triton accepts is accepted and reported unchanged; what this runtime does not
-act on is said here, and nowhere in silence. Two tables: fields that never have an effect, and
+act on is reported here. Two tables: fields that never have an effect, and
 fields that have none beside the others that are set, in Triton as here.
 """
 
@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nbtriton.config._proto import Descriptor, ModelConfig, is_map, is_repeated
-from nbtriton.config.normalize import is_ensemble
+from nbtriton.config.normalize import is_ensemble, queue_policies
 from nbtriton.config.validate_io import STRATEGY_PATH
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-
-    from nbtriton.config._messages import ModelQueuePolicy
 
 __all__ = ["EFFECTS", "FieldEffect", "field_effects", "ignored_fields"]
 
@@ -60,20 +58,13 @@ _PYTHON = {
         "the output of a plain function would be split by it"
     ),
 }
-_WITHOUT_AGENTS: Final = {
-    "model_repository_agents": "agents look at a model's directory, and this one has none"
-}
-_WITHOUT_LABELS: Final = {
-    "output.label_filename": "labels are read from a model's directory, and this one has none"
-}
-_WITHOUT_CACHE: Final = {
-    "response_cache": "this server has no response cache: nt.server(cache_bytes=…) or %triton_server --cache-bytes, nbtriton serve --cache-config"
-}
-_WITHOUT_LIMITER: Final = {
-    "instance_group.rate_limiter": (
-        "this server limits no rates: nt.server(rate_limit='execution_count'), or --rate-limit of %triton_server and nbtriton serve"
-    )
-}
+# What the model or its server is without, and the field that has no effect then.
+_WITHOUT: Final = {
+    "agents": ("model_repository_agents", "agents look at a model's directory, and this one has none"),
+    "labels": ("output.label_filename", "labels are read from a model's directory, and this one has none"),
+    "cache": ("response_cache", "this server has no response cache: nt.server(cache_bytes=…) or %triton_server --cache-bytes, nbtriton serve --cache-config"),
+    "limiter": ("instance_group.rate_limiter", "this server limits no rates: nt.server(rate_limit='execution_count'), or --rate-limit of %triton_server and nbtriton serve"),
+}  # fmt: skip
 # What that backend acts on and no other.
 _ONNXRUNTIME = ("model_operations", "optimization.graph", "optimization.execution_accelerators")
 _PARAMETERS: Final = {
@@ -132,10 +123,9 @@ def ignored_fields(
     """
     in_python = config.backend == "python" and not whole_batches
     table = {**_NEVER, **(_PYTHON if in_python else {})}
-    table |= {} if agents else _WITHOUT_AGENTS
-    table |= {} if labels else _WITHOUT_LABELS
-    table |= {} if limiter else _WITHOUT_LIMITER
-    table |= {} if cache or not config.response_cache.enable else _WITHOUT_CACHE
+    cache = cache or not config.response_cache.enable
+    has = {"agents": agents, "labels": labels, "cache": cache, "limiter": limiter}
+    table |= dict(field for what, field in _WITHOUT.items() if not has[what])
     for path in _ONNXRUNTIME if config.backend == "onnxruntime" else ():
         del table[path]
     found = list(_never(config, table))
@@ -195,9 +185,9 @@ def _effect(path: str) -> FieldEffect:
     newer = ("not in 2.51",) if path in _NEWER else ()
     if path in _NEVER or path.endswith("put_pinned_memory"):
         return FieldEffect(path, ignored, "; ".join((_NEVER.get(path, _PINNED), *newer)))
-    for table in (_PYTHON, _WITHOUT_AGENTS, _WITHOUT_LABELS, _WITHOUT_CACHE, _WITHOUT_LIMITER):
-        if path in table:
-            return FieldEffect(path, has, f"else ignored: {table[path]}")
+    elsewhere = {**_PYTHON, **dict(_WITHOUT.values())}
+    if path in elsewhere:
+        return FieldEffect(path, has, f"else ignored: {elsewhere[path]}")
     return FieldEffect(path, has, "; ".join(newer))
 
 
@@ -261,13 +251,9 @@ def _delay(config: ModelConfig) -> Iterator[tuple[str, str]]:
 
 
 def _timeouts(config: ModelConfig) -> Iterator[tuple[str, str]]:
-    batching = config.dynamic_batching
-    policies: dict[str, ModelQueuePolicy] = {"default_queue_policy": batching.default_queue_policy}
-    if batching.priority_levels:
-        for level in sorted(batching.priority_queue_policy):
-            policies[f"priority_queue_policy[{level}]"] = batching.priority_queue_policy[level]
-    for name, policy in policies.items():
-        if policy.default_timeout_microseconds:
+    levels = config.dynamic_batching.priority_levels
+    for name, policy in queue_policies(config).items():
+        if policy.default_timeout_microseconds or (name != "default_queue_policy" and not levels):
             continue
         if policy.timeout_action:
             yield (
@@ -286,16 +272,13 @@ def _timeouts(config: ModelConfig) -> Iterator[tuple[str, str]]:
 
 def _slots(config: ModelConfig) -> Iterator[tuple[str, str]]:
     direct = config.sequence_batching.direct
-    if direct.minimum_slot_utilization and not direct.max_queue_delay_microseconds:
-        yield (
-            "sequence_batching.direct.minimum_slot_utilization",
-            "max_queue_delay_microseconds is 0: no slot is waited for",
-        )
-    if direct.max_queue_delay_microseconds and not direct.minimum_slot_utilization:
-        yield (
-            "sequence_batching.direct.max_queue_delay_microseconds",
-            "minimum_slot_utilization is 0: one slot with a request is enough",
-        )
+    slots, delay = "minimum_slot_utilization", "max_queue_delay_microseconds"
+    for one, other, reason in (
+        (slots, delay, "no slot is waited for"),
+        (delay, slots, "one slot with a request is enough"),
+    ):
+        if getattr(direct, one) and not getattr(direct, other):
+            yield f"sequence_batching.direct.{one}", f"{other} is 0: {reason}"
 
 
 def _runtime(config: ModelConfig) -> Iterator[tuple[str, str]]:

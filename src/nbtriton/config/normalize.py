@@ -1,4 +1,4 @@
-"""What Triton fills in before it checks a configuration, and the instances that follow from it.
+"""Defaults that Triton fills in before it checks a configuration, and the instances that follow.
 
 Rules N1-N13 of Triton's ``AutoCompleteBackendFields``, ``NormalizeModelConfig`` and
 ``NormalizeInstanceGroup`` (core, model_config_utils.cc), and the names and devices of instances
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nbtriton.config._proto import KINDS, ModelConfig, enum_name
+from nbtriton.config._proto import KINDS, ModelConfig, copy_of, enum_name
 from nbtriton.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
+    from nbtriton.config._messages import ModelQueuePolicy
+
 __all__ = [
+    "FAMILIES",
     "InstancePlan",
     "equal_but_for_instances",
     "is_ensemble",
     "normalize",
     "normalize_instance_groups",
     "plan_instances",
+    "queue_policies",
     "scheduling_choice",
 ]
 
@@ -35,8 +39,8 @@ _TWO_CPU_INSTANCES = frozenset({"tensorflow", "onnxruntime"})
 
 
 @dataclass(frozen=True, slots=True)
-class _Family:
-    """How one backend is recognised (N2): by platform, by file name, by what a version holds."""
+class Family:
+    """How one backend is recognised (N2): by platform, by file name, by the files of a version."""
 
     backend: str
     platform: str
@@ -45,14 +49,14 @@ class _Family:
 
 
 # In Triton's order of tests.
-_FAMILIES = (
-    _Family("tensorflow", "tensorflow_savedmodel", "model.savedmodel", is_directory=True),
-    _Family("tensorflow", "tensorflow_graphdef", "model.graphdef"),
-    _Family("tensorrt", "tensorrt_plan", "model.plan"),
-    _Family("onnxruntime", "onnxruntime_onnx", "model.onnx", is_directory=None),
-    _Family("openvino", "", "model.xml", is_directory=None),
-    _Family("pytorch", "pytorch_libtorch", "model.pt"),
-    _Family("python", "", "model.py", is_directory=None),
+FAMILIES = (
+    Family("tensorflow", "tensorflow_savedmodel", "model.savedmodel", is_directory=True),
+    Family("tensorflow", "tensorflow_graphdef", "model.graphdef"),
+    Family("tensorrt", "tensorrt_plan", "model.plan"),
+    Family("onnxruntime", "onnxruntime_onnx", "model.onnx", is_directory=None),
+    Family("openvino", "", "model.xml", is_directory=None),
+    Family("pytorch", "pytorch_libtorch", "model.pt"),
+    Family("python", "", "model.py", is_directory=None),
 )
 
 
@@ -89,13 +93,22 @@ class InstancePlan:
 
 
 def is_ensemble(config: ModelConfig) -> bool:
-    """Tell whether a configuration is that of an ensemble."""
+    """Return True for an ensemble."""
     return config.HasField("ensemble_scheduling") or config.platform == "ensemble"
 
 
 def scheduling_choice(config: ModelConfig) -> str:
     """Return the scheduler that is configured: its field's name, or ``""`` for the default one."""
     return config.WhichOneof("scheduling_choice") or ""
+
+
+def queue_policies(config: ModelConfig) -> dict[str, ModelQueuePolicy]:
+    """Return the queue policies of the dynamic batcher by the path of each below it."""
+    batching = config.dynamic_batching
+    policies = {"default_queue_policy": batching.default_queue_policy}
+    for level in sorted(batching.priority_queue_policy):
+        policies[f"priority_queue_policy[{level}]"] = batching.priority_queue_policy[level]
+    return policies
 
 
 def normalize(
@@ -111,7 +124,7 @@ def normalize(
         The model's name (its directory); taken where the configuration has none.
     filenames : collection of str, optional
         What the first version directory holds, directories with a slash at the end. None for a
-        model without a directory, whose backend somebody else knows.
+        model without a directory, whose backend is known by other means.
 
     Returns
     -------
@@ -121,11 +134,10 @@ def normalize(
     Raises
     ------
     ConfigError
-        N4: files are given and no backend can be told from them, from the configuration or from a
+        N4: files are given, and neither they nor the configuration name a backend, nor does a
         name of the form ``model.<backend>``.
     """
-    done = ModelConfig()
-    done.CopyFrom(config)
+    done = copy_of(config)
     if not done.name:
         done.name = name
     _fill_backend(done, name, filenames)
@@ -166,8 +178,7 @@ def normalize_instance_groups(
     ModelConfig
         The configuration with its groups resolved; an ensemble has none.
     """
-    done = ModelConfig()
-    done.CopyFrom(config)
+    done = copy_of(config)
     if is_ensemble(done):
         return done
     present = sorted(gpus or ())
@@ -226,14 +237,11 @@ def plan_instances(config: ModelConfig, *, gpus: Sequence[int] | None) -> tuple[
 
 
 def equal_but_for_instances(one: ModelConfig, other: ModelConfig) -> bool:
-    """Tell whether two configurations differ in instance_group and version_policy at most (L16)."""
-    bare = []
-    for config in (one, other):
-        copy = ModelConfig()
-        copy.CopyFrom(config)
+    """Return True if only instance_group and version_policy may differ (L16)."""
+    bare = [copy_of(config) for config in (one, other)]
+    for copy in bare:
         copy.ClearField("instance_group")
         copy.ClearField("version_policy")
-        bare.append(copy)
     return bare[0] == bare[1]
 
 
@@ -256,14 +264,14 @@ def _prefer_max(preferred: MutableSequence[int], max_batch_size: int) -> None:
 
 
 def _fill_backend(config: ModelConfig, name: str, filenames: Collection[str] | None) -> None:
-    """Tell backend, platform and file name from one another (N2-N4)."""
+    """Fill in backend, platform and file name from one another (N2-N4)."""
     if not config.backend:
         family = _recognise(config, filenames)
         if family is not None:
             config.backend = family.backend
             if family.backend == "tensorflow" and not config.platform:
                 config.platform = family.platform
-    for family in _FAMILIES:
+    for family in FAMILIES:
         if config.backend != family.backend:
             continue
         if family.backend == "tensorflow" and config.platform != family.platform:
@@ -286,8 +294,8 @@ def _fill_backend(config: ModelConfig, name: str, filenames: Collection[str] | N
         config.default_model_filename = f"model.{backend}"
 
 
-def _recognise(config: ModelConfig, filenames: Collection[str] | None) -> _Family | None:
-    for family in _FAMILIES:
+def _recognise(config: ModelConfig, filenames: Collection[str] | None) -> Family | None:
+    for family in FAMILIES:
         if config.platform:
             if config.platform == family.platform:
                 return family
@@ -299,7 +307,7 @@ def _recognise(config: ModelConfig, filenames: Collection[str] | None) -> _Famil
     return None
 
 
-def _holds(filenames: Collection[str], family: _Family) -> bool:
+def _holds(filenames: Collection[str], family: Family) -> bool:
     as_file, as_directory = family.filename in filenames, f"{family.filename}/" in filenames
     if family.is_directory is None:
         return as_file or as_directory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbtriton.config._proto import KINDS, ModelConfig
+from nbtriton.config._proto import KINDS, ModelConfig, copy_of
 from nbtriton.config.normalize import scheduling_choice
 from nbtriton.config.read_only import READ_ONLY_INPUTS
 from nbtriton.errors import ConfigError, nearest
@@ -61,8 +61,7 @@ def apply_options(
     ConfigError
         An unknown kind, a value out of range, or options that exclude each other.
     """
-    done = ModelConfig()
-    done.CopyFrom(config)
+    done = copy_of(config)
     if max_batch_size is not None:
         _check_at_least(0, max_batch_size, "max_batch_size")
         done.max_batch_size = max_batch_size

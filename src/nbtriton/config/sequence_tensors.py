@@ -5,23 +5,22 @@ from __future__ import annotations
 from nbtriton.config._proto import ModelConfig, enum_name, protocol_name
 from nbtriton.config.signature import output_specs
 
+# Of a control's values for false and true, which also say its data type.
+_KINDS = ("int32", "fp32", "bool")
+
 __all__ = ["control_types", "output_types", "state_inputs", "state_outputs"]
 
 
 def control_types(config: ModelConfig) -> dict[str, str]:
     """Return the data type of each control tensor, such as ``TYPE_INT32``, by its name."""
-    types = {}
-    for tensor in config.sequence_batching.control_input:
-        for control in tensor.control:
-            if control.int32_false_true:
-                types[tensor.name] = "TYPE_INT32"
-            elif control.fp32_false_true:
-                types[tensor.name] = "TYPE_FP32"
-            elif control.bool_false_true:
-                types[tensor.name] = "TYPE_BOOL"
-            else:
-                types[tensor.name] = enum_name(control, "data_type")
-    return types
+    return {
+        tensor.name: next(
+            (f"TYPE_{kind.upper()}" for kind in _KINDS if getattr(control, f"{kind}_false_true")),
+            enum_name(control, "data_type"),
+        )
+        for tensor in config.sequence_batching.control_input
+        for control in tensor.control
+    }
 
 
 def state_inputs(config: ModelConfig) -> dict[str, str]:

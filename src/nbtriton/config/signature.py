@@ -1,17 +1,19 @@
-"""A model's tensors as plain values: read from a configuration, or written as annotations."""
+"""Inputs and outputs as plain values, read from a configuration or from annotations."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nbtriton.config._proto import DATA_TYPES, ModelConfig, protocol_name
+from nbtriton.config._proto import PROTOCOL_TYPES, ModelConfig, protocol_name
 from nbtriton.config.hints import known_data_type
 from nbtriton.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
+
+    from nbtriton.config._messages import ModelInput, ModelOutput
 
 __all__ = [
     "TensorSpec",
@@ -20,12 +22,9 @@ __all__ = [
     "input_specs",
     "output_specs",
     "parse_annotation",
-    "signature_config",
 ]
 
 _ANNOTATION = re.compile(r"\s*(?P<datatype>\w+)\s*(?:\[(?P<dims>[^\[\]]*)\])?\s*", re.ASCII)
-
-_PROTOCOL_NAMES = frozenset(protocol_name(number) for number in DATA_TYPES.values() if number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,33 +69,31 @@ def output_specs(config: ModelConfig) -> dict[str, TensorSpec]:
 def all_input_specs(config: ModelConfig) -> list[TensorSpec]:
     """Return the inputs as the configuration lists them."""
     return [
-        TensorSpec(
-            name=tensor.name,
-            datatype=protocol_name(tensor.data_type),
-            dims=tuple(tensor.dims),
-            optional=tensor.optional,
-            allow_ragged_batch=tensor.allow_ragged_batch,
-            reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
-        )
+        _spec(tensor, optional=tensor.optional, allow_ragged_batch=tensor.allow_ragged_batch)
         for tensor in config.input
     ]
 
 
 def all_output_specs(config: ModelConfig) -> list[TensorSpec]:
     """Return the outputs as the configuration lists them."""
-    return [
-        TensorSpec(
-            name=tensor.name,
-            datatype=protocol_name(tensor.data_type),
-            dims=tuple(tensor.dims),
-            reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
-            label_filename=tensor.label_filename,
-        )
-        for tensor in config.output
-    ]
+    return [_spec(tensor, label_filename=tensor.label_filename) for tensor in config.output]
 
 
-def _by_name(listed: list[TensorSpec]) -> dict[str, TensorSpec]:
+def _spec(
+    tensor: ModelInput | ModelOutput,
+    *,
+    optional: bool = False,
+    allow_ragged_batch: bool = False,
+    label_filename: str = "",
+) -> TensorSpec:
+    reshape = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None
+    return TensorSpec(
+        tensor.name, protocol_name(tensor.data_type), tuple(tensor.dims),
+        optional, allow_ragged_batch, reshape, label_filename,
+    )  # fmt: skip
+
+
+def _by_name(listed: Iterable[TensorSpec]) -> dict[str, TensorSpec]:
     specs: dict[str, TensorSpec] = {}
     for spec in listed:
         specs.setdefault(spec.name, spec)
@@ -139,83 +136,34 @@ def parse_annotation(annotation: str | TensorSpec) -> TensorSpec:
     written = match["datatype"]
     datatype = written.removeprefix("TYPE_")
     datatype = "BYTES" if datatype == "STRING" else datatype
-    if datatype not in _PROTOCOL_NAMES:
+    if datatype not in PROTOCOL_TYPES:
         known = known_data_type(written)
         short = "BYTES" if known == "TYPE_STRING" else known.removeprefix("TYPE_")
         raise ConfigError(
             f"annotation {annotation!r} has an unknown data type '{written}'",
-            hint=f"did you mean '{short}'?"
-            if short
-            else nearest(datatype.upper(), _PROTOCOL_NAMES),
+            hint=f"did you mean '{short}'?" if short else nearest(datatype.upper(), PROTOCOL_TYPES),
         )
     return TensorSpec(name="", datatype=datatype, dims=_dims(annotation, match["dims"]))
 
 
-def signature_config(
-    name: str,
-    inputs: Mapping[str, str | TensorSpec],
-    outputs: Mapping[str, str | TensorSpec],
-) -> ModelConfig:
-    """Write a configuration that has these inputs and outputs and nothing else.
-
-    Parameters
-    ----------
-    name : str
-        The model's name.
-    inputs, outputs : mapping of str to annotation
-        Tensor names to what `parse_annotation` reads.
-
-    Returns
-    -------
-    ModelConfig
-        With `name`, `input` and `output`.
-    """
-    config = ModelConfig(name=name)
-    for tensor, annotation in inputs.items():
-        add_input(config, replace(_annotated(tensor, annotation), name=tensor))
-    for tensor, annotation in outputs.items():
-        add_output(config, replace(_annotated(tensor, annotation), name=tensor))
-    return config
-
-
 def add_input(config: ModelConfig, spec: TensorSpec) -> None:
     """Append an input to a configuration."""
-    tensor = config.input.add(
-        name=spec.name,
-        data_type=_data_type(spec),
-        dims=spec.dims,
-        optional=spec.optional,
-        allow_ragged_batch=spec.allow_ragged_batch,
-    )
-    if spec.reshape is not None:
-        tensor.reshape.SetInParent()
-        tensor.reshape.shape.extend(spec.reshape)
+    tensor = config.input.add(optional=spec.optional, allow_ragged_batch=spec.allow_ragged_batch)
+    _describe(tensor, spec)
 
 
 def add_output(config: ModelConfig, spec: TensorSpec) -> None:
     """Append an output to a configuration."""
-    tensor = config.output.add(
-        name=spec.name,
-        data_type=_data_type(spec),
-        dims=spec.dims,
-        label_filename=spec.label_filename,
-    )
+    _describe(config.output.add(label_filename=spec.label_filename), spec)
+
+
+def _describe(tensor: ModelInput | ModelOutput, spec: TensorSpec) -> None:
+    tensor.name = spec.name
+    tensor.data_type = PROTOCOL_TYPES[spec.datatype]
+    tensor.dims.extend(spec.dims)
     if spec.reshape is not None:
         tensor.reshape.SetInParent()
         tensor.reshape.shape.extend(spec.reshape)
-
-
-def _annotated(tensor: str, annotation: str | TensorSpec) -> TensorSpec:
-    try:
-        return parse_annotation(annotation)
-    except ConfigError as error:
-        error.args = (f"{error.message} (tensor '{tensor}')",)
-        error.field = tensor
-        raise
-
-
-def _data_type(spec: TensorSpec) -> int:
-    return DATA_TYPES["TYPE_STRING" if spec.datatype == "BYTES" else f"TYPE_{spec.datatype}"]
 
 
 def _dims(annotation: str, text: str | None) -> tuple[int, ...]:

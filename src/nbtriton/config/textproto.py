@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from google.protobuf.descriptor import FieldDescriptor
+
 from nbtriton.config._proto import Descriptor, is_map, is_repeated
 from nbtriton.config.tokens import (
     END,
@@ -31,6 +33,10 @@ __all__ = ["Opened", "Reader"]
 
 _CLOSING: Final = {"{": "}", "<": ">", "[": "]"}
 _LARGEST: Final = {"INT32": 2**31 - 1, "UINT32": 2**32 - 1, "INT64": 2**63 - 1, "UINT64": 2**64 - 1}
+_KINDS: Final = {
+    getattr(FieldDescriptor, f"CPPTYPE_{name}"): name
+    for name in (*_LARGEST, "FLOAT", "DOUBLE", "BOOL", "STRING")
+}
 _TRUE: Final = ("true", "True", "t")
 _FALSE: Final = ("false", "False", "f")
 _ESCAPED: Final = re.compile(
@@ -105,7 +111,11 @@ class Reader:
         return True
 
     def _consume(self, text: str) -> None:
-        if not self._try(text):
+        self._expect(text)
+        self._next()
+
+    def _expect(self, text: str) -> None:
+        if self.token.text != text:
             raise self._error(f'Expected "{text}", found "{self.token.text}".')
 
     def _open(self, bracket: str, field: Descriptor) -> None:
@@ -126,8 +136,8 @@ class Reader:
 
     def _read_field(self, message: Message) -> None:
         field = self.field = self._named_field(message)
-        if not self._overwrite:
-            _refuse_second(self, message, field)
+        if not self._overwrite and not is_repeated(field):
+            self._refuse_second(message, field)
         if field.message_type is not None:
             self._try(":")
         else:
@@ -138,6 +148,19 @@ class Reader:
             self._read_one(message, field)
         self.field = None
         _ = self._try(";") or self._try(",")
+
+    def _refuse_second(self, message: Message, field: Descriptor) -> None:
+        """Refuse a field that has a value; one at its default counts as not given, as in C++."""
+        name = field.name
+        if message.HasField(name) if field.has_presence else getattr(message, name):
+            raise self._error(f'Non-repeated field "{name}" is specified multiple times.')
+        oneof = field.containing_oneof
+        other = message.WhichOneof(oneof.name) if oneof is not None else None
+        if other is not None:
+            raise self._error(
+                f'Field "{name}" is specified along with field "{other}", another member of '
+                f'oneof "{oneof.name}".'
+            )
 
     def _named_field(self, message: Message) -> Descriptor:
         descriptor: Descriptor = message.DESCRIPTOR
@@ -191,13 +214,11 @@ class Reader:
 
     def _read_message(self, message: Message, field: Descriptor) -> None:
         bracket = "<" if self.token.text == "<" else "{"
-        if self.token.text != bracket:
-            self._consume(bracket)
+        self._expect(bracket)
         self._open(bracket, field)
         while self.token.text not in (">", "}"):
             self._read_field(message)
-        if self.token.text != _CLOSING[bracket]:
-            self._consume(_CLOSING[bracket])
+        self._expect(_CLOSING[bracket])
         self.opened.pop()
         self._next()
 
@@ -206,7 +227,7 @@ class Reader:
     def _value(self, field: Descriptor) -> Any:
         if field.enum_type is not None:
             return self._enum(field)
-        kind = _kind(field)
+        kind = _KINDS[field.cpp_type]
         if kind == "STRING":
             return self._string()
         if kind == "BOOL":
@@ -276,39 +297,6 @@ class Reader:
         # Two escapes may be the halves of one character.
         text = value.decode("utf-8", "surrogatepass")
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
-
-
-def _refuse_second(reader: Reader, message: Message, field: Descriptor) -> None:
-    """Refuse a field that has a value; one at its default counts as not given, as in C++."""
-    if is_repeated(field):
-        return
-    has = message.HasField(field.name) if field.has_presence else getattr(message, field.name)
-    if has:
-        raise TextError(
-            f'Non-repeated field "{field.name}" is specified multiple times.', reader.token.start
-        )
-    oneof = field.containing_oneof
-    other = message.WhichOneof(oneof.name) if oneof is not None else None
-    if other is not None:
-        raise TextError(
-            f'Field "{field.name}" is specified along with field "{other}", another member of '
-            f'oneof "{oneof.name}".',
-            reader.token.start,
-        )
-
-
-def _kind(field: Descriptor) -> str:
-    return _KINDS[field.cpp_type]
-
-
-def _kinds() -> dict[int, str]:
-    from google.protobuf.descriptor import FieldDescriptor
-
-    names = (*_LARGEST, "FLOAT", "DOUBLE", "BOOL", "STRING")
-    return {getattr(FieldDescriptor, f"CPPTYPE_{name}"): name for name in names}
-
-
-_KINDS: Final = _kinds()
 
 
 def _number(text: str) -> int:

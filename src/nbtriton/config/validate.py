@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbtriton.config._proto import ModelConfig, enum_name
+from nbtriton.config.normalize import FAMILIES, queue_policies
 from nbtriton.config.read_only import reads_only
 from nbtriton.config.validate_ensemble import validate_structure
 from nbtriton.config.validate_sequence import validate_controls
@@ -18,14 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["validate", "validate_instance_groups"]
-
-# Backends that Triton knows by name, and the only platforms it lets them have.
-_PLATFORMS = {
-    "tensorflow": ("tensorflow_graphdef", "tensorflow_savedmodel"),
-    "tensorrt": ("tensorrt_plan",),
-    "onnxruntime": ("onnxruntime_onnx",),
-    "pytorch": ("pytorch_libtorch",),
-}
 
 
 def validate(config: ModelConfig) -> None:
@@ -85,12 +78,13 @@ def _validate_identity(config: ModelConfig) -> None:
             field="backend",
             hint="remove backend, or remove platform if this is no ensemble",
         )
-    platforms = _PLATFORMS.get(config.backend)
-    if platforms is not None and config.platform not in platforms:
+    platforms = [family.platform for family in FAMILIES if family.backend == config.backend]
+    if any(platforms) and config.platform not in platforms:
         raise ConfigError(
             f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}",
             field="platform",
-            hint=f"the backend {config.backend} goes with platform " + " or ".join(platforms),
+            hint=f"the backend {config.backend} goes with platform "
+            + " or ".join(sorted(platforms)),
         )
     if config.max_batch_size < 0:
         raise ConfigError(
@@ -108,19 +102,9 @@ def _validate_identity(config: ModelConfig) -> None:
 
 def _validate_dynamic_batching(config: ModelConfig) -> None:
     name, batching = config.name, config.dynamic_batching
-    for size in batching.preferred_batch_size:
-        if size <= 0:
-            raise ConfigError(
-                f"dynamic batching preferred size must be positive for {name}",
-                field="dynamic_batching.preferred_batch_size",
-                hint=f"remove {size}",
-            )
-        if size > config.max_batch_size:
-            raise ConfigError(
-                f"dynamic batching preferred size must be <= max batch size for {name}",
-                field="dynamic_batching.preferred_batch_size",
-                hint=_too_large(size, config.max_batch_size),
-            )
+    _validate_preferred(
+        config, batching.preferred_batch_size, "dynamic_batching", "dynamic batching preferred size"
+    )
     levels = batching.priority_levels
     if levels and not 1 <= batching.default_priority_level <= levels:
         raise ConfigError(
@@ -146,10 +130,7 @@ def _validate_preserved_order(config: ModelConfig) -> None:
             field="dynamic_batching.priority_levels",
             hint="remove preserve_ordering or the priority levels",
         )
-    policies = {"default_queue_policy": batching.default_queue_policy}
-    for level in sorted(batching.priority_queue_policy):
-        policies[f"priority_queue_policy[{level}]"] = batching.priority_queue_policy[level]
-    for field, policy in policies.items():
+    for field, policy in queue_policies(config).items():
         delays = enum_name(policy, "timeout_action") == "DELAY"
         if delays and policy.default_timeout_microseconds:
             raise ConfigError(
@@ -170,19 +151,8 @@ def _validate_sequence_batching(config: ModelConfig) -> None:
             hint="remove response_cache",
         )
     validate_controls(config)
-    for size in batching.oldest.preferred_batch_size:
-        if size <= 0:
-            raise ConfigError(
-                f"sequence batching preferred batch size must be positive for {name}",
-                field="sequence_batching.oldest.preferred_batch_size",
-                hint=f"remove {size}",
-            )
-        if size > config.max_batch_size:
-            raise ConfigError(
-                f"sequence batching preferred batch size must be <= max batch size for {name}",
-                field="sequence_batching.oldest.preferred_batch_size",
-                hint=_too_large(size, config.max_batch_size),
-            )
+    oldest, what = batching.oldest, "sequence batching preferred batch size"
+    _validate_preferred(config, oldest.preferred_batch_size, "sequence_batching.oldest", what)
     utilization = batching.direct.minimum_slot_utilization
     if utilization < 0.0 or utilization > 1.0:
         raise ConfigError(
@@ -192,10 +162,23 @@ def _validate_sequence_batching(config: ModelConfig) -> None:
         )
 
 
-def _too_large(size: int, max_batch_size: int) -> str:
-    if max_batch_size == 0:
-        return f"max_batch_size is 0, so the model does not batch; set it to at least {size}"
-    return f"{size} is more than max_batch_size {max_batch_size}"
+def _validate_preferred(config: ModelConfig, sizes: Sequence[int], field: str, what: str) -> None:
+    for size in sizes:
+        if 0 < size <= config.max_batch_size:
+            continue
+        wanted, hint = "positive", f"remove {size}"
+        if size > 0:
+            wanted = "<= max batch size"
+            hint = (
+                f"{size} is more than max_batch_size {config.max_batch_size}"
+                if config.max_batch_size
+                else f"max_batch_size is 0, so the model does not batch; set it to at least {size}"
+            )
+        raise ConfigError(
+            f"{what} must be {wanted} for {config.name}",
+            field=f"{field}.preferred_batch_size",
+            hint=hint,
+        )
 
 
 def validate_instance_groups(config: ModelConfig, *, gpus: Sequence[int] | None) -> None:

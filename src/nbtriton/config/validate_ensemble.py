@@ -8,29 +8,35 @@ hash map, and so reports one of several faults by chance, this reports the first
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nbtriton.config._proto import ModelConfig, protocol_name
+from nbtriton.config._proto import ModelConfig, copy_of, enum_name
 from nbtriton.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from nbtriton.config._messages import ModelEnsembling, ModelInput, ModelOutput
 
 __all__ = ["validate_ensemble", "validate_structure", "validate_versions"]
 
 
-@dataclass(slots=True, eq=False)
-class _Node:
-    """An ensemble tensor in the graph."""
+# Fields that an ensemble cannot have, and how Triton begins to say so.
+_OF_MODELS = {
+    "instance_group": "instance group should not",
+    "optimization": "optimization should not",
+    "model_warmup": "model_warmup can not",
+}
 
-    name: str
-    is_output: bool = False
-    ready: bool = False
-    before: list[_Node] = field(default_factory=list)
-    after: list[_Node] = field(default_factory=list)
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A model, and the ensemble tensors that it reads and writes, by the names that it has for them."""
+
+    model: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
 
 
 def validate_structure(config: ModelConfig) -> None:
@@ -42,53 +48,57 @@ def validate_structure(config: ModelConfig) -> None:
             field="platform",
             hint='set platform: "ensemble" and no backend, or remove ensemble_scheduling',
         )
-    if config.instance_group:
-        raise ConfigError(
-            f"instance group should not be specified for ensemble '{name}'",
-            field="instance_group",
-            hint="an ensemble runs nothing itself: set instance_group in the composing models",
-        )
-    if config.HasField("optimization"):
-        raise ConfigError(
-            f"optimization should not be specified for ensemble '{name}'",
-            field="optimization",
-            hint="set optimization in the composing models",
-        )
-    if config.model_warmup:
-        raise ConfigError(
-            f"model_warmup can not be specified for ensemble '{name}'",
-            field="model_warmup",
-            hint="set model_warmup in the composing models",
-        )
+    given = {field.name for field, _ in config.ListFields()}
+    for owned, refusal in _OF_MODELS.items():
+        if owned in given:
+            raise ConfigError(
+                f"{refusal} be specified for ensemble '{name}'",
+                field=owned,
+                hint=f"an ensemble runs nothing itself: set {owned} in the composing models",
+            )
     if not config.ensemble_scheduling.step:
         raise ConfigError(
             f"must specify 'step' for ensemble '{name}'",
             field="ensemble_scheduling.step",
             hint="add a step with model_name, input_map and output_map",
         )
-    graph = _build_graph(config)
-    _flow(config, graph)
-    outputs = _validate_outputs(config, graph)
-    unused = [
-        node
-        for node in graph.values()
-        if node.name not in outputs and not (node.ready and node.after)
-    ]
+    _validate_maps(config)
+    steps = _steps(config)
+    tensors = list(dict.fromkeys(one for step in steps for one in (*step.writes, *step.reads)))
+    for index, tensor in enumerate(config.input):
+        _validate_name(tensor.name, f"input[{index}]", name, tensors)
+    inputs = [tensor.name for tensor in config.input]
+    ready = {*inputs, *(one for step in _flow(inputs, steps) for one in step.writes)}
+    writers = {tensor: step for step in steps for tensor in step.writes}
+    for index, output in enumerate(config.output):
+        _validate_name(output.name, f"output[{index}]", name, tensors)
+        if output.name not in ready:
+            culprit = _unready_source(output.name, writers, ready)
+            because = f": at least one of its depending tensors, '{culprit}', is not connected"
+            raise ConfigError(
+                f"output '{output.name}' for ensemble '{name}' is not written"
+                + (because if culprit != output.name else ""),
+                field=f"output[{index}].name",
+                hint=_hint_unready(culprit, writers),
+            )
+    used = {output.name for output in config.output}
+    used |= ready & {tensor for step in steps for tensor in step.reads}
     # A tensor that nothing writes is the cause of those that wait for it.
-    for node in sorted(unused, key=lambda node: node.is_output):
-        raise ConfigError(
-            f"ensemble tensor '{node.name}' is unused in ensemble '{name}'",
-            field="ensemble_scheduling.step",
-            hint=f"nothing reads '{node.name}': make it an output, let a step read it, or leave it "
-            "out of output_map"
-            if node.ready
-            else _hint_unready(_unready_source(node)),
-        )
+    for unused in sorted(tensors, key=lambda one: one in writers):
+        if unused not in used:
+            raise ConfigError(
+                f"ensemble tensor '{unused}' is unused in ensemble '{name}'",
+                field="ensemble_scheduling.step",
+                hint=f"nothing reads '{unused}': make it an output, let a step read it, or leave it "
+                "out of output_map"
+                if unused in ready
+                else _hint_unready(_unready_source(unused, writers, ready), writers),
+            )
 
 
-def _build_graph(config: ModelConfig) -> dict[str, _Node]:
+def _validate_maps(config: ModelConfig) -> None:
     name = config.name
-    graph: dict[str, _Node] = {}
+    written: set[str] = set()
     for index, step in enumerate(config.ensemble_scheduling.step):
         path = f"ensemble_scheduling.step[{index}]"
         for required in ("model_name", "input_map", "output_map"):
@@ -101,115 +111,85 @@ def _build_graph(config: ModelConfig) -> dict[str, _Node]:
                     else f'for example {required} {{ key: "<tensor of the model>" '
                     'value: "<tensor of the ensemble>" }',
                 )
-        written: list[_Node] = []
         for _, tensor in sorted(step.output_map.items()):
-            node = graph.setdefault(tensor, _Node(tensor))
-            if node.is_output:
+            if tensor in written:
                 raise ConfigError(
                     f"ensemble tensor '{tensor}' can appear in an output map only once for "
                     f"ensemble '{name}' step {index}",
                     field=f"{path}.output_map",
                     hint="give this output another ensemble tensor",
                 )
-            node.is_output = True
-            written.append(node)
-        for _, tensor in sorted(step.input_map.items()):
-            read = graph.setdefault(tensor, _Node(tensor))
-            for node in written:
-                node.before.append(read)
-                read.after.append(node)
-    return graph
+            written.add(tensor)
 
 
-def _flow(config: ModelConfig, graph: dict[str, _Node]) -> None:
-    """Mark every tensor that the ensemble's inputs lead to."""
-    queue: deque[_Node] = deque()
-    for index, tensor in enumerate(config.input):
-        node = graph.get(tensor.name)
-        if node is None:
-            raise ConfigError(
-                f"ensemble input '{tensor.name}' for ensemble {config.name}' is not used",
-                field=f"input[{index}].name",
-                hint=nearest(tensor.name, graph),
-            )
-        node.ready = True
-        queue.append(node)
+def _steps(config: ModelConfig) -> list[_Step]:
+    return [
+        _Step(
+            step.model_name,
+            tuple(tensor for _, tensor in sorted(step.input_map.items())),
+            tuple(tensor for _, tensor in sorted(step.output_map.items())),
+        )
+        for step in config.ensemble_scheduling.step
+    ]
+
+
+def _flow(inputs: Iterable[str], steps: Iterable[_Step]) -> Iterator[_Step]:
+    """Yield the steps that the inputs lead to, in the order in which their own inputs are ready."""
+    ready = dict.fromkeys(inputs)
+    queue = deque(ready)
+    waiting = list(steps)
     while queue:
-        for node in queue.popleft().after:
-            if not node.ready and all(before.ready for before in node.before):
-                node.ready = True
-                queue.append(node)
+        tensor = queue.popleft()
+        for step in [
+            one for one in waiting if tensor in one.reads and ready.keys() >= {*one.reads}
+        ]:
+            waiting.remove(step)
+            queue.extend(written for written in step.writes if written not in ready)
+            ready.update(dict.fromkeys(step.writes))
+            yield step
 
 
-def _validate_outputs(config: ModelConfig, graph: dict[str, _Node]) -> set[str]:
-    for index, tensor in enumerate(config.output):
-        node = graph.get(tensor.name)
-        if node is None:
-            raise ConfigError(
-                f"ensemble output '{tensor.name}' for ensemble {config.name}' is not used",
-                field=f"output[{index}].name",
-                hint=nearest(tensor.name, graph),
-            )
-        if not node.ready:
-            culprit = _unready_source(node)
-            message = f"output '{tensor.name}' for ensemble '{config.name}' is not written"
-            if culprit is not node:
-                message += (
-                    f": at least one of its depending tensors, '{culprit.name}', is not connected"
-                )
-            raise ConfigError(
-                message,
-                field=f"output[{index}].name",
-                hint=_hint_unready(culprit),
-            )
-    return {tensor.name for tensor in config.output}
+def _validate_name(tensor: str, field: str, ensemble: str, tensors: Collection[str]) -> None:
+    if tensor not in tensors:
+        raise ConfigError(
+            f"ensemble {field.partition('[')[0]} '{tensor}' for ensemble {ensemble}' is not used",
+            field=f"{field}.name",
+            hint=nearest(tensor, tensors),
+        )
 
 
-def _unready_source(node: _Node) -> _Node:
+def _unready_source(tensor: str, writers: Mapping[str, _Step], ready: Collection[str]) -> str:
     """Walk up to the tensor that was never ready; in a circle, to where it was entered."""
     seen: set[str] = set()
-    last = node
-    while True:
-        missing = (one for one in last.before if not one.ready and one.name not in seen)
+    last = tensor
+    while last in writers:
+        missing = (one for one in writers[last].reads if one not in ready and one not in seen)
         above = next(missing, None)
         if above is None:
-            return last
-        seen.add(above.name)
+            break
+        seen.add(above)
         last = above
+    return last
 
 
-def _hint_unready(culprit: _Node) -> str:
-    if culprit.is_output:
+def _hint_unready(culprit: str, writers: Collection[str]) -> str:
+    if culprit in writers:
         return "the steps wait for each other in a circle"
-    return f"make '{culprit.name}' an input of the ensemble or let a step write it"
+    return f"make '{culprit}' an input of the ensemble or let a step write it"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class _Tensor:
-    """An ensemble tensor with what the first model to mention it says about it."""
+    """An ensemble tensor as the first model that mentions it describes it."""
 
     model: str
-    data_type: int = 0
-    dims: tuple[int, ...] = ()
-    batching: bool = False
-    is_decoupled: bool = False
-    label: int = 0
-    visited: bool = False
-    before: list[_Tensor] = field(default_factory=list)
-    after: list[_Tensor] = field(default_factory=list)
-    # The outputs of one step share the label of that step.
-    step: _StepLabel | None = None
+    data_type: str
+    dims: tuple[int, ...]
+    batching: bool
 
     @property
     def full_dims(self) -> tuple[int, ...]:
         return (-1, *self.dims) if self.batching else self.dims
-
-
-@dataclass(slots=True, eq=False)
-class _StepLabel:
-    """Which decoupled model the responses of one step come from; 0 for none."""
-
-    label: int | None = None
 
 
 def validate_ensemble(
@@ -226,7 +206,7 @@ def validate_ensemble(
     members : mapping of str to ModelConfig
         The final configurations of the models that may be used, nested ensembles included.
     versions : mapping of str to collection of int, optional
-        Which versions of them there are; not checked for models that it does not name.
+        Their versions; not checked for models that it does not name.
 
     Returns
     -------
@@ -252,7 +232,7 @@ def validate_ensemble(
         )
     _validate_no_circle(config.name, config.name, {**members, config.name: config}, set())
     validate_versions(config, versions or {})
-    tensors, sink = _own_tensors(config)
+    tensors = _own_tensors(config)
     for index, step in enumerate(steps):
         member = members[step.model_name]
         path = f"ensemble_scheduling.step[{index}]"
@@ -267,14 +247,14 @@ def validate_ensemble(
             )
         _map_inputs(config.name, step, member, tensors, path)
         _map_outputs(config.name, step, member, tensors, path)
-    done = ModelConfig()
-    done.CopyFrom(config)
-    done.model_transaction_policy.decoupled = _label_decoupled(config, tensors, sink)
+    done = copy_of(config)
+    decoupled = {name for name, one in members.items() if one.model_transaction_policy.decoupled}
+    done.model_transaction_policy.decoupled = _follow_responses(config, tensors, decoupled)
     return done
 
 
 def validate_versions(config: ModelConfig, versions: Mapping[str, Collection[int]]) -> None:
-    """Check that the versions that steps name are there; -1 is the highest (V115).
+    """Check that the versions that steps name exist; -1 is the highest (V115).
 
     Raises
     ------
@@ -309,24 +289,20 @@ def _validate_no_circle(
             _validate_no_circle(start, step.model_name, configs, seen)
 
 
-def _own_tensors(config: ModelConfig) -> tuple[dict[str, _Tensor], _Tensor]:
-    """Return the tensors that the ensemble itself describes, and a sink behind its outputs."""
-    batching = config.max_batch_size > 0
-    tensors = {
-        tensor.name: _Tensor(config.name, tensor.data_type, _own_dims(tensor), batching)
-        for tensor in reversed(config.input)  # the first of a name counts
-    }
-    sink = _Tensor(config.name)
-    for output in config.output:
-        own = _Tensor(config.name, output.data_type, _own_dims(output), batching)
-        tensor = tensors.setdefault(output.name, own)
-        sink.before.append(tensor)
-        tensor.after.append(sink)
-    return tensors, sink
+def _own_tensors(config: ModelConfig) -> dict[str, _Tensor]:
+    """Return the tensors that the ensemble itself describes; the first of a name counts."""
+    tensors: dict[str, _Tensor] = {}
+    described: list[ModelInput | ModelOutput] = [*config.input, *config.output]
+    for one in described:
+        dims = tuple(one.reshape.shape if one.HasField("reshape") else one.dims)
+        own = _Tensor(config.name, _type_of(one), dims, config.max_batch_size > 0)
+        tensors.setdefault(one.name, own)
+    return tensors
 
 
-def _own_dims(tensor: ModelInput | ModelOutput) -> tuple[int, ...]:
-    return tuple(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
+def _type_of(tensor: ModelInput | ModelOutput) -> str:
+    name = enum_name(tensor, "data_type")
+    return f"TYPE_{name}" if name.isdecimal() else name
 
 
 def _map_inputs(
@@ -336,9 +312,8 @@ def _map_inputs(
     tensors: dict[str, _Tensor],
     path: str,
 ) -> None:
-    known = [tensor.name for tensor in member.input]
     for name, tensor in sorted(step.input_map.items()):
-        if name not in known:
+        if name not in (known := [one.name for one in member.input]):
             raise ConfigError(
                 f"in ensemble {ensemble}, ensemble tensor {tensor} is mapping to non-existing "
                 f"input {name} in model {step.model_name}",
@@ -373,15 +348,8 @@ def _map_outputs(
                 field=f"{path}.output_map",
                 hint=nearest(name, known),
             )
-    label = _StepLabel()
-    read = [tensors[tensor] for _, tensor in sorted(step.input_map.items())]
     for name, tensor in sorted(step.output_map.items()):
-        written = _join(ensemble, tensor, known[name], step, member, tensors)
-        written.step = label
-        written.is_decoupled = member.model_transaction_policy.decoupled
-        for source in read:
-            written.before.append(source)
-            source.after.append(written)
+        _join(ensemble, tensor, known[name], step, member, tensors)
 
 
 def _join(
@@ -391,16 +359,15 @@ def _join(
     step: ModelEnsembling.Step,
     member: ModelConfig,
     tensors: dict[str, _Tensor],
-) -> _Tensor:
-    """Return the ensemble tensor after checking that this model agrees with the others on it."""
-    mine = _Tensor(
-        step.model_name, described.data_type, tuple(described.dims), member.max_batch_size > 0
-    )
+) -> None:
+    """Check that this model agrees with those before it on an ensemble tensor."""
+    batching = member.max_batch_size > 0
+    mine = _Tensor(step.model_name, _type_of(described), tuple(described.dims), batching)
     known = tensors.setdefault(tensor, mine)
     if known.data_type != mine.data_type:
         raise ConfigError(
             f"in ensemble {ensemble}, ensemble tensor {tensor}: inconsistent data type: "
-            f"{_type_name(known)} is inferred from model {known.model} while {_type_name(mine)} is "
+            f"{known.data_type} is inferred from model {known.model} while {mine.data_type} is "
             f"inferred from model {mine.model}",
             field="data_type",
             hint=f"'{tensor}' needs one data type on both sides",
@@ -414,7 +381,6 @@ def _join(
             hint="dims must agree one by one, where -1 agrees with any; a batch dimension counts "
             "as a leading -1",
         )
-    return known
 
 
 def _match(one: Sequence[int], other: Sequence[int]) -> bool:
@@ -427,43 +393,30 @@ def _shape(dims: Sequence[int]) -> str:
     return "[" + ",".join(str(dim) for dim in dims) + "]"
 
 
-def _type_name(tensor: _Tensor) -> str:
-    name = protocol_name(tensor.data_type)
-    return "TYPE_STRING" if name == "BYTES" else f"TYPE_{name}"
-
-
-def _label_decoupled(config: ModelConfig, tensors: Mapping[str, _Tensor], sink: _Tensor) -> bool:
-    """Give every tensor the label of the decoupled model it comes from; at most one may meet."""
-    labels = 0
-    queue: deque[_Tensor] = deque()
-    for described in config.input:
-        source = tensors[described.name]
-        source.visited = True
-        queue.append(source)
-    while queue:
-        for tensor in queue.popleft().after:
-            if tensor.visited or not all(before.visited for before in tensor.before):
-                continue
-            label = tensor.before[0].label
-            if any(before.label != label for before in tensor.before):
-                raise ConfigError(
-                    f"in ensemble {config.name}, step of model '{tensor.model}' receives inputs "
-                    "originated from different decoupled models",
-                    field="ensemble_scheduling.step",
-                    hint="responses of two decoupled models cannot be paired: join them in one "
-                    "model, or let only one path be decoupled",
-                )
-            step = tensor.step
-            if step is not None and step.label is not None:
-                tensor.label = step.label
-            else:
-                if tensor.is_decoupled:
-                    labels += 1
-                    label = labels
-                tensor.label = label
-                if step is not None:
-                    step.label = label
-            tensor.visited = True
-            if tensor is not sink:
-                queue.append(tensor)
-    return labels != 0
+def _follow_responses(
+    config: ModelConfig, tensors: Mapping[str, _Tensor], decoupled: Collection[str]
+) -> bool:
+    """Return True if a model is decoupled; the responses of two must not meet in a step (V123)."""
+    # The decoupled step that a tensor comes from; 0 for none.
+    origins = {tensor.name: 0 for tensor in config.input}
+    last = 0
+    client = _Step(config.name, tuple(tensor.name for tensor in config.output), ())
+    for step in _flow(list(origins), [client, *_steps(config)]):
+        written = [tensor for tensor in step.writes if tensor not in origins]
+        if not written and step is not client:
+            continue
+        origin, *others = {origins[tensor] for tensor in step.reads}
+        if others:
+            raise ConfigError(
+                f"in ensemble {config.name}, step of model "
+                f"'{tensors[written[0]].model if written else config.name}' receives inputs originated "
+                "from different decoupled models",
+                field="ensemble_scheduling.step",
+                hint="responses of two decoupled models cannot be paired: join them in one model, or "
+                "let only one path be decoupled",
+            )
+        if step is not client and step.model in decoupled:
+            last += 1
+            origin = last
+        origins.update(dict.fromkeys(written, origin))
+    return last != 0

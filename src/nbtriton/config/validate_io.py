@@ -17,13 +17,18 @@ from nbtriton.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbtriton.config._messages import ModelInput, ModelOutput
+    from nbtriton.config._messages import BatchInput, BatchOutput, ModelInput, ModelOutput
 
 __all__ = ["STRATEGY_PATH", "validate_io", "validate_load"]
 
 # The parameter that names a library of custom batching.
 STRATEGY_PATH = "TRITON_BATCH_STRATEGY_PATH"
 _WILDCARD = -1
+# Flags of a tensor that other platforms refuse, and how Triton begins to say so.
+_ONLY_TENSORRT = {
+    "is_shape_tensor": "shape tensors are only supported for",
+    "is_non_linear_format_io": "Non-linear IO format is only supported for the",
+}
 
 
 def validate_io(config: ModelConfig) -> None:
@@ -146,53 +151,32 @@ def _chunks(dims: Sequence[int]) -> list[int]:
 def _validate_only_tensorrt(
     tensor: ModelInput | ModelOutput, platform: str, tail: str, field: str
 ) -> None:
-    if platform == "tensorrt_plan":
-        return
-    if tensor.is_shape_tensor:
-        raise ConfigError(
-            f"shape tensors are only supported for TensorRT platform{tail}",
-            field=f"{field}.is_shape_tensor",
-            hint="remove is_shape_tensor",
-        )
-    if tensor.is_non_linear_format_io:
-        raise ConfigError(
-            f"Non-linear IO format is only supported for the TensorRT platform{tail}",
-            field=f"{field}.is_non_linear_format_io",
-            hint="remove is_non_linear_format_io",
-        )
+    for name, text in _ONLY_TENSORRT.items():
+        if getattr(tensor, name) and platform != "tensorrt_plan":
+            raise ConfigError(
+                f"{text} TensorRT platform{tail}", field=f"{field}.{name}", hint=f"remove {name}"
+            )
 
 
 def _validate_batch_inputs(config: ModelConfig, tail: str) -> None:
     for index, batch in enumerate(config.batch_input):
         field = f"batch_input[{index}]"
-        if len(batch.source_input) != 1:
-            raise ConfigError(
-                f"batch input kind '{enum_name(batch, 'kind')}' expects 1 source input, got "
-                f"{len(batch.source_input)}{tail}",
-                field=f"{field}.source_input",
-                hint="name the one input whose batch it describes",
-            )
+        _validate_source_count(batch, "input", "whose batch it describes", tail, field)
         if enum_name(batch, "data_type") not in ("TYPE_INT32", "TYPE_FP32"):
             raise ConfigError(
                 f"batch input data type must be TYPE_INT32 or TYPE_FP32{tail}",
                 field=f"{field}.data_type",
                 hint=f"it is {enum_name(batch, 'data_type')}",
             )
-        _validate_sources(config, batch.source_input, tail, field)
+        _validate_source(config, batch, tail, field)
 
 
 def _validate_batch_outputs(config: ModelConfig, tail: str) -> None:
     outputs = [output.name for output in config.output]
     for index, batch in enumerate(config.batch_output):
         field = f"batch_output[{index}]"
-        if len(batch.source_input) != 1:
-            raise ConfigError(
-                f"batch output kind '{enum_name(batch, 'kind')}' expects 1 source input, got "
-                f"{len(batch.source_input)}{tail}",
-                field=f"{field}.source_input",
-                hint="name the one input whose shape scatters the output",
-            )
-        _validate_sources(config, batch.source_input, tail, field)
+        _validate_source_count(batch, "output", "whose shape scatters the output", tail, field)
+        _validate_source(config, batch, tail, field)
         for position, target in enumerate(batch.target_name):
             if target not in outputs:
                 raise ConfigError(
@@ -208,15 +192,29 @@ def _validate_batch_outputs(config: ModelConfig, tail: str) -> None:
                 )
 
 
-def _validate_sources(config: ModelConfig, sources: Sequence[str], tail: str, field: str) -> None:
+def _validate_source_count(
+    batch: BatchInput | BatchOutput, what: str, role: str, tail: str, field: str
+) -> None:
+    if len(batch.source_input) != 1:
+        raise ConfigError(
+            f"batch {what} kind '{enum_name(batch, 'kind')}' expects 1 source input, got "
+            f"{len(batch.source_input)}{tail}",
+            field=f"{field}.source_input",
+            hint=f"name the one input {role}",
+        )
+
+
+def _validate_source(
+    config: ModelConfig, batch: BatchInput | BatchOutput, tail: str, field: str
+) -> None:
     inputs = [tensor.name for tensor in config.input]
-    for source in sources:
-        if source not in inputs:
-            raise ConfigError(
-                f"unknown source input name '{source}'{tail}",
-                field=f"{field}.source_input",
-                hint=nearest(source, inputs),
-            )
+    (source,) = batch.source_input
+    if source not in inputs:
+        raise ConfigError(
+            f"unknown source input name '{source}'{tail}",
+            field=f"{field}.source_input",
+            hint=nearest(source, inputs),
+        )
 
 
 def validate_load(config: ModelConfig) -> None:

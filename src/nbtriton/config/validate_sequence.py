@@ -12,6 +12,8 @@ from nbtriton.config._proto import ModelConfig, enum_name
 from nbtriton.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from nbtriton.config._messages import ModelSequenceBatching
 
 __all__ = ["validate_controls", "validate_initial_states"]
@@ -70,28 +72,27 @@ def _validate_kind(config: ModelConfig, kind: str) -> ModelSequenceBatching.Cont
                     hint=f"keep one {kind}",
                 )
             found = control
+            given = {one: values for one in _VALUES if (values := getattr(control, one))}
             check = _validate_typed if kind == _CORRID else _validate_boolean
-            check(config.name, control, kind, f"{field}.control")
+            check(given, kind, config.name, f"{field}.control")
     return found
 
 
 def _validate_typed(
-    name: str, control: ModelSequenceBatching.Control, kind: str, field: str
+    given: Mapping[str, Sequence[object]], kind: str, name: str, field: str
 ) -> None:
-    given = [values for values in _VALUES if getattr(control, values)]
     if given:
         raise ConfigError(
             "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or "
             f"'bool_false_true' for {kind} for {name}",
-            field=f"{field}.{given[0]}",
-            hint=f"remove {given[0]} and set data_type, for example TYPE_UINT64",
+            field=f"{field}.{next(iter(given))}",
+            hint=f"remove {next(iter(given))} and set data_type, for example TYPE_UINT64",
         )
 
 
 def _validate_boolean(
-    name: str, control: ModelSequenceBatching.Control, kind: str, field: str
+    given: Mapping[str, Sequence[object]], kind: str, name: str, field: str
 ) -> None:
-    given = [values for values in _VALUES if getattr(control, values)]
     if not given:
         raise ConfigError(
             "sequence batching must specify either 'int32_false_true', 'fp32_false_true' or "
@@ -106,11 +107,11 @@ def _validate_boolean(
             field=field,
             hint=f"keep one of {' and '.join(given)}: it is also the tensor's data type",
         )
-    if len(getattr(control, given[0])) != 2:
+    ((values, entries),) = given.items()
+    if len(entries) != 2:
         raise ConfigError(
-            f"sequence batching control '{given[0]}' must have exactly 2 entries for {kind} for "
-            f"{name}",
-            field=f"{field}.{given[0]}",
+            f"sequence batching control '{values}' must have exactly 2 entries for {kind} for {name}",
+            field=f"{field}.{values}",
             hint="the value for false, then the value for true",
         )
 
