@@ -19,6 +19,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
 from nbtriton.repository.verify.running import RunningServer
+from tests.children import finish
 from tests.differential.servers import launch_ours
 from tests.frontends.grpc_support import Seen, ask, infer, open_call, stream, tensor
 from tests.until import until
@@ -171,7 +172,8 @@ def test_what_runs_is_answered_and_what_is_new_refused(
         (tmp_path / "open").touch()
         assert answered(Seen("OK", "", held.result())) == 4
         assert answered(ask(channel, "ModelInfer", part(7, end=True))) == 0
-        assert server.process.wait(60) == 0
+        finish(server.process)
+        assert server.process.returncode == 0
     log = server.log.read_text()
     assert "Waiting for in-flight requests to complete." in log
     assert "Model 'sequences' (version 1) has 1 in-flight inferences" in log

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -47,7 +48,7 @@ def serve_nbtriton(
             f"--http-port={ports[0]}", f"--grpc-port={ports[1]}", f"--metrics-port={ports[2]}",
         ],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, "PYTHONFAULTHANDLER": "1", **(environment or {})},
     )  # fmt: skip
     lines: list[str] = []
     addresses: dict[str, str] = {}
@@ -78,8 +79,10 @@ def serve_nbtriton(
         try:
             process.wait(30)
         except subprocess.TimeoutExpired:
-            process.kill()
+            process.send_signal(signal.SIGABRT)  # it writes its stacks
             process.wait()
+            reader.join()
+            raise RuntimeError("nbtriton serve did not end:\n" + "".join(lines)) from None
         reader.join()
 
 
