@@ -26,21 +26,17 @@ from nbtriton.backends.base import (
     ModelContext,
     Response,
 )
+from nbtriton.backends.checks import expect, model_dims
 from nbtriton.backends.parameters import integer_parameter
 from nbtriton.backends.python.api.metrics import Metric, MetricKind, family_of
 from nbtriton.config import ModelConfig, TensorSpec, input_specs, output_specs
-from nbtriton.errors import InternalError, InvalidArgumentError, TritonError, UnknownError
+from nbtriton.errors import InternalError, TritonError, UnknownError
 from nbtriton.tensors import Array, format_shape, shape_of, to_config, to_numpy
 
 __all__ = ["IdentityBackend", "RepeatBackend", "SquareBackend"]
 
 _log = logging.getLogger("nbtriton.backends")
 _ORDINALS = ("first", "second", "third")
-
-
-def _expect(holds: bool, message: str, hint: str = "") -> None:
-    if not holds:
-        raise InvalidArgumentError(message, hint=hint)
 
 
 class IdentityBackend(Backend):
@@ -63,17 +59,17 @@ class IdentityBackend(Backend):
         config = context.config
         counts = (len(config.input), len(config.output))
         text = "model configuration must have equal input/output pairs"
-        _expect(counts[0] == counts[1], text, "it has {} inputs and {} outputs".format(*counts))
+        expect(counts[0] == counts[1], text, "it has {} inputs and {} outputs".format(*counts))
         inputs = _by_index("input", "INPUT", input_specs(config).values())
         outputs = _by_index("output", "OUTPUT", output_specs(config).values())
-        _expect(inputs.keys() == outputs.keys(), "expected input and output indices to match")
+        expect(inputs.keys() == outputs.keys(), "expected input and output indices to match")
         for pair in ((inputs[index], outputs[index]) for index in sorted(outputs)):
             for what, (one, other) in (
                 ("datatype", [to_config(spec.datatype) for spec in pair]),
-                ("shape", [format_shape(_dims(spec)) for spec in pair]),
+                ("shape", [format_shape(model_dims(spec)) for spec in pair]),
             ):
                 text = f"expected input and output {what} to match, got {one} and {other}"
-                _expect(one == other, text, " and ".join(f"'{spec.name}'" for spec in pair))
+                expect(one == other, text, " and ".join(f"'{spec.name}'" for spec in pair))
         for key in ("execute_delay_ms", "instance_wise_delay_multiplier", "creation_delay_sec"):
             integer_parameter(config, key)
 
@@ -102,12 +98,8 @@ class IdentityBackend(Backend):
 def _by_index(what: str, prefix: str, specs: Iterable[TensorSpec]) -> dict[str, TensorSpec]:
     for spec in specs:
         text = f"expected {what} name to follow {prefix}<index> pattern, got '{spec.name}'"
-        _expect(spec.name.startswith(prefix), text, f"{prefix}0, {prefix}1, …")
+        expect(spec.name.startswith(prefix), text, f"{prefix}0, {prefix}1, …")
     return {spec.name.removeprefix(prefix): spec for spec in specs}
-
-
-def _dims(spec: TensorSpec) -> tuple[int, ...]:
-    return spec.dims if spec.reshape is None else spec.reshape
 
 
 class _IdentityInstance(BackendInstance):
@@ -133,7 +125,7 @@ class _IdentityInstance(BackendInstance):
             return tensors.copy_of(array)
         # Zeros stand for an optional input that the request lacks.
         batch = (request.batch_size,) if self._batches else ()
-        shape = (*batch, *(1 if dim == -1 else dim for dim in _dims(spec)))
+        shape = (*batch, *(1 if dim == -1 else dim for dim in model_dims(spec)))
         if spec.datatype == "BYTES":
             return np.full(shape, b"", dtype=object)
         return np.zeros(shape, tensors.numpy_dtype(spec.datatype))
@@ -159,20 +151,20 @@ class _StreamingBackend(Backend):
         for what, specs, names in sides:
             expected = f"{len(names)} {what}{'s' if len(names) > 1 else ''}"
             text = f"expected {expected}, got {len(specs)}"
-            _expect(len(specs) == len(names), text, f"{', '.join(names)}, in this order")
+            expect(len(specs) == len(names), text, f"{', '.join(names)}, in this order")
         for what, specs, names in sides:
             for ordinal, spec, name in zip(_ORDINALS, specs, names, strict=False):
                 text = f"expected {ordinal} {what} tensor name to be {name}, got {spec.name}"
-                _expect(spec.name == name, text)
+                expect(spec.name == name, text)
         self.check_shapes(*(spec.dims for spec in sides[0][1]))
         everything = [*sides[0][1], *sides[1][1]]
         for spec in everything:
             text = f"expected {spec.name} shape to be [1], got {format_shape(spec.dims)}"
-            _expect(spec.dims == (1,) or spec.name not in self.single, text)
+            expect(spec.dims == (1,) or spec.name not in self.single, text)
         for spec, datatype in zip(everything, self.datatypes, strict=True):
             found = to_config(spec.datatype)
             text = f"expected {spec.name} datatype to be {datatype}, got {found}"
-            _expect(spec.datatype == datatype, text)
+            expect(spec.datatype == datatype, text)
 
     def check_shapes(self, *dims: tuple[int, ...]) -> None:
         """Check the shapes of the inputs that are not `single`."""
@@ -246,15 +238,15 @@ class RepeatBackend(_StreamingBackend):
         """Check that the model does not batch, then its inputs and outputs."""
         size = context.config.max_batch_size
         text = "repeat backend only supports models with max_batch_size == 0"
-        _expect(size == 0, text, f"it is {size}")
+        expect(size == 0, text, f"it is {size}")
         super().check(context)
 
     def check_shapes(self, *dims: tuple[int, ...]) -> None:
         """Check that IN is a list, and DELAY another one of the same length."""
         text = f"expected IN shape to have one dimension, got {format_shape(dims[0])}"
-        _expect(len(dims[0]) == 1, text)
+        expect(len(dims[0]) == 1, text)
         shapes = " and ".join(map(format_shape, dims[:2]))
-        _expect(dims[0] == dims[1], f"expected IN and DELAY shape to match, got {shapes}")
+        expect(dims[0] == dims[1], f"expected IN and DELAY shape to match, got {shapes}")
 
     def respond(self, config: ModelConfig, request: BackendRequest) -> Iterator[Response]:  # noqa: ARG002
         """Yield a response for each element."""
@@ -288,10 +280,10 @@ class SquareBackend(_StreamingBackend):
         shape = shape_of(request.inputs["IN"])
         one = len(shape) != 2 or shape[0] == 1
         hint = "one request asks for one number: batch size 1"
-        _expect(one, "unexpected shape for IN input", hint)
+        expect(one, "unexpected shape for IN input", hint)
         number = _elements(request, "IN")[0]
         # Triton takes a negative number for a count of some 10**19.
-        _expect(number >= 0, f"IN is {number}, expected 0 or more: a number of responses")
+        expect(number >= 0, f"IN is {number}, expected 0 or more: a number of responses")
         infer_ns, output_ns, cancel_ns = (
             _count(config, f"CUSTOM_{what}_DELAY_NS") for what in ("INFER", "OUTPUT", "CANCEL")
         )

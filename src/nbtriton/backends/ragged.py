@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 
+from nbtriton.backends.checks import model_dims
 from nbtriton.config import ModelConfig, enum_name, input_specs, output_specs
 from nbtriton.errors import ConfigError
 
@@ -97,10 +98,10 @@ def layout(config: ModelConfig) -> Layout:
     for index, scattered in enumerate(config.batch_output):
         (source,) = scattered.source_input
         spec = inputs[source]
-        rank = len(batching) + len(spec.dims if spec.reshape is None else spec.reshape)
+        rank = len(batching) + len(model_dims(spec))
         for name in scattered.target_name:
             of = outputs[name]
-            shape = (*batching, *(of.dims if of.reshape is None else of.reshape))
+            shape = (*batching, *model_dims(of))
             if any(size == -1 for size in shape[rank:]):
                 raise ConfigError(
                     f"output '{name}' of model '{config.name}' has more variable dimensions than "

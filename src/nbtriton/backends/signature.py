@@ -16,9 +16,9 @@ from nbtriton.config import (
     parse_annotation,
 )
 from nbtriton.errors import ConfigError
-from nbtriton.tensors import to_config
+from nbtriton.tensors import Array, datatype_of, shape_of, to_config
 
-__all__ = ["Signature", "complete_signature", "read_signature"]
+__all__ = ["Signature", "complete_signature", "example_spec", "read_signature"]
 
 _ARRAY_PACKAGES = ("numpy", "torch", "cupy")
 _FUTURE_ANNOTATIONS = __future__.annotations.compiler_flag
@@ -106,6 +106,24 @@ def complete_signature(
             str(error), hint="change the annotation or the configuration so that they agree"
         ) from None
     return complete_from(config, completion.as_dict())
+
+
+def example_spec(name: str, array: Array, batches: bool) -> TensorSpec:
+    """Return the input or output that an example shows.
+
+    Raises
+    ------
+    ConfigError
+        It has no dimensions.
+    """
+    shape = shape_of(array)
+    if not shape:
+        raise ConfigError(
+            f"tensor '{name}' of the example has no dimensions", hint="give a batch", field=name
+        )
+    # Without batching the first dimension is one of the model's own; an example cannot show that
+    # it is fixed, and for nearly every module it is not.
+    return TensorSpec(name, datatype_of(array), shape[1:] if batches else (-1, *shape[1:]))
 
 
 def _properties(name: str, spec: TensorSpec) -> dict[str, Any]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from nbtriton.errors import ModelError
+from nbtriton.errors import ModelError, TritonError
 
 __all__ = [
     "PRIVATE_PACKAGE",
@@ -17,6 +19,7 @@ __all__ = [
     "load_error",
     "model_error",
     "public_names",
+    "user_code",
     "user_frames",
 ]
 
@@ -68,6 +71,17 @@ def execute_error(instance: str, error: BaseException) -> ModelError:
 def load_error(error: BaseException) -> ModelError:
     """Return the error of a model whose own code raised while it was loaded."""
     return model_error("", error)
+
+
+@contextmanager
+def user_code(prefix: str = "") -> Iterator[None]:
+    """Raise what a model's own code raises as a `ModelError`: around its calls outside of batches."""
+    try:
+        yield
+    except (TritonError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise model_error(prefix, error) from error
 
 
 def model_error(prefix: str, error: BaseException) -> ModelError:

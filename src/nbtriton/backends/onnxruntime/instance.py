@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nbtriton.backends.base import BackendRequest, BatchTimer, Response
+from nbtriton.backends.checks import model_dims
 from nbtriton.backends.core.batching import BatchInstance, gather_inputs, wanted_outputs
 from nbtriton.backends.onnxruntime.check import Model
 from nbtriton.backends.onnxruntime.runtime import import_onnxruntime, runtime_error
@@ -45,7 +46,7 @@ class OnnxInstance(BatchInstance):
         self._outputs = model.outputs
         # What the model gives without any dimension gets those of the configuration.
         self._scalars = {
-            name: spec.dims if spec.reshape is None else spec.reshape
+            name: model_dims(spec)
             for name, spec in output_specs(config).items()
             if not model.outputs[name].dims
         }

@@ -11,22 +11,15 @@ from nbtriton.errors import InternalError, TritonError, UnsupportedError
 
 __all__ = ["TensorInfo", "has_provider", "import_onnxruntime", "runtime_error", "tensor_infos"]
 
-# ONNX Runtime's name of an element type: the protocol's, and that of Triton's messages.
-_TYPES = {
-    "bool": ("BOOL", "BOOL"),
-    "uint8": ("UINT8", "UINT8"),
-    "uint16": ("UINT16", "UINT16"),
-    "uint32": ("UINT32", "UINT32"),
-    "uint64": ("UINT64", "UINT64"),
-    "int8": ("INT8", "INT8"),
-    "int16": ("INT16", "INT16"),
-    "int32": ("INT32", "INT32"),
-    "int64": ("INT64", "INT64"),
-    "float16": ("FP16", "FLOAT16"),
-    "float": ("FP32", "FLOAT"),
-    "double": ("FP64", "DOUBLE"),
-    "string": ("BYTES", "STRING"),
-    "bfloat16": ("BF16", "BFLOAT16"),
+# The protocol's datatype of ONNX Runtime's element types; in Triton's messages these are upper case.
+_INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+_DATATYPES = {
+    **{name: name.upper() for name in ("bool", *_INTEGERS)},
+    "float16": "FP16",
+    "float": "FP32",
+    "double": "FP64",
+    "string": "BYTES",
+    "bfloat16": "BF16",
 }
 _KINDS = {"seq": "SEQUENCE", "map": "MAP", "sparse_tensor": "SPARSETENSOR"}
 # "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got invalid dimensions …"
@@ -98,7 +91,8 @@ def tensor_infos(nodes: Iterable[Any]) -> dict[str, TensorInfo]:
                 f"'{node.name}', expected 'ONNX_TYPE_TENSOR'.",
                 hint=f"it is a {node.type}",
             )
-        datatype, onnx_type = _TYPES.get(element, ("", "UNDEFINED"))
+        datatype = _DATATYPES.get(element, "")
+        onnx_type = element.upper() if datatype else "UNDEFINED"
         dims = tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape)
         infos[str(node.name)] = TensorInfo(datatype, onnx_type, dims)
     return infos

@@ -6,7 +6,6 @@ import json
 import sys
 import weakref
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +19,7 @@ from nbtriton.backends.python.core.responses import COMPACT
 from nbtriton.backends.python.isolation.environment import check_environment
 from nbtriton.backends.python.isolation.imports import LocalModules
 from nbtriton.backends.python.isolation.running import Running
-from nbtriton.backends.tracebacks import load_error
+from nbtriton.backends.tracebacks import user_code
 from nbtriton.config import (
     AutoCompleteConfig,
     ModelConfig,
@@ -29,7 +28,6 @@ from nbtriton.config import (
     to_reported_dict,
 )
 from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
-from nbtriton.errors import TritonError as EngineError
 
 __all__ = ["PythonBackend", "install_pb_utils"]
 
@@ -94,26 +92,18 @@ class PythonBackend(Backend):
         """
         if is_callable_model(context.source):
             return complete_callable(context.source, context.config, context.example)
-        _check_name(context.name)
         self.check(context)
-        file = self._file(context)
-        modules = _local_modules(context, file)
-        if modules is not None:
-            # Nobody closes the backend of a version that cannot be loaded, or is only validated.
-            self._forget = forget = weakref.finalize(self, modules.close)
-            forget.atexit = False
+        code = _Code(context, self.code)
+        # The backend of a version that cannot be loaded, or is only validated, is not closed.
+        self._forget = forget = weakref.finalize(self, code.close)
+        forget.atexit = False
         running = Running(context.name, context.name, _version_directory(context))
-        try:
-            with running_as(running):
-                self._class = _model_class(context, file, modules)
-                function = getattr(self._class, "auto_complete_config", None)
-                if function is None:
-                    return context.config
-                completed = function(AutoCompleteConfig(context.config))
-        except (EngineError, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            raise load_error(error) from error
+        with user_code(), running_as(running):
+            self._class = code.load()
+            function = getattr(self._class, "auto_complete_config", None)
+            if function is None:
+                return context.config
+            completed = function(AutoCompleteConfig(context.config))
         if not isinstance(completed, AutoCompleteConfig):
             raise InternalError(
                 f"auto_complete_config function in model '{context.name}' must return a valid "
@@ -167,21 +157,19 @@ class PythonBackend(Backend):
         force_cpu = _force_cpu(model.config)
         if is_callable_model(model.source):
             return FunctionInstance(model.source, model.config, running, _device(context))
-        file = self._file(model)
-        modules = _local_modules(model, file)
-        release = _nothing if modules is None else modules.close
+        code = _Code(model, self.code)
         try:
             return PythonInstance(
-                partial(_make_model, model, file, modules),
+                code.load,
                 running,
                 _initialize_arguments(context),
                 force_cpu=force_cpu,
                 reads_only=reads_only(model.config),
-                source_name=model.name if file is None else str(file),
-                release=release,
+                source_name=str(code.file or model.name),
+                release=code.close,
             )
         except BaseException:
-            release()
+            code.close()
             raise
 
     def close(self) -> None:
@@ -190,11 +178,39 @@ class PythonBackend(Backend):
         if self._forget is not None:
             self._forget()
 
-    def _file(self, context: ModelContext) -> Path | None:
-        """Return the file with the model's code; None for a class of the notebook."""
-        if self.code is not None:
-            return self.code
-        return context.source if isinstance(context.source, Path) else None
+
+class _Code:
+    """The code of a model, for one instance: a class of the notebook, or a file and its modules."""
+
+    def __init__(self, context: ModelContext, code: Path | None) -> None:
+        source = context.source
+        self.file = code or (source if isinstance(source, Path) else None)
+        self._class: Any = source
+        self._modules: LocalModules | None = None
+        if self.file is None:
+            if not isinstance(source, type):
+                raise InternalError(f"the python backend cannot run {source!r}")
+            return
+        if not self.file.is_file():
+            raise InternalError(
+                f"Failed to preinitialize Python stub: Python model file not found in '{self.file}'"
+            )
+        directories = [self.file.parent]
+        if self.file == source and context.model_directory not in (None, self.file.parent):
+            directories.append(context.model_directory)
+        self._modules = LocalModules(context.version, directories)
+
+    def load(self) -> Any:
+        """Return the model's class; of a file, imported afresh."""
+        if self.file is not None and self._modules is not None:
+            self._class = getattr(self._modules.load(self.file), _CLASS)
+        return self._class
+
+    def close(self) -> None:
+        """Remove the modules of a file; those of a notebook's class are the notebook's."""
+        if self._modules is not None:
+            self._modules.close()
+        self._class = None
 
 
 def _device(context: InstanceContext) -> str | None:
@@ -212,41 +228,6 @@ def _check_name(name: str) -> None:
             "Invalid stub name: contains invalid characters",
             hint=f"'{name}' has {' '.join(sorted(_INVALID & {*name}))}",
         )
-
-
-def _local_modules(context: ModelContext, file: Path | None) -> LocalModules | None:
-    """Return the place for the modules of a model that is a file: instances share no globals."""
-    if file is None:
-        return None
-    if not file.is_file():
-        raise InternalError(
-            f"Failed to preinitialize Python stub: Python model file not found in '{file}'"
-        )
-    directories = [file.parent]
-    if file == context.source and context.model_directory not in (None, file.parent):
-        directories.append(context.model_directory)
-    return LocalModules(context.version, directories)
-
-
-def _model_class(
-    context: ModelContext, file: Path | None, modules: LocalModules | None
-) -> Callable[[], Any]:
-    """Return the model's class; of a file, imported afresh."""
-    source = context.source
-    if file is None and isinstance(source, type):
-        return source
-    if modules is None or file is None:
-        raise InternalError(f"the python backend cannot run {source!r}")
-    found: Callable[[], Any] = getattr(modules.load(file), _CLASS)
-    return found
-
-
-def _make_model(context: ModelContext, file: Path | None, modules: LocalModules | None) -> object:
-    return _model_class(context, file, modules)()
-
-
-def _nothing() -> None:
-    """Release nothing: the modules of a notebook's class are the notebook's."""
 
 
 def _version_directory(context: ModelContext) -> Path | None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from nbtriton.backends.signature import complete_signature
-from nbtriton.backends.tracebacks import model_error
-from nbtriton.config import ModelConfig, TensorSpec, output_specs
+from nbtriton.backends.signature import complete_signature, example_spec
+from nbtriton.backends.tracebacks import user_code
+from nbtriton.config import ModelConfig, output_specs
 from nbtriton.errors import ConfigError, InternalError, InvalidArgumentError, nearest
 from nbtriton.tensors import Array, as_array, datatype_of, to_numpy
 
@@ -57,20 +57,13 @@ def complete_predictor(source: Any, config: ModelConfig, example: object) -> Mod
     batches = config.max_batch_size > 0
     sample = _sample(source, config, example)
     wanted = list(output_specs(config))
-    try:
+    with user_code(f"model '{config.name}' failed on a sample of shape {list(sample.shape)}: "):
         found = _results(source, sample, wanted)
-    except (KeyboardInterrupt, InternalError, ConfigError):
-        raise
-    except BaseException as error:
-        text = f"model '{config.name}' failed on a sample of shape {list(sample.shape)}: "
-        raise model_error(text, error) from error
     name = config.input[0].name if len(config.input) == 1 else _default_input(source)
     return complete_signature(
         config,
-        {} if config.input else {name: _spec(name, sample, batches=batches)},
-        {key: _spec(key, array, batches=batches) for key, array in found.items()}
-        if not wanted
-        else {},
+        {} if config.input else {name: example_spec(name, sample, batches)},
+        {} if wanted else {key: example_spec(key, array, batches) for key, array in found.items()},
     )
 
 
@@ -188,8 +181,3 @@ def _sample(source: Any, config: ModelConfig, example: object) -> Array:
             field="input",
         )
     return np.zeros((1, int(columns)), np.float32)
-
-
-def _spec(name: str, array: Array, *, batches: bool) -> TensorSpec:
-    dims = tuple(int(dim) for dim in array.shape[1:])
-    return TensorSpec(name, datatype_of(array), dims if batches else (-1, *dims))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nbtriton.backends.checks import expect, expect_input_count, model_dims
 from nbtriton.backends.pytorch.core.naming import Forward, index_of
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.config import (
@@ -31,11 +32,12 @@ def check(config: ModelConfig, forward: Forward) -> None:
         With Triton's text.
     """
     for name in control_types(config):
-        if index_of(name) is None:
-            raise InternalError(
-                f"input '{name}' does not follow <name>__<index> naming convention.",
-                hint=f"call the control tensor {name}__1 if it is the second argument of forward",
-            )
+        expect(
+            index_of(name) is not None,
+            f"input '{name}' does not follow <name>__<index> naming convention.",
+            hint=f"call the control tensor {name}__1 if it is the second argument of forward",
+            error=InternalError,
+        )
     _check_states(config, forward)
     _check_text(config)
     names = [tensor.name for tensor in config.input] + batch_input_names(config)
@@ -43,13 +45,7 @@ def check(config: ModelConfig, forward: Forward) -> None:
     if forward.arguments is None or forward.dictionary:
         return
     most = expected if forward.variadic else len(forward.arguments)
-    if not forward.required <= expected <= most:
-        raise ConfigError(
-            f"unable to load model '{config.name}', configuration expects {expected} inputs, model "
-            f"provides {len(forward.arguments)}",
-            hint=f"forward takes {', '.join(forward.arguments) or 'nothing'}",
-            field="input",
-        )
+    expect_input_count(config, expected, forward.arguments, forward.required, most)
 
 
 def _check_states(config: ModelConfig, forward: Forward) -> None:
@@ -86,10 +82,10 @@ def _check_text(config: ModelConfig) -> None:
     batch = int(config.max_batch_size > 0)
     for kind, specs in (("input", input_specs(config)), ("output", output_specs(config))):
         for spec in specs.values():
-            dims = spec.dims if spec.reshape is None else spec.reshape
-            if spec.datatype == "BYTES" and len(dims) + batch > 1:
-                raise InternalError(
-                    f"Triton only supports 1 dimensional List of String as {kind} for "
-                    f"'{spec.name}' for model '{config.name}'",
-                    hint="max_batch_size: 0 and dims: [ -1 ]: forward takes and returns List[str]",
-                )
+            expect(
+                spec.datatype != "BYTES" or len(model_dims(spec)) + batch <= 1,
+                f"Triton only supports 1 dimensional List of String as {kind} for '{spec.name}' "
+                f"for model '{config.name}'",
+                hint="max_batch_size: 0 and dims: [ -1 ]: forward takes and returns List[str]",
+                error=InternalError,
+            )

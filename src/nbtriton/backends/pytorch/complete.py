@@ -10,15 +10,14 @@ from nbtriton.backends.base import ModelContext
 from nbtriton.backends.pytorch.core.naming import Forward, arrange_inputs
 from nbtriton.backends.pytorch.modules import Modules
 from nbtriton.backends.ragged import batch_input_names
-from nbtriton.backends.signature import complete_signature, read_signature
-from nbtriton.backends.tracebacks import model_error
-from nbtriton.config import ModelConfig, TensorSpec
+from nbtriton.backends.signature import complete_signature, example_spec, read_signature
+from nbtriton.backends.tracebacks import user_code
+from nbtriton.config import ModelConfig
 from nbtriton.errors import ConfigError, InvalidArgumentError
 from nbtriton.packages import needed
 from nbtriton.tensors import (
     Array,
     copy_of,
-    datatype_of,
     format_shape,
     kind_of,
     shape_of,
@@ -70,14 +69,14 @@ def _from_example(name: str, config: ModelConfig, modules: Modules, example: obj
     forward = modules.forward()
     inputs = _example_inputs(config, forward, example)
     batches = config.max_batch_size > 0
-    specs_in = {key: _spec(key, array, batches=batches) for key, array in inputs.items()}
+    specs_in = {key: example_spec(key, array, batches) for key, array in inputs.items()}
     result = _run(name, config, modules.master(), forward, inputs)
     if isinstance(result, Mapping):
         outputs = {str(key): value for key, value in result.items()}
     else:
         values = result if isinstance(result, (tuple, list)) else (result,)
         outputs = {f"OUTPUT__{index}": value for index, value in enumerate(values)}
-    specs_out = {key: _spec(key, array, batches=batches) for key, array in outputs.items()}
+    specs_out = {key: example_spec(key, array, batches) for key, array in outputs.items()}
     size = {shape_of(array)[0] for array in inputs.values()}
     for key, array in outputs.items():
         if batches and {*shape_of(array)[:1]} != size:
@@ -113,14 +112,8 @@ def _run(
     order = arrange_inputs([tensor.name for tensor in config.input] or list(inputs), forward)
     place = next((tensor.device for tensor in module.parameters()), None)
     moved = {key: array if place is None else array.to(place) for key, array in inputs.items()}
-    try:
-        with torch.inference_mode():
-            return order.call(module, moved)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        text = f"model '{name}' failed on the example batch: "
-        raise model_error(text, error) from error
+    with user_code(f"model '{name}' failed on the example batch: "), torch.inference_mode():
+        return order.call(module, moved)
 
 
 def _tensor(value: object) -> Any:
@@ -131,14 +124,3 @@ def _tensor(value: object) -> Any:
     except InvalidArgumentError:
         return torch.as_tensor(value)
     return to_torch(copy_of(value))  # `forward` may work in place
-
-
-def _spec(name: str, array: Any, *, batches: bool) -> TensorSpec:
-    shape = shape_of(array)
-    if not shape:
-        raise ConfigError(
-            f"tensor '{name}' of the example has no dimensions", hint="give a batch", field=name
-        )
-    # Without batching the first dimension is one of the model's own; an example cannot show that
-    # it is fixed, and for nearly every module it is not.
-    return TensorSpec(name, datatype_of(array), shape[1:] if batches else (-1, *shape[1:]))

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
 from nbtriton.backends.pytorch.core.naming import Forward
-from nbtriton.backends.tracebacks import load_error
+from nbtriton.backends.tracebacks import user_code
 from nbtriton.errors import InternalError
-from nbtriton.errors import TritonError as EngineError
 
 if TYPE_CHECKING:
     import torch
@@ -89,12 +88,8 @@ class Modules:
 
     def _make(self) -> Any:
         if self._master is None:
-            try:
+            with user_code():
                 self._master = self._evaluating(self._read_source())
-            except (EngineError, KeyboardInterrupt):
-                raise
-            except BaseException as error:
-                raise load_error(error) from error
         return self._master
 
     def _read_source(self) -> Any:

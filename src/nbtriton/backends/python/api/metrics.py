@@ -97,16 +97,14 @@ class MetricFamily:
         if not isinstance(kind, MetricKind):
             raise incompatible("", "kind: MetricFamily.COUNTER, .GAUGE or .HISTOGRAM", kind)
         running = current()
-        server = running.server if running is not None else None
         if not _METRIC_NAME.fullmatch(as_text(name)):
-            raise TritonModelException(
-                "Error when creating MetricFamily: " + with_instance("Invalid metric name")
-            )
+            raise _failed("Error when creating MetricFamily", "Invalid metric name")
+        server = None if running is None else running.server
         family = family_of(server, as_text(name), as_text(description), kind)
         if family.kind != kind:
-            raise TritonModelException(
-                "Error when creating MetricFamily: "
-                + with_instance("Family name already exists with different type")
+            raise _failed(
+                "Error when creating MetricFamily",
+                "Family name already exists with different type",
             )
         self._family = family
 
@@ -146,16 +144,13 @@ class Metric:
                 raise TritonModelException("Failed to create metric. Buckets must be a list.")
             bounds = tuple(float(bound) for bound in buckets)
             if list(bounds) != sorted(set(bounds)):
-                raise TritonModelException(
-                    "Error when creating Metric: "
-                    + with_instance("Bucket Boundaries must be strictly sorted")
+                raise _failed(
+                    "Error when creating Metric", "Bucket Boundaries must be strictly sorted"
                 )
         elif buckets is not None:
             raise TritonModelException("Failed to create metric. Unexpected buckets found.")
         if not all(_LABEL_NAME.fullmatch(str(name)) for name in labels):
-            raise TritonModelException(
-                "Error when creating Metric: " + with_instance("Invalid label name")
-            )
+            raise _failed("Error when creating Metric", "Invalid label name")
         key = tuple(sorted((str(name), str(value)) for name, value in labels.items()))
         with _lock():
             sample = family.samples.get(key)
@@ -171,12 +166,10 @@ class Metric:
         if kind is MetricKind.HISTOGRAM:
             raise self._unsupported("increment metric", "Increment")
         if kind is MetricKind.COUNTER and value < 0:
-            raise TritonModelException(
-                "Failed to increment metric value: "
-                + with_instance(
-                    "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by "
-                    "non-negative values."
-                )
+            raise _failed(
+                "Failed to increment metric value",
+                "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by "
+                "non-negative values.",
             )
         with self._sample.lock:
             self._sample.value += value
@@ -217,9 +210,11 @@ class Metric:
 
     def _unsupported(self, what: str, method: str) -> TritonModelException:
         kind = f"TRITONSERVER_METRIC_KIND_{self._family.kind.name}"
-        return TritonModelException(
-            f"Failed to {what} value: " + with_instance(f"{kind} does not support {method}")
-        )
+        return _failed(f"Failed to {what} value", f"{kind} does not support {method}")
+
+
+def _failed(what: str, reason: str) -> TritonModelException:
+    return TritonModelException(f"{what}: {with_instance(reason)}")
 
 
 def _families(server: ServerHandle | None) -> _Families:

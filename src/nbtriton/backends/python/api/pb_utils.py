@@ -163,17 +163,10 @@ def _unpacked(encoded: bytes) -> np.ndarray[Any, Any]:
 
 
 def _by_name(tensors: list[Tensor], name: str) -> Tensor | None:
-    for tensor in tensors:
-        if tensor.name() == name:
-            return tensor
-    return None
+    return next((tensor for tensor in tensors if tensor.name() == name), None)
 
 
 def _config_by_name(
     model_config: Mapping[str, Any], direction: str, name: str
 ) -> dict[str, Any] | None:
-    for properties in model_config.get(direction, ()):
-        if properties["name"] == name:
-            found: dict[str, Any] = properties
-            return found
-    return None
+    return next((found for found in model_config.get(direction, ()) if found["name"] == name), None)

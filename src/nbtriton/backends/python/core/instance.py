@@ -24,7 +24,7 @@ from nbtriton.backends.python.isolation.loop import LoopThread, Outcome
 from nbtriton.backends.python.isolation.running import Running, any_live, enter_live, leave_live
 from nbtriton.backends.python.readiness import Readiness
 from nbtriton.backends.read_only import explain_write
-from nbtriton.backends.tracebacks import describe, execute_error, load_error
+from nbtriton.backends.tracebacks import describe, execute_error, user_code
 from nbtriton.errors import ModelError
 from nbtriton.errors import TritonError as EngineError
 from nbtriton.tensors import Array, datatype_of, is_on_device, own, read_only, to_numpy
@@ -48,8 +48,8 @@ class PythonInstance(BackendInstance):
 
     Parameters
     ----------
-    create : callable
-        Makes the model object; what it raises is a load error.
+    load : callable
+        Returns the model's class; what it or the constructor raises is a load error.
     running : Running
         What the model's code may know about this instance.
     arguments : dict of str to str
@@ -66,7 +66,7 @@ class PythonInstance(BackendInstance):
 
     def __init__(
         self,
-        create: Callable[[], object],
+        load: Callable[[], Callable[[], object]],
         running: Running,
         arguments: dict[str, str],
         *,
@@ -85,16 +85,11 @@ class PythonInstance(BackendInstance):
         self._prefix = (
             f"Failed to process the request(s) for model '{running.instance_name}', message: "
         )
-        try:
-            with running_as(running):
-                self._model: object = create()
-                initialize = getattr(self._model, "initialize", None)
-                if initialize is not None:
-                    initialize(arguments)
-        except (EngineError, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            raise load_error(error) from error
+        with user_code(), running_as(running):
+            self._model: object = load()()
+            initialize = getattr(self._model, "initialize", None)
+            if initialize is not None:
+                initialize(arguments)
         self._execute: Callable[[list[ReceivedRequest]], Any] | None = getattr(
             self._model, "execute", None
         )

@@ -1,0 +1,36 @@
+"""What the checks of configurations against models have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from nbtriton.config import ModelConfig, TensorSpec
+from nbtriton.errors import ConfigError, InvalidArgumentError, TritonError
+
+__all__ = ["expect", "expect_input_count", "model_dims"]
+
+
+def expect(
+    holds: bool, message: str, hint: str = "", error: type[TritonError] = InvalidArgumentError
+) -> None:
+    """Raise an error with Triton's text unless a condition holds."""
+    if not holds:
+        raise error(message, hint=hint)
+
+
+def expect_input_count(
+    config: ModelConfig, expected: int, names: Collection[str], least: int, most: int
+) -> None:
+    """Check that a model, whose inputs have these names, takes as many as its configuration has."""
+    if not least <= expected <= most:
+        raise ConfigError(
+            f"unable to load model '{config.name}', configuration expects {expected} inputs, model "
+            f"provides {len(names)}",
+            hint=f"the model takes {', '.join(names) or 'nothing'}",
+            field="input",
+        )
+
+
+def model_dims(spec: TensorSpec) -> tuple[int, ...]:
+    """Return the shape that the model itself sees, without the batch dimension."""
+    return spec.dims if spec.reshape is None else spec.reshape
