@@ -76,7 +76,7 @@ class HttpResponder(Responder):
         self.cycle.respond(response)
 
     def encode(
-        self, encoder: Callable[..., T], request: InferenceRequest, response: Response, **more: Any
+        self, encoder: Callable[..., T], request: InferenceRequest, response: Response, *more: Any
     ) -> T:
         """Return the bytes of a response; raises TritonError where it cannot be written."""
         runtime = request.runtime
@@ -86,9 +86,9 @@ class HttpResponder(Responder):
                 self.call,
                 response.outputs,
                 response.parameters,
-                model_name=runtime.name,
-                model_version=runtime.version,
-                **more,
+                runtime.name,
+                runtime.version,
+                *more,
             )
         except TritonError:
             raise
@@ -140,7 +140,7 @@ class InferResponder(HttpResponder):
         batches = self.signature.max_batch_size > 0
         labels = self._service.labels
         try:
-            answer = self.encode(encode_infer, request, response, batches=batches, labels=labels)
+            answer = self.encode(encode_infer, request, response, batches, labels)
         except TritonError as error:
             return error_response(error, TEXT)
         return self._packed(answer)

@@ -118,7 +118,6 @@ def encode_generate(
     call: InferCall,
     outputs: Mapping[str, Array],
     parameters: Mapping[str, Any],
-    *,
     model_name: str,
     model_version: int,
 ) -> bytes:

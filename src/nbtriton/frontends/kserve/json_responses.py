@@ -38,7 +38,6 @@ def encode_infer(
     call: InferCall,
     outputs: Mapping[str, Array],
     parameters: Mapping[str, Any],
-    *,
     model_name: str,
     model_version: int,
     batches: bool,
