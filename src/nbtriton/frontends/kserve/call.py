@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from nbtriton.backends import RequestOptions
+from nbtriton.errors import UnsupportedError
+from nbtriton.frontends.kserve.wire import WireInput, arrays_of
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
 
 if TYPE_CHECKING:
-    from nbtriton.frontends.kserve.shared_memory import Lease
+    from nbtriton.engine import ModelSignature
+    from nbtriton.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
     from nbtriton.tensors import Array
 
 __all__ = ["SEQUENCE_FLAGS", "InferCall", "InferTemplate", "OutputRequest"]
 
 # The request parameters that are flags of a sequence.
 SEQUENCE_FLAGS = {"sequence_start": SEQUENCE_START, "sequence_end": SEQUENCE_END}
+_LONGEST_ID = 128
 # Bytes that numpy can view as they are.
 _VIEWED = {
     name: np.dtype(kind)
@@ -78,6 +82,26 @@ class InferCall:
     def wanted(self, name: str) -> OutputRequest:
         """Return how the client wants an output."""
         return self.outputs.get(name, self.default)
+
+    def set_inputs(self, signature: ModelSignature, inputs: Sequence[WireInput]) -> None:
+        """Set arrays and requested outputs; raises TritonError as `arrays_of`."""
+        outputs = tuple(self.outputs)
+        self.arrays = arrays_of(signature, inputs, request_id=self.request_id, outputs=outputs)
+        self.options.outputs = outputs
+
+    def set_sequence_id(self, text: str) -> None:
+        """Set a correlation id that is a string; the empty one is none."""
+        if len(text.encode("utf-8", "surrogateescape")) > _LONGEST_ID:
+            raise UnsupportedError("string correlation ID cannot be longer than 128 characters")
+        self.options.correlation_id = text or 0
+
+    def lease(
+        self, memory: SharedMemory | ShortReads, region: str, offset: int, size: int
+    ) -> Lease:
+        """Return a part of a region of shared memory, which is held until `release`."""
+        lease = memory.lease(region, offset, size)
+        self.leases.append(lease)
+        return lease
 
     def release(self) -> None:
         """Release the shared memory."""

@@ -11,7 +11,7 @@ from nbtriton.frontends.kserve.call import InferCall
 from nbtriton.frontends.kserve.json_codec import read_json_data, read_parameter
 from nbtriton.frontends.kserve.json_responses import json_elements
 from nbtriton.frontends.kserve.jsontext import Members, as_string, dumps, parse_members
-from nbtriton.frontends.kserve.wire import WireInput, arrays_of, log_prefix
+from nbtriton.frontends.kserve.wire import WireInput, duplicate_input
 from nbtriton.tensors import datatype_of, shape_of
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def decode_generate(body: bytes | memoryview, signature: ModelSignature) -> Infe
                 _map(inner, nested[inner], signature, call.request_id, inputs, parameters)
         except TritonError as error:
             raise type(error)(f"Converting keyword: '{name}': {error.message}") from None
-    call.arrays = arrays_of(signature, list(inputs.values()), request_id=call.request_id)
+    call.set_inputs(signature, list(inputs.values()))
     if parameters:
         call.options.parameters = parameters
     return call
@@ -92,9 +92,7 @@ def _map(
     if not strings:
         data = read_json_data(elements, name, spec.datatype, len(elements))
     if name in inputs:
-        raise InvalidArgumentError(
-            f"{log_prefix(request_id)}input '{name}' already exists in request"
-        )
+        raise duplicate_input(name, request_id)
     inputs[name] = WireInput(name, spec.datatype, shape, data)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
+from nbtriton.errors import InternalError, InvalidArgumentError
 from nbtriton.frontends.kserve.call import SEQUENCE_FLAGS, InferCall, OutputRequest
 from nbtriton.frontends.kserve.json_templates import JsonTemplates
 from nbtriton.frontends.kserve.jsontext import (
@@ -26,7 +26,7 @@ from nbtriton.frontends.kserve.jsontext import (
 )
 from nbtriton.frontends.kserve.wire import (
     WireInput,
-    arrays_of,
+    duplicate_input,
     element_count,
     log_prefix,
     raw_input,
@@ -46,7 +46,6 @@ _INT64 = range(-(1 << 63), 1 << 63)
 _UINT64 = range(1 << 64)
 # The reference counts the elements of JSON data in 32 bits, and crashes on more.
 _MOST_ELEMENTS = (1 << 31) - 1
-_LONGEST_ID = 128
 _RESERVED = "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."  # fmt: skip
 _FIELDS = (
     "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
@@ -98,7 +97,7 @@ def decode_infer(
     call = InferCall()
     if not text:
         call.default = OutputRequest("binary")
-        call.arrays = arrays_of(signature, [raw_input(signature, body)])
+        call.set_inputs(signature, [raw_input(signature, body)])
         return call
     # The last bit of a double is lost when it becomes an FP32.
     document = parse(text, exact=b"FP64" in text)
@@ -111,14 +110,10 @@ def decode_infer(
         inputs = _read_inputs(document, body, signature.name, shared_memory, call)
         if type(document) is dict and "outputs" in document:
             _read_outputs(document, shared_memory, call)
-        call.arrays = arrays_of(
-            signature, inputs, request_id=call.request_id, outputs=tuple(call.outputs)
-        )
+        call.set_inputs(signature, inputs)
     except BaseException:
         call.release()
         raise
-    if call.outputs:
-        call.options.outputs = tuple(call.outputs)
     if templates is not None:
         templates.remember(text, inputs, call)
     return call
@@ -139,9 +134,10 @@ def _read_parameters(parameters: Any, call: InferCall) -> None:
             else:
                 call.default = OutputRequest()
         elif name == "sequence_id":
-            found = _sequence_id(value)
-            if found != "":
-                options.correlation_id = found
+            if type(value) is int and value in _UINT64:
+                options.correlation_id = value
+            else:
+                call.set_sequence_id(as_string(value, "Unable to parse 'sequence_id': "))
         elif name in SEQUENCE_FLAGS:
             if as_bool(value, f"Unable to parse '{name}': "):
                 options.flags |= SEQUENCE_FLAGS[name]
@@ -155,15 +151,6 @@ def _read_parameters(parameters: Any, call: InferCall) -> None:
             custom[name] = read_parameter(name, value)
     if custom:
         options.parameters = custom
-
-
-def _sequence_id(value: Any) -> int | str:
-    if type(value) is int and value in _UINT64:
-        return value
-    text = as_string(value, "Unable to parse 'sequence_id': ")
-    if len(text.encode("utf-8", "surrogateescape")) > _LONGEST_ID:
-        raise UnsupportedError("string correlation ID cannot be longer than 128 characters")
-    return text
 
 
 def read_parameter(name: str, value: Any) -> bool | int | float | str:
@@ -206,9 +193,7 @@ def _read_inputs(
             for dim in member_as_array(item, "shape", "Unable to parse 'shape': ")
         )
         if name in seen:
-            raise InvalidArgumentError(
-                f"{log_prefix(call.request_id)}input '{name}' already exists in request"
-            )
+            raise duplicate_input(name, call.request_id)
         seen.add(name)
         data: bytes | memoryview | np.ndarray[Any, Any] | list[bytes]
         if "binary_data_size" in parameters:
@@ -221,9 +206,7 @@ def _read_inputs(
             data = blobs[offset : offset + size]
             offset += size
         elif "shared_memory_region" in parameters:
-            lease = _lease(parameters, shared_memory)
-            call.leases.append(lease)
-            data = lease.data()
+            data = _lease(parameters, shared_memory, call).data()
         else:
             data = _json_tensor(item["data"], name, datatype, shape, model, call.request_id)
         inputs.append(WireInput(name, datatype, shape, data))
@@ -249,7 +232,9 @@ def _check_one_source(item: Any, parameters: Mapping[str, Any]) -> None:
         raise InvalidArgumentError(_FIELDS + says)
 
 
-def _lease(parameters: Mapping[str, Any], shared_memory: SharedMemory | ShortReads) -> Lease:
+def _lease(
+    parameters: Mapping[str, Any], shared_memory: SharedMemory | ShortReads, call: InferCall
+) -> Lease:
     region = as_string(
         parameters["shared_memory_region"], "Unable to parse 'shared_memory_region': "
     )
@@ -257,7 +242,7 @@ def _lease(parameters: Mapping[str, Any], shared_memory: SharedMemory | ShortRea
         as_uint(parameters.get(name, 0), f"Unable to parse '{name}': ")
         for name in ("shared_memory_offset", "shared_memory_byte_size")
     )
-    return shared_memory.lease(region, offset, size)
+    return call.lease(shared_memory, region, offset, size)
 
 
 def _json_tensor(
@@ -376,8 +361,7 @@ def _read_outputs(document: Any, shared_memory: SharedMemory | ShortReads, call:
             )
             if "shared_memory_region" in parameters:
                 wanted.kind = "shared"
-                wanted.lease = _lease(parameters, shared_memory)
-                call.leases.append(wanted.lease)
+                wanted.lease = _lease(parameters, shared_memory, call)
             elif as_bool(parameters.get("binary_data", False), "Unable to parse 'binary_data': "):
                 wanted.kind = "binary"
         outputs.setdefault(name, wanted)  # KS27

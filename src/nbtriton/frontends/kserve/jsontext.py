@@ -90,13 +90,7 @@ def parse(text: bytes | memoryview, *, exact: bool = True) -> Any:
     InternalError
         With RapidJSON's reason and the offset.
     """
-    raw = bytes(text)
-    try:
-        return (_EXACT if exact else _FAST)(_source(raw))
-    except UnicodeDecodeError:
-        return _parse_other_bytes(raw, _first_counts)
-    except (ValueError, RecursionError) as error:
-        raise _unreadable(error) from None
+    return _parse(bytes(text), _EXACT if exact else _FAST, _first_counts)
 
 
 def parse_members(text: bytes | memoryview) -> Any:
@@ -107,11 +101,16 @@ def parse_members(text: bytes | memoryview) -> Any:
     InternalError
         With RapidJSON's reason and the offset.
     """
-    raw = bytes(text)
+    return _parse(bytes(text), _MEMBERS, tuple)
+
+
+def _parse(
+    text: bytes, decoder: Callable[[Any], Any], make: Callable[[list[tuple[str, Any]]], Any]
+) -> Any:
     try:
-        return _MEMBERS(_source(raw))
+        return decoder(text if len(text) < _LONG else _Pieces(text))
     except UnicodeDecodeError:
-        return _parse_other_bytes(raw, tuple)
+        return _parse_other_bytes(text, make)
     except (ValueError, RecursionError) as error:
         raise _unreadable(error) from None
 
@@ -126,10 +125,6 @@ class _Pieces:
     def read(self, size: int) -> bytes:
         start, self._at = self._at, self._at + size
         return self._text[start : self._at]
-
-
-def _source(text: bytes) -> Any:  # the parser declares more of a stream than it uses
-    return text if len(text) < _LONG else _Pieces(text)
 
 
 def _parse_other_bytes(raw: bytes, make: Callable[[list[tuple[str, Any]]], Any]) -> Any:

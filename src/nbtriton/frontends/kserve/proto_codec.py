@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
+from nbtriton.errors import InternalError, InvalidArgumentError
 from nbtriton.frontends.kserve.call import SEQUENCE_FLAGS, InferCall, OutputRequest
 from nbtriton.frontends.kserve.messages import UNPARSABLE, messages, parameter_value
-from nbtriton.frontends.kserve.wire import WireInput, arrays_of, log_prefix
+from nbtriton.frontends.kserve.wire import WireInput, duplicate_input
 from nbtriton.tensors import DATATYPES, numpy_dtype
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["parse_infer", "read_request", "read_version"]
 
-_LONGEST_ID = 128
 _UINT64 = (1 << 64) - 1
 _EMPTY_FINAL = "triton_enable_empty_final_response"
 _RESERVED = (
@@ -116,14 +115,10 @@ def read_request(
         _check_names(request, call)
         inputs = _read_inputs(request, shared_memory, call)
         _read_outputs(request, shared_memory, call)
-        call.arrays = arrays_of(
-            signature, inputs, request_id=call.request_id, outputs=tuple(call.outputs)
-        )
+        call.set_inputs(signature, inputs)
     except BaseException:
         call.release()
         raise
-    if call.outputs:
-        call.options.outputs = tuple(call.outputs)
     return call
 
 
@@ -133,7 +128,11 @@ def _read_parameters(parameters: Any, call: InferCall) -> None:
     for name, parameter in parameters.items():
         kind, value = parameter_value(parameter)
         if name == "sequence_id":
-            options.correlation_id = _sequence_id(kind, value)
+            if kind == "int64_param":
+                options.correlation_id = value & _UINT64
+            else:
+                more = "int64_param or string_param"
+                call.set_sequence_id(_of_kind(kind, value, name, "string_param", expected=more))
         elif name in SEQUENCE_FLAGS:
             if _of_kind(kind, value, name, "bool_param"):
                 options.flags |= SEQUENCE_FLAGS[name]
@@ -141,8 +140,8 @@ def _read_parameters(parameters: Any, call: InferCall) -> None:
             if kind == "uint64_param":
                 options.priority = value
             else:
-                wanted = "int64_param"
-                options.priority = _of_kind(kind, value, name, wanted, " or uint64_param")
+                more = "int64_param or uint64_param"
+                options.priority = _of_kind(kind, value, name, "int64_param", expected=more)
                 if value < 0:
                     raise InvalidArgumentError("invalid value for 'priority', expected value >= 0.")
         elif name == "timeout":
@@ -158,28 +157,14 @@ def _read_parameters(parameters: Any, call: InferCall) -> None:
                 f"invalid value type for '{name}' parameter, expected int64_param, bool_param, or "
                 "string_param."
             )
-    if options.correlation_id == "":
-        options.correlation_id = 0
     if custom:
         options.parameters = custom
 
 
-def _sequence_id(kind: str, value: Any) -> int | str:
-    if kind == "int64_param":
-        return int(value) & _UINT64
-    if kind != "string_param":
-        raise InvalidArgumentError(
-            "invalid value type for 'sequence_id' parameter, expected int64_param or string_param."
-        )
-    if len(value.encode()) > _LONGEST_ID:
-        raise UnsupportedError("string correlation ID cannot be longer than 128 characters")
-    return str(value)
-
-
-def _of_kind(kind: str, value: Any, name: str, wanted: str, more: str = "") -> Any:
+def _of_kind(kind: str, value: Any, name: str, wanted: str, *, expected: str = "") -> Any:
     if kind != wanted:
         raise InvalidArgumentError(
-            f"invalid value type for '{name}' parameter, expected {wanted}{more}."
+            f"invalid value type for '{name}' parameter, expected {expected or wanted}."
         )
     return value
 
@@ -188,9 +173,7 @@ def _check_names(request: Any, call: InferCall) -> None:
     names: set[str] = set()
     for tensor in request.inputs:
         if tensor.name in names:
-            raise InvalidArgumentError(
-                f"{log_prefix(call.request_id)}input '{tensor.name}' already exists in request"
-            )
+            raise duplicate_input(tensor.name, call.request_id)
         names.add(tensor.name)
 
 
@@ -263,9 +246,7 @@ def _lease(
     if found is None:
         return None
     region, offset, size = found
-    lease = shared_memory.lease(region, offset & _UINT64, size & _UINT64)
-    call.leases.append(lease)
-    return lease
+    return call.lease(shared_memory, region, offset & _UINT64, size & _UINT64)
 
 
 def _region(parameters: Any, name: str) -> tuple[str, int, int] | None:

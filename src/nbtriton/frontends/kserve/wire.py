@@ -34,6 +34,7 @@ __all__ = [
     "BrokenStringError",
     "WireInput",
     "arrays_of",
+    "duplicate_input",
     "element_count",
     "log_prefix",
     "raw_input",
@@ -81,6 +82,11 @@ class WireInput:
 def log_prefix(request_id: str) -> str:
     """Return the beginning of Triton's messages about one request."""
     return f"[request id: {request_id or '<id_unknown>'}] "
+
+
+def duplicate_input(name: str, request_id: str) -> InvalidArgumentError:
+    """Return the error of a request with two inputs of a name."""
+    return InvalidArgumentError(f"{log_prefix(request_id)}input '{name}' already exists in request")
 
 
 def element_count(shape: Sequence[int]) -> int:
