@@ -5,8 +5,7 @@ The result of reading all other bytes is kept. Anything unusual is left to proto
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from nbtriton.frontends.kserve.call import InferCall, InferTemplate
 from nbtriton.frontends.kserve.messages import varint
@@ -19,11 +18,7 @@ _ID, _RAW = 0x1A, 0x3A
 _BEFORE_RAW = frozenset({0x0A, 0x12, _ID, 0x22, 0x2A, 0x32})
 
 
-@dataclass(slots=True)
-class _ProtoTemplate:
-    # The bytes before the tensors: up to where an id may be, and behind it.
-    before: bytes
-    after: bytes
+class _ProtoTemplate(NamedTuple):
     model: str
     version: int
     tensors: InferTemplate
@@ -34,54 +29,25 @@ class ProtoTemplates:
 
     def __init__(self) -> None:
         self._cache = TemplateCache[_ProtoTemplate]()
-        # The latest one for each first field, which is the model's name.
-        self._last = TemplateCache[_ProtoTemplate]()
 
     def read(self, data: bytes) -> tuple[str, int, InferCall] | None:
         """Return model, version and call of a request with a template; None without one."""
-        found = self._like_the_last(data) or self._like_another(data)
+        found = _split(data)
         if found is None:
             return None
-        template, id_at, id_end, at = found
-        tensors = template.tensors
+        key, id_at, id_end, at = found
+        template = self._cache.find(key)
+        if template is None or len(data) - at != template.tensors.size:
+            return None
+        model, version, tensors = template
         for head, offset in tensors.heads:
             if not data.startswith(head, at + offset):
                 return None
         try:
-            request_id = data[id_at:id_end].decode() if id_end > id_at else ""
+            request_id = data[id_at:id_end].decode() if id_end else ""
         except UnicodeDecodeError:
             return None
-        return template.model, template.version, tensors.call(data, at, request_id)
-
-    def _like_the_last(self, data: bytes) -> tuple[_ProtoTemplate, int, int, int] | None:
-        """Compare with the latest request for its model: a quarter of the cost of splitting."""
-        try:
-            template = self._last.find(data[: data[1] + 2])
-            if template is None or not data.startswith(template.before):
-                return None
-            at = id_at = id_end = len(template.before)
-            if data[at] == _ID:
-                if data[at + 1] > 0x7F:
-                    return None
-                id_at = at + 2
-                at = id_end = id_at + data[at + 1]
-        except IndexError:
-            return None
-        if not data.startswith(template.after, at):
-            return None
-        at += len(template.after)
-        return (template, id_at, id_end, at) if len(data) - at == template.tensors.size else None
-
-    def _like_another(self, data: bytes) -> tuple[_ProtoTemplate, int, int, int] | None:
-        found = _split(data)
-        if found is None:
-            return None
-        key, _, id_at, id_end, at = found
-        template = self._cache.find(key)
-        if template is None or len(data) - at != template.tensors.size:
-            return None
-        self._last.remember(data[: data[1] + 2], template)
-        return template, id_at, id_end, at
+        return model, version, tensors.call(data, at, request_id)
 
     def remember(self, data: bytes, request: Any, version: int, call: InferCall) -> None:
         """Keep the template of a request, if others can be read by it."""
@@ -105,18 +71,16 @@ class ProtoTemplates:
         ]
         template = InferTemplate.of(call, tensors)
         if template is not None:
-            key, id_field = found[:2]
-            parts = key[:id_field], key[id_field:]
-            self._cache.remember(key, _ProtoTemplate(*parts, request.model_name, version, template))
+            self._cache.remember(found[0], _ProtoTemplate(request.model_name, version, template))
 
 
-def _split(data: bytes) -> tuple[bytes, int, int, int, int] | None:
+def _split(data: bytes) -> tuple[bytes, int, int, int] | None:
     """Find the request id and where the tensors begin.
 
     Returns
     -------
-    key, id_field, id_at, id_end, raw_at
-        The key is everything before the tensors without the id, whose field was at `id_field`;
+    key, id_at, id_end, raw_at
+        The key is everything before the tensors without the id, whose end is 0 for none;
         None for a message that protobuf has to read.
     """
     at = field_at = id_at = id_end = id_field = 0
@@ -143,8 +107,8 @@ def _split(data: bytes) -> tuple[bytes, int, int, int, int] | None:
     if at > end:
         return None
     if id_end:
-        return data[:id_field] + data[id_end:at], id_field, id_at, id_end, at
-    return data[:at], at, 0, 0, at
+        return data[:id_field] + data[id_end:at], id_at, id_end, at
+    return data[:at], 0, 0, at
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
