@@ -148,13 +148,13 @@ class Collected:
     """A call whose answers are kept, where a client would be."""
 
     metadata: Sequence[tuple[str, Any]] = ()
-    is_gone = False
+    is_cancelled = False
     since_ns = 0
 
     def __init__(self, method: str, data: bytes) -> None:
         self.method = method
         self.data = data
-        self.on_gone: Callable[[], object] | None = None
+        self.on_cancel: Callable[[], object] | None = None
         self.answers: list[TritonError | None] = []
         self.answered = threading.Event()
 
@@ -182,7 +182,7 @@ class CollectedStream:
     """A stream whose messages are counted."""
 
     metadata: Sequence[tuple[str, Any]] = ()
-    is_gone = False
+    is_cancelled = False
 
     def __init__(self) -> None:
         self.sent = self.done_count = 0
@@ -194,7 +194,7 @@ class CollectedStream:
         with self._lock:
             self.sent += 1
 
-    def done(self) -> None:
+    def message_done(self) -> None:
         with self._lock:
             self.done_count += 1
 
@@ -227,8 +227,8 @@ def fuzz_handlers(server: Server, count: int, dice: random.Random, tally: Tally)
             taker = InferStream(inference, stream)  # type: ignore[arg-type]
             streamed = [mutated(dice.choice(requests), dice) for _ in range(batch // 5)]
             for data in streamed:
-                taker.message(data)
-            taker.half_closed()
+                taker.on_message(data)
+            taker.on_half_close()
             inference.submit()
             codes = [call.code() for call in calls]
             assert stream.ended.wait(TIMEOUT_S), ("a stream does not end", streamed)

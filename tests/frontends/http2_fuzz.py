@@ -27,7 +27,7 @@ from pathlib import Path
 from nbtriton.engine import Server
 from nbtriton.frontends import serve
 from nbtriton.frontends.grpc.calls import Call
-from nbtriton.frontends.grpc.connection import Connection
+from nbtriton.frontends.grpc.connection import GrpcConnection
 from tests.frontends.fuzzing import load_models, scratched
 from tests.frontends.grpc_support import infer, tensor
 from tests.frontends.http2_raw import (
@@ -211,7 +211,7 @@ def fuzz_frames(server: Server, count: int, seed: int, *, every: int = 1000) -> 
 def _alive() -> Counter[str]:
     gc.collect()
     kinds = map(type, gc.get_objects())
-    return Counter(kind.__name__ for kind in kinds if issubclass(kind, Connection | Call))
+    return Counter(kind.__name__ for kind in kinds if issubclass(kind, GrpcConnection | Call))
 
 
 def main() -> int:

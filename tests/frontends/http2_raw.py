@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
-from nbtriton.frontends.http2.hpack import Decoder, literal
+from nbtriton.frontends.http2.hpack import Decoder, Encoder
 
 __all__ = [
     "ACK",
@@ -72,7 +72,7 @@ def fields(changes: dict[bytes, bytes | None] | None = None, more: Sequence[tupl
     """Return the fields of a call, some of them changed or, with None, left out."""
     found = {**_OPENING, **(changes or {})}
     pairs = [(name, value) for name, value in found.items() if value is not None]
-    return b"".join(literal(*pair) for pair in [*pairs, *more])
+    return Encoder().encode((*pairs, *more))
 
 
 class Frame(NamedTuple):

@@ -441,7 +441,7 @@ def test_a_call_that_is_given_up_while_it_is_read_is_cancelled(
     server: Server, waiting: Any
 ) -> None:
     call = Collected("ModelInfer", infer("waiting").SerializeToString())
-    call.is_gone = True
+    call.is_cancelled = True
     inference = GrpcInference(Service(server, NoControl(server)))
     inference.infer(call.data, call)  # type: ignore[arg-type]
     inference.submit()

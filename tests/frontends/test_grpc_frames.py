@@ -23,7 +23,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from nbtriton.engine import Server
 from nbtriton.frontends import Endpoints, Limits, serve
-from nbtriton.frontends.grpc.keepalive import Options, Pulse
+from nbtriton.frontends.grpc.keepalive import ChannelArguments, Keepalive
 from tests.frontends.grpc_support import infer, tensor
 from tests.frontends.http2_fuzz import fuzz_frames
 from tests.frontends.http2_raw import (
@@ -57,7 +57,7 @@ GZIP = functools.partial(gzip.compress, mtime=0)  # the same bytes at any time
 TIMEOUT_S = 20
 ONE = infer("one").SerializeToString()
 BODY = prefixed(ONE)
-CANCEL, INTERNAL_ERROR, FLOW_CONTROL_ERROR, ENHANCE_YOUR_CALM = 8, 2, 3, 11
+PROTOCOL_ERROR, CANCEL, FLOW_CONTROL_ERROR, ENHANCE_YOUR_CALM = 1, 8, 3, 11
 TABLE_SIZE, WINDOW_SIZE, FRAME_SIZE = 1, 4, 5
 _WINDOW = 4 << 20
 
@@ -187,7 +187,7 @@ def test_a_client_without_a_table_gets_no_numbers_of_it(port: int) -> None:
         assert is_good(client.answer(3))
         assert is_good(client.answer(5))
         changed, *later = client.blocks[2:]
-        assert changed.startswith(b"\x20\x88\x00")
+        assert changed.startswith(b"\x20\x88\x0f")
         assert not any(block.startswith(b"\x20") for block in later)
 
 
@@ -363,7 +363,10 @@ def _packed(pack: Any, message: bytes = ONE) -> bytes:
         ({b"grpc-timeout": b"123456789S"}, (), BODY, (13, "Error parsing 'grpc-timeout' metadata")),
         ({b"grpc-timeout": b"1x"}, (), BODY, (13, "Error parsing 'grpc-timeout' metadata")),
         ({b":path": b"/x/Y"}, (), BODY, (12, "")),
-        ({}, [(b"A", b"b")], BODY, (13, "Illegal header key: A")),
+        ({}, [(b"a!b", b"c")], BODY, (13, "Illegal header key: a!b")),
+        ({b":method": b"GET"}, (), BODY, (2, "Bad method header")),
+        ({b"te": None}, (), BODY, (2, "Missing :te header")),
+        ({b":authority": None}, (), BODY, (2, "Missing :authority header")),
         ({}, [(b"a-bin", b"*")], BODY, (13, "Error parsing 'a-bin' metadata: illegal base64 encoding")),
         ({}, [(b"a-bin", b"AAE")], BODY, (0, "")),
         ({}, [(b"x", b"y" * 1000)] * 20, BODY, (8, "received metadata size exceeds hard limit")),
@@ -381,12 +384,12 @@ def test_how_calls_are_read(server: Server, changes: Any, more: Any, body: bytes
 
 @pytest.mark.parametrize(
     "changes",
-    [{b":method": b"GET"}, {b"te": None}, {b":scheme": None}, {b":path": None}, {b":authority": None}],
+    [{b":method": None}, {b":scheme": None}, {b":path": None}, {b":path": b""}, {b"te": b"gzip"}, {b"A": b"b"}],
     ids=lambda changes: next(iter(changes)).decode(),
 )  # fmt: skip
-def test_what_is_no_call_is_reset(port: int, changes: Any) -> None:
+def test_a_malformed_request_is_reset(port: int, changes: Any) -> None:
     with Client(port, call(1, BODY, fields(changes)), call(3)) as client:
-        assert client.answer(1).reset == INTERNAL_ERROR
+        assert client.answer(1).reset == PROTOCOL_ERROR
         assert is_good(client.answer(3))
 
 
@@ -611,55 +614,57 @@ def test_a_silent_connection_is_pinged_and_given_up(server: Server) -> None:
         assert [one.flags for one in client.of(PING)] == [0]
 
 
-def _pulse(**options: int) -> Pulse:
-    return Pulse(Options(**options), 0.0)
+def _keepalive(**options: int) -> Keepalive:
+    return Keepalive(ChannelArguments(**options), 0.0)
 
 
 def test_keepalive() -> None:
-    pulse = _pulse(keepalive_time_ms=10_000, keepalive_timeout_ms=5_000)
-    assert [pulse.due(now, True) for now in (9.0, 10.0, 11.0)] == ["", "ping", ""]
-    pulse.heard(12.0)
-    assert [pulse.due(now, True) for now in (21.0, 22.0, 26.0, 27.0)] == ["", "ping", "", "end"]
+    keepalive = _keepalive(keepalive_time_ms=10_000, keepalive_timeout_ms=5_000)
+    assert [keepalive.due(now, True) for now in (9.0, 10.0, 11.0)] == ["", "ping", ""]
+    keepalive.record_received(12.0)
+    assert [keepalive.due(now, True) for now in (21.0, 22.0, 26.0, 27.0)] == ["", "ping", "", "end"]
 
 
 def test_keepalive_without_calls_or_data() -> None:
-    assert _pulse(keepalive_time_ms=1000).due(9.0, False) == ""
-    pulse = _pulse(keepalive_time_ms=1000, keepalive_permit_without_calls=1)
+    assert _keepalive(keepalive_time_ms=1000).due(9.0, False) == ""
+    keepalive = _keepalive(keepalive_time_ms=1000, keepalive_permit_without_calls=1)
     found = []
     for now in range(1, 12, 2):
-        found.append(pulse.due(float(now), False))
-        pulse.heard(now + 0.5)
+        found.append(keepalive.due(float(now), False))
+        keepalive.record_received(now + 0.5)
     assert found == ["ping", "ping", "", "", "", ""]
-    pulse.spoke()
-    assert pulse.due(20.0, False) == "ping"
+    keepalive.record_sent()
+    assert keepalive.due(20.0, False) == "ping"
 
 
 def test_pings_of_a_client() -> None:
-    pulse = _pulse(min_ping_interval_without_data_ms=10_000, max_ping_strikes=2)
-    assert not any(pulse.pinged(now, True) for now in (0.0, 10.0, 20.0, 21.0, 22.0))
-    assert pulse.pinged(23.0, True)
-    idle = _pulse(min_ping_interval_without_data_ms=10_000, max_ping_strikes=1)
-    assert [idle.pinged(now, False) for now in (0.0, 100.0, 200.0)] == [False, False, True]
-    allowed = _pulse(min_ping_interval_without_data_ms=10_000, max_ping_strikes=1,
+    keepalive = _keepalive(min_ping_interval_without_data_ms=10_000, max_ping_strikes=2)
+    assert not any(keepalive.record_ping(now, True) for now in (0.0, 10.0, 20.0, 21.0, 22.0))
+    assert keepalive.record_ping(23.0, True)
+    idle = _keepalive(min_ping_interval_without_data_ms=10_000, max_ping_strikes=1)
+    assert [idle.record_ping(now, False) for now in (0.0, 100.0, 200.0)] == [False, False, True]
+    allowed = _keepalive(min_ping_interval_without_data_ms=10_000, max_ping_strikes=1,
                      keepalive_permit_without_calls=1)  # fmt: skip
-    assert not any(allowed.pinged(now, False) for now in (0.0, 100.0, 200.0))
-    assert not any(_pulse(max_ping_strikes=0).pinged(0.0, True) for _ in range(9))
+    assert not any(allowed.record_ping(now, False) for now in (0.0, 100.0, 200.0))
+    assert not any(_keepalive(max_ping_strikes=0).record_ping(0.0, True) for _ in range(9))
 
 
 def test_age_and_idleness() -> None:
     random.seed(0)
-    pulse = _pulse(max_connection_age_ms=100_000, max_connection_age_grace_ms=10_000)
-    assert pulse.due(89.0, True) == ""
-    assert pulse.due(111.0, True) == "leave"
-    assert [pulse.due(now, True) for now in (112.0, 120.0, 121.0)] == ["", "", "end"]
-    idle = _pulse(max_connection_idle_ms=10_000)
+    keepalive = _keepalive(max_connection_age_ms=100_000, max_connection_age_grace_ms=10_000)
+    assert keepalive.due(89.0, True) == ""
+    assert keepalive.due(111.0, True) == "leave"
+    assert [keepalive.due(now, True) for now in (112.0, 120.0, 121.0)] == ["", "", "end"]
+    idle = _keepalive(max_connection_idle_ms=10_000)
     assert [idle.due(now, now == 5) for now in (5.0, 14.0, 15.0)] == ["", "", "leave"]
 
 
 def test_channel_arguments() -> None:
     arguments = [("grpc.keepalive_time_ms", 5), ("grpc.http2.max_ping_strikes", "7"),
                  ("grpc.default_compression_level", 3), ("grpc.lb_policy_name", "pick_first")]  # fmt: skip
-    assert Options.of(arguments) == Options(keepalive_time_ms=5, max_ping_strikes=7, level=3)
+    assert ChannelArguments.parse(arguments) == ChannelArguments(
+        keepalive_time_ms=5, max_ping_strikes=7, level=3
+    )
 
 
 # -- frames that nobody would send -------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Calls over gRPC: messages come in, answers go back from any thread; unary and in both directions.
+"""Calls over gRPC: messages in, responses out from any thread; unary and in both directions.
 
 Everything but what is said to be for any thread happens on the loop, where nothing needs a lock.
 """
@@ -8,76 +8,103 @@ from __future__ import annotations
 import asyncio
 import logging
 from _thread import get_ident
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.frontends.grpc.headers import (
+    OK_TRAILERS,
+    RequestHeaders,
+    response_headers,
+    status_trailers,
+)
+from nbtriton.frontends.grpc.messages import PREFIX, MessageReader, compress, decompress
+from nbtriton.frontends.grpc.status import (
+    DEADLINE_EXCEEDED,
     INTERNAL,
     OK,
     RESOURCE_EXHAUSTED,
     UNAVAILABLE,
-    Opening,
     StatusError,
     code_of,
-    unpacked,
 )
+from nbtriton.frontends.http2.connection import Http2Connection
+from nbtriton.frontends.http2.errors import ErrorCode
+from nbtriton.frontends.http2.streams import Http2Stream, StreamState
+from nbtriton.frontends.listener import Listener
 
-if TYPE_CHECKING:
-    from nbtriton.frontends.grpc.connection import Connection
-
-__all__ = ["Call", "Handler", "Rpc", "Stream", "StreamHandler", "StreamRpc", "UnaryHandler"]
+__all__ = [
+    "Call", "CallConnection", "CallListener", "Handler", "StreamCall", "StreamHandler", "UnaryCall",
+    "UnaryHandler",
+]  # fmt: skip
 
 _log = logging.getLogger("nbtriton.frontends")
 
-# What stands before each message.
-_PREFIX = 5
-# A client may send a message in tiny pieces: those are put together until they are as long as this.
-_TINY, _PIECE = 512, 16 << 10
-# A packed message that is longer is not unpacked on the loop.
+# A compressed message that is longer is not decompressed on the loop.
 _SHORT = 64 << 10
 # Requests of one stream that are in progress; then it is not read from.
-_MOST_IN_FLIGHT = 4096
+_MAX_IN_FLIGHT = 4096
 
 
-class Stream(Protocol):
-    """The other side of a bidirectional call: told of events on the loop."""
+class CallConnection(Protocol):
+    """What a call needs of its connection."""
 
-    def message(self, data: bytes) -> None:
-        """Take one more message."""
+    @property
+    def http2(self) -> Http2Connection: ...
+
+    @property
+    def listener(self) -> Listener[Any]: ...
+
+    def schedule_flush(self) -> None:
+        """Write soon what was sent, with all that is sent in the same moment."""
         ...
 
-    def half_closed(self) -> None:
+    def record_response(self) -> None:
+        """Note that a part of a response is sent: the client is not idle."""
+        ...
+
+
+class CallListener(Protocol):
+    """The receiver of what happens on a bidirectional call, on the loop."""
+
+    def on_message(self, data: bytes) -> None:
+        """One more message."""
+        ...
+
+    def on_half_close(self) -> None:
         """No more messages will come."""
         ...
 
-    def cancelled(self) -> None:
-        """Nobody waits for answers any more."""
+    def on_cancel(self) -> None:
+        """Responses are not wanted any more."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class UnaryHandler:
-    """``answer(message, rpc)`` must lead to one `Rpc.reply` or `Rpc.fail`, on any thread."""
+    """``answer(message, rpc)`` must lead to one `UnaryCall.reply` or `UnaryCall.fail`, on any thread."""
 
-    answer: Callable[[bytes, Rpc], None]
+    answer: Callable[[bytes, UnaryCall], None]
 
-    def call(self, connection: Connection, number: int, opening: Opening) -> Call:
-        return Rpc(connection, number, opening, self)
+    def begin(
+        self, connection: CallConnection, stream: Http2Stream, headers: RequestHeaders
+    ) -> Call:
+        return UnaryCall(connection, stream, headers, self)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamHandler:
-    """``open(rpc)`` returns who takes the messages."""
+    """``open(rpc)`` returns the receiver of the messages."""
 
-    open: Callable[[StreamRpc], Stream]
+    open: Callable[[StreamCall], CallListener]
 
-    def call(self, connection: Connection, number: int, opening: Opening) -> Call:
-        return StreamRpc(connection, number, opening, self)
+    def begin(
+        self, connection: CallConnection, stream: Http2Stream, headers: RequestHeaders
+    ) -> Call:
+        return StreamCall(connection, stream, headers, self)
 
 
 Handler = UnaryHandler | StreamHandler
@@ -88,296 +115,334 @@ class Call:
 
     Parameters
     ----------
-    connection : Connection
-    number : int
-        Of its stream in HTTP/2.
-    opening : Opening
-        What it said first.
+    connection : CallConnection
+    stream : Http2Stream
+    headers : RequestHeaders
 
     Attributes
     ----------
     metadata : sequence of (name, value)
         As the client sent it.
-    on_gone : callable
-        Called on the loop if the client cancels, leaves or runs out of time.
-    is_gone : bool
+    on_cancel : callable
+        Called on the loop if the client cancels, disconnects or runs out of time.
+    is_cancelled : bool
         Whether one of that has happened.
-    over : bool
-        Whether the last thing has been sent, or nothing can be any more.
-    half_closed : bool
-        Whether the client has sent all that it will.
-    held, works : bool
-        Whether messages are left unread for now, and whether that is because of `work`.
-    window : int
-        Bytes that the client takes of this call.
-    unread : int
-        Bytes that the client has sent, and not yet been given back.
-    queue : deque of bytes-like
-        What waits for the client's windows; as many bytes as `queued`.
-    ending : bytes, optional
-        The fields that end the call, once they are known.
+    is_finished : bool
+        Whether nothing more is to be sent.
+    is_held : bool
+        Whether messages are left unread for now.
     since_ns : int
         When it began; 0 where nothing is traced.
     """
 
     __slots__ = (
-        "_flag", "_lacking", "_pieces", "_raw", "connection", "deadline", "ending", "half_closed", "has_begun", "held", "is_gone",
-        "metadata", "number", "on_gone", "opening", "over", "queue", "queued", "since_ns", "unread", "window", "works",
+        "_deadline", "_has_begun", "_headers", "_reader", "connection", "is_cancelled", "is_finished",
+        "is_held", "is_working", "metadata", "on_cancel", "since_ns", "stream",
     )  # fmt: skip
 
-    def __init__(self, connection: Connection, number: int, opening: Opening) -> None:
+    def __init__(
+        self, connection: CallConnection, stream: Http2Stream, headers: RequestHeaders
+    ) -> None:
         self.connection = connection
-        self.number = number
-        self.opening = opening
-        self.metadata: Sequence[tuple[str, Any]] = opening.metadata
-        self.on_gone: Callable[[], object] | None = None
-        self.deadline: asyncio.TimerHandle | None = None
-        self.since_ns = monotonic_ns() if connection.port.tracing.on else 0
-        self.is_gone = self.over = self.half_closed = self.held = self.has_begun = self.works = (
-            False
-        )
-        self.window = connection.first_window
-        self.unread = 0
-        self.queue: deque[bytes | memoryview] | None = None
-        self.queued = 0
-        self.ending: bytes | None = None
-        # What is not to be looked at yet: less than a prefix, or what came while this was held.
-        self._raw: list[bytes] | None = None
-        # A message that is not there completely, and how many bytes of it are lacking.
-        self._pieces: list[bytes] | None = None
-        self._lacking = self._flag = 0
+        self.stream = stream
+        self.metadata: Sequence[tuple[str, Any]] = headers.metadata
+        self.on_cancel: Callable[[], object] | None = None
+        self.is_cancelled = self.is_finished = self.is_held = self.is_working = False
+        self.since_ns = monotonic_ns() if connection.listener.tracing.on else 0
+        self._headers = headers
+        self._has_begun = False
+        self._reader: MessageReader | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        if headers.timeout_s is not None:
+            loop = connection.listener.thread.loop
+            self._deadline = loop.call_later(headers.timeout_s, self._expire)
 
-    # -- reading ---------------------------------------------------------------------------------
+    # -- receiving -------------------------------------------------------------------------------
 
-    def feed(self, data: bytes) -> None:
-        """Take what has come, and read the messages that it completes."""
-        at = 0
-        if self._raw is not None:
-            _add(self._raw, data)
-            if self.held:
-                return
-            data = b"".join(self._raw)
-            self._raw = None
-        elif self._pieces is not None:
-            at = self._lacking
-            self._lacking -= len(data)
-            _add(self._pieces, data[:at])
-            if self._lacking > 0:
-                return
-            message = b"".join(self._pieces)
-            self._pieces = None
-            self._whole(message, self._flag)
-        end = len(data)
-        most = self.connection.port.most_received
-        while end - at >= _PREFIX and not (self.held or self.over):
-            size = int.from_bytes(data[at + 1 : at + _PREFIX], "big")
-            if size > most:
-                text = f"SERVER: Received message larger than max ({size} vs. {most})"
-                self.connection.refuse(self, RESOURCE_EXHAUSTED, text)
-                return
-            flag = data[at]
-            at += _PREFIX
-            if end - at < size:
-                self._pieces = [data[at:]]
-                self._lacking, self._flag = size - (end - at), flag
-                return
-            self._whole(data[at : at + size], flag)
-            at += size
-        if at < end or self.held:
-            self._raw = [data[at:]]
-
-    def _whole(self, message: bytes, flag: int) -> None:
-        if not flag:
-            self.take(message)
-            return
-        most = self.connection.port.most_unpacked
-        try:
-            message = unpacked(message, self.opening.encoding, min(_SHORT, most))
-        except StatusError as fault:
-            if fault.code == RESOURCE_EXHAUSTED and most > _SHORT:  # others are not to wait for it
-                self.work(partial(self._unpack, message, most))
-            else:
-                self.connection.refuse(self, fault.code, fault.text)
+    def receive_data(self, data: bytes, end_stream: bool) -> None:
+        """Read a part of the request, and the messages that it completes."""
+        size = len(data) - PREFIX.size
+        max_size = self.connection.listener.limits.body_bytes
+        if (
+            self._reader is None
+            and not self.is_held
+            and 0 <= size <= max_size
+            and size == int.from_bytes(data[1 : PREFIX.size], "big")
+        ):  # a whole message in one frame: the usual case
+            self._receive_message(data[0], data[PREFIX.size :])
         else:
-            self.take(message)
+            if self._reader is None:
+                self._reader = MessageReader(max_size)
+            self._reader.feed(data)
+            self._read_messages()
+        if end_stream:
+            self.half_close()
+        elif not self.is_held:
+            self.connection.http2.acknowledge(self.stream)
 
-    def work(self, task: Callable[[], Callable[[], object]]) -> None:
+    def _read_messages(self) -> None:
+        reader = self._reader
+        try:
+            while reader is not None and not (self.is_held or self.is_finished):
+                found = reader.next_message()
+                if found is None:
+                    return
+                self._receive_message(*found)
+        except StatusError as error:
+            self.abort(error.code, error.text)
+
+    def _receive_message(self, flag: int, message: bytes) -> None:
+        if not flag:
+            self._handle_message(message)
+            return
+        limits = self.connection.listener.limits
+        most = min(limits.body_bytes, limits.decompressed_bytes)
+        try:
+            message = decompress(message, self._headers.encoding, min(_SHORT, most))
+        except StatusError as error:
+            if error.code == RESOURCE_EXHAUSTED and most > _SHORT:  # others are not to wait for it
+                self.run_on_worker(partial(self._decompress, message, most))
+            else:
+                self.abort(error.code, error.text)
+        else:
+            self._handle_message(message)
+
+    def _decompress(self, message: bytes, most: int) -> Callable[[], object]:
+        try:
+            found = decompress(message, self._headers.encoding, most)
+        except StatusError as error:
+            return partial(self.abort, error.code, error.text)
+        except Exception as error:
+            _log.exception("a message could not be decompressed")
+            return partial(self.abort, INTERNAL, f"{type(error).__name__}: {error}")
+        return partial(self._handle_decompressed, found)
+
+    def _handle_decompressed(self, message: bytes) -> None:
+        if not self.is_finished:
+            self._handle_message(message)
+
+    def run_on_worker(self, task: Callable[[], Callable[[], object]]) -> None:
         """Do something long on a worker; nothing more is read of the call before it is done.
 
         What the task returns is called on the loop then, whatever has become of the call.
         """
-        self.held = self.works = True
-        thread = self.connection.port.thread
-        thread.run_on_worker(lambda: thread.post(self._worked, task()))
+        self.is_held = self.is_working = True
+        thread = self.connection.listener.thread
+        thread.run_on_worker(lambda: thread.post(self._finish_work, task()))
 
-    def _worked(self, then: Callable[[], object]) -> None:
-        self.held = self.works = False
+    def _finish_work(self, then: Callable[[], object]) -> None:
+        self.is_held = self.is_working = False
         then()
-        self._go_on()
+        self._resume()
 
-    def _unpack(self, message: bytes, most: int) -> Callable[[], object]:
-        try:
-            found = unpacked(message, self.opening.encoding, most)
-        except StatusError as fault:
-            return partial(self.connection.refuse, self, fault.code, fault.text)
-        except Exception as error:
-            _log.exception("a message could not be unpacked")
-            text = f"{type(error).__name__}: {error}"
-            return partial(self.connection.refuse, self, INTERNAL, text)
-        return partial(self._take, found)
-
-    def _take(self, message: bytes) -> None:
-        if not self.over:
-            self.take(message)
-
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Read what came while this was held."""
-        if self.held or self.over:
+        if self.is_held or self.is_finished:
             return
-        self.feed(b"")
-        if self.half_closed:
-            self.ended()
-        else:
-            self.connection.give_back(self)
+        self._read_messages()
+        if self.stream.state is not StreamState.OPEN:
+            self.half_close()
+        elif not self.is_held:
+            self.connection.http2.acknowledge(self.stream)
+            self.connection.schedule_flush()
 
-    def take(self, message: bytes) -> None:
-        """Take a whole message."""
+    def _handle_message(self, message: bytes) -> None:
         raise NotImplementedError
 
-    def ended(self) -> None:
-        """No more messages will come."""
+    def half_close(self) -> None:
+        """Read the end of the request."""
         raise NotImplementedError
 
-    def wind_up(self) -> None:
-        """End now if nothing is to be answered: the port closes."""
+    # -- sending ---------------------------------------------------------------------------------
 
-    def gone(self) -> None:
-        """Nobody waits for answers any more."""
-        self.is_gone = True
-        on_gone, self.on_gone = self.on_gone, None
-        if on_gone is None:
+    def _send_message(self, message: bytes) -> None:
+        http2, stream = self.connection.http2, self.stream
+        encoding = self._headers.response_encoding
+        if not self._has_begun:
+            self._has_begun = True
+            http2.send_headers(stream, response_headers(encoding))
+        http2.send_data(stream, *_frame(message, encoding))
+        self.connection.record_response()
+
+    def _finish(self, code: int, text: str) -> None:
+        """End the call once all its messages are sent; harmless when repeated."""
+        if not self.is_finished:
+            trailers = OK_TRAILERS
+            if code or text or not self._has_begun:
+                trailers = status_trailers(code, text, has_begun=self._has_begun)
+            self.connection.http2.send_headers(self.stream, trailers, end_stream=True)
+            self.connection.record_response()
+            self._release()
+
+    def abort(self, code: int, text: str) -> None:
+        """End the call now, whatever it is doing."""
+        if not self.is_finished:
+            self.connection.http2.discard(self.stream)
+            on_cancel = self.on_cancel
+            self._finish(code, text)
+            self.on_cancel = on_cancel
+            self.cancel()
+
+    def _expire(self) -> None:
+        self.abort(DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+    def _release(self) -> None:
+        """Nothing more is sent or read: drop what refers to the call."""
+        self.is_finished = True
+        self.stream.owner = self.on_cancel = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def cancel(self) -> None:
+        """The client does not wait any more."""
+        on_cancel = self.on_cancel
+        self.is_cancelled = True
+        self._release()
+        if on_cancel is None:
             return
         try:
-            on_gone()
+            on_cancel()
         except Exception:
             _log.exception("a call that was given up could not be cancelled")
 
-
-def _add(pieces: list[bytes], data: bytes) -> None:
-    if len(data) < _TINY and len(pieces[-1]) < _PIECE:
-        pieces[-1] += data
-    else:
-        pieces.append(data)
+    def announce_close(self) -> None:
+        """End now if nothing is to be answered: the server closes."""
 
 
-class Rpc(Call):
+def _frame(message: bytes, encoding: bytes) -> tuple[bytes, bytes]:
+    """Return a message's prefix and the message."""
+    flag = 0
+    if encoding:
+        flag, message = compress(message, encoding)
+    return PREFIX.pack(flag, len(message)), message
+
+
+class UnaryCall(Call):
     """One unary call."""
 
     __slots__ = ("_handler", "_is_read")
 
     def __init__(
-        self, connection: Connection, number: int, opening: Opening, handler: UnaryHandler
+        self,
+        connection: CallConnection,
+        stream: Http2Stream,
+        headers: RequestHeaders,
+        handler: UnaryHandler,
     ) -> None:
-        super().__init__(connection, number, opening)
+        super().__init__(connection, stream, headers)
         self._handler = handler
         self._is_read = False
 
-    def take(self, message: bytes) -> None:
+    def _handle_message(self, message: bytes) -> None:
         if self._is_read:  # one is enough
             return
         self._is_read = True
-        self.connection.port.schedule_dispatch()
+        self.connection.listener.schedule_dispatch()
         try:
             self._handler.answer(message, self)
         except Exception as error:
             _log.exception("a call failed")
             self.fail(InternalError(f"{type(error).__name__}: {error}"))
 
-    def ended(self) -> None:
-        if not self._is_read and not self.held:
-            text = "the call carries no message, or one too large"
-            self.connection.finish(self, INTERNAL, text)
+    def half_close(self) -> None:
+        if not (self._is_read or self.is_held or self.is_finished):
+            self._finish(INTERNAL, "the call carries no message, or one too large")
 
     def reply(self, message: bytes) -> None:
         """Answer; from any thread, nothing happens if it was answered before."""
-        self._run(self.connection.answer, self, message)
+        self._run(self._reply, message)
+
+    def _reply(self, message: bytes) -> None:
+        if not self.is_finished:
+            encoding = self._headers.response_encoding
+            self.connection.http2.send_response(
+                self.stream, response_headers(encoding), _frame(message, encoding), OK_TRAILERS
+            )
+            self.connection.record_response()
+            self._release()
 
     def fail(self, error: TritonError) -> None:
         """Answer with an error; from any thread."""
-        self._run(self.connection.finish, self, code_of(error), error.message)
+        self._run(self._finish, code_of(error), error.message)
 
     def _run(self, function: Callable[..., object], *arguments: Any) -> None:
         """Call a function on the loop, now if this is its thread."""
-        thread = self.connection.port.thread
+        thread = self.connection.listener.thread
         if get_ident() == thread.ident:
             function(*arguments)
         else:
             thread.post(function, *arguments)
 
 
-class StreamRpc(Call):
-    """One bidirectional call; `send`, `done` and `finish` may be called from any thread.
+class StreamCall(Call):
+    """One bidirectional call; `send`, `message_done` and `finish` may be called from any thread.
 
-    What they are told is done in that order, on the loop, also if it is the loop that tells.
+    What they do is done in that order, on the loop, also if it is the loop that calls.
     """
 
-    __slots__ = ("_in_flight", "_stream")
+    __slots__ = ("_in_flight", "_listener")
 
     def __init__(
-        self, connection: Connection, number: int, opening: Opening, handler: StreamHandler
+        self,
+        connection: CallConnection,
+        stream: Http2Stream,
+        headers: RequestHeaders,
+        handler: StreamHandler,
     ) -> None:
-        super().__init__(connection, number, opening)
+        super().__init__(connection, stream, headers)
         self._in_flight = 0
-        self._stream = handler.open(self)
-        self.on_gone = self._stream.cancelled
+        self._listener = handler.open(self)
+        self.on_cancel = self._listener.on_cancel
 
-    def take(self, message: bytes) -> None:
+    def _handle_message(self, message: bytes) -> None:
         self._in_flight += 1
-        self.held = self._in_flight >= _MOST_IN_FLIGHT
-        self.connection.port.schedule_dispatch()
+        self.is_held = self._in_flight >= _MAX_IN_FLIGHT
+        self.connection.listener.schedule_dispatch()
         try:
-            self._stream.message(message)
+            self._listener.on_message(message)
         except Exception as error:
             _log.exception("a message of a stream failed")
-            self.connection.finish(self, INTERNAL, f"{type(error).__name__}: {error}")
+            self._finish(INTERNAL, f"{type(error).__name__}: {error}")
 
-    def ended(self) -> None:
-        if not self.held:
-            self._stream.half_closed()
+    def half_close(self) -> None:
+        if not (self.is_held or self.is_finished):
+            self._listener.on_half_close()
 
     def _post(self, function: Callable[..., object], *arguments: Any) -> None:
-        self.connection.port.thread.post(function, *arguments)
+        self.connection.listener.thread.post(function, *arguments)
 
-    def done(self) -> None:
+    def message_done(self) -> None:
         """One message is answered completely: there is room for another."""
-        self._post(self._done)
+        self._post(self._message_done)
 
-    def _done(self) -> None:
+    def _message_done(self) -> None:
         self._in_flight -= 1
-        if self.held and not self.works:
-            self.held = False
-            self._go_on()
-        if self.connection.port.closing:
-            self.wind_up()
+        if self.is_held and not self.is_working:
+            self.is_held = False
+            self._resume()
+        if self.connection.listener.closing:
+            self.announce_close()
 
-    def wind_up(self) -> None:
+    def announce_close(self) -> None:
         if not self._in_flight:
-            self.connection.finish(self, UNAVAILABLE, "Server exiting")
+            self._finish(UNAVAILABLE, "Server exiting")
 
     def send(self, message: bytes) -> None:
-        """Send a message after those before it; dropped if nobody waits for it."""
-        if not self.is_gone:
+        """Send a message after those before it; dropped if the call is cancelled."""
+        if not self.is_cancelled:
             self._post(self._send, message)
 
     def _send(self, message: bytes) -> None:
-        if self.over or self.ending is not None:
+        if self.is_finished:
             return
-        most = self.connection.port.limits.unread_bytes
-        # A client that asks and never listens. One message, however large, is not too much.
-        if self.queued and self.queued + len(message) > most:
-            self.connection.abandon(self)
+        queued = self.stream.queued
+        # A client that asks and never reads. One message, however large, is not too much.
+        if queued and queued + len(message) > self.connection.listener.limits.unread_bytes:
+            self.connection.http2.reset(self.stream, ErrorCode.CANCEL)
+            self.connection.schedule_flush()
+            self.cancel()
         else:
-            self.connection.message(self, message)
+            self._send_message(message)
 
     def fail(self, error: TritonError) -> None:
         """End the call with an error."""
@@ -385,4 +450,4 @@ class StreamRpc(Call):
 
     def finish(self, code: int = OK, text: str = "") -> None:
         """End the call once everything is sent; harmless when repeated."""
-        self._post(self.connection.finish, self, code, text)
+        self._post(self._finish, code, text)

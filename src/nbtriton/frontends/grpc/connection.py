@@ -1,440 +1,371 @@
-"""One client over gRPC: frames read and calls kept apart, from the first byte to the last.
+"""One gRPC client on an event loop: `Http2Connection` between asyncio's transport and the calls.
 
-What one read brings is handed over together. The fields of a call are read once: a client that calls
-again sends the same bytes, which mean the same until the table that they refer to changes.
+What one read brings is dispatched together, what is sent in one moment is written together. gRPC's own core costs
+three events and four operations a call, and hands each of them over alone: 62 us of processor time of the thread
+that has them, where 25 do for what is read, dispatched and written together.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from struct import Struct
+import asyncio
+from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nbtriton.frontends.grpc.headers import (
-    DEADLINE_EXCEEDED,
-    RESOURCE_EXHAUSTED,
-    UNIMPLEMENTED,
-    Opening,
-    StatusError,
-    read_opening,
-    status_fields,
-)
-from nbtriton.frontends.grpc.outlet import FIRST_WINDOW, Outlet
-from nbtriton.frontends.http2 import frames as http2
-from nbtriton.frontends.http2.frames import FRAME, FaultError, frame, number_frame
-from nbtriton.frontends.http2.hpack import Decoder, HpackError
-from nbtriton.frontends.loop import TURN_S
-from nbtriton.frontends.token_bucket import TokenBucket
+from nbtriton.errors import UnavailableError
+from nbtriton.frontends.grpc.calls import Handler
+from nbtriton.frontends.grpc.headers import INDEXED, RequestHeaders, read_headers, status_trailers
+from nbtriton.frontends.grpc.keepalive import ChannelArguments, Keepalive
+from nbtriton.frontends.grpc.status import UNIMPLEMENTED, StatusError
+from nbtriton.frontends.http2 import events
+from nbtriton.frontends.http2.connection import Http2Connection, Http2Limits
+from nbtriton.frontends.http2.errors import ErrorCode
+from nbtriton.frontends.http2.headers import HeaderBlock
+from nbtriton.frontends.http2.streams import Http2Stream
+from nbtriton.frontends.listener import Listener, listen
+from nbtriton.frontends.loop import TURN_S, LoopThread
+from nbtriton.frontends.service import Limits
+from nbtriton.frontends.tls import Tls
+from nbtriton.frontends.tracing import Tracing
 
-if TYPE_CHECKING:
-    from nbtriton.frontends.grpc.calls import Call, Handler
-    from nbtriton.frontends.grpc.transport import Transport
+__all__ = ["GrpcConnection", "GrpcListener"]
 
-__all__ = ["Connection"]
-
-# What a client may send before it is given more room: gRPC's own for a call, more for them all.
-_WINDOW, _ALL_WINDOWS = 4 << 20, 16 << 20
-_LONGEST_FRAME = 4 << 20
-# A DATA frame that is longer is read as it comes.
-_LONG = 16 << 10
-# Read between two looks at the clock: some 20 short calls.
-_SLICE = 4 << 10
-# Openings that are remembered, and pieces that one may come in.
-_MOST_KNOWN, _MOST_PIECES = 256, 64
-# How often a client may change its settings: gRPC's do some times a second while they measure how much
-# is on its way. A change may move every call.
-_MOST_SETTINGS, _SETTINGS_PER_S = 100, 10
+# What asyncio holds of what a client does not read.
+_UNSENT = 1 << 20
+# What is read and thrown away of a client that has been told of its error.
+_MAX_DISCARDED = 16 << 20
 # How long a client may take to see that the last calls are near, and then to hang up.
 _WARNING_S, _LINGER_S = 0.5, 0.25
 # And how long one to read why nothing more is read from it.
 _LAST_WORD_S = 2.0
-_GOODBYE = b"goodbye!"
-_GOAWAY = Struct(">II")
-
-_TOO_LARGE = Opening(
-    fault=StatusError(RESOURCE_EXHAUSTED, "received metadata size exceeds hard limit")
-)
 
 
-class Connection(Outlet):
+class GrpcConnection(asyncio.Protocol):
     """One client.
 
     Parameters
     ----------
-    port : Transport
+    listener : GrpcListener
     """
 
     __slots__ = (
-        "_block", "_block_of", "_decoder", "_greeted", "_known", "_leaving", "_long_call",
-        "_long_last", "_long_left", "_longest_head", "_most_calls", "_most_fields", "_newest", "_parting",
-        "_rest", "_settings_left", "_stopped", "_unread",
+        "_discarded", "_is_active", "_is_closed", "_is_draining", "_is_flushing", "_is_late", "_is_leaving",
+        "_keepalive", "_loop", "_transport", "http2", "listener",
     )  # fmt: skip
 
-    def __init__(self, port: Transport) -> None:
-        super().__init__(port)
-        self._leaving = False  # the client has been told that this ends
-        self._parting = False  # and which call is the last
-        self._newest = 0  # the highest stream that was opened
-        self._greeted = False
-        self._rest = b""  # less than a frame, or what a later turn reads
-        self._stopped = False  # nothing is read from the client until that is done
-        self._most_calls = port.limits.calls
-        self._settings_left = TokenBucket(_MOST_SETTINGS, _SETTINGS_PER_S, self._pulse.born)
-        self._decoder = Decoder()
-        self._known: dict[bytes, tuple[Opening, Handler | None]] = {}
-        # What the fields of a call may count, as gRPC has it; twice that is not even read, while a call
-        # that is refused is told why.
-        self._most_fields = max(port.limits.header_bytes * 5 // 4, 16 << 10)
-        self._longest_head = 2 * self._most_fields
-        self._block: list[bytes] = []  # of fields that are continued
-        self._block_of: tuple[int, int] | None = None
-        self._unread = 0  # bytes for which no room has been given back
-        # A long frame of DATA that is read as it comes: what is left of it, and whether it is the last.
-        self._long_call = self._long_left = 0
-        self._long_last = False
+    def __init__(self, listener: GrpcListener) -> None:
+        self.listener = listener
+        self._loop = listener.thread.loop
+        now = self._loop.time()
+        self.http2 = Http2Connection(listener.http2_limits, now, INDEXED)
+        self._keepalive = Keepalive(listener.options, now)
+        self._transport: Any = None
+        self._discarded = 0  # bytes that came after the end
+        self._is_active = False  # it has asked for something
+        self._is_late = False  # nothing is read until what has come is
+        self._is_flushing = False
+        self._is_leaving = False  # the client is asked to leave
+        self._is_draining = False  # and no new call is answered
+        self._is_closed = False  # nothing is read or sent
+
+    # -- asyncio ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        transport.set_write_buffer_limits(_UNSENT)
+        self.listener.add(self)
+        self.schedule_flush()
+        if not self.listener.admit(self):
+            self._terminate(ErrorCode.ENHANCE_YOUR_CALM, "the server has too many connections")
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._is_closed = True
+        self.listener.remove(self)
+        self._cancel_calls()
+        self.listener.request_finished()
+
+    def pause_writing(self) -> None:
+        self.http2.pause_sending()
+
+    def resume_writing(self) -> None:
+        self.http2.resume_sending()
+        self.schedule_flush()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_closed:  # so that the client can read why; not without limit
+            self._discarded += len(data)
+            if self._discarded > _MAX_DISCARDED:
+                self.abort()
+            return
+        self._keepalive.record_received(self._loop.time())
+        self._receive(data)
+
+    def _receive(self, data: bytes = b"") -> None:
+        """Read for as long as a turn of the loop may take; the rest waits until others were heard."""
+        http2 = self.http2
+        until = 0.0
+        is_late = False
+        while not self._is_closed:
+            self._handle(http2.receive_data(data, self._keepalive.received_at))
+            if not http2.has_more:
+                break
+            now = monotonic()
+            until = until or now + TURN_S
+            if now > until:
+                is_late = True
+                self.listener.thread.defer(self._receive)
+                break
+            data = b""
+        if http2.has_data_to_send or self._is_draining:
+            self.schedule_flush()
+        if is_late != self._is_late and not self._transport.is_closing():
+            self._is_late = is_late
+            if is_late:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    # -- receiving -------------------------------------------------------------------------------
+
+    def _handle(self, received: list[events.Event]) -> None:
+        for event in received:
+            if type(event) is events.RequestReceived:
+                self._begin_call(*event)
+            elif type(event) is events.DataReceived:
+                stream, data, end_stream = event
+                if stream.owner is not None:
+                    stream.owner.receive_data(data, end_stream)
+            elif type(event) is events.TrailersReceived:
+                if event.stream.owner is not None:
+                    event.stream.owner.half_close()
+            elif type(event) is events.StreamReset:
+                if event.stream.owner is not None:
+                    event.stream.owner.cancel()
+            elif type(event) is events.PingReceived:
+                now, has_calls = self._keepalive.received_at, bool(self.http2.streams)
+                if self._keepalive.record_ping(now, has_calls):
+                    self._terminate(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
+                    return
+            elif type(event) is events.ShutdownAcknowledged:
+                self._drain()
+            else:
+                self._close_after_error()
+
+    def _begin_call(self, stream: Http2Stream, block: HeaderBlock, end_stream: bool) -> None:
+        if not self._is_active:
+            self._is_active = True
+            self.listener.mark_active(self)
+        if block.parsed is None:
+            block.parsed = self.listener.resolve(block)
+        headers, handler = block.parsed
+        if isinstance(handler, StatusError):
+            trailers = status_trailers(handler.code, handler.text, has_begun=False)
+            self.http2.send_headers(stream, trailers, end_stream=True)
+            self.record_response()
+            return
+        call = stream.owner = handler.begin(self, stream, headers)
+        if end_stream:
+            call.half_close()
+
+    def _cancel_calls(self) -> None:
+        for stream in self.http2.close_streams():
+            if stream.owner is not None:
+                stream.owner.cancel()
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def record_response(self) -> None:
+        self._keepalive.record_sent()
+        self.schedule_flush()
+
+    def schedule_flush(self) -> None:
+        if not self._is_flushing:
+            self._is_flushing = True
+            self.listener.schedule_flush(self)
+
+    def flush(self) -> None:
+        """Write what was sent."""
+        self._is_flushing = False
+        if not self._is_closed:
+            self._write()
+            if self._is_draining and not self.http2.streams:
+                self._hang_up_later(self.listener.limits.idle_s)
+
+    def _write(self) -> None:
+        data = self.http2.data_to_send()
+        if not data or self._transport.is_closing():
+            return
+        if type(data) is bytes:
+            self._transport.write(data)
+        else:
+            self._transport.writelines(data)
+
+    # -- closing ---------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
-        """True while there are calls, and until a client that is told to leave has gone."""
-        return self._leaving or bool(self._calls)
+        """True while there are calls, and until a client that is asked to leave has gone."""
+        return self._is_leaving or bool(self.http2.streams)
 
     def idle_since(self) -> float | None:
-        """Say when something was read last; None if busy."""
-        return None if self.busy else self._pulse.heard_at
+        """Return when something was read last; None if busy."""
+        return None if self.busy else self._keepalive.received_at
 
     def evict(self) -> None:
         """End for the sake of another client."""
-        if self._greeted:
-            self._give_up(http2.NO_ERROR, "the server has too many connections")
+        if self.http2.is_greeted:
+            self._terminate(ErrorCode.NO_ERROR, "the server has too many connections")
         else:
             self.abort()
-
-    # -- what asyncio tells ----------------------------------------------------------------------
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self.port.add(self)
-        self._say(_greeting(self._most_calls, self._most_fields))
-        if not self.port.admit(self):
-            self._give_up(http2.ENHANCE_YOUR_CALM, "the server has too many connections")
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._deaf = True
-        self.port.remove(self)
-        self._lose_calls()
-        self.port.request_finished()
-
-    def data_received(self, data: bytes) -> None:
-        if self._deaf:  # so that the client can read why; not for ever
-            self._unread += len(data)
-            if self._unread > _ALL_WINDOWS:
-                self.abort()
-            return
-        self._pulse.heard(self.port.thread.loop.time())
-        if self._rest:
-            data = self._rest + data
-            self._rest = b""
-        self._take(data)
-
-    def _take(self, data: bytes) -> None:
-        """Read for as long as a turn of the loop may take; the rest waits until others were heard."""
-        try:
-            at, late = self._read(data)
-        except FaultError as fault:
-            self._give_up(fault.code, fault.text)
-        except HpackError as error:
-            self._give_up(http2.COMPRESSION_ERROR, f"Failed parsing HTTP/2 ({error})")
-        else:
-            self._rest = data[at:]
-            if late:
-                self.port.thread.defer(self._take_rest)
-            if late != self._stopped and not self._transport.is_closing():
-                self._stopped = late
-                if late:
-                    self._transport.pause_reading()
-                else:
-                    self._transport.resume_reading()
-
-    def _take_rest(self) -> None:
-        rest, self._rest = self._rest, b""
-        if not self._deaf:
-            self._take(rest)
-
-    # -- reading ---------------------------------------------------------------------------------
-
-    def _read(self, data: bytes) -> tuple[int, bool]:
-        """Read whole frames; returns where the rest begins, and whether there may be more of them."""
-        at = 0
-        end = len(data)
-        # To ask the clock takes 0.1 us: not for each frame.
-        look, until = _SLICE, (monotonic() + TURN_S if end > _SLICE else 0.0)
-        if not self._greeted:
-            if not http2.PREFACE.startswith(data[: len(http2.PREFACE)]):
-                raise FaultError(http2.PROTOCOL_ERROR, "no HTTP/2")
-            if end < len(http2.PREFACE) + FRAME.size:
-                return 0, False
-            at = len(http2.PREFACE)
-            if data[at + 3] != http2.SETTINGS:
-                raise FaultError(http2.PROTOCOL_ERROR, "the first frame is no settings")
-            self._greeted = True
-        elif self._long_left:
-            at = self._read_long(data, 0)
-        unpack = FRAME.unpack_from
-        while end - at >= FRAME.size and not self._deaf:
-            word, flags, stream = unpack(data, at)
-            size, kind = word >> 8, word & 0xFF
-            stream &= http2.LARGEST_WINDOW  # the bit above is reserved
-            start = at + FRAME.size
-            at = start + size
-            if at > end:
-                longest = _LONGEST_FRAME if kind == http2.DATA else self._longest_head
-                if size > longest:
-                    raise FaultError(http2.FRAME_SIZE_ERROR, f"a frame of {size} bytes")
-                if kind != http2.DATA or size < _LONG or flags & http2.PADDED or self._block_of:
-                    return start - FRAME.size, False
-                self._long_call, self._long_left = stream, size
-                self._long_last = bool(flags & http2.END_STREAM)
-                return self._read_long(data, start), False
-            content = data[start:at]
-            if self._block_of is not None or kind == http2.CONTINUATION:
-                self._continued(kind, flags, stream, content)
-            elif kind == http2.DATA:
-                if flags & http2.PADDED:
-                    content = http2.content_of(http2.PADDED, content)
-                self._data(stream, content, size, bool(flags & http2.END_STREAM))
-            elif kind == http2.HEADERS:
-                self._headers(stream, flags, content)
-            else:
-                self._control(kind, flags, stream, content)
-            if look < at < end:
-                look = at + _SLICE
-                if monotonic() > until:
-                    return at, True
-        return at, False
-
-    def _read_long(self, data: bytes, at: int) -> int:
-        piece = data[at : at + self._long_left]
-        self._long_left -= len(piece)
-        last = self._long_last and not self._long_left
-        self._data(self._long_call, piece, len(piece), last)
-        return at + len(piece)
-
-    def _data(self, stream: int, content: bytes, size: int, last: bool) -> None:
-        """Take what is for a call; `size` is with its padding."""
-        self._unread += size
-        if self._unread > _ALL_WINDOWS // 2:  # what has come is in the calls' hands
-            self._say(number_frame(http2.WINDOW_UPDATE, 0, self._unread))
-            self._unread = 0
-        call = self._calls.get(stream)
-        if call is None or call.half_closed:
-            return
-        call.half_closed = last
-        call.feed(content)
-        if call.over:
-            return
-        if last:
-            call.ended()
-        else:
-            call.unread += size
-            if call.unread > _WINDOW:
-                self.abandon(call, http2.FLOW_CONTROL_ERROR)
-            elif call.unread > _WINDOW // 2:
-                self.give_back(call)
-
-    def give_back(self, call: Call) -> None:
-        """Let a call's client send more, unless there is more than enough."""
-        if call.unread and not call.held:
-            self._say(number_frame(http2.WINDOW_UPDATE, call.number, call.unread))
-            call.unread = 0
-
-    def _headers(self, stream: int, flags: int, content: bytes) -> None:
-        if flags & (http2.PADDED | http2.PRIORITIZED):
-            content = http2.content_of(flags, content)
-        if flags & http2.END_HEADERS:
-            self._fields(stream, content, bool(flags & http2.END_STREAM))
-        else:
-            self._block_of = (stream, flags)
-            self._block = [content]
-
-    def _continued(self, kind: int, flags: int, stream: int, content: bytes) -> None:
-        if self._block_of is None or kind != http2.CONTINUATION or stream != self._block_of[0]:
-            text = f"Failed parsing HTTP/2 (Expected CONTINUATION frame, got frame type {kind:02x})"
-            raise FaultError(http2.PROTOCOL_ERROR, text)
-        self._block.append(content)
-        if len(self._block) > _MOST_PIECES or sum(map(len, self._block)) > self._longest_head:
-            raise FaultError(http2.ENHANCE_YOUR_CALM, "received metadata size exceeds hard limit")
-        if flags & http2.END_HEADERS:
-            last = bool(self._block_of[1] & http2.END_STREAM)
-            block, self._block, self._block_of = b"".join(self._block), [], None
-            self._fields(stream, block, last)
-
-    def _fields(self, stream: int, block: bytes, last: bool) -> None:
-        known = self._known.get(block)
-        if known is None:
-            known = self._learn(block)
-        if stream <= self._newest:  # what follows the messages says nothing but that
-            call = self._calls.get(stream)
-            if call is not None and last and not call.half_closed:
-                call.half_closed = True
-                call.ended()
-        elif stream & 1 and not self._parting:
-            if not self._newest:
-                self.port.mark_active(self)
-            self._newest = stream
-            if len(self._calls) < self._most_calls:
-                self._open(stream, *known, last)
-            else:
-                self._say(number_frame(http2.RST_STREAM, stream, http2.REFUSED_STREAM))
-                self._count_reset()
-
-    def _learn(self, block: bytes) -> tuple[Opening, Handler | None]:
-        changes = self._decoder.changes
-        fields = self._decoder.decode(block, self._most_fields)
-        opening = _TOO_LARGE if fields is None else read_opening(fields, self.port.options.level)
-        known = (opening, self.port.handlers.get(opening.path))
-        if self._decoder.changes != changes or len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
-        if self._decoder.changes == changes:
-            self._known[block] = known
-        return known
-
-    def _open(self, stream: int, opening: Opening, handler: Handler | None, last: bool) -> None:
-        if not opening.is_grpc:
-            self._say(number_frame(http2.RST_STREAM, stream, http2.INTERNAL_ERROR))
-            return
-        if handler is None or opening.fault is not None:
-            fault = opening.fault or StatusError(UNIMPLEMENTED, "")
-            fields = status_fields(fault.code, fault.text)
-            self._end_fields(stream, fields, has_begun=False, reset=not last)
-            return
-        call = self._calls[stream] = handler.call(self, stream, opening)
-        if opening.timeout_s is not None:
-            call.deadline = self.port.thread.loop.call_later(opening.timeout_s, self._expire, call)
-        if last:
-            call.half_closed = True
-            call.ended()
-
-    def _expire(self, call: Call) -> None:
-        self.refuse(call, DEADLINE_EXCEEDED, "Deadline Exceeded")
-
-    def _control(self, kind: int, flags: int, stream: int, content: bytes) -> None:
-        if kind == http2.WINDOW_UPDATE:
-            self._wider(stream, content)
-        elif kind == http2.PING:
-            self._ping(flags, content)
-        elif kind == http2.SETTINGS:
-            if not flags & http2.ACK:
-                if not self._settings_left.take(self.port.thread.loop.time()):
-                    raise FaultError(http2.ENHANCE_YOUR_CALM, "too many settings")
-                self._settings(content)
-        elif kind == http2.RST_STREAM:
-            call = self._calls.get(stream)
-            if call is not None:
-                call.half_closed = True
-                self._forget(call)
-                call.gone()
-                self._count_reset()
-        elif kind == http2.PUSH_PROMISE:
-            raise FaultError(http2.PROTOCOL_ERROR, "a client promises nothing")
-
-    def _count_reset(self) -> None:
-        """Send a client away that begins calls only to give them up (CVE-2023-44487)."""
-        if not self._resets_left.take(self.port.thread.loop.time()):
-            raise FaultError(http2.ENHANCE_YOUR_CALM, "too many calls are given up")
-
-    def _ping(self, flags: int, content: bytes) -> None:
-        if len(content) != len(_GOODBYE):
-            raise FaultError(http2.FRAME_SIZE_ERROR, f"a ping of {len(content)} bytes")
-        if flags & http2.ACK:
-            if content == _GOODBYE:
-                self._last_call()
-            return
-        if self._pulse.pinged(self.port.thread.loop.time(), bool(self._calls)):
-            raise FaultError(http2.ENHANCE_YOUR_CALM, "too_many_pings")
-        self._reply(frame(http2.PING, http2.ACK, 0, content))
-
-    # -- ending ----------------------------------------------------------------------------------
-
-    def _emptied(self) -> None:
-        if self._parting:
-            self._part()
 
     def announce_close(self) -> None:
-        """Tell the client to call no more; what it has called until it knows is answered."""
-        if self.port.closing:
-            for call in list(self._calls.values()):
-                call.wind_up()
-        if self._leaving:
+        """Ask the client to call no more; what it has called until it knows is answered."""
+        if self.listener.closing:
+            for stream in list(self.http2.streams.values()):
+                if stream.owner is not None:
+                    stream.owner.announce_close()
+        if self._is_leaving:
             return
-        self._leaving = True
-        if not self._greeted:
+        self._is_leaving = True
+        if not self.http2.is_greeted:
             self.abort()
             return
-        self._goaway(http2.LARGEST_WINDOW, http2.NO_ERROR, "")
-        self._say(frame(http2.PING, 0, 0, _GOODBYE))
-        self.port.thread.loop.call_later(_WARNING_S, self._last_call)
+        self.http2.begin_shutdown()
+        self.schedule_flush()
+        self._loop.call_later(_WARNING_S, self._drain)
 
-    def _last_call(self) -> None:
-        """Calls that come from now on are not answered."""
-        if self._parting or self._deaf or not self._leaving:
-            return
-        self._parting = True
-        self._goaway(self._newest, http2.NO_ERROR, "")
-        if not self._calls:
-            self._part()
+    def _drain(self) -> None:
+        """Answer no call that begins from now on."""
+        if self._is_leaving and not self._is_draining and not self._is_closed:
+            self._is_draining = True
+            self.http2.finish_shutdown()
+            self.schedule_flush()
 
-    def _part(self, patience_s: float | None = None) -> None:
+    def _terminate(self, code: ErrorCode, text: str) -> None:
+        if not self._is_closed:
+            self.http2.terminate(code, text)
+            self._close_after_error()
+
+    def _close_after_error(self) -> None:
+        self._cancel_calls()
+        self._hang_up_later(_LAST_WORD_S)
+
+    def _hang_up_later(self, patience_s: float) -> None:
         """Let the client read what it has been sent, and hang up."""
-        self._deaf = True
-        self.flush()
+        self._is_closed = True
+        self._write()
         if self._transport.can_write_eof():  # not under TLS
             self._transport.write_eof()
-        loop = self.port.thread.loop
-        patience_s = self.port.limits.idle_s if patience_s is None else patience_s
-        loop.call_later(_LINGER_S, self._hang_up, loop.time() + patience_s)
+        self._loop.call_later(_LINGER_S, self._hang_up, self._loop.time() + patience_s)
 
     def _hang_up(self, at_last: float) -> None:
-        loop = self.port.thread.loop
-        if self._transport.get_write_buffer_size() and loop.time() < at_last:
-            loop.call_later(_LINGER_S, self._hang_up, at_last)
+        if self._transport.get_write_buffer_size() and self._loop.time() < at_last:
+            self._loop.call_later(_LINGER_S, self._hang_up, at_last)
         else:
             self._transport.abort()
 
-    def _give_up(self, code: int, text: str) -> None:
-        """End the connection: nothing can be understood any more."""
-        if self._deaf:
-            return
-        self._goaway(self._newest, code, text)
-        self._lose_calls()
-        self._part(_LAST_WORD_S)
-
-    def _goaway(self, last: int, code: int, text: str) -> None:
-        self._say(frame(http2.GOAWAY, 0, 0, _GOAWAY.pack(last, code) + text.encode()))
+    def abort(self) -> None:
+        """End the connection at once."""
+        self._is_closed = True
+        self._transport.abort()
 
     def check_timeouts(self, now: float) -> None:
         """Do what is due by now: a ping, a farewell, an end."""
-        if not self._greeted:
-            if now - self._pulse.born > self.port.limits.head_s:
+        if not self.http2.is_greeted:
+            if now - self._keepalive.created_at > self.listener.limits.head_s:
                 self.abort()
             return
-        due = self._pulse.due(now, bool(self._calls))
+        due = self._keepalive.due(now, bool(self.http2.streams))
         if due == "ping":
-            self._say(frame(http2.PING, 0, 0, bytes(len(_GOODBYE))))
+            self.http2.send_ping()
+            self.schedule_flush()
         elif due == "leave":
             self.announce_close()
         elif due == "end":
             self.abort()
 
+    def fileno(self) -> int:
+        """Return the socket's descriptor; -1 if that is closed."""
+        found = self._transport.get_extra_info("socket")
+        return -1 if found is None else int(found.fileno())
 
-@lru_cache(maxsize=16)
-def _greeting(most_calls: int, most_fields: int) -> bytes:
-    """Return what every client is told first."""
-    settings = {
-        http2.MAX_CONCURRENT_STREAMS: most_calls,
-        http2.INITIAL_WINDOW_SIZE: _WINDOW,
-        http2.MAX_FRAME_SIZE: _LONGEST_FRAME,
-        http2.MAX_HEADER_LIST_SIZE: most_fields,
-    }
-    wider = number_frame(http2.WINDOW_UPDATE, 0, _ALL_WINDOWS - FIRST_WINDOW)
-    return http2.settings_frame(settings) + wider
+
+class GrpcListener(Listener[GrpcConnection]):
+    """A port that answers gRPC calls.
+
+    Parameters
+    ----------
+    host, port
+        Where to listen; 0 takes any port that is free.
+    handlers : mapping of bytes to handler
+        By full method name, such as ``b"/grpc.health.v1.Health/Check"``.
+    limits : Limits
+        What one client may cost.
+    tracing : Tracing
+        Whether it is to be noted when messages come.
+    thread : LoopThread
+        Where it runs; several listeners may share one.
+    options : ChannelArguments
+    after_messages : callable, optional
+        Called on the loop when all messages that came together have been handed out; must not raise.
+    tls : Tls, optional
+        With what clients are to talk.
+
+    Raises
+    ------
+    UnavailableError
+        The port is taken, or the address is none of this machine's.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        handlers: Mapping[bytes, Handler],
+        limits: Limits,
+        tracing: Tracing,
+        thread: LoopThread,
+        *,
+        options: ChannelArguments,
+        after_messages: Callable[[], object] = lambda: None,
+        tls: Tls | None = None,
+    ) -> None:
+        self.options = options
+        # What the fields of a call may count, as gRPC has it; a call with more is told so.
+        fields = max(limits.header_bytes * 5 // 4, 16 << 10)
+        self.http2_limits = Http2Limits(limits.calls, fields)
+        self._handlers = handlers
+        self._after_messages = after_messages
+        self._to_flush: list[GrpcConnection] = []
+        context = None if tls is None else tls.context("h2")
+        try:
+            at = listen(host, port)
+        except UnavailableError:
+            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            raise UnavailableError(
+                f"failed to listen for gRPC on {address}", hint="is it in use?"
+            ) from None
+        super().__init__(at, limits, tracing, thread, context)
+
+    def make_connection(self) -> GrpcConnection:
+        return GrpcConnection(self)
+
+    def dispatch(self) -> None:
+        self._after_messages()
+
+    def resolve(self, block: HeaderBlock) -> tuple[RequestHeaders, Handler | StatusError]:
+        """Return what a request's fields mean, and the handler of its method or why there is none."""
+        headers = read_headers(block.fields, self.options.level)
+        handler = self._handlers.get(headers.path) or StatusError(UNIMPLEMENTED, "")
+        return headers, headers.fault or handler
+
+    def schedule_flush(self, connection: GrpcConnection) -> None:
+        """Have a connection written with all others of the same moment."""
+        if not self._to_flush:
+            self.thread.loop.call_soon(self._flush)
+        self._to_flush.append(connection)
+
+    def _flush(self) -> None:
+        to_flush, self._to_flush = self._to_flush, []
+        for connection in to_flush:
+            connection.flush()

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 from nbtriton.errors import InternalError, TritonError, UnavailableError
 from nbtriton.frontends.grpc.calls import (
+    CallListener,
     Handler,
-    Rpc,
-    Stream,
+    StreamCall,
     StreamHandler,
-    StreamRpc,
+    UnaryCall,
     UnaryHandler,
 )
+from nbtriton.frontends.grpc.connection import GrpcListener
 from nbtriton.frontends.grpc.inference import GrpcInference, InferStream
-from nbtriton.frontends.grpc.keepalive import Options
+from nbtriton.frontends.grpc.keepalive import ChannelArguments
 from nbtriton.frontends.grpc.methods import Method, grpc_methods
-from nbtriton.frontends.grpc.transport import Transport
 from nbtriton.frontends.kserve.messages import SERVICE
 from nbtriton.frontends.loop import LoopThread
 
@@ -86,40 +86,42 @@ class GrpcEndpoint:
             self._guarded("inference", inference.infer)
         )
 
-        def open_stream(rpc: StreamRpc) -> Stream:
+        def open_stream(rpc: StreamCall) -> CallListener:
             refusal = self._refusal("inference", rpc.metadata)
             return _Refused(rpc, refusal) if refusal else InferStream(inference, rpc)
 
         handlers[f"/{SERVICE}/ModelStreamInfer".encode()] = StreamHandler(open_stream)
-        self._transport = Transport(
+        self._listener = GrpcListener(
             host,
             port,
             handlers,
             service.limits,
             service.trace,
             thread,
-            options=Options.of(options),
+            options=ChannelArguments.parse(options),
             after_messages=inference.submit,
             tls=tls,
         )
 
     @property
     def port(self) -> int:
-        return self._transport.port
+        return self._listener.port
 
     def close(self, *, drain_s: float = 0.0) -> None:
         """Take no more calls, wait so long for those that run, then cancel them."""
-        self._transport.close(drain_s=drain_s)
+        self._listener.close(drain_s=drain_s)
 
     def in_child(self) -> None:
         """Leave the port to the parent of this process, which was forked."""
-        self._transport.in_child()
+        self._listener.in_child()
 
-    def _unary(self, method: Method | Callable[[bytes], bytes]) -> Callable[[bytes, Rpc], None]:
+    def _unary(
+        self, method: Method | Callable[[bytes], bytes]
+    ) -> Callable[[bytes, UnaryCall], None]:
         if not isinstance(method, Method):
             return lambda data, rpc: _answer(method, data, rpc)
 
-        def answer(data: bytes, rpc: Rpc) -> None:
+        def answer(data: bytes, rpc: UnaryCall) -> None:
             if method.slow():
                 self._thread.run_on_worker(partial(_answer, method, data, rpc))
             else:
@@ -128,12 +130,12 @@ class GrpcEndpoint:
         return self._guarded(method.category, answer)
 
     def _guarded(
-        self, category: str, answer: Callable[[bytes, Rpc], None]
-    ) -> Callable[[bytes, Rpc], None]:
+        self, category: str, answer: Callable[[bytes, UnaryCall], None]
+    ) -> Callable[[bytes, UnaryCall], None]:
         if category not in self._restricted:
             return answer
 
-        def guarded(data: bytes, rpc: Rpc) -> None:
+        def guarded(data: bytes, rpc: UnaryCall) -> None:
             refusal = self._refusal(category, rpc.metadata)
             if refusal:
                 rpc.fail(UnavailableError(refusal))
@@ -155,21 +157,21 @@ class GrpcEndpoint:
 class _Refused:
     """A stream that its client may not open."""
 
-    def __init__(self, rpc: StreamRpc, text: str) -> None:
+    def __init__(self, rpc: StreamCall, text: str) -> None:
         self._rpc = rpc
         self._text = text
 
-    def message(self, data: bytes) -> None:  # noqa: ARG002
-        self.half_closed()
+    def on_message(self, data: bytes) -> None:  # noqa: ARG002
+        self.on_half_close()
 
-    def half_closed(self) -> None:
+    def on_half_close(self) -> None:
         self._rpc.fail(UnavailableError(self._text))
 
-    def cancelled(self) -> None:
+    def on_cancel(self) -> None:
         pass
 
 
-def _answer(method: Callable[[bytes], bytes], data: bytes, rpc: Rpc) -> None:
+def _answer(method: Callable[[bytes], bytes], data: bytes, rpc: UnaryCall) -> None:
     try:
         rpc.reply(method(data))
     except TritonError as error:

@@ -1,47 +1,30 @@
-"""What gRPC says in HTTP/2's header fields, and how it frames and packs messages."""
+"""Header fields of gRPC over HTTP/2: methods, metadata, timeouts and encodings in, the status of a call out."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from struct import Struct
 from urllib.parse import quote
 
-from nbtriton.errors import TritonError
-from nbtriton.frontends.decompression import DecompressionError, Decompressor, OversizeError
-from nbtriton.frontends.http2.hpack import Field, literal
+from nbtriton.frontends.grpc.messages import WINDOW_BITS
+from nbtriton.frontends.grpc.status import INTERNAL, RESOURCE_EXHAUSTED, UNKNOWN, StatusError
+from nbtriton.frontends.http2.hpack import Field
 
 __all__ = [
-    "ACCEPT", "CANCELLED", "CONTENT_TYPE", "DEADLINE_EXCEEDED", "INTERNAL", "MESSAGE", "OK",
-    "OK_STATUS", "RESOURCE_EXHAUSTED", "STATUS_200", "UNIMPLEMENTED", "Opening", "StatusError", "code_of",
-    "packed", "read_opening", "status_fields", "unpacked",
+    "INDEXED", "OK_TRAILERS", "RequestHeaders", "read_headers", "response_headers", "status_trailers",
 ]  # fmt: skip
 
-OK, CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, ALREADY_EXISTS = range(7)
-RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 8, 12, 13, 14
-_CODES = {
-    "INVALID_ARG": INVALID_ARGUMENT,
-    "NOT_FOUND": NOT_FOUND,
-    "INTERNAL": INTERNAL,
-    "UNSUPPORTED": UNIMPLEMENTED,
-    "UNAVAILABLE": UNAVAILABLE,
-    "ALREADY_EXISTS": ALREADY_EXISTS,
-    "CANCELLED": CANCELLED,
-    "UNKNOWN": UNKNOWN,
-}
-# Whether a message is packed, and its length.
-MESSAGE = Struct(">BI")
-STATUS_200 = b"\x88"  # as every answer begins
-CONTENT_TYPE = (b"content-type", b"application/grpc")
-ACCEPT = (b"grpc-accept-encoding", b"identity, deflate, gzip")
-OK_STATUS = (b"grpc-status", b"0")
-# How messages may be packed, and zlib's number for it; the better ones later.
-_WINDOW_BITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
-_NEEDED = frozenset({b":scheme", b":path", b":authority"})
+_STATUS_200 = (b":status", b"200")
+_CONTENT_TYPE = (b"content-type", b"application/grpc")
+_ACCEPT = (b"grpc-accept-encoding", b"identity, deflate, gzip")
+_OK = (b"grpc-status", b"0")
+OK_TRAILERS: tuple[Field, ...] = (_OK,)
+_RESPONSE = (_STATUS_200, _CONTENT_TYPE, _ACCEPT)
+# Fields of every response: each is worth an entry of the client's table.
+INDEXED = frozenset({_CONTENT_TYPE, _ACCEPT, _OK})
 _NO_METADATA = frozenset({b"te", b"content-type", b"host"})
 _NAME = re.compile(rb"[0-9a-z_.-]+")
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
@@ -52,24 +35,9 @@ _LONGEST_TEXT = 2500
 _UNQUOTED = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
 
-class StatusError(Exception):
-    """A call ends with a status of gRPC's.
-
-    Parameters
-    ----------
-    code : int
-    text : str
-    """
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-        self.text = text
-
-
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """What a call says before its messages: one for all calls whose fields are the same.
+class RequestHeaders:
+    """What the fields of a request mean: one object for all requests with the same fields.
 
     Parameters
     ----------
@@ -80,51 +48,56 @@ class Opening:
     timeout_s : float, optional
         How long the client waits.
     encoding : bytes
-        How its messages may be packed; empty for not at all.
-    packing : bytes
-        How the answers are to be packed; empty for not at all.
+        How its messages may be compressed; empty for not at all.
+    response_encoding : bytes
+        How responses are compressed; empty for not at all.
     fault : StatusError, optional
-        Why it is not answered.
-    is_grpc : bool
-        False for what is no call at all.
+        Why the call is refused.
     """
 
     path: bytes = b""
     metadata: tuple[tuple[str, str | bytes], ...] = ()
     timeout_s: float | None = None
     encoding: bytes = b""
-    packing: bytes = b""
+    response_encoding: bytes = b""
     fault: StatusError | None = None
-    is_grpc: bool = True
 
 
-def read_opening(fields: Sequence[Field], level: int) -> Opening:
-    """Return what fields say.
+def read_headers(fields: Sequence[Field] | None, level: int) -> RequestHeaders:
+    """Return what the fields of a request mean.
 
     Parameters
     ----------
-    fields : sequence of (name, value)
+    fields : sequence of (name, value), optional
+        None if they are too large to be read.
     level : int
-        How well answers are packed, if the client can read it: 0 not at all, 3 best.
+        How well responses are compressed, if the client can read it: 0 not at all, 3 best.
     """
-    known = dict(fields)
-    known.setdefault(b":authority", known.get(b"host", b""))
-    if (
-        known.get(b":method") != b"POST"
-        or known.get(b"te") != b"trailers"
-        or not all(known.get(name) for name in _NEEDED)
-    ):
-        return Opening(is_grpc=False)
+    if fields is None:
+        text = "received metadata size exceeds hard limit"
+        return RequestHeaders(fault=StatusError(RESOURCE_EXHAUSTED, text))
+    named = dict(fields)
     try:
-        return Opening(
-            known[b":path"],
+        _check_call(named)
+        return RequestHeaders(
+            named[b":path"],
             tuple(_metadata(name, value) for name, value in fields if _is_metadata(name)),
-            _timeout_s(known.get(b"grpc-timeout")),
-            _encoding(known.get(b"grpc-encoding", b"identity")),
-            _packing(known.get(b"grpc-accept-encoding", b""), level),
+            _timeout_s(named.get(b"grpc-timeout")),
+            _encoding(named.get(b"grpc-encoding", b"identity")),
+            _response_encoding(named.get(b"grpc-accept-encoding", b""), level),
         )
     except StatusError as fault:
-        return Opening(known[b":path"], fault=fault)
+        return RequestHeaders(fault=fault)
+
+
+def _check_call(named: dict[bytes, bytes]) -> None:
+    """Refuse what HTTP/2 allows and gRPC does not, in the words of gRPC's own server."""
+    if named[b":method"] != b"POST":
+        raise StatusError(UNKNOWN, "Bad method header")
+    if b"te" not in named:
+        raise StatusError(UNKNOWN, "Missing :te header")
+    if not named.get(b":authority", named.get(b"host")):
+        raise StatusError(UNKNOWN, "Missing :authority header")
 
 
 def _is_metadata(name: bytes) -> bool:
@@ -158,57 +131,36 @@ def _timeout_s(value: bytes | None) -> float | None:
 def _encoding(value: bytes) -> bytes:
     if value == b"identity":
         return b""
-    if value not in _WINDOW_BITS:
+    if value not in WINDOW_BITS:
         raise StatusError(INTERNAL, "Error parsing 'grpc-encoding' metadata")
     return value
 
 
-def _packing(accepted: bytes, level: int) -> bytes:
+def _response_encoding(accepted: bytes, level: int) -> bytes:
     """Choose as gRPC does: the first of what the client can read, one in the middle, or the last."""
     names = {name.strip() for name in accepted.split(b",")}
-    able = [name for name in _WINDOW_BITS if name in names]
+    able = [name for name in WINDOW_BITS if name in names]
     if not level or not able:
         return b""
     return able[(0, len(able) // 2, len(able) - 1)[level - 1]]
 
 
-# -- messages ----------------------------------------------------------------------------------------
+# -- responses ---------------------------------------------------------------------------------------
 
 
-def unpacked(message: bytes, encoding: bytes, most: int) -> bytes:
-    """Return a message of at most so many bytes that came packed; raises StatusError."""
+def response_headers(encoding: bytes) -> tuple[Field, ...]:
+    """Return the fields before the first message."""
     if not encoding:
-        raise StatusError(INTERNAL, "Compression bit set but no encoding configured")
-    try:
-        return bytes(Decompressor(message, _WINDOW_BITS[encoding], most).all())
-    except OversizeError:
-        raise StatusError(RESOURCE_EXHAUSTED, "Decompressed message larger than max") from None
-    except DecompressionError:
-        raise StatusError(INTERNAL, "Decompression failed due to zlib error") from None
+        return _RESPONSE
+    return (_STATUS_200, _CONTENT_TYPE, (b"grpc-encoding", encoding), _ACCEPT)
 
 
-def packed(message: bytes, packing: bytes) -> tuple[int, bytes]:
-    """Return a message's flag and bytes: packed if it is to be, and shorter that way."""
-    if packing:
-        writer = zlib.compressobj(wbits=_WINDOW_BITS[packing])
-        data = writer.compress(message) + writer.flush()
-        if len(data) < len(message):
-            return 1, data
-    return 0, message
-
-
-# -- the end -----------------------------------------------------------------------------------------
-
-
-def code_of(error: TritonError) -> int:
-    """Return gRPC's code of an error."""
-    return _CODES[error.status]
-
-
-def status_fields(code: int, text: str) -> bytes:
-    """Return the fields that end a call, as they travel."""
-    status = literal(OK_STATUS[0], b"%d" % code)
-    if not code and not text:
-        return status
-    short = text.encode("utf-8", "replace")[:_LONGEST_TEXT].decode("utf-8", "ignore")
-    return status + literal(b"grpc-message", quote(short, safe=_UNQUOTED).encode())
+def status_trailers(code: int, text: str, *, has_begun: bool) -> tuple[Field, ...]:
+    """Return the fields that end a call, and those of a response that has none before."""
+    trailers: tuple[Field, ...] = ((b"grpc-status", b"%d" % code),)
+    if text:
+        short = text.encode("utf-8", "replace")[:_LONGEST_TEXT].decode("utf-8", "ignore")
+        trailers += ((b"grpc-message", quote(short, safe=_UNQUOTED).encode()),)
+    elif code:
+        trailers += ((b"grpc-message", b""),)
+    return trailers if has_begun else (_STATUS_200, _CONTENT_TYPE, *trailers)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from nbtriton.backends.base import Response
     from nbtriton.engine import InferenceRequest, ModelSignature
-    from nbtriton.frontends.grpc.calls import Rpc, StreamRpc
+    from nbtriton.frontends.grpc.calls import StreamCall, UnaryCall
     from nbtriton.frontends.kserve.shared_memory import SharedMemory
     from nbtriton.frontends.service import Service
 
@@ -57,7 +57,7 @@ class GrpcInference:
         self._short = ShortReads(service.shared_memory, READ_AT_ONCE)
         self._ready: list[_Waiting] = []
 
-    def infer(self, data: bytes, rpc: Rpc) -> None:
+    def infer(self, data: bytes, rpc: UnaryCall) -> None:
         """Take one unary call; `submit` has it answered."""
         times = (rpc.since_ns, self.now_ns())
         try:
@@ -66,11 +66,13 @@ class GrpcInference:
             rpc.fail(error)
         except LongReadError:
             then = partial(self._put_unary, rpc, times)
-            rpc.work(partial(self.read_long, data, rpc.metadata, then, unary=True))
+            rpc.run_on_worker(partial(self.read_long, data, rpc.metadata, then, unary=True))
         else:
             self.put(_Unary(self, *found, rpc), times)
 
-    def _put_unary(self, rpc: Rpc, times: tuple[int, int], found: _Read | TritonError) -> None:
+    def _put_unary(
+        self, rpc: UnaryCall, times: tuple[int, int], found: _Read | TritonError
+    ) -> None:
         if isinstance(found, TritonError):
             rpc.fail(found)
         else:
@@ -159,7 +161,7 @@ class GrpcInference:
         found, self._ready = self._ready, []
         ready = []
         for waiting in found:
-            if waiting.is_gone():  # given up in the same moment: it need not run
+            if waiting.is_cancelled():  # given up in the same moment: it need not run
                 waiting.refused(CancelledError(_CANCELLED))
             else:
                 ready.append(waiting)
@@ -209,7 +211,7 @@ class _Waiting(Responder):
         self._request = request
         if self._is_over:  # answered in the meantime
             self._request = None
-        elif self.is_gone():
+        elif self.is_cancelled():
             self.cancel()
 
     def close(self) -> None:
@@ -245,7 +247,7 @@ class _Waiting(Responder):
             raise InternalError(f"{type(error).__name__}: {error}") from error
 
     @abstractmethod
-    def is_gone(self) -> bool:
+    def is_cancelled(self) -> bool:
         """True if nobody waits for the answer any more."""
 
     @abstractmethod
@@ -264,15 +266,15 @@ class _Unary(_Waiting):
         signature: ModelSignature,
         version: int,
         call: InferCall,
-        rpc: Rpc,
+        rpc: UnaryCall,
     ) -> None:
         super().__init__(inference, signature, version, call)
         self._rpc = rpc
         self._answer: bytes | TritonError | None = None
-        rpc.on_gone = self.cancel
+        rpc.on_cancel = self.cancel
 
-    def is_gone(self) -> bool:
-        return self._rpc.is_gone
+    def is_cancelled(self) -> bool:
+        return self._rpc.is_cancelled
 
     def cancel(self) -> None:
         super().cancel()
@@ -312,7 +314,7 @@ class _Unary(_Waiting):
 class InferStream:
     """One ModelStreamInfer call: any number of requests, each answered as it is done."""
 
-    def __init__(self, inference: GrpcInference, rpc: StreamRpc) -> None:
+    def __init__(self, inference: GrpcInference, rpc: StreamCall) -> None:
         self._inference = inference
         self._rpc = rpc
         self._lock = threading.Lock()
@@ -323,7 +325,7 @@ class InferStream:
         # What a model answers with an error ends the call with its status, if the client wants so.
         self.ends_at_errors = any(field == _ENDS_AT_ERRORS for field in rpc.metadata)
 
-    def message(self, data: bytes) -> None:
+    def on_message(self, data: bytes) -> None:
         """Take one request; `GrpcInference.submit` has it answered."""
         since_ns, self._since_ns = self._since_ns, self._inference.now_ns()
         times = (since_ns, self._since_ns)
@@ -334,7 +336,7 @@ class InferStream:
             self._put(data, times, error)
         except LongReadError:
             then = partial(self._put, data, times)
-            rpc.work(partial(inference.read_long, data, rpc.metadata, then))
+            rpc.run_on_worker(partial(inference.read_long, data, rpc.metadata, then))
         else:
             self._put(data, times, found)
 
@@ -342,14 +344,14 @@ class InferStream:
         rpc = self._rpc
         if isinstance(found, TritonError):
             rpc.send(encode_stream_error(found.message, _request_id(data)))
-            rpc.done()
+            rpc.message_done()
             return
         request = _Streamed(self._inference, *found, self, rpc)
         with self._lock:
             self._running.add(request)
         self._inference.put(request, times)
 
-    def half_closed(self) -> None:
+    def on_half_close(self) -> None:
         """No more requests: the call ends with the last answer."""
         with self._lock:
             self._ended = True
@@ -357,7 +359,7 @@ class InferStream:
         if over:
             self._rpc.finish()
 
-    def cancelled(self) -> None:
+    def on_cancel(self) -> None:
         """Nobody waits any more (GS8)."""
         with self._lock:
             running = list(self._running)
@@ -367,7 +369,7 @@ class InferStream:
     def failed(self, error: TritonError) -> None:
         """End the call with the error of a response; the other requests are cancelled."""
         self._rpc.fail(error)
-        self.cancelled()
+        self.on_cancel()
 
     def over(self, request: _Streamed) -> None:
         """Nothing more is sent for a request; harmless when repeated."""
@@ -376,7 +378,7 @@ class InferStream:
                 return
             self._running.discard(request)
             over = self._ended and not self._running
-        self._rpc.done()
+        self._rpc.message_done()
         if over:
             self._rpc.finish()
 
@@ -393,15 +395,15 @@ class _Streamed(_Waiting):
         version: int,
         call: InferCall,
         stream: InferStream,
-        rpc: StreamRpc,
+        rpc: StreamCall,
     ) -> None:
         super().__init__(inference, signature, version, call)
         self._stream = stream
         self._rpc = rpc
         self._only: bytes | None = None
 
-    def is_gone(self) -> bool:
-        return self._rpc.is_gone
+    def is_cancelled(self) -> bool:
+        return self._rpc.is_cancelled
 
     def cancel(self) -> None:
         super().cancel()

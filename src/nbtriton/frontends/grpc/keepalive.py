@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Options", "Pulse"]
+__all__ = ["ChannelArguments", "Keepalive"]
 
 # Between two pings of a client without calls.
 _IDLE_PINGS_S = 7200.0
@@ -21,7 +21,7 @@ _LONGEST = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ChannelArguments:
     """gRPC's channel arguments, as far as they mean anything to a server; times in milliseconds.
 
     Parameters
@@ -42,7 +42,7 @@ class Options:
     max_connection_idle_ms: int = _LONGEST
 
     @classmethod
-    def of(cls, arguments: Sequence[tuple[str, int | str]]) -> Options:
+    def parse(cls, arguments: Sequence[tuple[str, int | str]]) -> ChannelArguments:
         """Read ``("grpc.keepalive_time_ms", 7200000)`` and its like; the others are not for us."""
         named = {
             name.removeprefix("grpc.").removeprefix("http2."): value for name, value in arguments
@@ -52,27 +52,27 @@ class Options:
         return cls(**{name: int(value) for name, value in named.items() if name in known})
 
 
-class Pulse:
+class Keepalive:
     """One connection's signs of life; times in seconds of the loop's clock.
 
     Parameters
     ----------
-    options : Options
+    options : ChannelArguments
     now : float
 
     Attributes
     ----------
-    born, heard_at : float
+    created_at, received_at : float
         When the client came, and when something was read last.
     """
 
     __slots__ = (
         "_active", "_age_s", "_leaves_at", "_options", "_pinged", "_pings", "_strikes", "_waits_since",
-        "born", "heard_at",
+        "created_at", "received_at",
     )  # fmt: skip
 
-    def __init__(self, options: Options, now: float) -> None:
-        self.born = self.heard_at = self._active = now
+    def __init__(self, options: ChannelArguments, now: float) -> None:
+        self.created_at = self.received_at = self._active = now
         self._options = options
         spread = random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
         self._age_s = options.max_connection_age_ms / 1000 * spread
@@ -82,17 +82,17 @@ class Pulse:
         self._pings = 0  # ours, since something was said
         self._waits_since: float | None = None  # for the answer to one of them
 
-    def heard(self, now: float) -> None:
+    def record_received(self, now: float) -> None:
         """Something has been read."""
-        self.heard_at = now
+        self.received_at = now
         self._waits_since = None
 
-    def spoke(self) -> None:
+    def record_sent(self) -> None:
         """Something is answered: what a client has pinged until now was not for nothing."""
         self._strikes = self._pings = 0
         self._pinged = -math.inf
 
-    def pinged(self, now: float, has_calls: bool) -> bool:
+    def record_ping(self, now: float, has_calls: bool) -> bool:
         """Note a ping of the client; True if it pings too often."""
         options = self._options
         without = has_calls or options.keepalive_permit_without_calls
@@ -109,7 +109,7 @@ class Pulse:
         if self._waits_since is not None:
             if now - self._waits_since >= options.keepalive_timeout_ms / 1000:
                 return "end"
-        elif now - self.heard_at >= options.keepalive_time_ms / 1000 and (
+        elif now - self.received_at >= options.keepalive_time_ms / 1000 and (
             has_calls or options.keepalive_permit_without_calls
         ):
             most = options.max_pings_without_data
@@ -120,7 +120,7 @@ class Pulse:
         if now >= self._leaves_at + options.max_connection_age_grace_ms / 1000:
             return "end"
         idle = now - self._active >= options.max_connection_idle_ms / 1000
-        if self._leaves_at == math.inf and (idle or now - self.born >= self._age_s):
+        if self._leaves_at == math.inf and (idle or now - self.created_at >= self._age_s):
             self._leaves_at = now
             return "leave"
         return ""

@@ -1,10 +1,18 @@
-"""Header fields of HTTP/2 as they travel (RFC 7541): read in full, written in the plainest way."""
+"""HPACK: header fields as they travel (RFC 7541), decoded in full and encoded without Huffman code.
+
+A block that changes no table means the same until something does. Both directions use that: the connection
+caches decoded blocks by their bytes (`Decoder.changes`), the encoder caches its blocks by their fields.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 
-__all__ = ["Decoder", "Field", "HpackError", "indexed", "literal", "remembered"]
+from nbtriton.frontends.http2 import huffman
+from nbtriton.frontends.http2.errors import HpackError
+
+__all__ = ["TABLE_SIZE", "Decoder", "Encoder", "Field"]
 
 Field = tuple[bytes, bytes]
 
@@ -28,81 +36,107 @@ _STATIC: tuple[Field, ...] = (
     (b"set-cookie", b""), (b"strict-transport-security", b""), (b"transfer-encoding", b""),
     (b"user-agent", b""), (b"vary", b""), (b"via", b""), (b"www-authenticate", b""),
 )  # fmt: skip
-# Appendix B. The code is canonical: how long each symbol's is says what it is. One digit of base 36
-# for each byte, and one for the end.
-_LENGTHS = (
-    "dnsssssssoussussssssssusssssssss6aacd68baa8b8666555666666678f6cad677777777777777777777"
-    "77878djde6f56565666577666567655677777fbedskmkkmmmnmnnnnnonoomnonnnnlmnmnnomlkmmnnlnmmo"
-    "lmnnllmlnmnnkmmmnmmnqqkjmnmpqqqrrqopjlqrrqrollqqsrrrkoklmllnmmppooqnqrqqrrrrrsrrrrrqu"
-)
-_END = 256
-# What a field costs in the table and in a list of fields, besides its texts.
-_OVERHEAD = 32
-_TABLE_SIZE = 4096
-_LARGEST = 1 << 28
+_STATIC_FIELDS = {field: n for n, field in reversed([*enumerate(_STATIC, 1)])}
+_STATIC_NAMES = {name: n for (name, _), n in _STATIC_FIELDS.items()}
+# Bytes that a field counts besides its name and value (section 4.1), and the table's size at first.
+_OVERHEAD, TABLE_SIZE = 32, 4096
+_MAX_INTEGER = 1 << 28
+# The representations of section 6: a pattern, and the bits left for a number.
+_INDEXED, _INDEXING, _RESIZE, _LITERAL = (0x80, 7), (0x40, 6), (0x20, 5), (0x00, 4)
+_MAX_CACHED = 64
 
 
-class HpackError(Exception):
-    """These bytes are no header fields."""
+class _DynamicTable:
+    """The fields that both sides remember, the newest first (section 2.3.2)."""
+
+    __slots__ = ("changes", "fields", "max_size", "size")
+
+    def __init__(self, max_size: int) -> None:
+        self.fields: deque[Field] = deque()
+        self.size = 0
+        self.max_size = max_size
+        self.changes = 0
+
+    def add(self, field: Field) -> None:
+        """Insert a field; one that is larger than the table empties it (section 4.4)."""
+        size = _size(field)
+        self._evict(size)
+        if size <= self.max_size:
+            self.fields.appendleft(field)
+            self.size += size
+
+    def resize(self, max_size: int) -> None:
+        self.max_size = max_size
+        self._evict(0)
+
+    def _evict(self, room: int) -> None:
+        self.changes += 1
+        while self.fields and self.size + room > self.max_size:
+            self.size -= _size(self.fields.pop())
+
+
+def _size(field: Field) -> int:
+    return len(field[0]) + len(field[1]) + _OVERHEAD
 
 
 class Decoder:
-    """The reading side of one connection.
+    """The receiving side of one connection.
 
-    Attributes
+    Parameters
     ----------
-    changes : int
-        Grows with every change of the table: the same bytes mean the same until then.
+    max_table_size : int
+        SETTINGS_HEADER_TABLE_SIZE, as the peer knows it.
     """
 
-    __slots__ = ("_most", "_size", "_table", "changes")
+    __slots__ = ("_max_table_size", "_table")
 
-    def __init__(self) -> None:
-        self._table: deque[Field] = deque()  # the newest first
-        self._size = 0
-        self._most = _TABLE_SIZE
-        self.changes = 0
+    def __init__(self, max_table_size: int = TABLE_SIZE) -> None:
+        self._max_table_size = max_table_size
+        self._table = _DynamicTable(max_table_size)
 
-    def decode(self, block: bytes, most: int) -> list[Field] | None:
-        """Return the fields of a complete block; None if they are larger than `most` bytes.
+    @property
+    def changes(self) -> int:
+        """Grows with every change of the table: until then the same bytes mean the same."""
+        return self._table.changes
+
+    def decode(self, block: bytes, max_list_size: int) -> list[Field] | None:
+        """Return the fields of a complete block; None if they count more than `max_list_size`.
 
         Raises
         ------
         HpackError
-            The connection is of no use any more.
         """
         fields: list[Field] = []
         size = at = 0
-        end = len(block)
-        while at < end:
+        while at < len(block):
             first = block[at]
-            if first >= 0x80:
-                index, at = _integer(block, at, 0x7F)
-                field = self._entry(index)
-            elif first & 0xE0 == 0x20:
+            if first & 0xE0 == _RESIZE[0]:
                 if size:
                     raise HpackError("the table's size changes after a field")
-                wanted, at = _integer(block, at, 0x1F)
-                if wanted > _TABLE_SIZE:
-                    raise HpackError(f"a table of {wanted} bytes is more than {_TABLE_SIZE}")
-                self._most = wanted
-                self._shrink(0)
+                max_size, at = _read_integer(block, at, 5)
+                if max_size > self._max_table_size:
+                    text = f"a table of {max_size} bytes is more than {self._max_table_size}"
+                    raise HpackError(text)
+                self._table.resize(max_size)
                 continue
+            if first >= _INDEXED[0]:
+                index, at = _read_integer(block, at, 7)
+                field = self._entry(index)
             else:
-                kept = first >= 0x40
-                index, at = _integer(block, at, 0x3F if kept else 0x0F)
+                indexing = first >= _INDEXING[0]
+                index, at = _read_integer(block, at, 6 if indexing else 4)
                 if index:
                     name = self._entry(index)[0]
                 else:
-                    name, at = _text(block, at)
-                value, at = _text(block, at)
+                    name, at = _read_string(block, at)
+                value, at = _read_string(block, at)
                 field = (name, value)
-                if kept:
-                    self._keep(field)
-            size += len(field[0]) + len(field[1]) + _OVERHEAD
-            if size <= most:  # what is too much is read for the table's sake, and not held
+                if indexing:
+                    self._table.add(field)
+            size += _size(field)
+            if size <= max_list_size:  # what is too much is read for the table's sake, and not held
                 fields.append(field)
-        return fields if size <= most else None
+        return fields if size <= max_list_size else None
 
     def _entry(self, index: int) -> Field:
         if not index:
@@ -110,26 +144,13 @@ class Decoder:
         if index <= len(_STATIC):
             return _STATIC[index - 1]
         try:
-            return self._table[index - len(_STATIC) - 1]
+            return self._table.fields[index - len(_STATIC) - 1]
         except IndexError:
             raise HpackError(f"there is no field {index}") from None
 
-    def _keep(self, field: Field) -> None:
-        size = len(field[0]) + len(field[1]) + _OVERHEAD
-        self._shrink(size)
-        if size <= self._most:
-            self._table.appendleft(field)
-            self._size += size
 
-    def _shrink(self, room: int) -> None:
-        """Make room for so many bytes; a field that is too large empties the table."""
-        self.changes += 1
-        while self._table and self._size + room > self._most:
-            name, value = self._table.pop()
-            self._size -= len(name) + len(value) + _OVERHEAD
-
-
-def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
+def _read_integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
+    mask = (1 << bits) - 1
     value = block[at] & mask
     at += 1
     if value < mask:
@@ -143,109 +164,98 @@ def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
             if byte < 0x80:
                 return value, at
             shift += 7
-            if value > _LARGEST or shift > 28:
-                raise HpackError("a number is too large")
+            if value > _MAX_INTEGER or shift > 28:
+                raise HpackError("an integer is too large")
     except IndexError:
-        raise HpackError("a number is cut off") from None
+        raise HpackError("an integer is cut off") from None
 
 
-def _text(block: bytes, at: int) -> tuple[bytes, int]:
+def _read_string(block: bytes, at: int) -> tuple[bytes, int]:
     if at >= len(block):
-        raise HpackError("a text is missing")
-    packed = block[at] >= 0x80
-    size, at = _integer(block, at, 0x7F)
+        raise HpackError("a string is missing")
+    is_huffman = block[at] >= 0x80
+    size, at = _read_integer(block, at, 7)
     text = block[at : at + size]
     if len(text) < size:
-        raise HpackError("a text is cut off")
-    return (_unpacked(text) if packed else text), at + size
+        raise HpackError("a string is cut off")
+    return (huffman.decode(text) if is_huffman else text), at + size
 
 
-# -- Huffman -----------------------------------------------------------------------------------------
+class Encoder:
+    """The sending side of one connection.
 
-
-def _tree() -> tuple[list[list[int]], frozenset[int]]:
-    """Return the code as a tree, and the places in it where a text may end.
-
-    A node holds where 0 and 1 lead: to another node, or to a symbol, which is -1 - symbol.
+    Parameters
+    ----------
+    indexed : container of fields
+        Fields that are sent often: each takes an entry of the peer's table, and a byte from then on.
     """
-    nodes = [[0, 0]]
-    code = length = 0
-    for size, symbol in sorted((int(digit, 36), n) for n, digit in enumerate(_LENGTHS)):
-        code <<= size - length
-        length = size
-        at = 0
-        for shift in range(size - 1, 0, -1):
-            bit = code >> shift & 1
-            if not nodes[at][bit]:
-                nodes[at][bit] = len(nodes)
-                nodes.append([0, 0])
-            at = nodes[at][bit]
-        nodes[at][code & 1] = -1 - symbol
-        code += 1
-    ends, at = [0], 0
-    for _ in range(7):  # less than a byte of the code that ends all, which is ones
-        at = nodes[at][1]
-        ends.append(at)
-    return nodes, frozenset(ends)
+
+    __slots__ = ("_blocks", "_indexed", "_smallest", "_table")
+
+    def __init__(self, indexed: Container[Field] = ()) -> None:
+        self._indexed = indexed
+        self._table = _DynamicTable(TABLE_SIZE)
+        self._blocks: dict[tuple[Field, ...], bytes] = {}
+        self._smallest: int | None = None  # of the sizes that no block has announced yet
+
+    def set_max_table_size(self, size: int) -> None:
+        """Keep within the peer's SETTINGS_HEADER_TABLE_SIZE; the next block says so (section 4.2)."""
+        size = min(size, TABLE_SIZE)
+        if size != self._table.max_size or self._smallest is not None:
+            self._smallest = min(size, size if self._smallest is None else self._smallest)
+            self._table.resize(size)
+            self._blocks.clear()
+
+    def cached(self, fields: tuple[Field, ...]) -> bytes:
+        """Return a block of fields that were encoded before and that need no change of the table, or nothing."""
+        return self._blocks.get(fields, b"")
+
+    def encode(self, fields: tuple[Field, ...]) -> bytes:
+        """Return a block of fields."""
+        block = self.cached(fields)
+        if block:
+            return block
+        changes = self._table.changes
+        resized = b""
+        if self._smallest is not None:
+            sizes = {self._smallest: None, self._table.max_size: None}
+            resized = b"".join(_integer(size, *_RESIZE) for size in sizes)
+            self._smallest = None
+        block = b"".join(map(self._encode_field, fields))
+        if self._table.changes != changes or len(self._blocks) >= _MAX_CACHED:
+            self._blocks.clear()
+        if self._table.changes == changes:
+            self._blocks[fields] = block
+        return resized + block
+
+    def _encode_field(self, field: Field) -> bytes:
+        index = _STATIC_FIELDS.get(field, 0)
+        if not index and field in self._table.fields:
+            index = len(_STATIC) + 1 + self._table.fields.index(field)
+        if index:
+            return _integer(index, *_INDEXED)
+        name, value = field
+        representation = _LITERAL
+        if field in self._indexed and _size(field) <= self._table.max_size:
+            representation = _INDEXING
+            self._table.add(field)
+        named = _STATIC_NAMES.get(name, 0)
+        head = _integer(named, *representation)
+        return head + (b"" if named else _string(name)) + _string(value)
 
 
-_NODES, _ENDS = _tree()
-# What a byte does at a node, once it was met: 256 nodes and as many bytes at the most.
-_STEPS: dict[int, tuple[bytes, int]] = {}
+def _string(text: bytes) -> bytes:
+    return _integer(len(text), 0, 7) + text
 
 
-def _unpacked(text: bytes) -> bytes:
-    at = 0
-    out = []
-    for byte in text:
-        step = _STEPS.get(at << 8 | byte)
-        if step is None:
-            step = _STEPS[at << 8 | byte] = _stepped(at, byte)
-        symbols, at = step
-        out.append(symbols)
-    if at not in _ENDS:
-        raise HpackError("a text ends within a symbol")
-    return b"".join(out)
-
-
-def _stepped(at: int, byte: int) -> tuple[bytes, int]:
-    symbols = bytearray()
-    for shift in range(7, -1, -1):
-        at = _NODES[at][byte >> shift & 1]
-        if at < 0:
-            symbol = -1 - at
-            if symbol == _END:
-                raise HpackError("a text holds the symbol that ends it")
-            symbols.append(symbol)
-            at = 0
-    return bytes(symbols), at
-
-
-# -- writing -----------------------------------------------------------------------------------------
-
-
-def _length(size: int) -> bytes:
-    if size < 0x7F:
-        return bytes((size,))
-    size -= 0x7F
-    out = bytearray(b"\x7f")
-    while size > 0x7F:
-        out.append(size & 0x7F | 0x80)
-        size >>= 7
-    out.append(size)
+def _integer(value: int, pattern: int, bits: int) -> bytes:
+    mask = (1 << bits) - 1
+    if value < mask:
+        return bytes((pattern | value,))
+    out = bytearray((pattern | mask,))
+    value -= mask
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
     return bytes(out)
-
-
-def literal(name: bytes, value: bytes) -> bytes:
-    """Return a field as it is, which no table keeps."""
-    return b"".join((b"\0", _length(len(name)), name, _length(len(value)), value))
-
-
-def remembered(name: bytes, value: bytes) -> bytes:
-    """Return a field that becomes the newest one of the reader's table."""
-    return b"\x40" + literal(name, value)[1:]
-
-
-def indexed(index: int) -> bytes:
-    """Return a field that the reader knows, up to 126: the newest of its table is 62."""
-    return bytes((0x80 | index,))

@@ -1,0 +1,740 @@
+"""One HTTP/2 connection without I/O, the server's side (RFC 9113).
+
+`receive_data` reads bytes and returns events; the methods named ``send_…`` collect bytes for `data_to_send`.
+The connection acknowledges SETTINGS and PING itself, gives its own flow-control window back at once, holds data
+back that the peer's windows have no room for, and answers violations: a stream error with RST_STREAM, a
+connection error with GOAWAY.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
+from struct import Struct
+from typing import ClassVar, Final
+
+from nbtriton.frontends.http2 import events, frames
+from nbtriton.frontends.http2.errors import ErrorCode, Http2ConnectionError, Http2StreamError
+from nbtriton.frontends.http2.frames import FRAME, frame, number_frame
+from nbtriton.frontends.http2.headers import HeaderBlock
+from nbtriton.frontends.http2.hpack import Decoder, Encoder, Field
+from nbtriton.frontends.http2.streams import (
+    TRANSITIONS,
+    Http2Stream,
+    StreamInput,
+    StreamState,
+    Violation,
+)
+from nbtriton.frontends.http2.token_bucket import TokenBucket
+
+__all__ = ["Http2Connection", "Http2Limits"]
+
+_IDLE, _OPEN, _, _HALF_CLOSED_REMOTE, _CLOSED = StreamState
+_ON_DATA: Final = TRANSITIONS[StreamInput.RECEIVE_DATA]
+_ON_END_STREAM: Final = TRANSITIONS[StreamInput.RECEIVE_END_STREAM]
+_ON_SEND_END: Final = TRANSITIONS[StreamInput.SEND_END_STREAM]
+_HEAD: Final = FRAME.size
+_unpack_frame: Final = FRAME.unpack_from
+_pack_frame: Final = FRAME.pack
+
+# The peer's settings before it sends any (section 6.5.2).
+_FIRST_WINDOW, _FIRST_FRAME_SIZE = 65_535, 16_384
+# A DATA frame that is longer is read as it comes; longer data is not copied to stand in one write with others.
+_LONG_FRAME, _JOINED = 16 << 10, 64 << 10
+# Header blocks that are cached, frames that one may come in, and streams reset here whose peer may not know it.
+_MAX_CACHED, _MAX_CONTINUATIONS, _MAX_RESET_IDS = 256, 64, 1000
+# Flags of HEADERS whose payload is a whole header block and nothing else: of these, END_HEADERS alone.
+_UNUSUAL_HEADERS = frames.END_HEADERS | frames.PADDED | frames.PRIORITY_FLAG
+_LAST_HEADERS = frames.END_HEADERS | frames.END_STREAM
+_SHUTDOWN_PING = b"goodbye!"
+_TWO_NUMBERS = Struct(">II")
+_PAYLOAD_SIZES: Mapping[int, int] = {frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}
+# Whether a frame belongs to a stream; others may.
+_HAS_STREAM: Mapping[int, bool] = {
+    frames.PRIORITY: True, frames.RST_STREAM: True, frames.SETTINGS: False, frames.PING: False, frames.GOAWAY: False,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Http2Limits:
+    """What one peer may cost.
+
+    Parameters
+    ----------
+    max_concurrent_streams : int
+        Streams at a time, and how many the peer may give up at once.
+    max_header_list_size : int
+        As HPACK counts. Twice that is not even read.
+    max_frame_size : int
+        Of frames.DATA.
+    stream_window, connection_window : int
+        Bytes that the peer may send before it is given more room.
+    resets_per_s : float
+        Streams that may be given up in the long run, besides one for each that is answered (CVE-2023-44487).
+    settings_at_once, settings_per_s : float
+        How often settings may change: a change may move every stream.
+    max_unread_replies : int
+        Acknowledgements for a peer that does not read.
+    turn_bytes : int
+        After that many `receive_data` returns, for others to have their turn: some 20 short requests.
+    """
+
+    max_concurrent_streams: int = 1000
+    max_header_list_size: int = 16 << 10
+    max_frame_size: int = 4 << 20
+    stream_window: int = 4 << 20
+    connection_window: int = 16 << 20
+    resets_per_s: float = 100
+    settings_at_once: int = 100
+    settings_per_s: float = 10
+    max_unread_replies: int = 10_000
+    turn_bytes: int = 4 << 10
+
+
+class Http2Connection:
+    """The server's side of one connection.
+
+    Parameters
+    ----------
+    limits : Http2Limits
+    now : float
+        In seconds, of any clock.
+    indexed : container of fields
+        Response fields that are worth an entry of the peer's HPACK table.
+
+    Attributes
+    ----------
+    streams : dict of int to Http2Stream
+        Those that are neither idle nor closed.
+    highest_stream_id : int
+        Of those that the peer has opened.
+    is_greeted : bool
+        Whether the client's preface has come.
+    is_terminated : bool
+        Whether frames.GOAWAY with an error was sent: nothing more is read.
+    has_more : bool
+        Whether whole frames may be left: `receive_data` is to be called again, with ``b""``.
+    """
+
+    __slots__ = (
+        "_at", "_block", "_block_of", "_blocked", "_blocks", "_decoder", "_encoder",
+        "_events", "_goaway_id", "_is_large", "_is_paused", "_long_end", "_long_id", "_long_left", "_max_control_size",
+        "_now", "_out", "_peer_frame_size", "_peer_window", "_received", "_replies", "_reset_ids", "_resets",
+        "_rest", "_settings", "_skipped_ids", "_window", "has_more", "highest_stream_id", "is_greeted",
+        "is_terminated", "limits", "streams",
+    )  # fmt: skip
+
+    def __init__(self, limits: Http2Limits, now: float, indexed: Container[Field] = ()) -> None:
+        self.limits = limits
+        self.streams: dict[int, Http2Stream] = {}
+        self.highest_stream_id = 0
+        self.is_greeted = self.is_terminated = self.has_more = False
+        self._now = now
+        self._events: list[events.Event] = []
+        self._decoder = Decoder()
+        self._encoder = Encoder(indexed)
+        self._blocks: dict[
+            bytes, HeaderBlock
+        ] = {}  # by their bytes, until the decoder's table changes
+        self._resets = TokenBucket(limits.max_concurrent_streams, limits.resets_per_s, now)
+        self._settings = TokenBucket(limits.settings_at_once, limits.settings_per_s, now)
+        self._rest, self._at = b"", 0  # what was not read, from where on
+        self._max_control_size = max(_FIRST_FRAME_SIZE, 2 * limits.max_header_list_size)
+        # A header block that is continued: stream and flags of its HEADERS, and its fragments.
+        self._block_of: tuple[int, int] | None = None
+        self._block: list[bytes] = []
+        # A long DATA frame that is read as it comes: its stream, bytes to come, END_STREAM.
+        self._long_id = self._long_left = 0
+        self._long_end = False
+        self._received = 0  # bytes of the connection's window that have not been given back
+        self._reset_ids: dict[int, None] = {}  # whose frames are ignored, the oldest first
+        self._skipped_ids: list[range] = []  # never to be used
+        self._goaway_id: int | None = None  # the last stream that is answered
+        self._window = self._peer_window = _FIRST_WINDOW
+        self._peer_frame_size = _FIRST_FRAME_SIZE
+        self._blocked: dict[Http2Stream, None] = {}
+        self._is_paused = self._is_large = False
+        self._replies = 0
+        settings = (
+            (frames.MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams),
+            (frames.INITIAL_WINDOW_SIZE, limits.stream_window),
+            (frames.MAX_FRAME_SIZE, limits.max_frame_size),
+            (frames.MAX_HEADER_LIST_SIZE, limits.max_header_list_size),
+        )
+        more = limits.connection_window - _FIRST_WINDOW
+        self._out: list[bytes | memoryview] = [
+            frames.settings_frame(settings), number_frame(frames.WINDOW_UPDATE, 0, more),
+        ]  # fmt: skip
+
+    # -- receiving -------------------------------------------------------------------------------
+
+    def receive_data(self, data: bytes, now: float) -> list[events.Event]:
+        """Read what has come; returns what it means.
+
+        A violation raises nothing: RST_STREAM or GOAWAY is collected, and `StreamReset` or, as the last event,
+        `ConnectionTerminated` reports it.
+        """
+        found = self._events = []
+        self.has_more = False
+        if self.is_terminated:
+            return found
+        self._now = now
+        at = self._at
+        if self._rest:
+            data, at = (self._rest[at:] + data, 0) if data else (self._rest, at)
+        try:
+            at = self._read(data, at)
+            self._rest, self._at = (data, at) if at < len(data) else (b"", 0)
+        except Http2ConnectionError as error:
+            self.terminate(error.code, error.text)
+            found.append(events.ConnectionTerminated(error.code, error.text))
+        return found
+
+    def _read(self, data: bytes, at: int) -> int:
+        """Read whole frames; returns where the rest begins."""
+        end = len(data)
+        if not self.is_greeted:
+            if not frames.PREFACE.startswith(data[: len(frames.PREFACE)]):
+                raise Http2ConnectionError("no HTTP/2")
+            if end < len(frames.PREFACE) + _HEAD:
+                return 0
+            at = len(frames.PREFACE)
+            if data[at + 3] != frames.SETTINGS:
+                raise Http2ConnectionError("the first frame is no settings")
+            self.is_greeted = True
+        turn = at + self.limits.turn_bytes
+        while end - at >= _HEAD or (self._long_left and at < end):
+            try:
+                if self._long_left:
+                    piece = data[at : at + self._long_left]
+                    at += len(piece)
+                    self._long_left -= len(piece)
+                    last = self._long_end and not self._long_left
+                    self._receive_data(self._long_id, piece, len(piece), last)
+                    continue
+                word, flags, stream_id = _unpack_frame(data, at)
+                kind, size = word & 0xFF, word >> 8
+                stream_id &= frames.MAX_STREAM_ID  # the bit above is reserved
+                start = at + _HEAD
+                if size > _FIRST_FRAME_SIZE:
+                    self._check_size(kind, size)
+                if start + size > end:
+                    if (
+                        kind != frames.DATA
+                        or size <= _LONG_FRAME
+                        or flags & frames.PADDED
+                        or self._block_of
+                    ):
+                        return at
+                    at = start
+                    self._long_id, self._long_left = stream_id, size
+                    self._long_end = flags & frames.END_STREAM != 0
+                    continue
+                at = start + size
+                payload = data[start:at]
+                if self._block_of is not None or kind == frames.CONTINUATION:
+                    self._receive_continuation(kind, flags, stream_id, payload)
+                elif kind == frames.DATA:
+                    if flags & frames.PADDED:
+                        payload = frames.strip_padding(frames.PADDED, payload)
+                    self._receive_data(stream_id, payload, size, flags & frames.END_STREAM != 0)
+                elif kind == frames.HEADERS:
+                    if flags & _UNUSUAL_HEADERS == frames.END_HEADERS:
+                        self._receive_block(stream_id, flags, payload)
+                    else:
+                        self._receive_headers(flags, stream_id, payload)
+                elif kind <= frames.WINDOW_UPDATE:  # others are extensions: ignored (section 5.5)
+                    self._receive_control(kind, flags, stream_id, payload)
+            except Http2StreamError as error:
+                self._fail_stream(error)
+            if turn <= at < end:
+                self.has_more = True
+                return at
+        return at
+
+    def _check_size(self, kind: int, size: int) -> None:
+        if size > (self.limits.max_frame_size if kind == frames.DATA else self._max_control_size):
+            raise Http2ConnectionError(f"a frame of {size} bytes", ErrorCode.FRAME_SIZE_ERROR)
+
+    def _fail_stream(self, error: Http2StreamError) -> None:
+        stream = self.streams.get(error.stream_id)
+        if stream is None:
+            self._send_reset(error.stream_id, error.code)
+        else:
+            self.reset(stream, error.code)
+            self._events.append(events.StreamReset(stream, error.code))
+        self._count_reset()
+
+    def _count_reset(self) -> None:
+        """End a connection whose peer begins streams only to give them up."""
+        if not self._resets.acquire(self._now):
+            raise Http2ConnectionError("too many calls are given up", ErrorCode.ENHANCE_YOUR_CALM)
+
+    def _judge_absent(self, stream_id: int, received: StreamInput) -> None:
+        """Judge a frame on a stream that is idle or closed; returns if it is to be ignored."""
+        if stream_id not in self._reset_ids:
+            state = _CLOSED if self._was_used(stream_id) else _IDLE
+            _allowed(TRANSITIONS[received][state], stream_id)
+
+    def _was_used(self, stream_id: int) -> bool:
+        return (
+            stream_id <= self.highest_stream_id
+            and stream_id & 1 == 1
+            and not any(stream_id in skipped for skipped in self._skipped_ids)
+        )
+
+    def _receive_data(self, stream_id: int, data: bytes, size: int, end_stream: bool) -> None:
+        """Read DATA; `size` is with its padding, which counts for flow control."""
+        self._received += size
+        if self._received > self.limits.connection_window // 2:
+            self._out.append(number_frame(frames.WINDOW_UPDATE, 0, self._received))
+            self._received = 0
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            self._judge_absent(stream_id, StreamInput.RECEIVE_DATA)
+            return
+        if stream.state is not _OPEN:
+            _allowed(_ON_DATA[stream.state], stream_id)
+        if stream.expected is not None:
+            stream.expected -= len(data)
+            if stream.expected < 0 or (end_stream and stream.expected):
+                raise Http2StreamError(stream_id)
+        if end_stream:
+            self._end_request(stream)
+        else:
+            stream.received += size
+            if stream.received > self.limits.stream_window:
+                raise Http2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
+        self._events.append(events.DataReceived(stream, data, end_stream))
+
+    def _end_request(self, stream: Http2Stream) -> None:
+        state = _ON_END_STREAM[stream.state]
+        if state is _HALF_CLOSED_REMOTE:
+            stream.state = state
+        else:
+            self._move(stream, _allowed(state, stream.stream_id))
+
+    def _receive_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        depends_on = None
+        if flags & (frames.PADDED | frames.PRIORITY_FLAG):
+            if flags & frames.PRIORITY_FLAG:
+                depends_on = _read_dependency(payload[flags & frames.PADDED != 0 :])
+            payload = frames.strip_padding(flags, payload)
+        if flags & frames.END_HEADERS:
+            self._receive_block(stream_id, flags, payload)
+            if depends_on == stream_id:
+                raise Http2StreamError(stream_id)
+        else:
+            self._block_of = (stream_id, flags)
+            self._block = [payload]
+
+    def _receive_continuation(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        if self._block_of is None or kind != frames.CONTINUATION or stream_id != self._block_of[0]:
+            raise Http2ConnectionError(
+                f"Failed parsing HTTP/2 (Expected frames.CONTINUATION frame, got frame type {kind:02x})"
+            )
+        self._block.append(payload)
+        if (
+            len(self._block) > _MAX_CONTINUATIONS
+            or sum(map(len, self._block)) > self._max_control_size
+        ):
+            raise Http2ConnectionError(
+                "received metadata size exceeds hard limit", ErrorCode.ENHANCE_YOUR_CALM
+            )
+        if flags & frames.END_HEADERS:
+            first_flags = self._block_of[1]
+            block, self._block, self._block_of = b"".join(self._block), [], None
+            self._receive_block(stream_id, first_flags, block)
+
+    def _receive_block(self, stream_id: int, flags: int, block: bytes) -> None:
+        headers = self._blocks.get(block)
+        if headers is None:
+            headers = self._decode(block)
+        end_stream = flags & frames.END_STREAM != 0
+        if stream_id > self.highest_stream_id:
+            self._open(stream_id, headers, end_stream)
+            return
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            if stream_id not in self._reset_ids and not self._was_used(stream_id):
+                raise Http2ConnectionError(f"stream {stream_id} does not begin in order")
+            self._judge_absent(stream_id, StreamInput.RECEIVE_HEADERS)
+            return
+        _allowed(TRANSITIONS[StreamInput.RECEIVE_HEADERS][stream.state], stream_id)
+        if not end_stream or not headers.are_trailers or stream.expected:
+            raise Http2StreamError(stream_id)
+        self._end_request(stream)
+        self._events.append(events.TrailersReceived(stream, headers))
+
+    def _decode(self, block: bytes) -> HeaderBlock:
+        changes = self._decoder.changes
+        headers = HeaderBlock(self._decoder.decode(block, self.limits.max_header_list_size))
+        if self._decoder.changes != changes or len(self._blocks) >= _MAX_CACHED:
+            self._blocks.clear()
+        if self._decoder.changes == changes:
+            self._blocks[block] = headers
+        return headers
+
+    def _open(self, stream_id: int, headers: HeaderBlock, end_stream: bool) -> None:
+        if not stream_id & 1:
+            raise Http2ConnectionError(f"stream {stream_id} is not a client's")
+        expected = self.highest_stream_id + 2 if self.highest_stream_id else 1
+        if stream_id > expected:
+            self._skipped_ids.append(range(expected, stream_id, 2))
+            del self._skipped_ids[:-_MAX_CACHED]
+        self.highest_stream_id = stream_id
+        if self._goaway_id is not None:
+            self._ignore(stream_id)
+            return
+        state = _HALF_CLOSED_REMOTE if end_stream else _OPEN
+        stream = Http2Stream(stream_id, state, self._peer_window, headers.content_length)
+        self.streams[stream_id] = stream
+        if len(self.streams) > self.limits.max_concurrent_streams:
+            raise Http2StreamError(stream_id, ErrorCode.REFUSED_STREAM)
+        if not headers.is_request or (end_stream and stream.expected):
+            raise Http2StreamError(stream_id)
+        self._events.append(events.RequestReceived(stream, headers, end_stream))
+
+    def _receive_control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        if _HAS_STREAM.get(kind, bool(stream_id)) != bool(stream_id):
+            raise Http2ConnectionError(f"a frame of type {kind} on stream {stream_id}")
+        if len(payload) != _PAYLOAD_SIZES.get(kind, len(payload)):
+            raise Http2ConnectionError(
+                f"a frame of type {kind} with {len(payload)} bytes", ErrorCode.FRAME_SIZE_ERROR
+            )
+        self._CONTROL[kind](self, flags, stream_id, payload)
+
+    def _receive_priority(self, _: int, stream_id: int, payload: bytes) -> None:
+        """Check the form of a priority, which is ignored otherwise (RFC 9113 section 5.3.2)."""
+        if len(payload) != 5:
+            code = ErrorCode.FRAME_SIZE_ERROR
+        elif _read_dependency(payload) == stream_id:
+            code = ErrorCode.PROTOCOL_ERROR
+        else:
+            return
+        if stream_id in self.streams:
+            raise Http2StreamError(stream_id, code)
+        raise Http2ConnectionError(f"a malformed priority of stream {stream_id}", code)
+
+    def _receive_rst_stream(self, _: int, stream_id: int, payload: bytes) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            self._judge_absent(stream_id, StreamInput.RECEIVE_RST_STREAM)
+            return
+        self._move(stream, _CLOSED)
+        self._events.append(events.StreamReset(stream, int.from_bytes(payload, "big")))
+        self._count_reset()
+
+    def _receive_settings(self, flags: int, _: int, payload: bytes) -> None:
+        if flags & frames.ACK:
+            if payload:
+                raise Http2ConnectionError(
+                    "an acknowledgement of settings with settings", ErrorCode.FRAME_SIZE_ERROR
+                )
+            return
+        if not self._settings.acquire(self._now):
+            raise Http2ConnectionError("too many settings", ErrorCode.ENHANCE_YOUR_CALM)
+        for name, value in frames.read_settings(payload):
+            if name == frames.INITIAL_WINDOW_SIZE:
+                self._set_peer_window(value)
+            elif name == frames.MAX_FRAME_SIZE:
+                self._peer_frame_size = value
+            elif name == frames.HEADER_TABLE_SIZE:
+                self._encoder.set_max_table_size(value)
+        self._reply(frame(frames.SETTINGS, frames.ACK, 0))
+        self._send_blocked()
+
+    def _set_peer_window(self, size: int) -> None:
+        """Change the windows of all streams, perhaps to less than nothing (section 6.9.2)."""
+        more = size - self._peer_window
+        self._peer_window = size
+        for stream in self.streams.values():
+            stream.window += more
+            if stream.window > frames.MAX_WINDOW:
+                raise Http2ConnectionError("HTTP2 settings error", ErrorCode.FLOW_CONTROL_ERROR)
+
+    def _receive_push_promise(self, _: int, __: int, ___: bytes) -> None:
+        raise Http2ConnectionError("a client promises nothing")
+
+    def _receive_ping(self, flags: int, _: int, payload: bytes) -> None:
+        if not flags & frames.ACK:
+            self._reply(frame(frames.PING, frames.ACK, 0, payload))
+            self._events.append(events.PingReceived(payload))
+        elif payload == _SHUTDOWN_PING:
+            self._events.append(events.ShutdownAcknowledged())
+
+    def _receive_goaway(self, _: int, __: int, payload: bytes) -> None:
+        """Go on answering: a client that goes away waits for its answers."""
+        if len(payload) < _TWO_NUMBERS.size:
+            raise Http2ConnectionError(
+                f"a frame of type {frames.GOAWAY} with {len(payload)} bytes",
+                ErrorCode.FRAME_SIZE_ERROR,
+            )
+
+    def _receive_window_update(self, _: int, stream_id: int, payload: bytes) -> None:
+        more = int.from_bytes(payload, "big") & frames.MAX_WINDOW
+        if not stream_id:
+            if not more:
+                raise Http2ConnectionError("a window that is no wider")
+            self._window += more
+            if self._window > frames.MAX_WINDOW:
+                raise Http2ConnectionError(
+                    "a window that is too wide", ErrorCode.FLOW_CONTROL_ERROR
+                )
+            self._send_blocked()
+            return
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            self._judge_absent(stream_id, StreamInput.RECEIVE_WINDOW_UPDATE)
+            return
+        stream.window += more
+        if not more:
+            raise Http2StreamError(stream_id)
+        if stream.window > frames.MAX_WINDOW:
+            raise Http2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
+        if stream in self._blocked:
+            self._send_queue(stream)
+
+    def acknowledge(self, stream: Http2Stream) -> None:
+        """Give a stream's window back, once half of it is used: its data has been read."""
+        if stream.received > self.limits.stream_window // 2 and stream.state is _OPEN:
+            self._out.append(number_frame(frames.WINDOW_UPDATE, stream.stream_id, stream.received))
+            stream.received = 0
+
+    def _reply(self, data: bytes) -> None:
+        """Acknowledge a frame, without limit only to a peer that reads."""
+        if self._is_paused:
+            self._replies += 1
+            if self._replies > self.limits.max_unread_replies:
+                raise Http2ConnectionError(
+                    "acknowledgements are not read", ErrorCode.ENHANCE_YOUR_CALM
+                )
+        self._out.append(data)
+
+    _CONTROL: ClassVar[Mapping[int, Callable[[Http2Connection, int, int, bytes], None]]] = {
+        frames.PRIORITY: _receive_priority,
+        frames.RST_STREAM: _receive_rst_stream,
+        frames.SETTINGS: _receive_settings,
+        frames.PUSH_PROMISE: _receive_push_promise,
+        frames.PING: _receive_ping,
+        frames.GOAWAY: _receive_goaway,
+        frames.WINDOW_UPDATE: _receive_window_update,
+    }
+
+    # -- streams ---------------------------------------------------------------------------------
+
+    def _move(self, stream: Http2Stream, state: StreamState) -> None:
+        stream.state = state
+        if state is _CLOSED:
+            del self.streams[stream.stream_id]
+            if stream.queue is not None:
+                self.discard(stream)
+
+    def _ignore(self, stream_id: int) -> None:
+        """Ignore what comes on a stream: its peer may not know yet that it has ended (section 5.1)."""
+        self._reset_ids[stream_id] = None
+        if len(self._reset_ids) > _MAX_RESET_IDS:
+            del self._reset_ids[next(iter(self._reset_ids))]
+
+    def _send_reset(self, stream_id: int, code: ErrorCode) -> None:
+        self._ignore(stream_id)
+        self._out.append(number_frame(frames.RST_STREAM, stream_id, code))
+
+    def reset(self, stream: Http2Stream, code: ErrorCode) -> None:
+        """End a stream at once; nothing happens if it has ended."""
+        if stream.state is not _CLOSED:
+            self._move(stream, _CLOSED)
+            self._send_reset(stream.stream_id, code)
+
+    def close_streams(self) -> list[Http2Stream]:
+        """Forget all streams without a word, as the connection has ended; returns them."""
+        streams = list(self.streams.values())
+        for stream in streams:
+            self._move(stream, _CLOSED)
+        return streams
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def send_headers(
+        self, stream: Http2Stream, fields: tuple[Field, ...], *, end_stream: bool = False
+    ) -> None:
+        """Send the fields that begin a response or, with `end_stream`, end it, after its data.
+
+        Of a stream that has ended nothing is sent. A response that ends before its request resets the stream
+        without an error: the rest of the request is not wanted (section 8.1).
+        """
+        if stream.state is _CLOSED:
+            return
+        if stream.queue is not None:
+            stream.trailers = fields
+            return
+        block = self._encoder.encode(fields)
+        kind, most = frames.HEADERS, self._peer_frame_size
+        flags = frames.END_STREAM if end_stream else 0
+        while len(block) > most:
+            self._out += (_pack_frame(most << 8 | kind, flags, stream.stream_id), block[:most])
+            kind, flags, block = frames.CONTINUATION, 0, block[most:]
+        head = _pack_frame(len(block) << 8 | kind, flags | frames.END_HEADERS, stream.stream_id)
+        self._out += (head, block)
+        if end_stream:
+            self._resets.earned += 1
+            state = _allowed(_ON_SEND_END[stream.state], stream.stream_id)
+            if state is _CLOSED:
+                self._move(stream, state)
+            else:
+                self.reset(stream, ErrorCode.NO_ERROR)
+
+    def send_data(self, stream: Http2Stream, *pieces: bytes) -> None:
+        """Send data, as soon as the peer's windows have room; of a stream that has ended nothing."""
+        if stream.state is _CLOSED:
+            return
+        size = sum(map(len, pieces))
+        if (
+            stream.queue is None
+            and size <= self._window
+            and size <= stream.window
+            and size <= self._peer_frame_size
+            and not self._is_paused
+        ):
+            self._window -= size
+            stream.window -= size
+            self._out.append(_pack_frame(size << 8 | frames.DATA, 0, stream.stream_id))
+            self._out += pieces
+            self._is_large = self._is_large or size > _JOINED
+            return
+        if stream.queue is None:
+            stream.queue = deque()
+        stream.queue += filter(None, pieces) if size > _JOINED else (b"".join(pieces),)
+        stream.queued += size
+        self._send_queue(stream)
+
+    def send_response(
+        self,
+        stream: Http2Stream,
+        headers: tuple[Field, ...],
+        data: tuple[bytes, ...],
+        trailers: tuple[Field, ...],
+    ) -> None:
+        """Send a whole response: what the three methods above do, at a third of their price where they can."""
+        size = sum(map(len, data))
+        head, tail = self._encoder.cached(headers), self._encoder.cached(trailers)
+        if (
+            not head
+            or not tail
+            or stream.state is not _HALF_CLOSED_REMOTE
+            or size > min(self._window, stream.window, self._peer_frame_size, _JOINED)
+            or self._is_paused
+            or stream.queue is not None
+        ):
+            self.send_headers(stream, headers)
+            self.send_data(stream, *data)
+            self.send_headers(stream, trailers, end_stream=True)
+            return
+        self._window -= size
+        stream_id = stream.stream_id
+        self._out += (
+            _pack_frame(len(head) << 8 | frames.HEADERS, frames.END_HEADERS, stream_id), head,
+            _pack_frame(size << 8 | frames.DATA, 0, stream_id), *data,
+            _pack_frame(len(tail) << 8 | frames.HEADERS, _LAST_HEADERS, stream_id), tail,
+        )  # fmt: skip
+        self._resets.earned += 1
+        stream.state = _CLOSED
+        del self.streams[stream_id]
+
+    def _send_queue(self, stream: Http2Stream) -> None:
+        """Send as much of a stream's data as its peer takes, and what follows it."""
+        queue = stream.queue
+        while queue:
+            data = queue[0]
+            room = min(len(data), self._window, stream.window, self._peer_frame_size)
+            if room <= 0 or self._is_paused:
+                self._blocked[stream] = None
+                return
+            if room < len(data):
+                queue[0] = memoryview(data)[room:]
+                data = memoryview(data)[:room]
+            else:
+                queue.popleft()
+            self._window -= room
+            stream.window -= room
+            stream.queued -= room
+            self._out += (_pack_frame(room << 8 | frames.DATA, 0, stream.stream_id), data)
+            self._is_large = self._is_large or room > _JOINED
+        trailers = stream.trailers
+        self.discard(stream)
+        if trailers is not None:
+            self.send_headers(stream, trailers, end_stream=True)
+
+    def _send_blocked(self) -> None:
+        for stream in list(self._blocked):
+            if self._window <= 0 or self._is_paused:
+                return
+            self._send_queue(stream)
+
+    def discard(self, stream: Http2Stream) -> None:
+        """Drop a stream's data that waits for the peer's windows."""
+        stream.queue = stream.trailers = None
+        stream.queued = 0
+        self._blocked.pop(stream, None)
+
+    def pause_sending(self) -> None:
+        """Hold data back: the transport's buffers are full."""
+        self._is_paused = True
+
+    def resume_sending(self) -> None:
+        """Send what was held back."""
+        self._is_paused = False
+        self._replies = 0
+        self._send_blocked()
+
+    def send_ping(self) -> None:
+        """Ask for a sign of life."""
+        self._out.append(frame(frames.PING, 0, 0, bytes(8)))
+
+    def begin_shutdown(self) -> None:
+        """Ask the peer to begin no more streams; it acknowledges that (section 6.8)."""
+        self._send_goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR, "")
+        self._out.append(frame(frames.PING, 0, 0, _SHUTDOWN_PING))
+
+    def finish_shutdown(self) -> None:
+        """Ignore streams that begin from now on."""
+        self._goaway_id = self.highest_stream_id
+        self._send_goaway(self._goaway_id, ErrorCode.NO_ERROR, "")
+
+    def terminate(self, code: ErrorCode, text: str) -> None:
+        """End the connection with an error; nothing more is read."""
+        if not self.is_terminated:
+            self.is_terminated = True
+            last = self.highest_stream_id if self._goaway_id is None else self._goaway_id
+            self._send_goaway(last, code, text)
+
+    def _send_goaway(self, last: int, code: ErrorCode, text: str) -> None:
+        self._out.append(frame(frames.GOAWAY, 0, 0, _TWO_NUMBERS.pack(last, code) + text.encode()))
+
+    @property
+    def has_data_to_send(self) -> bool:
+        """True if `data_to_send` would return something."""
+        return bool(self._out)
+
+    def data_to_send(self) -> bytes | list[bytes | memoryview]:
+        """Return what is to be sent: bytes or, where long data would have to be copied, its pieces."""
+        out, self._out = self._out, []
+        if self._is_large:
+            self._is_large = False
+            return out
+        return b"".join(out)
+
+
+def _allowed(found: StreamState | Violation, stream_id: int) -> StreamState:
+    """Return the next state of a stream; raises what its violation calls for."""
+    if isinstance(found, Violation):
+        if found.ends_connection:
+            text = f"a frame on stream {stream_id}, which is idle or closed"
+            raise Http2ConnectionError(text, found.code)
+        raise Http2StreamError(stream_id, found.code)
+    return found
+
+
+def _read_dependency(payload: bytes) -> int:
+    return int.from_bytes(payload[:4], "big") & frames.MAX_STREAM_ID

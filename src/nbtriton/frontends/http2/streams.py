@@ -1,0 +1,102 @@
+"""Streams and their states (RFC 9113 section 5.1)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from nbtriton.frontends.http2.errors import ErrorCode
+from nbtriton.frontends.http2.hpack import Field
+
+__all__ = ["TRANSITIONS", "Http2Stream", "StreamInput", "StreamState", "Violation"]
+
+
+class StreamState(IntEnum):
+    """State of a stream, seen by the server; nothing is reserved, as the server pushes nothing."""
+
+    IDLE = 0
+    OPEN = 1
+    HALF_CLOSED_LOCAL = 2
+    HALF_CLOSED_REMOTE = 3
+    CLOSED = 4
+
+
+class StreamInput(IntEnum):
+    """What moves a stream from one state to another."""
+
+    RECEIVE_HEADERS = 0
+    RECEIVE_DATA = 1
+    RECEIVE_END_STREAM = 2
+    RECEIVE_RST_STREAM = 3
+    RECEIVE_WINDOW_UPDATE = 4
+    SEND_END_STREAM = 5
+    SEND_RST_STREAM = 6
+
+
+class Violation(NamedTuple):
+    """An input that a state does not allow: the error, and whether it ends the connection."""
+
+    code: ErrorCode
+    ends_connection: bool
+
+
+_IDLE, _OPEN, _LOCAL, _REMOTE, _CLOSED = StreamState
+_unused: Final = Violation(ErrorCode.PROTOCOL_ERROR, ends_connection=True)
+_gone: Final = Violation(ErrorCode.STREAM_CLOSED, ends_connection=False)
+_ended: Final = Violation(ErrorCode.STREAM_CLOSED, ends_connection=True)
+
+# The next state by input and, in this order, the state: idle, open, half-closed (local), half-closed (remote),
+# closed. WINDOW_UPDATE and RST_STREAM may follow the end of a stream, as they may have been on their way.
+TRANSITIONS: Final[Mapping[StreamInput, tuple[StreamState | Violation, ...]]] = {
+    StreamInput.RECEIVE_HEADERS: (_OPEN, _OPEN, _LOCAL, _gone, _ended),
+    StreamInput.RECEIVE_DATA: (_unused, _OPEN, _LOCAL, _gone, _gone),
+    StreamInput.RECEIVE_END_STREAM: (_unused, _REMOTE, _CLOSED, _gone, _gone),
+    StreamInput.RECEIVE_RST_STREAM: (_unused, _CLOSED, _CLOSED, _CLOSED, _CLOSED),
+    StreamInput.RECEIVE_WINDOW_UPDATE: (_unused, _OPEN, _LOCAL, _REMOTE, _CLOSED),
+    StreamInput.SEND_END_STREAM: (_unused, _LOCAL, _ended, _CLOSED, _ended),
+    StreamInput.SEND_RST_STREAM: (_unused, _CLOSED, _CLOSED, _CLOSED, _CLOSED),
+}
+
+
+class Http2Stream:
+    """One stream of a connection.
+
+    Parameters
+    ----------
+    stream_id : int
+    state : StreamState
+    window : int
+        Bytes that the peer takes before it gives more room.
+    expected : int, optional
+        Bytes of content that the request announces and that have not come.
+
+    Attributes
+    ----------
+    owner : object
+        For whoever uses the connection: what the stream carries.
+    received : int
+        Bytes of the peer's window that have not been given back.
+    queue : deque of bytes-like, optional
+        Data that waits for the peer's windows; `queued` is their size.
+    trailers : tuple of fields, optional
+        What follows the queue.
+    """
+
+    __slots__ = (
+        "expected", "owner", "queue", "queued", "received", "state", "stream_id", "trailers", "window",
+    )  # fmt: skip
+
+    def __init__(
+        self, stream_id: int, state: StreamState, window: int, expected: int | None = None
+    ) -> None:
+        self.stream_id = stream_id
+        self.state = state
+        self.window = window
+        self.expected = expected
+        self.owner: Any = None
+        self.received = 0
+        self.queue: deque[bytes | memoryview] | None = None
+        self.queued = 0
+        self.trailers: tuple[Field, ...] | None = None
