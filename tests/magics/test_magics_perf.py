@@ -25,18 +25,12 @@ FAST = "--measurement-interval 5 --max-trials 3"
 def test_it_takes_everything_that_the_python_call_takes(notebook, monkeypatch):
     magic = notebook.shell.find_line_magic("triton_perf")
     defaults = vars(parse_argstring(magic, "m"))
-    renamed = {
-        "measurement_interval_ms": "measurement_interval",
-        "latency_threshold_ms": "latency_threshold",
-        "shapes": "shape",
-    }
     for name, parameter in list(inspect.signature(perf).parameters.items())[2:]:
         if name == "observer":
             continue
-        option = renamed.get(name, name)
-        assert option in defaults
-        wanted = {"concurrency": None, "sweep_models": []}.get(name, parameter.default)
-        assert defaults[option] == wanted, name
+        assert name in defaults
+        wanted = [] if name == "sweep_models" else parameter.default
+        assert defaults[name] == wanted, name
 
 
 def test_it_returns_a_report(doubled):
@@ -90,7 +84,7 @@ def test_lists_are_read(notebook):
     options = parse_argstring(magic, "m --preferred 4/4,8 --max-batch-size 4,8 --shape A:0:3,4")
     assert options.preferred == [[4], [4, 8]]
     assert options.max_batch_size == [4, 8]
-    assert options.shape == [("A:0", [3, 4])]
+    assert options.shapes == [("A:0", [3, 4])]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +209,7 @@ def test_the_stop_button_interrupts_and_keeps_what_was_measured(page, monkeypatc
             views.append(self)
             # What the page sends, heard on another thread as in a real kernel.
             word = {"kind": "stop", "view": "v"}
-            threading.Thread(target=self._on_word, args=(self, word, [])).start()
+            threading.Thread(target=self.handle_message, args=(word,)).start()
 
     monkeypatch.setattr(CurveView, "update", update)
     if dropped:

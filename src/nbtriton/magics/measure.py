@@ -49,11 +49,11 @@ class MeasureMagics(Magics):
     @magic_arguments()
     @argument("name", help="a model or an ensemble")
     @argument(
-        "-c", "--concurrency", "--concurrency-range", metavar="LEVELS",
+        "-c", "--concurrency", "--concurrency-range", type=unquoted, default=1, metavar="LEVELS",
         help="requests kept outstanding: 8, 1:32, 1:32:4, 1:32:x2 (doubling) or 1,8,32",
     )  # fmt: skip
     @argument(
-        "-u", "--url", metavar="HOST:PORT",
+        "-u", "--url", type=unquoted, metavar="HOST:PORT",
         help="measure a server there; http:// or grpc:// may stand in front",
     )  # fmt: skip
     @argument(
@@ -62,7 +62,7 @@ class MeasureMagics(Magics):
         "port that %%triton_serve has open, or one for the run",
     )  # fmt: skip
     @argument(
-        "--request-rate", "--request-rate-range", metavar="LEVELS",
+        "--request-rate", "--request-rate-range", type=unquoted, metavar="LEVELS",
         help="or requests per second, written likewise",
     )  # fmt: skip
     @argument(
@@ -70,20 +70,21 @@ class MeasureMagics(Magics):
         help="gaps between the requests of a rate",
     )  # fmt: skip
     @argument(
-        "--intervals", "--request-intervals", metavar="LIST|EXPR",
+        "--intervals", "--request-intervals", type=unquoted, metavar="LIST|EXPR",
         help="or the gaps themselves in microseconds",
     )  # fmt: skip
     @argument("--request-count", type=int, default=0, metavar="N", help="so many requests a level")
     @argument("-b", "--batch-size", type=int_list, metavar="LIST", help="rows per request")
     @argument(
-        "--inputs", metavar="EXPR", help="what to send: a mapping of arrays, or a list of them"
-    )
+        "--inputs", type=unquoted, metavar="EXPR",
+        help="what to send: a mapping of arrays, or a list of them",
+    )  # fmt: skip
     @argument(
-        "--shape", type=_shape, action="append", metavar="NAME:DIMS",
+        "--shape", dest="shapes", type=_shape, action="append", metavar="NAME:DIMS",
         help="dims of an input with variable ones",
     )  # fmt: skip
     @argument(
-        "--input-data", default="random", metavar="random|zero|FILE",
+        "--input-data", type=unquoted, default="random", metavar="random|zero|FILE",
         help="without --inputs; a JSON file of perf_analyzer's, or a directory of files",
     )  # fmt: skip
     @argument(
@@ -91,7 +92,7 @@ class MeasureMagics(Magics):
         help="the same as --input-data zero",
     )  # fmt: skip
     @argument("--string-length", type=int, default=128, metavar="N", help="of generated strings")
-    @argument("--string-data", metavar="TEXT", help="or the string itself")
+    @argument("--string-data", type=unquoted, metavar="TEXT", help="or the string itself")
     @argument(
         "--streaming", action="store_true",
         help="listen to each response, for decoupled models: time to the first and between them",
@@ -128,14 +129,20 @@ class MeasureMagics(Magics):
     @argument(
         "--measurement-mode", choices=("time_windows", "count_windows"), default="time_windows"
     )
-    @argument("-p", "--measurement-interval", type=float, metavar="MS", help="length of a window")
+    @argument(
+        "-p", "--measurement-interval", dest="measurement_interval_ms", type=float, metavar="MS",
+        help="length of a window",
+    )  # fmt: skip
     @argument("--measurement-request-count", type=int, default=50, metavar="N")
     @argument("-s", "--stability-percentage", type=float, default=10.0, metavar="PERCENT")
     @argument(
         "-r", "--max-trials", type=int, default=10, metavar="N", help="windows a level at most"
     )
     @argument("--percentile", type=float, metavar="N", help="judge by it instead of the mean")
-    @argument("-l", "--latency-threshold", type=float, metavar="MS", help="stop at this latency")
+    @argument(
+        "-l", "--latency-threshold", dest="latency_threshold_ms", type=float, metavar="MS",
+        help="stop at this latency",
+    )  # fmt: skip
     @argument("--binary-search", action="store_true", help="search the highest level below it")
     @argument("--seed", type=int, default=0, metavar="N")
     @argument("--quick", action="store_true", help="short windows: a look within 3 s")
@@ -157,58 +164,20 @@ class MeasureMagics(Magics):
         from nbtriton.magics.live import LiveRun
         from nbtriton.perf import perf
 
-        options = parse(self.triton_perf, line)
-        inputs = intervals = None
-        if options.inputs is not None:
-            inputs = evaluate(self.shell, unquoted(options.inputs), "--inputs ")
-        if options.intervals is not None:
-            text = unquoted(options.intervals)
-            intervals = evaluate(self.shell, f"[{text}]" if "," in text else text, "--intervals ")
-        # After `;` nothing shall be seen; a terminal shows the report as any other result.
+        # The names of the options are those of `perf`.
+        options = vars(parse(self.triton_perf, line))
+        name, out = options.pop("name"), options.pop("out")
+        options["shapes"] = dict(options["shapes"] or ()) or None
+        if (text := options["inputs"]) is not None:
+            options["inputs"] = evaluate(self.shell, text, "--inputs ")
+        if (text := options["intervals"]) is not None:
+            text = f"[{text}]" if "," in text else text
+            options["intervals"] = evaluate(self.shell, text, "--intervals ")
+        # After `;` nothing is shown; a terminal shows the report as any other result.
         visible = (
             not line.rstrip().endswith(";") and getattr(self.shell, "kernel", None) is not None
         )
-        run = LiveRun(self.shell, options.name, visible=visible)
-        report = run.of(
-            lambda: perf(
-                None if options.url is not None else server(),
-                options.name,
-                url=options.url and unquoted(options.url),
-                protocol=options.protocol,
-                concurrency=1 if options.concurrency is None else unquoted(options.concurrency),
-                request_rate=options.request_rate and unquoted(options.request_rate),
-                request_distribution=options.request_distribution,
-                intervals=intervals,
-                request_count=options.request_count,
-                batch_size=options.batch_size,
-                inputs=inputs,
-                shapes=dict(options.shape) if options.shape else None,
-                input_data=unquoted(options.input_data),
-                string_length=options.string_length,
-                string_data=options.string_data and unquoted(options.string_data),
-                streaming=options.streaming,
-                sequence_length=options.sequence_length,
-                sequence_length_variation=options.sequence_length_variation,
-                sequence_id_range=options.sequence_id_range,
-                num_of_sequences=options.num_of_sequences,
-                serial_sequences=options.serial_sequences,
-                measurement_mode=options.measurement_mode,
-                measurement_interval_ms=options.measurement_interval,
-                measurement_request_count=options.measurement_request_count,
-                stability_percentage=options.stability_percentage,
-                max_trials=options.max_trials,
-                percentile=options.percentile,
-                latency_threshold_ms=options.latency_threshold,
-                binary_search=options.binary_search,
-                instances=options.instances,
-                max_batch_size=options.max_batch_size,
-                max_queue_delay_us=options.max_queue_delay_us,
-                dynamic_batching=options.dynamic_batching,
-                preferred=options.preferred,
-                sweep_models=options.sweep_models,
-                seed=options.seed,
-                quick=options.quick,
-                observer=run.observe,
-            )
-        )
-        return keep(self.shell, options.out, report)
+        target = None if options["url"] is not None else server()
+        run = LiveRun(self.shell, name, visible=visible)
+        report = run.of(lambda: perf(target, name, **options, observer=run.observe))
+        return keep(self.shell, out, report)
