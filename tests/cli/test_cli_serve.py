@@ -132,7 +132,7 @@ def test_a_client_that_is_connected_is_answered_until_it_leaves(repository: Path
         assert "Waiting for in-flight requests to complete." in rest
 
 
-def test_a_client_that_stays_is_cut_off_in_time_which_is_told(repository: Path) -> None:
+def test_the_connection_of_a_client_that_stays_is_aborted_at_the_timeout(repository: Path) -> None:
     flags = ("--model-repository", str(repository), "--exit-timeout-secs=1", *PORTS)
     with serving(*flags) as (process, ports, _lines):
         connection = _infer(ports["HTTPService"], 0.0)
@@ -177,7 +177,7 @@ def _grpc_infer(channel: Any, model: str, value: float) -> Any:
     return open_call(channel).future(infer(model, [tensor(shape=(1, 1))], [raw]), timeout=30)
 
 
-def test_what_models_call_and_ensembles_have_begun_is_finished(pipelines: Path) -> None:
+def test_calls_of_models_and_steps_of_ensembles_are_finished(pipelines: Path) -> None:
     grpc = pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
     with serving("--model-repository", str(pipelines), *GRPC) as (process, ports, _lines):
         with grpc.insecure_channel(f"127.0.0.1:{ports['GRPCInferenceService']}") as channel:
@@ -196,7 +196,7 @@ def test_what_models_call_and_ensembles_have_begun_is_finished(pipelines: Path) 
         assert "failed to stop server" not in rest
 
 
-def test_what_runs_for_too_long_is_told_so(repository: Path) -> None:
+def test_a_request_beyond_the_timeout_gets_an_error(repository: Path) -> None:
     grpc = pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
     flags = ("--model-repository", str(repository), "--exit-timeout-secs=1", *GRPC)
     with serving(*flags) as (process, ports, _lines):
@@ -215,7 +215,7 @@ def test_what_runs_for_too_long_is_told_so(repository: Path) -> None:
         assert "failed to stop server: Internal - Exit timeout expired." in rest
 
 
-def test_what_runs_under_load_is_answered_once(repository: Path, tmp_path: Path) -> None:
+def test_every_request_under_load_is_answered_once(repository: Path, tmp_path: Path) -> None:
     grpc = pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
     from tests.frontends.grpc_support import infer, open_stream, tensor
 
@@ -279,7 +279,7 @@ def test_what_runs_under_load_is_answered_once(repository: Path, tmp_path: Path)
     assert count == ran.stat().st_size
 
 
-def test_flags_that_change_what_clients_see_or_may(repository: Path) -> None:
+def test_flags_that_clients_notice(repository: Path) -> None:
     flags = (
         "--model-control-mode=explicit",
         "--load-model=other",
@@ -300,7 +300,7 @@ def test_flags_that_change_what_clients_see_or_may(repository: Path) -> None:
         assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ building\.py:\d+\] ", lines[0])
 
 
-def test_L4_a_model_that_fails_ends_it_unless_told_otherwise(repository: Path) -> None:
+def test_L4_a_model_that_fails_ends_the_server_unless_a_flag_says_otherwise(repository: Path) -> None:
     (repository / "double" / "1" / "model.py").write_text("raise ValueError('broken')")
     done = run_python("-m", "nbtriton", "serve", "--model-repository", str(repository), *PORTS)
     assert done.returncode == 1
@@ -332,7 +332,7 @@ def test_L4_a_model_that_fails_ends_it_unless_told_otherwise(repository: Path) -
 
 
 @pytest.mark.parametrize("strict", ["true", "false"])
-def test_without_its_repository_it_stays_and_refuses(tmp_path: Path, strict: str) -> None:
+def test_a_server_without_its_repository_stays_and_refuses(tmp_path: Path, strict: str) -> None:
     flags = (f"--model-repository={tmp_path / 'nowhere'}", *PORTS)
     done = run_python("-m", "nbtriton", "serve", *flags)
     assert done.returncode == 1
@@ -367,7 +367,7 @@ def test_without_its_repository_it_stays_and_refuses(tmp_path: Path, strict: str
                 )
 
 
-def test_a_named_model_that_fails_ends_it_with_its_own_words(repository: Path) -> None:
+def test_a_named_model_that_fails_ends_the_server_with_its_error(repository: Path) -> None:
     (repository / "double" / "1" / "model.py").write_text("raise ValueError('broken')")
     for given, text in (
         (
@@ -390,7 +390,7 @@ def test_a_named_model_that_fails_ends_it_with_its_own_words(repository: Path) -
         assert f"error: creating server: {text}" in done.stderr
 
 
-def test_it_says_when_others_may_come_in(repository: Path) -> None:
+def test_an_open_address_is_warned_about(repository: Path) -> None:
     with serving("--model-repository", str(repository), "--http-address=0.0.0.0", *PORTS) as (
         _, _ports, lines,
     ):  # fmt: skip
@@ -411,7 +411,7 @@ def test_AC1_strict_model_config(repository: Path) -> None:
     assert done.returncode == 1
 
 
-def test_a_taken_port_is_said_in_one_line(repository: Path) -> None:
+def test_a_taken_port_is_one_line_of_error(repository: Path) -> None:
     with serving("--model-repository", str(repository), *PORTS) as (_, ports, _lines):
         done = run_python(
             "-m",

@@ -81,7 +81,7 @@ def _last_line(text: str) -> str:
 
 
 @pytest.mark.parametrize(("flags", "line"), REFUSED)
-def test_flags_that_are_refused(
+def test_wrong_flags_are_refused(
     flags: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", f"--model-repository={tmp_path}", *flags]) == 1
@@ -125,7 +125,7 @@ def test_the_real_server_refuses_them_with_the_same_line(
         (["--http-restricted-api=infer:k=v"], "did you mean 'inference'?"),
     ],
 )  # fmt: skip
-def test_what_is_meant_is_said(flags: list[str], text: str) -> None:
+def test_the_error_names_the_nearest_flag_or_value(flags: list[str], text: str) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         parse_flags(flags)
     assert text in f"{refused.value.message}; {refused.value.hint}"
@@ -138,7 +138,7 @@ def test_help_ends_with_1_as_tritonservers_does(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.reference
-def test_every_flag_of_the_real_server_is_taken(reference, tmp_path: Path) -> None:
+def test_every_flag_of_the_real_server_is_accepted(reference, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with (
         contextlib.suppress(UnavailableError),
@@ -196,7 +196,7 @@ def test_the_size_of_the_cache(flags: list[str], size: int | None) -> None:
         (["--cache-config=redis,host=x"], "unable to find 'libtritoncache_redis.so' for cache"),
     ],
 )  # fmt: skip
-def test_no_cache_can_be_made_of_these(flags: list[str], text: str) -> None:
+def test_wrong_settings_of_the_cache_are_refused(flags: list[str], text: str) -> None:
     with pytest.raises(InvalidArgumentError, match=re.escape(text)):
         cache_bytes(parse_flags(flags))
 
@@ -240,7 +240,7 @@ def test_settings_of_traces() -> None:
          "mode=opentelemetry has no effect here; nothing is traced"),
     ],
 )  # fmt: skip
-def test_where_nothing_can_be_traced_the_log_says_so(
+def test_trace_settings_without_effect_are_logged(
     flags: list[str], text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "nbtriton"):
@@ -286,7 +286,7 @@ def test_two_services_need_two_ports() -> None:
     check_ports(("HTTP", "a", 0), ("GRPC", "a", 0), ("metrics", "b", None))
 
 
-def test_flags_without_effect_are_told_in_the_log(tmp_path: Path) -> None:
+def test_flags_without_effect_are_logged(tmp_path: Path) -> None:
     done = run_python(
         "-m",
         "nbtriton",

@@ -28,7 +28,7 @@ NAMES = {
     "repeated-outputs": "tests/backends/test_execute.py::test_the_first_output_of_a_name_counts",
     "deadly-requests": "tests/frontends/test_cases.py::test_answer",
     "classification-ties": "tests/frontends/test_codec.py::test_classification_is_a_stable_sort",
-    "http-syntax": "tests/frontends/test_connections.py::test_what_is_no_http_costs_its_own_connection",
+    "http-syntax": "tests/frontends/test_connections.py::test_bytes_that_are_not_http_end_only_their_own_connection",
     "shared-memory-regions": (
         "tests/frontends/test_shared_memory.py::test_P43_offsets_count_once_and_keys_may_be_shared"
     ),
@@ -39,7 +39,7 @@ NAMES = {
     ),
     "decompressed-size": "tests/frontends/test_starving.py::test_tensors_of_a_bomb",
     "calls-at-a-time": (
-        "tests/frontends/test_starving.py::test_how_many_calls_may_be_open_is_said_and_kept"
+        "tests/frontends/test_starving.py::test_the_limit_of_open_calls_is_advertised_and_enforced"
     ),
     "connections-at-a-time": (
         "tests/frontends/test_connections.py::test_too_many_connections_are_refused"
@@ -125,7 +125,7 @@ NAMES = {
     "bls-cancel": "tests/engine/test_bls_cancel.py::test_the_model_that_is_called_decides",
     # Traces
     "trace-details": "tests/frontends/test_tracing.py::test_a_hit_of_the_cache_computes_nothing",
-    "trace-modes": "tests/frontends/test_tracing.py::test_what_makes_no_sense",
+    "trace-modes": "tests/frontends/test_tracing.py::test_wrong_settings_are_refused",
     # Model control
     "override-paths": (
         "tests/repository/test_control.py::test_no_configuration_of_a_client_names_files_elsewhere"
@@ -139,17 +139,17 @@ NAMES = {
         "tests/repository/test_control.py::test_a_model_of_two_repositories_is_none"
     ),
     "shutdown-over-grpc": (
-        "tests/cli/test_cli_serve.py::test_what_models_call_and_ensembles_have_begun_is_finished"
+        "tests/cli/test_cli_serve.py::test_calls_of_models_and_steps_of_ensembles_are_finished"
     ),
-    "addresses": "tests/cli/test_cli_serve.py::test_it_says_when_others_may_come_in",
-    "flag-values": "tests/cli/test_flags.py::test_what_is_meant_is_said",
+    "addresses": "tests/cli/test_cli_serve.py::test_an_open_address_is_warned_about",
+    "flag-values": "tests/cli/test_flags.py::test_the_error_names_the_nearest_flag_or_value",
     # Metrics
-    "metrics-pinned-pool": "tests/frontends/test_metrics.py::test_there_is_no_pinned_pool",
+    "metrics-pinned-pool": "tests/frontends/test_metrics.py::test_the_pinned_pool_is_empty",
     "metrics-quantiles": (
         "tests/frontends/test_metrics.py::test_a_quantile_is_one_of_the_values_within_a_percent"
     ),
     "metrics-without-latencies": (
-        "tests/frontends/test_metrics.py::test_without_sums_of_latencies"
+        "tests/frontends/test_metrics.py::test_counter_latencies_can_be_off"
     ),
     # Response cache
     "cache-key": CASE,

@@ -18,7 +18,7 @@ def address(memory: memoryview) -> int:
 
 
 @with_a_gil
-def test_memory_is_used_again_once_nobody_refers_to_it() -> None:
+def test_a_buffer_without_references_is_reused() -> None:
     pool = Buffers(1 << 20)
     first = pool.acquire(1000)
     where = address(first)
@@ -33,7 +33,7 @@ def test_memory_is_used_again_once_nobody_refers_to_it() -> None:
 
 
 @with_a_gil
-def test_the_smallest_that_is_large_enough_is_taken() -> None:
+def test_the_smallest_sufficient_buffer_is_acquired() -> None:
     pool = Buffers(1 << 20)
     held = [pool.acquire(size) for size in (5000, 1000, 3000)]
     where = [address(memory) for memory in held]
@@ -42,7 +42,7 @@ def test_the_smallest_that_is_large_enough_is_taken() -> None:
     assert len(pool.acquire(1000)) == 1000
 
 
-def test_no_more_than_agreed_is_kept() -> None:
+def test_the_pool_is_bounded() -> None:
     pool = Buffers(10_000)
     held = [pool.acquire(3000) for _ in range(20)]
     assert sum(array.nbytes for array in pool._arrays) <= 10_000

@@ -52,14 +52,14 @@ def client(request: pytest.FixtureRequest, endpoints: Endpoints) -> Iterator[Any
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_changes_the_regions_is_refused(client: Any, change: str) -> None:
+def test_changes_of_regions_are_refused(client: Any, change: str) -> None:
     with pytest.raises(InferenceServerException) as caught:
         CHANGES[change](client)
     assert caught.value.message() == DISABLED
     assert caught.value.status() in ("501", "StatusCode.UNIMPLEMENTED")
 
 
-def test_what_only_asks_is_answered(client: Any) -> None:
+def test_status_of_regions_is_answered(client: Any) -> None:
     for status in (
         client.get_system_shared_memory_status,
         client.get_cuda_shared_memory_status,

@@ -97,7 +97,7 @@ def test_a_tensor_behind_an_aligned_header_is_not_copied(server: Server) -> None
     pytest.fail("no header was aligned")
 
 
-def test_requests_that_look_alike_become_the_same_as_by_themselves(server: Server) -> None:
+def test_a_template_reads_requests_as_the_codec_does(server: Server) -> None:
     templates = JsonTemplates()
     signature = server.engine.inspection.signature("two")
     for number in range(6):
@@ -116,7 +116,7 @@ def test_requests_that_look_alike_become_the_same_as_by_themselves(server: Serve
             np.testing.assert_array_equal(found.arrays[name], array)
 
 
-def test_a_known_text_with_other_bytes_behind_it_is_looked_at_again(server: Server) -> None:
+def test_a_template_with_another_size_of_tensors_does_not_apply(server: Server) -> None:
     templates = JsonTemplates()
     signature = server.engine.inspection.signature("one")
     body, length = request([("IN", "FP32", np.ones((1, 4), np.float32))])
@@ -132,7 +132,7 @@ def test_a_known_text_with_other_bytes_behind_it_is_looked_at_again(server: Serv
 @pytest.mark.parametrize(
     "head", ['{"id": "a", "id": "b", ', '{"id": "a\\n", ', '{"ID": "a", ', "{"]
 )
-def test_the_last_id_counts_also_in_a_known_text(server: Server, head: str) -> None:
+def test_the_last_id_counts_also_with_a_template(server: Server, head: str) -> None:
     templates = JsonTemplates()
     body, length = request([("IN", "FP32", np.ones((1, 4), np.float32))])
     body = head.encode() + body[1:]

@@ -240,7 +240,7 @@ def test_many_offers_to_upgrade_at_once(port: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_client_that_has_said_all_is_answered(port: int, count: int) -> None:
+def test_a_client_that_closed_its_sending_side_is_answered(port: int, count: int) -> None:
     with Client(port) as client:
         client.send(post(INFER, ones(2.0)) * count)
         client.socket.shutdown(socket.SHUT_WR)
@@ -255,7 +255,7 @@ def test_a_client_that_has_said_all_is_answered(port: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("idle", [b"", LIVE[:20], LIVE, post(INFER, ones())[:-5]])
-def test_a_client_that_has_nothing_to_be_answered_just_ends(port: int, idle: bytes) -> None:
+def test_a_client_without_a_request_ends_without_an_answer(port: int, idle: bytes) -> None:
     with Client(port) as client:
         client.send(idle)
         if idle == LIVE:
@@ -273,7 +273,7 @@ def test_a_client_that_has_nothing_to_be_answered_just_ends(port: int, idle: byt
         b"1;x=" + b"y" * 400_000,
     ],
 )
-def test_what_stands_around_the_chunks_is_bounded(port: int, endless: bytes) -> None:
+def test_bytes_between_chunks_are_bounded(port: int, endless: bytes) -> None:
     head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
     with Client(port) as client:
         with contextlib.suppress(OSError):
@@ -282,7 +282,7 @@ def test_what_stands_around_the_chunks_is_bounded(port: int, endless: bytes) -> 
         assert client.is_over()
 
 
-def test_trailers_are_read_and_mean_nothing(port: int) -> None:
+def test_trailers_are_read_and_ignored(port: int) -> None:
     body = json.dumps(ones(2.0)).encode()
     trailers = b"Content-Encoding: br\r\nInference-Header-Content-Length: 7\r\nX: y\r\n"
     head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
@@ -307,7 +307,7 @@ def test_trailers_are_read_and_mean_nothing(port: int) -> None:
         b"\0" * 100,
     ],
 )
-def test_what_is_no_http_costs_its_own_connection(port: int, junk: bytes) -> None:
+def test_bytes_that_are_not_http_end_only_their_own_connection(port: int, junk: bytes) -> None:
     with Client(port) as bystander, Client(port) as client:
         client.send(junk)
         assert client.receive().status == 400
@@ -384,7 +384,7 @@ def test_a_compressed_body_that_cannot_be_read_is_refused(
         assert outputs(client.receive()) == [1.0] * 4
 
 
-def test_a_slow_client_is_ended_and_nobody_else(small: Server) -> None:
+def test_only_the_connection_of_a_slow_client_ends(small: Server) -> None:
     with opened(small, limits=Limits(head_s=0.2, idle_s=0.4)) as endpoints:
         port = endpoints.http_port
         with Client(port) as silent, Client(port) as head, Client(port) as body:
@@ -397,7 +397,7 @@ def test_a_slow_client_is_ended_and_nobody_else(small: Server) -> None:
             assert silent.receive().status == 200
 
 
-def test_a_client_that_reads_nothing_is_cut_off(small: Server) -> None:
+def test_the_connection_of_a_client_that_reads_nothing_is_aborted(small: Server) -> None:
     with opened(small, limits=Limits(unread_bytes=100_000)) as endpoints:
         port = endpoints.http_port
         with Client(port) as client:
@@ -415,7 +415,7 @@ def test_a_client_that_reads_nothing_is_cut_off(small: Server) -> None:
         assert alive(port)
 
 
-def test_who_says_nothing_goes_for_who_comes(small: Server) -> None:
+def test_a_new_connection_evicts_one_without_a_request(small: Server) -> None:
     with opened(small, limits=Limits(connections=5)) as endpoints, contextlib.ExitStack() as stack:
         port = endpoints.http_port
         answered = stack.enter_context(Client(port))
@@ -430,7 +430,7 @@ def test_who_says_nothing_goes_for_who_comes(small: Server) -> None:
         assert all(client.is_over() for client in silent[:25])
 
 
-def test_who_was_answered_goes_when_nobody_is_silent(small: Server) -> None:
+def test_a_new_connection_evicts_an_idle_one_if_all_have_sent_requests(small: Server) -> None:
     with opened(small, limits=Limits(connections=3)) as endpoints, contextlib.ExitStack() as stack:
         clients = []
         for _ in range(4):
@@ -497,7 +497,7 @@ def until(condition: Callable[[], bool]) -> None:
     pytest.fail("what the test waits for never happened")
 
 
-def test_requests_that_come_together_ride_together() -> None:
+def test_requests_that_arrive_together_are_one_batch() -> None:
     gate = Gate()
     with Server(gpus=()) as server:
         server.load(CONFIG + "dynamic_batching { }", gated(gate), name="gated")
@@ -536,7 +536,7 @@ def test_closing_leaves_nothing_behind(repository) -> None:
             assert alive(port)
 
 
-def test_closing_can_wait_for_what_runs() -> None:
+def test_closing_can_wait_for_running_requests() -> None:
     gate = Gate()
     with Server(gpus=()) as server:
         server.load(CONFIG, gated(gate), name="gated")
@@ -558,7 +558,7 @@ def listens(port: int | None) -> bool:
     return False
 
 
-def test_ports_are_closed_side_by_side() -> None:
+def test_ports_are_closed_concurrently() -> None:
     gate = Gate()
     with Server(gpus=()) as server:
         server.load(CONFIG, gated(gate), name="gated")
@@ -576,7 +576,7 @@ def test_ports_are_closed_side_by_side() -> None:
             closing.join(30)
 
 
-def test_closing_cancels_what_runs() -> None:
+def test_closing_cancels_running_requests() -> None:
     gate = Gate()
     with Server(gpus=()) as server:
         server.load(CONFIG, gated(gate), name="gated")
@@ -599,7 +599,7 @@ def test_a_taken_port_is_refused_and_leaves_nothing_open(small: Server) -> None:
     assert set(threading.enumerate()) <= before
 
 
-def test_only_this_machine_unless_asked_otherwise(small: Server) -> None:
+def test_endpoints_listen_on_this_machine_only_by_default(small: Server) -> None:
     with pytest.warns(UserWarning, match="everybody who can reach this machine"):
         serve(small, http_port=0, metrics_port=None, host="0.0.0.0").close()
     with warnings.catch_warnings():
@@ -682,7 +682,7 @@ def test_a_long_body_waits_for_100_continue_and_ends_a_connection(flexible: int)
         assert client.is_over()
 
 
-def test_a_long_body_that_never_ends_is_its_clients_own_loss(flexible: int) -> None:
+def test_a_long_body_that_never_ends_harms_only_its_client(flexible: int) -> None:
     data = long(LONG)
     for size in (len(data) - 1, 100_000, 1000):
         with Client(flexible) as client:

@@ -35,7 +35,7 @@ REFUSED = "failed to register shared memory region: invalid args"
         (b"x" * 8, 0, 16),  # gRPC does not look at its length
     ],
 )
-def test_KS44_what_cannot_be_mapped_is_refused_and_leaves_nothing(handle, device, size):
+def test_KS44_handles_that_cannot_be_mapped_are_refused_and_leave_nothing(handle, device, size):
     with pytest.raises(InvalidArgumentError) as caught:
         open_cuda_memory(handle, device, size)
     assert caught.value.message == REFUSED
@@ -97,7 +97,7 @@ def test_bfloat16_and_text():
         arrays_of(_signature("FP32"), [WireInput("IN", "FP32", (3,), region)])
 
 
-def test_outputs_are_written_whatever_made_them():
+def test_outputs_of_any_library_are_written():
     region = torch.zeros(16, dtype=torch.uint8)
     lease = Lease(16, region, 0, SharedMemory(), None)
     for array in (np.array([1, 2], np.float32), torch.tensor([1.0, 2.0])):

@@ -62,7 +62,7 @@ def test_endpoints_close_while_a_child_lives(told: bool, monkeypatch: pytest.Mon
         os.close(ended[0])
 
 
-def test_forks_while_clients_come_and_go():
+def test_forks_while_clients_connect_and_disconnect():
     with Server(gpus=()) as server, serve(server, http_port=0, metrics_port=None) as endpoints:
         port = endpoints.http_port
         stop = threading.Event()

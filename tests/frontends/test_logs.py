@@ -152,7 +152,7 @@ def said(text: str) -> list[tuple[str, str, str]]:
 
 @pytest.mark.reference
 @pytest.mark.slow
-def test_what_models_say_is_logged_alike(reference, written, tmp_path: Path):
+def test_messages_of_models_are_logged_as_by_the_real_server(reference, written, tmp_path: Path):
     (tmp_path / "models" / "m" / "1").mkdir(parents=True)
     source = tmp_path / "models" / "m" / "1" / "model.py"
     source.write_text(SAYING)

@@ -249,7 +249,7 @@ def test_KS81_KS82_names_labels_and_texts_are_the_real_servers(reference, reposi
     assert found == expected
 
 
-def test_summaries(repository):
+def test_latency_summaries(repository):
     with ours(repository, summaries=True) as client:
         for _ in range(5):
             client.infer("plain", 0)
@@ -277,7 +277,7 @@ def test_summaries(repository):
     assert samples["nv_cache_lookup_duration"] >= 0
 
 
-def test_without_sums_of_latencies(repository):
+def test_counter_latencies_can_be_off(repository):
     with ours(repository, counter_latencies=False) as client:
         client.infer("plain", 0)
         samples = client.samples()
@@ -285,7 +285,7 @@ def test_without_sums_of_latencies(repository):
     assert samples['nv_inference_request_success{model="plain",version="1"}'] == 1
 
 
-def test_there_is_no_pinned_pool(repository):
+def test_the_pinned_pool_is_empty(repository):
     with ours(repository) as client:
         assert set(client.samples("nv_pinned_memory_pool").values()) == {0.0}
 
@@ -309,7 +309,7 @@ def test_a_quantile_is_one_of_the_values_within_a_percent(values, rank):
     assert abs(reading.quantile(rank) - exact) <= 0.005 * exact + 0.51
 
 
-def test_the_last_minute_counts():
+def test_summaries_are_of_the_last_minute():
     summary = Summary()
     start = time.monotonic_ns()
     assert math.isnan(summary.read(start).quantile(0.5))
@@ -326,7 +326,7 @@ def test_the_last_minute_counts():
     assert (later.count, later.total) == (2, 1000)
 
 
-def test_a_family_is_there_with_the_first_model_that_has_samples_of_it() -> None:
+def test_a_family_appears_with_its_first_sample() -> None:
     config = "max_batch_size: 4 response_cache { enable: true }"
     tensor = 'name: "{}" data_type: TYPE_FP32 dims: 1'
     tensors = f"input {{ {tensor.format('IN')} }} output {{ {tensor.format('OUT')} }}"

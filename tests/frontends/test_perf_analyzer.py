@@ -23,7 +23,7 @@ MODES = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_it_measures(reference, port: int, mode: str, tmp_path: Path) -> None:
+def test_perf_analyzer_measures_this_endpoint(reference, port: int, mode: str, tmp_path: Path) -> None:
     report = tmp_path / "report.csv"
     done = reference.perf_analyzer(
         *MODES[mode], "-i", "http", "-u", f"127.0.0.1:{port}", "--request-count", "200",

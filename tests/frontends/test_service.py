@@ -122,7 +122,7 @@ def test_KS16_index(controlled: Endpoints, control: Control) -> None:
     assert control.asked == [False, True, False]
 
 
-def test_without_control_models_are_listed_and_nothing_else(endpoints: Endpoints) -> None:
+def test_without_control_models_can_only_be_listed(endpoints: Endpoints) -> None:
     index = send(endpoints, "/v2/repository/index").json
     assert {entry["name"] for entry in index} == set(MODELS)
     assert index[0] == {"name": min(MODELS), "version": "1", "state": "READY"}

@@ -103,7 +103,7 @@ def test_KS41_unregister(memory: SharedMemory, shm: Object) -> None:
         (0, 0, "unable to process address spaceInvalid argument"),
     ],
 )
-def test_KS42_what_cannot_be_mapped(
+def test_KS42_regions_that_cannot_be_mapped(
     memory: SharedMemory, shm: Object, offset: int, size: int, reason: str
 ) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
@@ -128,7 +128,7 @@ def test_KS42_a_name_is_registered_once(memory: SharedMemory, shm: Object) -> No
 @pytest.mark.parametrize(
     "key", ["", "/", ".", "..", "../shm/x", "a/b", "/dev/null", "x\0y", "x" * 300, "\udcff" * 200]
 )
-def test_KS42_keys_lead_nowhere_else(memory: SharedMemory, key: str) -> None:
+def test_KS42_keys_stay_in_their_folder(memory: SharedMemory, key: str) -> None:
     with pytest.raises(InternalError) as caught:
         memory.register_system("a", key, 0, 4)
     assert caught.value.message == f"Unable to open shared memory region: '{key}'"
@@ -180,7 +180,7 @@ def test_KS45_parts_outside_the_region(
     assert caught.value.message == f"Invalid {what} for shared memory region: 'r'"
 
 
-def test_KS45_a_part_may_be_empty_but_at_the_beginning(memory: SharedMemory, shm: Object) -> None:
+def test_KS45_a_part_may_be_empty_except_at_the_beginning(memory: SharedMemory, shm: Object) -> None:
     memory.register_system("r", shm.key, 0, 100)
     for offset in (1, 99):
         lease = memory.lease("r", offset, 0)
@@ -197,7 +197,7 @@ def test_an_object_that_shrinks_is_not_touched(memory: SharedMemory, shm: Object
         memory.lease("r", PAGE, 8)
 
 
-def test_what_was_read_is_the_readers_own(memory: SharedMemory, shm: Object) -> None:
+def test_data_that_was_read_is_a_copy(memory: SharedMemory, shm: Object) -> None:
     shm.put(0, b"kept")
     memory.register_system("r", shm.key, 0, 100)
     lease = memory.lease("r", 0, 4)
@@ -233,7 +233,7 @@ def opened_files() -> set[Path]:
     return found
 
 
-def test_what_is_in_use_is_open_until_it_is_given_back(shm: Object) -> None:
+def test_a_region_in_use_is_open_until_its_last_lease_ends(shm: Object) -> None:
     memory = SharedMemory()
     shm.put(PAGE, b"there")
     memory.register_system("r", shm.key, PAGE, 5)
@@ -248,7 +248,7 @@ def test_what_is_in_use_is_open_until_it_is_given_back(shm: Object) -> None:
     assert shm.path not in opened_files()
 
 
-def test_much_is_not_read_where_others_wait(memory: SharedMemory, shm: Object) -> None:
+def test_long_reads_are_not_on_the_event_loop(memory: SharedMemory, shm: Object) -> None:
     memory.register_system("r", shm.key, 0, 100)
     short = ShortReads(memory, 8)
     assert len(short.lease("r", 0, 8).data()) == 8
@@ -311,7 +311,7 @@ def test_an_input_of_another_size(port: int, region: Object) -> None:
     )
 
 
-def test_requests_give_their_regions_back_however_they_end(port: int, region: Object) -> None:
+def test_requests_release_their_regions_however_they_end(port: int, region: Object) -> None:
     infer(port, 16, 16)
     infer(port, 12, 16)
     infer(port, 16, 1 << 40)
@@ -358,7 +358,7 @@ def patient(gate: Gate) -> Iterator[int]:
 
 @pytest.mark.parametrize("size", [16, 3_000_000])
 @pytest.mark.parametrize("attack", ["none", "truncate", "unlink", "write"])
-def test_what_a_client_does_to_its_memory_is_its_own_loss(
+def test_a_client_that_changes_its_memory_harms_only_itself(
     patient: int, gate: Gate, shm: Object, attack: str, size: int
 ) -> None:
     shm.path.write_bytes(bytes(2 * size))

@@ -133,7 +133,7 @@ HONEST = pytest.mark.parametrize("honest", [with_http, with_grpc])
 
 
 @HONEST
-def test_who_asks_once_does_not_wait_for_who_asks_a_thousand_times(
+def test_one_request_does_not_wait_for_the_thousands_of_another_client(
     endpoints: Endpoints, gate: Gate, honest: Callable[..., Callable[[], None]]
 ) -> None:
     gate.batches.clear()
@@ -150,7 +150,7 @@ def test_who_asks_once_does_not_wait_for_who_asks_a_thousand_times(
 
 
 @HONEST
-def test_requests_behind_each_other_are_read_as_they_are_answered(
+def test_pipelined_requests_are_read_as_they_are_answered(
     endpoints: Endpoints, honest: Callable[..., Callable[[], None]]
 ) -> None:
     with Client(endpoints.http_port or 0) as flood:
@@ -164,7 +164,7 @@ def test_requests_behind_each_other_are_read_as_they_are_answered(
 
 
 @HONEST
-def test_what_is_long_to_unpack_keeps_nobody_waiting(
+def test_a_long_decompression_blocks_no_other_client(
     server: Server, honest: Callable[..., Callable[[], None]]
 ) -> None:
     begun, over = threading.Semaphore(0), threading.Event()
@@ -215,7 +215,7 @@ def test_packed_messages_of_a_stream_keep_their_order(endpoints: Endpoints, gate
         assert ids(gate) == [str(n) for n in range(9)]
 
 
-def test_how_many_calls_may_be_open_is_said_and_kept(server: Server) -> None:
+def test_the_limit_of_open_calls_is_advertised_and_enforced(server: Server) -> None:
     with opened(server, calls=2) as endpoints, grpc_ready(endpoints) as client:
         told = client.of(SETTINGS)[0].content
         pairs = {told[i : i + 2]: told[i + 2 : i + 6] for i in range(0, len(told), 6)}
@@ -229,7 +229,7 @@ def test_how_many_calls_may_be_open_is_said_and_kept(server: Server) -> None:
         assert client.answer(7).status == (0, "")
 
 
-def test_who_begins_calls_only_to_give_them_up_is_sent_away(server: Server) -> None:
+def test_a_client_that_only_cancels_calls_is_disconnected(server: Server) -> None:
     reset = number(CANCEL)
     with opened(server, calls=50) as endpoints, grpc_ready(endpoints) as client:
         client.send(*(call(n) + frame(RST_STREAM, 0, n, reset) for n in range(1, 10_000, 2)))
@@ -241,14 +241,14 @@ def test_who_begins_calls_only_to_give_them_up_is_sent_away(server: Server) -> N
         answered()
 
 
-def test_who_begins_more_calls_than_may_be_is_sent_away(server: Server) -> None:
+def test_a_client_with_too_many_calls_is_disconnected(server: Server) -> None:
     with opened(server, calls=20) as endpoints, grpc_ready(endpoints) as client:
         client.send(*(frame(HEADERS, END_HEADERS, n, HEAD) for n in range(1, 10_000, 2)))
         client.to_the_end()
         assert int.from_bytes(client.of(GOAWAY)[0].content[4:8], "big") == CALM
 
 
-def test_giving_up_one_call_for_each_that_is_answered_is_no_attack(server: Server) -> None:
+def test_one_cancelled_call_for_each_answered_one_is_no_attack(server: Server) -> None:
     with opened(server, calls=10) as endpoints, grpc_ready(endpoints) as client:
         for n in range(1, 400, 4):
             given_up = frame(HEADERS, END_HEADERS, n, HEAD)
@@ -256,7 +256,7 @@ def test_giving_up_one_call_for_each_that_is_answered_is_no_attack(server: Serve
             assert client.answer(n + 2).status == (0, "")
 
 
-def test_who_changes_settings_again_and_again_is_sent_away(endpoints: Endpoints) -> None:
+def test_a_client_that_floods_settings_is_disconnected(endpoints: Endpoints) -> None:
     with grpc_ready(endpoints) as client:
         client.send(*(frame(HEADERS, END_HEADERS, n, HEAD) for n in range(1, 1000, 2)))
         client.send(*(setting(WINDOW_SIZE, 1000 + n % 2) for n in range(1000)))
@@ -267,7 +267,7 @@ def test_who_changes_settings_again_and_again_is_sent_away(endpoints: Endpoints)
         with_grpc(endpoints)()
 
 
-def test_silent_connections_shut_nobody_out(server: Server) -> None:
+def test_silent_connections_block_no_client(server: Server) -> None:
     with opened(server, connections=20) as endpoints, contextlib.ExitStack() as stack:
         for port in (endpoints.http_port or 0, endpoints.grpc_port or 0):
             for _ in range(100):
@@ -276,7 +276,7 @@ def test_silent_connections_shut_nobody_out(server: Server) -> None:
         with_grpc(endpoints)()
 
 
-def test_given_up_at_once_a_call_never_runs(endpoints: Endpoints, gate: Gate) -> None:
+def test_a_call_that_is_cancelled_at_once_never_runs(endpoints: Endpoints, gate: Gate) -> None:
     gate.batches.clear()
     with grpc_ready(endpoints) as client:
         with stopped(endpoints):

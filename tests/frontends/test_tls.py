@@ -119,7 +119,7 @@ def test_streams_over_tls(one_sided: Endpoints, keys: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "unknown"])
-def test_who_shows_no_certificate_of_ours_is_refused(
+def test_a_client_without_a_certificate_of_ours_is_refused(
     mutual: Endpoints, keys: Path, name: str
 ) -> None:
     with over_grpc(mutual.grpc_port, keys, name) as client, pytest.raises(Exception) as caught:
@@ -130,7 +130,7 @@ def test_who_shows_no_certificate_of_ours_is_refused(
     assert any(word in repr(caught.value).lower() for word in ("ssl", "closed", "reset"))
 
 
-def test_who_does_not_speak_tls_costs_his_own_connection(one_sided: Endpoints, keys: Path) -> None:
+def test_a_client_without_tls_loses_only_its_own_connection(one_sided: Endpoints, keys: Path) -> None:
     for port in (one_sided.http_port, one_sided.grpc_port):
         with Client(port or 0) as client:
             client.send(LIVE)
@@ -140,7 +140,7 @@ def test_who_does_not_speak_tls_costs_his_own_connection(one_sided: Endpoints, k
 
 
 @pytest.mark.parametrize(("protocol", "offered"), [("http", "http/1.1"), ("grpc", "h2")])
-def test_the_protocol_is_agreed_on(
+def test_alpn_agrees_on_the_protocol(
     one_sided: Endpoints, keys: Path, protocol: str, offered: str
 ) -> None:
     context = ssl.create_default_context(cafile=str(keys / "root.pem"))
@@ -174,7 +174,7 @@ def test_limits_and_ends_of_connections_over_tls(one_sided: Endpoints, keys: Pat
         assert client.is_over()
 
 
-def test_what_is_no_certificate_is_said_so(keys: Path, server: Server, tmp_path: Path) -> None:
+def test_a_wrong_certificate_is_reported(keys: Path, server: Server, tmp_path: Path) -> None:
     certificate, key = str(keys / "server.pem"), str(keys / "server.key")
     locked = tmp_path / "locked.key"
     openssl(tmp_path, "ec", "-in", key, "-aes128", "-passout", "pass:x", "-out", str(locked))
@@ -194,7 +194,7 @@ def test_what_is_no_certificate_is_said_so(keys: Path, server: Server, tmp_path:
                 )
 
 
-def test_grpc_says_why_a_plain_client_is_not_understood(one_sided: Endpoints) -> None:
+def test_grpc_reports_a_client_without_tls(one_sided: Endpoints) -> None:
     with grpc.insecure_channel(f"localhost:{one_sided.grpc_port}") as channel:
         live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
         with pytest.raises(grpc.RpcError) as caught:

@@ -326,7 +326,7 @@ def test_a_hit_of_the_cache_computes_nothing(repository, tmp_path):
     assert hit[2] == miss[2]  # the same tensors
 
 
-def test_levels_and_what_is_refused(repository, tmp_path):
+def test_levels_and_refused_settings(repository, tmp_path):
     with ours(repository, tmp_path / "t", TraceValues(frozenset({"TENSORS"}), 1, -1, 1)) as client:
         client.infer("echo", 1, 2, 3, 4, 5)  # more than max_batch_size
         client.infer("echo", 1)
@@ -362,7 +362,7 @@ def _files(folder: Path) -> dict[str, int]:
     }
 
 
-def test_what_comes_after_the_end_of_a_sample_is_in_no_file(tmp_path):
+def test_activities_after_the_end_of_a_sample_are_in_no_file(tmp_path):
     tracing = Tracing(str(tmp_path / "t"), TraceValues(BOTH, 1, -1, 1))
     trace = tracing.sample("m")
     _end(trace)
@@ -373,7 +373,7 @@ def test_what_comes_after_the_end_of_a_sample_is_in_no_file(tmp_path):
     assert _files(tmp_path) == {"t.0": 1}
 
 
-def test_each_so_many_th_request(tmp_path):
+def test_one_request_in_rate_is_traced(tmp_path):
     tracing = Tracing(str(tmp_path / "t"), TraceValues(BOTH, 3))
     assert tracing.on
     taken = [tracing.sample("m") for _ in range(7)]
@@ -385,7 +385,7 @@ def test_each_so_many_th_request(tmp_path):
     assert _files(tmp_path) == {"t": 2}
 
 
-def test_so_many_and_no_more(tmp_path):
+def test_no_more_requests_than_the_count_are_traced(tmp_path):
     tracing = Tracing(str(tmp_path / "t"), TraceValues(BOTH, 2, 2))
     taken = [trace for trace in (tracing.sample("m") for _ in range(9)) if trace is not None]
     assert len(taken) == 2
@@ -400,7 +400,7 @@ def test_so_many_and_no_more(tmp_path):
     assert _files(tmp_path) == {"t.0": 2, "t.1": 1}
 
 
-def test_a_file_for_so_many_and_the_rest_at_the_end(tmp_path):
+def test_a_file_for_each_log_frequency_traces_and_the_rest_at_the_end(tmp_path):
     tracing = Tracing(str(tmp_path / "t"), TraceValues(BOTH, 1, -1, 2))
     for _ in range(5):
         _end(tracing.sample("m"))
@@ -425,7 +425,7 @@ def test_traces_keep_the_settings_that_they_began_with(tmp_path):
     assert _files(tmp_path) == {"t": 2}
 
 
-def test_settings_of_models_take_over_what_they_do_not_set(tmp_path):
+def test_models_inherit_settings_that_they_do_not_set(tmp_path):
     tracing = Tracing(str(tmp_path / "t"), TraceValues(frozenset(), 1000, 5))
     tracing.update("m", {"rate": 1})
     assert not tracing.on
@@ -445,7 +445,7 @@ def test_settings_of_models_take_over_what_they_do_not_set(tmp_path):
         ({"count": 0}, ""),
     ],
 )
-def test_what_makes_no_sense(tmp_path, values, reason):
+def test_wrong_settings_are_refused(tmp_path, values, reason):
     tracing = Tracing(str(tmp_path / "t"), TraceValues(BOTH, 7))
     tracing.update("m", {"rate": 8})
     before = tracing.get(), tracing.get("m")
@@ -508,7 +508,7 @@ def settle(http: str, grpc: str) -> list[dict]:
 
 @pytest.mark.reference
 @pytest.mark.slow
-def test_clients_change_the_settings_alike(reference, repository, tmp_path):
+def test_both_servers_report_the_same_settings_after_each_update(reference, repository, tmp_path):
     with ours(repository, tmp_path / "ours", TraceValues()) as client:
         mine = settle(client.http, client.grpc)
     flag = f"--trace-config=triton,file={tmp_path / 'theirs'}"
