@@ -1,4 +1,4 @@
-"""``nbtriton serve``: tritonserver's flags, what it says at its start, and how it ends."""
+"""``nbtriton serve``: tritonserver's flags, its log at the start, and its end."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def repository(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def serving(*flags: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, int], list[str]]]:
-    """Run it until the block ends; gives the process, its ports and the lines it wrote."""
+    """Run the server until the block ends; yield the process, its ports and its lines."""
     process = subprocess.Popen(
         [sys.executable, "-m", "nbtriton", "serve", *flags], stderr=subprocess.PIPE,
         stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -205,10 +205,10 @@ def test_a_request_beyond_the_timeout_gets_an_error(repository: Path) -> None:
             assert process.stdout is not None
             assert process.stdout.readline() == "executing\n"
             process.send_signal(signal.SIGTERM)
-            with pytest.raises(grpc.RpcError) as told:
+            with pytest.raises(grpc.RpcError) as failed:
                 running.result()
-            assert told.value.code().name == "UNAVAILABLE"
-            assert told.value.details() == "Server is stopping"
+            assert failed.value.code().name == "UNAVAILABLE"
+            assert failed.value.details() == "Server is stopping"
             _, rest = finish(process)
         assert process.returncode == 1
         assert "Model 'double' (version 1) has 1 in-flight inferences" in rest
@@ -300,7 +300,9 @@ def test_flags_that_clients_notice(repository: Path) -> None:
         assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ building\.py:\d+\] ", lines[0])
 
 
-def test_L4_a_model_that_fails_ends_the_server_unless_a_flag_says_otherwise(repository: Path) -> None:
+def test_L4_a_model_that_fails_ends_the_server_unless_a_flag_says_otherwise(
+    repository: Path,
+) -> None:
     (repository / "double" / "1" / "model.py").write_text("raise ValueError('broken')")
     done = run_python("-m", "nbtriton", "serve", "--model-repository", str(repository), *PORTS)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""tritonserver's flags: what is refused with which words, and what several of them say together."""
+"""tritonserver's flags: errors and their texts, and settings from several flags."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_wrong_flags_are_refused(
     flags: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", f"--model-repository={tmp_path}", *flags]) == 1
-    told = capsys.readouterr().err.partition("\n  hint: ")[0]
-    assert _last_line(told).removeprefix("nbtriton: ") == line
+    written = capsys.readouterr().err.partition("\n  hint: ")[0]
+    assert _last_line(written).removeprefix("nbtriton: ") == line
 
 
 @pytest.mark.reference
@@ -133,8 +133,8 @@ def test_the_error_names_the_nearest_flag_or_value(flags: list[str], text: str) 
 
 def test_help_ends_with_1_as_tritonservers_does(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--help"]) == 1
-    told = capsys.readouterr().out
-    assert set(re.findall(r"^  --([a-z0-9-]+)", told, re.MULTILINE)) == set(FLAGS)
+    written = capsys.readouterr().out
+    assert set(re.findall(r"^  --([a-z0-9-]+)", written, re.MULTILINE)) == set(FLAGS)
 
 
 @pytest.mark.reference
@@ -250,7 +250,7 @@ def test_trace_settings_without_effect_are_logged(
 
 
 @pytest.mark.parametrize(
-    ("flags", "summaries", "counters", "quantiles", "told"),
+    ("flags", "summaries", "counters", "quantiles", "text"),
     [
         ([], False, True, (0.5, 0.9, 0.95, 0.99, 0.999), ""),
         (["summary_latencies=true", "counter_latencies=false"], True, False, None, ""),
@@ -268,15 +268,15 @@ def test_settings_of_metrics_are_read_as_triton_reads_them(
     summaries: bool,
     counters: bool,
     quantiles: tuple[float, ...] | None,
-    told: str,
+    text: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING, "nbtriton"):
         kept, config = metrics_settings(parse_flags([f"--metrics-config={f}" for f in flags]))
     assert (kept, config.counter_latencies) == (summaries, counters)
     assert config.quantiles == (quantiles or (0.5, 0.9, 0.95, 0.99, 0.999))
-    assert told in caplog.text
-    assert bool(told) == bool(caplog.text)
+    assert text in caplog.text
+    assert bool(text) == bool(caplog.text)
 
 
 def test_two_services_need_two_ports() -> None:

@@ -1,4 +1,4 @@
-"""What the fuzz runs over HTTP and gRPC share: counting, the look for leaks, and the command."""
+"""Shared parts of the fuzz runs over HTTP and gRPC: counting, a check for leaks, the command."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.seeds import SEED, free_seed
 
 __all__ = ["Part", "Tally", "fuzz", "load_models", "main", "scratched", "short_run"]
 
-# Requests that look alike are remembered, 256 of them with some outputs each.
+# The template cache has 256 requests with some outputs each.
 KEPT = 2_000
 
 
 @dataclass
 class Tally:
-    """What has been seen, and when to say so."""
+    """Counts of outcomes, reported at intervals."""
 
     every: int
     done: int = 0
@@ -38,9 +38,9 @@ class Tally:
         self.codes.update(codes)
         before, self.done = self.done, self.done + len(codes)
         if self.done // self.every > before // self.every:
-            self.tell()
+            self.report()
 
-    def tell(self) -> None:
+    def report(self) -> None:
         rate = self.done / (time.monotonic() - self.started_s)
         codes = ", ".join(f"{code} {count:,}" for code, count in self.codes.most_common())
         print(f"{self.done:>10,} inputs, {rate:,.0f} a second: {codes}", flush=True)
@@ -52,7 +52,7 @@ Part = Callable[[Server, int, random.Random, Tally], None]
 def memory() -> tuple[int, float]:
     """Return how many objects of ours are alive, and how many MiB this process takes."""
     gc.collect()
-    # But for the last executions: the books of a model keep 4096 of them.
+    # But for the last executions: the statistics of a model keep 4096 of them.
     kinds = [type(one) for one in gc.get_objects() if type(one) is not Execution]
     ours = sum(str(kind.__module__).startswith("nbtriton") for kind in kinds)
     (line,) = (s for s in Path("/proc/self/status").read_text().splitlines() if "VmRSS" in s)
@@ -64,8 +64,8 @@ def fuzz(
 ) -> None:
     """Send that many inputs; raises AssertionError at the first wrong answer.
 
-    One in twenty goes to the port, the others to what reads and answers them. What is kept must not
-    grow: a tenth of the inputs fills what is meant to be kept.
+    One in twenty goes to the port, the others to what reads and answers them. Memory must not grow:
+    a tenth of the inputs fills the caches.
     """
     print(f"seed {seed}, {inputs:,} inputs", flush=True)
     dice = random.Random(seed)
@@ -79,11 +79,11 @@ def fuzz(
     assert more - objects < KEPT, "objects are kept"
     endpoint(server, on_port, dice, tally)
     if tally.done % every:
-        tally.tell()
+        tally.report()
 
 
 def scratched(data: bytes, dice: random.Random, times: int, most: int) -> bytes:
-    """Change up to so many bytes in so many places."""
+    """Change a number of bytes at a number of places."""
     raw = bytearray(data)
     for _ in range(times):
         at = dice.randint(0, len(raw))

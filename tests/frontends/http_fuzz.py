@@ -1,10 +1,10 @@
-"""Bodies and header fields that nobody would send: an answer each, and never our own fault.
+"""Random bodies and header fields: each request has an answer, and no error is ours.
 
     python -m tests.frontends.http_fuzz                       a million inputs
     python -m tests.frontends.http_fuzz --inputs 20000 --seed 7
 
 The requests of the error table are changed: their documents member by member, their bytes, what
-their header fields say. Most go to what reads and answers them without a socket between; one in
+their header fields say. Most go to the handlers directly; one in
 twenty is written to the port, with bytes of its head changed too.
 """
 
@@ -112,7 +112,7 @@ def _changed(value: Any, dice: random.Random) -> Any:
 
 
 class Collected(RequestResponseCycle):
-    """An cycle whose answer is kept, where a client would be."""
+    """A cycle that keeps its response."""
 
     __slots__ = ("ended", "replies")
 
@@ -155,7 +155,7 @@ class Collected(RequestResponseCycle):
 
 
 def fuzz_handlers(server: Server, count: int, dice: random.Random, tally: Tally) -> None:
-    """Send inputs to what reads and answers them."""
+    """Send inputs to the handlers."""
     service = Service(server, NoControl(server), limits=Limits(body_bytes=1 << 20))
     handlers = Handlers(service)
     try:
@@ -182,7 +182,7 @@ def fuzz_handlers(server: Server, count: int, dice: random.Random, tally: Tally)
 
 
 def fuzz_endpoint(server: Server, count: int, dice: random.Random, tally: Tally) -> None:
-    """Write requests with bytes changed to the port: it answers or hangs up, and goes on."""
+    """Write requests with bytes changed to the port: it answers or closes the connection, and goes on."""
     with serve(server, http_port=0, metrics_port=None, grpc_port=None) as endpoints:
         assert endpoints.http_port is not None
         for _ in range(count):

@@ -58,7 +58,7 @@ def call(stream: int, body: bytes) -> bytes:
     return head + h2.frame(h2.DATA, h2.END_STREAM, stream, h2.prefixed(body))
 
 
-# -- attacks: each is repeated until the time is over ------------------------------------------------
+# -- attacks: each is repeated until the time has passed ------------------------------------------------
 
 
 def flood_of_resets(_: int, grpc_port: int, calls: int = 20_000) -> None:
@@ -100,7 +100,7 @@ def calls_without_pause(_: int, grpc_port: int) -> None:
 
 
 def silent_connections(http_port: int, grpc_port: int, count: int = 2_500) -> None:
-    """Connect more often than there is room for, and say nothing."""
+    """Open more connections than the limit, and send nothing."""
     held = []
     with contextlib.suppress(OSError):
         for number in range(count):
@@ -128,7 +128,7 @@ def half_requests(http_port: int, _: int, count: int = 1_500) -> None:
 
 
 def pipelined_requests(http_port: int, _: int) -> None:
-    """Ask for more and more before an answer is there."""
+    """Send more and more requests before an answer."""
     data = (LIVE + post("/v2/models/m/infer", BODY)) * 2000
     with Client(http_port) as client, contextlib.suppress(OSError):
         client.send(data)
@@ -188,7 +188,7 @@ _PREPARED = {"bombs-http", "bombs-grpc"}
 # -- processes ---------------------------------------------------------------------------------------
 
 
-def serve_until(told: Connection) -> None:
+def serve_until(pipe: Connection) -> None:
     """Run the server that is attacked."""
     from nbtriton.engine import Server
     from nbtriton.frontends import serve
@@ -202,8 +202,8 @@ def serve_until(told: Connection) -> None:
             gc.collect()
             gc.freeze()  # as `nbtriton serve` does
             gc.set_threshold(50_000, 20, 50)
-            told.send((endpoints.http_port, endpoints.grpc_port))
-            told.recv()
+            pipe.send((endpoints.http_port, endpoints.grpc_port))
+            pipe.recv()
 
 
 def attack_until(name: str, ports: tuple[int, int], begun: Event, over: Event) -> None:

@@ -1,4 +1,4 @@
-"""Memory that is used again: never while anybody can still see it."""
+"""The buffer pool: no buffer is reused while a reference to it exists."""
 
 from __future__ import annotations
 

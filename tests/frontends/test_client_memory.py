@@ -1,4 +1,4 @@
-"""Clients that may not register shared memory, as newer versions of Triton have it by default."""
+"""Clients that may not register shared memory, the default of newer versions of Triton."""
 
 from __future__ import annotations
 

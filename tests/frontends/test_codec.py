@@ -1,4 +1,4 @@
-"""The codec by itself: what one request becomes, and what many like it become."""
+"""The codecs by themselves, with and without templates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one connection does to itself and not to others: order, limits, slowness, leaving."""
+"""HTTP connections: order, limits, slow clients and their ends, without harm to other connections."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_an_offer_to_upgrade_is_not_taken(port: int) -> None:
 
 
 def upgrading(body: bytes, *framing: str) -> bytes:
-    """What Java's client sends by itself."""
+    """Return a request as Java's client sends it by default."""
     lines = [
         f"POST {INFER} HTTP/1.1", "Connection: Upgrade, HTTP2-Settings", "Host: x",
         "HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA", "Upgrade: h2c", *framing,
@@ -406,11 +406,11 @@ def test_the_connection_of_a_client_that_reads_nothing_is_aborted(small: Server)
             http = endpoints._open["http"]
             remove = http.remove
 
-            def tell(connection: object) -> None:
+            def notify(connection: object) -> None:
                 remove(connection)
                 waited_for.set()
 
-            http.remove = tell  # type: ignore[method-assign]
+            http.remove = notify  # type: ignore[method-assign]
             waited(waited_for)
         assert alive(port)
 
@@ -488,7 +488,7 @@ def test_a_client_that_leaves_cancels_its_request() -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for what no event tells."""
+    """Wait for a state without an event."""
     moment = threading.Event()
     for _ in range(3000):
         if condition():

@@ -28,7 +28,7 @@ REFUSED = "failed to register shared memory region: invalid args"
 @pytest.mark.parametrize(
     ("handle", "device", "size"),
     [
-        (b"x" * HANDLE_BYTES, 0, 16),  # no GPU, or no handle of anybody's
+        (b"x" * HANDLE_BYTES, 0, 16),  # no GPU, or no handle of any process
         (b"x" * HANDLE_BYTES, -1, 16),
         (b"x" * HANDLE_BYTES, 99, 16),
         (b"x" * HANDLE_BYTES, 0, 0),

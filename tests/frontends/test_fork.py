@@ -26,16 +26,16 @@ def answer(client: socket.socket) -> bytes:
     return client.recv(1000)
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["python", "c"])
-def test_endpoints_close_while_a_child_lives(told: bool, monkeypatch: pytest.MonkeyPatch):
-    """Also one that C code forked, which nobody tells: a client does not connect to nobody."""
+@pytest.mark.parametrize("notified", [True, False], ids=["python", "c"])
+def test_endpoints_close_while_a_child_lives(notified: bool, monkeypatch: pytest.MonkeyPatch):
+    """Also one that C code forked, without Python's hooks: a client does not connect in vain."""
     with Server(gpus=()) as server:
         endpoints = serve(server, http_port=0, grpc_port=0, metrics_port=0)
         ports = [endpoints.http_port, endpoints.grpc_port, endpoints.metrics_port]
         client = connect(ports[0])
         assert answer(client).startswith(b"HTTP/1.1 200")
         ended = os.pipe()
-        if not told:
+        if not notified:
             monkeypatch.setattr(endpoints, "in_child", lambda: None)
 
         def live() -> str:
@@ -44,10 +44,10 @@ def test_endpoints_close_while_a_child_lives(told: bool, monkeypatch: pytest.Mon
             endpoints.close()  # not ours: nothing happens
             return "lived"
 
-        wait = start_child(live if told else lambda: os.close(ended[1]) or os.read(ended[0], 1))
+        wait = start_child(live if notified else lambda: os.close(ended[1]) or os.read(ended[0], 1))
         assert answer(client).startswith(b"HTTP/1.1 200")
         endpoints.close()
-        if told:
+        if notified:
             assert client.recv(1) == b"", "the child keeps the connection open"
         client.close()
         for port in ports:
@@ -58,7 +58,7 @@ def test_endpoints_close_while_a_child_lives(told: bool, monkeypatch: pytest.Mon
             assert answer(client).startswith(b"HTTP/1.1 200")
         again.close()
         os.close(ended[1])
-        assert wait() == ("lived" if told else b"")
+        assert wait() == ("lived" if notified else b"")
         os.close(ended[0])
 
 

@@ -1,4 +1,4 @@
-"""Log settings: what passes, in which form, and for how long; lines compared with the real server's."""
+"""Log settings: levels, form and lifetime; lines compared with the real server's."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class TritonPythonModel:
 
 
 def said(text: str) -> list[tuple[str, str, str]]:
-    """Level, line of the source, and text of what a model said."""
+    """Level, source line and text of a model's messages."""
     return re.findall(r"^([IWE])\d{4} \S+ \d+ model\.py:(\d+)\] (.*)", text, re.MULTILINE)
 
 

@@ -93,7 +93,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 class Client:
-    """Sends requests to either server, and reads what it counted."""
+    """Sends requests to either server, and reads its metrics."""
 
     def __init__(self, http: int, grpc: int, metrics: int) -> None:
         self._http = f"http://127.0.0.1:{http}"
@@ -149,7 +149,7 @@ def theirs(reference, repository: Path, *flags: str) -> Iterator[Client]:
 
 
 class Sender:
-    """Requests whose answers come later."""
+    """Requests that are answered later."""
 
     def __init__(self, url: str) -> None:
         self._client = grpcclient.InferenceServerClient(url)
@@ -165,7 +165,7 @@ class Sender:
         """Return the status of the next answer, None for a good one."""
         return self._answers.get(timeout=30)
 
-    def told(self) -> None:
+    def notified(self) -> None:
         """Return when the server knows of a cancellation.
 
         It reads a connection in order, and ours looks every 20 ms at who has left.
@@ -179,7 +179,7 @@ class Sender:
 
 
 def provoke(client: Client, repository: Path) -> dict[tuple[str, str], int]:
-    """One request for each way to fail, and for each that does not count as one."""
+    """Send one request for each kind of failure, and for each error that is none."""
     client.infer("plain", -1)  # execute raises
     client.infer("plain", -2)  # the model answers with an error: a success
     client.infer("plain", 0, 0, 0, 0, 0)  # refused before it is a request
@@ -196,10 +196,10 @@ def provoke(client: Client, repository: Path) -> dict[tuple[str, str], int]:
                 pending = 'nv_inference_pending_request_count{model="full"'
                 assert until(partial(client.shows, pending, 1.0))
                 sender.send(model, 0)
-                assert sender.answer() == "StatusCode.UNAVAILABLE"  # there is no room
+                assert sender.answer() == "StatusCode.UNAVAILABLE"  # the queue is full
                 waiting.cancel()
                 assert sender.answer() == "StatusCode.CANCELLED"
-                sender.told()
+                sender.notified()
             (place / "gate").touch()
             assert sender.answer() is None
     assert until(lambda: ("full", "CANCELED") in client.failures())
@@ -337,7 +337,7 @@ def test_a_family_appears_with_its_first_sample() -> None:
             return set(re.findall(r"^# TYPE (nv_inf\S+|nv_cache\S+) ", text, re.MULTILINE))
 
         assert families() == set()
-        # Triton keeps books of its hits and misses although the server has no cache, but none of whole
+        # Triton counts its hits and misses although the server has no cache, but none of whole
         # requests.
         server.load(f"{config} {tensors}", lambda IN: {"OUT": IN}, name="cached")  # noqa: N803
         found = families()

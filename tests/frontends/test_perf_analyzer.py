@@ -1,4 +1,4 @@
-"""The unmodified C++ perf_analyzer cannot tell this endpoint from Triton's."""
+"""The unmodified C++ perf_analyzer measures this endpoint as it does Triton's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ MODES = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_perf_analyzer_measures_this_endpoint(reference, port: int, mode: str, tmp_path: Path) -> None:
+def test_perf_analyzer_measures_this_endpoint(
+    reference, port: int, mode: str, tmp_path: Path
+) -> None:
     report = tmp_path / "report.csv"
     done = reference.perf_analyzer(
         *MODES[mode], "-i", "http", "-u", f"127.0.0.1:{port}", "--request-count", "200",
@@ -33,7 +35,7 @@ def test_perf_analyzer_measures_this_endpoint(reference, port: int, mode: str, t
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = csv.DictReader(report.read_text().splitlines())
     assert float(row["Inferences/Second"]) > 0
-    # The server's side of it: there, and not longer than the client waited.
+    # The server's side: present, and not longer than the client waited.
     parts = (
         "Server Queue",
         "Server Compute Input",

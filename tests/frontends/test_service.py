@@ -27,7 +27,7 @@ from tests.frontends.models import ECHO, MODELS, load_all
 
 
 class Control:
-    """A model control that notes what it is asked."""
+    """A model control that records its calls."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -167,7 +167,7 @@ def test_KS35_headers_become_parameters_if_asked(one: Server) -> None:
     with serve(
         one, http_port=0, metrics_port=None, header_forward_pattern="^x-|Trace"
     ) as endpoints:
-        for _ in range(2):  # the second time the head is known
+        for _ in range(2):  # the second time the head has a template
             seen = send(endpoints, "/v2/models/parameters/infer", body, X_One="1", traceparent="T")
             found = json.loads(seen.json["outputs"][0]["data"][0])
             assert found == {"X-One": "1", "traceparent": "T"}
@@ -363,7 +363,7 @@ def test_metric_tags_are_labels_of_the_models_metrics() -> None:
 
 
 class Plain:
-    """A model that is loaded and not asked."""
+    """A model without requests."""
 
     def execute(self, requests: list[object]) -> list[object]:
         raise AssertionError(requests)
@@ -380,7 +380,7 @@ def test_a_scrape_does_not_wait_for_a_model(endpoints: Endpoints) -> None:
 
 
 def test_every_case_is_answered_the_same_twice(endpoints: Endpoints) -> None:
-    """The second time the head and the text are known."""
+    """The second time head and text have templates."""
     for case in CASES:
         if case.path.endswith("/infer") and "sequence" not in case.path:
             first, second = ask(endpoints.http_port, case), ask(endpoints.http_port, case)

@@ -180,7 +180,9 @@ def test_KS45_parts_outside_the_region(
     assert caught.value.message == f"Invalid {what} for shared memory region: 'r'"
 
 
-def test_KS45_a_part_may_be_empty_except_at_the_beginning(memory: SharedMemory, shm: Object) -> None:
+def test_KS45_a_part_may_be_empty_except_at_the_beginning(
+    memory: SharedMemory, shm: Object
+) -> None:
     memory.register_system("r", shm.key, 0, 100)
     for offset in (1, 99):
         lease = memory.lease("r", offset, 0)

@@ -1,4 +1,4 @@
-"""One client that asks for much, and another that asks for little: who is heard when, and who is sent away."""
+"""Fairness between clients with many and with few requests, and limits of what one client may do."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def endpoints(server: Server) -> Iterator[Endpoints]:
 
 @contextlib.contextmanager
 def stopped(endpoints: Endpoints) -> Iterator[None]:
-    """Keep the loop from reading while a test says what it will find."""
+    """Block the loop while a test prepares what it will read."""
     stands, goes_on = threading.Event(), threading.Event()
 
     def stand() -> None:
@@ -217,8 +217,8 @@ def test_packed_messages_of_a_stream_keep_their_order(endpoints: Endpoints, gate
 
 def test_the_limit_of_open_calls_is_advertised_and_enforced(server: Server) -> None:
     with opened(server, calls=2) as endpoints, grpc_ready(endpoints) as client:
-        told = client.of(SETTINGS)[0].content
-        pairs = {told[i : i + 2]: told[i + 2 : i + 6] for i in range(0, len(told), 6)}
+        settings = client.of(SETTINGS)[0].content
+        pairs = {settings[i : i + 2]: settings[i + 2 : i + 6] for i in range(0, len(settings), 6)}
         assert pairs[MOST_CALLS.to_bytes(2, "big")] == number(2)
         client.send(*(frame(HEADERS, END_HEADERS, stream, HEAD) for stream in (1, 3)), call(5))
         assert client.answer(5).reset == REFUSED
@@ -287,7 +287,7 @@ def test_a_call_that_is_cancelled_at_once_never_runs(endpoints: Endpoints, gate:
 
 
 def test_tensors_of_a_bomb(server: Server) -> None:
-    """What unpacks to more than may be is refused over both protocols, and the next request is not."""
+    """A body that unpacks to more than the limit is refused over both protocols; the next request is answered."""
     bomb = gzip.compress(bytes(10_000_000))
     head = fields(more=[(b"grpc-encoding", b"gzip")])
     with opened(server, decompressed_bytes=1_000_000) as endpoints:

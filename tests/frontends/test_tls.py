@@ -1,4 +1,4 @@
-"""TLS over HTTP and gRPC, with Triton's own clients and certificates that are made here."""
+"""TLS over HTTP and gRPC, with Triton's own clients and certificates of this test."""
 
 from __future__ import annotations
 
@@ -130,7 +130,9 @@ def test_a_client_without_a_certificate_of_ours_is_refused(
     assert any(word in repr(caught.value).lower() for word in ("ssl", "closed", "reset"))
 
 
-def test_a_client_without_tls_loses_only_its_own_connection(one_sided: Endpoints, keys: Path) -> None:
+def test_a_client_without_tls_loses_only_its_own_connection(
+    one_sided: Endpoints, keys: Path
+) -> None:
     for port in (one_sided.http_port, one_sided.grpc_port):
         with Client(port or 0) as client:
             client.send(LIVE)

@@ -1,4 +1,4 @@
-"""Traces: which requests, what is in the file, and the real server's file beside ours."""
+"""Traces: sampling of requests, the file, and the real server's file beside ours."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Client:
             client.infer(model, [tensor], request_id="g")
 
     def written(self, number: int) -> list[dict]:
-        """Read one of the numbered files once it is there: it comes after the answer."""
+        """Read one of the numbered files once it exists: it is written after the answer."""
         path = self.file.with_name(f"{self.file.name}.{number}")
         found: list[dict] = []
 
@@ -189,7 +189,7 @@ SCENARIOS = {
 
 
 def shape_of(entries: list[dict]) -> list:
-    """What two servers' files must have in common: all but ids, times and their order.
+    """Return what two servers' files have in common: everything except ids, times and their order.
 
     Nor how often a stream's sends are noted: 2.51 loses some of them.
     """
@@ -212,7 +212,7 @@ def shape_of(entries: list[dict]) -> list:
 
 
 def traced(client: Client) -> dict[str, list]:
-    """What each scenario leaves in its file."""
+    """Return the file of each scenario."""
     found = {}
     for number, (name, send) in enumerate(SCENARIOS.items()):
         send(client)
@@ -221,7 +221,7 @@ def traced(client: Client) -> dict[str, list]:
 
 
 def traced_by(reference, repository: Path, file: Path) -> dict[str, list]:
-    """The same of the real server, which may die of it: 2.51 frees a lock that it holds."""
+    """Return the same of the real server, which may crash: 2.51 frees a lock that it holds."""
     settings = (
         f"triton,file={file}", "triton,log-frequency=1", "rate=1", "level=TIMESTAMPS",
         "level=TENSORS",
@@ -348,14 +348,14 @@ def test_levels_and_refused_settings(repository, tmp_path):
 
 
 def _end(trace) -> None:
-    """A request that is through, as far as files are concerned."""
+    """Record a finished request."""
     trace.model = "m"
     trace.sample.let_go()
     trace.sample.let_go()
 
 
 def _files(folder: Path) -> dict[str, int]:
-    """How many traces there are in each file."""
+    """Return the number of traces in each file."""
     return {
         path.name: sum("model_name" in each for each in json.loads(path.read_text()))
         for path in sorted(folder.iterdir())
@@ -461,7 +461,7 @@ def test_wrong_settings_are_refused(tmp_path, values, reason):
 
 def test_a_file_that_cannot_be_written_harms_no_request(repository, tmp_path, caplog):
     values = TraceValues(BOTH, 1, -1, 1)
-    with ours(repository, tmp_path / "gone" / "t", values) as client:
+    with ours(repository, tmp_path / "missing" / "t", values) as client:
         assert "4.0" in client.infer("echo", 2)
         assert "4.0" in client.infer("echo", 2)
     assert "failed creating trace file" in caplog.text
@@ -485,7 +485,7 @@ UPDATES = (
 
 
 def settle(http: str, grpc: str) -> list[dict]:
-    """What both protocols say of all settings after each update."""
+    """Return all settings over both protocols after each update."""
     said = []
     with (
         contextlib.closing(httpclient.InferenceServerClient(http)) as over_http,
