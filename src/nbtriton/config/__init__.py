@@ -18,7 +18,7 @@ from nbtriton.config.convert import (
 )
 from nbtriton.config.dataflow import parse_dataflow
 from nbtriton.config.fragment import amend, is_whole
-from nbtriton.config.ignored import FieldEffect, field_effects, ignored_fields
+from nbtriton.config.ignored import field_effects, ignored_fields
 from nbtriton.config.normalize import (
     InstancePlan,
     equal_but_for_instances,
@@ -54,7 +54,6 @@ __all__ = [
     "STRATEGY_PATH",
     "AutoCompleteConfig",
     "Dumpable",
-    "FieldEffect",
     "InstancePlan",
     "ModelConfig",
     "TensorSpec",

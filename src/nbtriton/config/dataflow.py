@@ -247,18 +247,16 @@ def _writers(lines: Iterable[_Line], ensemble: str) -> dict[str, _Line]:
     """Return the line that assigns each tensor."""
     writers: dict[str, _Line] = {}
     for index, line in enumerate(lines):
-        for position, tensor in enumerate(line.outputs.values()):
-            twice = tensor in list(line.outputs.values())[:position]
-            if tensor in writers or twice:
-                first = line if twice else writers[tensor]
+        for tensor in line.outputs.values():
+            if tensor in writers:
                 raise ConfigError(
                     f"line {line.number}: ensemble tensor '{tensor}' can appear in an output map "
                     f"only once for ensemble '{ensemble}' step {index}",
                     field=f"ensemble_scheduling.step[{index}].output_map",
-                    hint=f"line {first.number} assigns it already: use another name",
+                    hint=f"line {writers[tensor].number} assigns it already: use another name",
                     line=line.number,
                 )
-        writers.update(dict.fromkeys(line.outputs.values(), line))
+            writers[tensor] = line
     return writers
 
 
@@ -274,24 +272,19 @@ def _input_spec(
 
     It is optional if all of them can do without; a dimension is fixed if one of them fixes it.
     """
-    spec: TensorSpec | None = None
-    for line in lines:
-        model = models[line.model]
-        known = input_specs(model)
-        for name, own in line.inputs.items():
-            if own != tensor:
-                continue
-            dims = _ensemble_dims(known[name].dims, model, batches=batches)
-            if spec is None:
-                spec = TensorSpec(tensor, known[name].datatype, dims, known[name].optional)
-                continue
-            if len(dims) == len(spec.dims):
-                dims = tuple(b if a == -1 else a for a, b in zip(spec.dims, dims, strict=True))
-            else:
-                dims = spec.dims
-            spec = replace(spec, dims=dims, optional=spec.optional and known[name].optional)
-    assert spec is not None
-    return spec
+    specs = [
+        replace(known[name], dims=_ensemble_dims(known[name].dims, model, batches=batches))
+        for line in lines
+        for model in [models[line.model]]
+        for known in [input_specs(model)]
+        for name, own in line.inputs.items()
+        if own == tensor
+    ]
+    dims = specs[0].dims
+    for other in specs[1:]:
+        if len(other.dims) == len(dims):
+            dims = tuple(b if a == -1 else a for a, b in zip(dims, other.dims, strict=True))
+    return TensorSpec(tensor, specs[0].datatype, dims, all(spec.optional for spec in specs))
 
 
 def _ensemble_dims(dims: tuple[int, ...], model: ModelConfig, *, batches: bool) -> tuple[int, ...]:

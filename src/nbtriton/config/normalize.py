@@ -45,18 +45,21 @@ class Family:
     backend: str
     platform: str
     filename: str
-    is_directory: bool | None = False  # None: either will do
+    files: tuple[str, ...]  # a directory has a slash at the end
 
 
 # In Triton's order of tests.
-FAMILIES = (
-    Family("tensorflow", "tensorflow_savedmodel", "model.savedmodel", is_directory=True),
-    Family("tensorflow", "tensorflow_graphdef", "model.graphdef"),
-    Family("tensorrt", "tensorrt_plan", "model.plan"),
-    Family("onnxruntime", "onnxruntime_onnx", "model.onnx", is_directory=None),
-    Family("openvino", "", "model.xml", is_directory=None),
-    Family("pytorch", "pytorch_libtorch", "model.pt"),
-    Family("python", "", "model.py", is_directory=None),
+FAMILIES = tuple(
+    Family(backend, platform, filename, tuple(filename + end for end in ends))
+    for backend, platform, filename, ends in (
+        ("tensorflow", "tensorflow_savedmodel", "model.savedmodel", "/"),
+        ("tensorflow", "tensorflow_graphdef", "model.graphdef", ("",)),
+        ("tensorrt", "tensorrt_plan", "model.plan", ("",)),
+        ("onnxruntime", "onnxruntime_onnx", "model.onnx", ("", "/")),
+        ("openvino", "", "model.xml", ("", "/")),
+        ("pytorch", "pytorch_libtorch", "model.pt", ("",)),
+        ("python", "", "model.py", ("", "/")),
+    )
 )
 
 
@@ -295,20 +298,14 @@ def _fill_backend(config: ModelConfig, name: str, filenames: Collection[str] | N
 
 
 def _recognise(config: ModelConfig, filenames: Collection[str] | None) -> Family | None:
+    platform, filename = config.platform, config.default_model_filename
     for family in FAMILIES:
-        if config.platform:
-            if config.platform == family.platform:
-                return family
-        elif config.default_model_filename:
-            if config.default_model_filename == family.filename:
-                return family
-        elif filenames is not None and _holds(filenames, family):
+        if platform:
+            found = platform == family.platform
+        elif filename:
+            found = filename == family.filename
+        else:
+            found = any(file in (filenames or ()) for file in family.files)
+        if found:
             return family
     return None
-
-
-def _holds(filenames: Collection[str], family: Family) -> bool:
-    as_file, as_directory = family.filename in filenames, f"{family.filename}/" in filenames
-    if family.is_directory is None:
-        return as_file or as_directory
-    return as_directory if family.is_directory else as_file

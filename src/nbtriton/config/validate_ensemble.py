@@ -245,8 +245,9 @@ def validate_ensemble(
                 hint=f"set max_batch_size: {member.max_batch_size} or less, or raise that of "
                 f"{step.model_name}",
             )
-        _map_inputs(config.name, step, member, tensors, path)
-        _map_outputs(config.name, step, member, tensors, path)
+        maps = _MapCheck(config.name, path, step, member, tensors)
+        maps.check_inputs()
+        maps.check_outputs()
     done = copy_of(config)
     decoupled = {name for name, one in members.items() if one.model_transaction_policy.decoupled}
     done.model_transaction_policy.decoupled = _follow_responses(config, tensors, decoupled)
@@ -305,82 +306,69 @@ def _type_of(tensor: ModelInput | ModelOutput) -> str:
     return f"TYPE_{name}" if name.isdecimal() else name
 
 
-def _map_inputs(
-    ensemble: str,
-    step: ModelEnsembling.Step,
-    member: ModelConfig,
-    tensors: dict[str, _Tensor],
-    path: str,
-) -> None:
-    for name, tensor in sorted(step.input_map.items()):
-        if name not in (known := [one.name for one in member.input]):
+@dataclass(frozen=True, slots=True)
+class _MapCheck:
+    """Checks of one step's maps against its model, and against the models before it."""
+
+    ensemble: str
+    path: str
+    step: ModelEnsembling.Step
+    member: ModelConfig
+    tensors: dict[str, _Tensor]
+
+    def check_inputs(self) -> None:
+        given = self.step.input_map
+        self._check_names(given, "input", "is mapping to", [one.name for one in self.member.input])
+        for wanted in self.member.input:
+            if wanted.name in given:
+                self._agree(given[wanted.name], wanted)
+            elif not wanted.optional:
+                raise ConfigError(
+                    f"in ensemble {self.ensemble}, input {wanted.name} in model "
+                    f"{self.step.model_name} is not mapped to any ensemble tensors",
+                    field=f"{self.path}.input_map",
+                    hint=f'add input_map {{ key: "{wanted.name}" value: "<ensemble tensor>" }}',
+                )
+
+    def check_outputs(self) -> None:
+        known = {tensor.name: tensor for tensor in reversed(self.member.output)}
+        self._check_names(self.step.output_map, "output", "is mapped from", known)
+        for name, tensor in sorted(self.step.output_map.items()):
+            self._agree(tensor, known[name])
+
+    def _check_names(
+        self, given: Mapping[str, str], what: str, verb: str, known: Collection[str]
+    ) -> None:
+        for name, tensor in sorted(given.items()):
+            if name not in known:
+                raise ConfigError(
+                    f"in ensemble {self.ensemble}, ensemble tensor {tensor} {verb} "
+                    f"non-existing {what} {name} in model {self.step.model_name}",
+                    field=f"{self.path}.{what}_map",
+                    hint=nearest(name, known),
+                )
+
+    def _agree(self, tensor: str, described: ModelInput | ModelOutput) -> None:
+        """Check that this model agrees with those before it on an ensemble tensor."""
+        where = f"in ensemble {self.ensemble}, ensemble tensor {tensor}: inconsistent"
+        batching = self.member.max_batch_size > 0
+        mine = _Tensor(self.step.model_name, _type_of(described), tuple(described.dims), batching)
+        known = self.tensors.setdefault(tensor, mine)
+        if known.data_type != mine.data_type:
             raise ConfigError(
-                f"in ensemble {ensemble}, ensemble tensor {tensor} is mapping to non-existing "
-                f"input {name} in model {step.model_name}",
-                field=f"{path}.input_map",
-                hint=nearest(name, known),
+                f"{where} data type: {known.data_type} is inferred from model {known.model} while "
+                f"{mine.data_type} is inferred from model {mine.model}",
+                field="data_type",
+                hint=f"'{tensor}' needs one data type on both sides",
             )
-    for wanted in member.input:
-        if wanted.name in step.input_map:
-            _join(ensemble, step.input_map[wanted.name], wanted, step, member, tensors)
-        elif not wanted.optional:
+        if not _match(known.dims, mine.dims) and not _match(known.full_dims, mine.full_dims):
             raise ConfigError(
-                f"in ensemble {ensemble}, input {wanted.name} in model {step.model_name} is not "
-                "mapped to any ensemble tensors",
-                field=f"{path}.input_map",
-                hint=f'add input_map {{ key: "{wanted.name}" value: "<ensemble tensor>" }}',
+                f"{where} shape: {_shape(known.full_dims)} is inferred from model {known.model} "
+                f"while {_shape(mine.full_dims)} is inferred from model {mine.model}",
+                field="dims",
+                hint="dims must agree one by one, where -1 agrees with any; a batch dimension "
+                "counts as a leading -1",
             )
-
-
-def _map_outputs(
-    ensemble: str,
-    step: ModelEnsembling.Step,
-    member: ModelConfig,
-    tensors: dict[str, _Tensor],
-    path: str,
-) -> None:
-    known = {tensor.name: tensor for tensor in reversed(member.output)}
-    for name, tensor in sorted(step.output_map.items()):
-        if name not in known:
-            raise ConfigError(
-                f"in ensemble {ensemble}, ensemble tensor {tensor} is mapped from non-existing "
-                f"output {name} in model {step.model_name}",
-                field=f"{path}.output_map",
-                hint=nearest(name, known),
-            )
-    for name, tensor in sorted(step.output_map.items()):
-        _join(ensemble, tensor, known[name], step, member, tensors)
-
-
-def _join(
-    ensemble: str,
-    tensor: str,
-    described: ModelInput | ModelOutput,
-    step: ModelEnsembling.Step,
-    member: ModelConfig,
-    tensors: dict[str, _Tensor],
-) -> None:
-    """Check that this model agrees with those before it on an ensemble tensor."""
-    batching = member.max_batch_size > 0
-    mine = _Tensor(step.model_name, _type_of(described), tuple(described.dims), batching)
-    known = tensors.setdefault(tensor, mine)
-    if known.data_type != mine.data_type:
-        raise ConfigError(
-            f"in ensemble {ensemble}, ensemble tensor {tensor}: inconsistent data type: "
-            f"{known.data_type} is inferred from model {known.model} while {mine.data_type} is "
-            f"inferred from model {mine.model}",
-            field="data_type",
-            hint=f"'{tensor}' needs one data type on both sides",
-        )
-    if not _match(known.dims, mine.dims) and not _match(known.full_dims, mine.full_dims):
-        raise ConfigError(
-            f"in ensemble {ensemble}, ensemble tensor {tensor}: inconsistent shape: "
-            f"{_shape(known.full_dims)} is inferred from model {known.model} while "
-            f"{_shape(mine.full_dims)} is inferred from model {mine.model}",
-            field="dims",
-            hint="dims must agree one by one, where -1 agrees with any; a batch dimension counts "
-            "as a leading -1",
-        )
 
 
 def _match(one: Sequence[int], other: Sequence[int]) -> bool:

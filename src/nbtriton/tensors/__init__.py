@@ -1,6 +1,6 @@
-"""What flows: datatypes, shapes, and plain numpy, torch and CuPy arrays.
+"""Tensors: datatypes, shapes, and plain numpy, torch and CuPy arrays.
 
-There is no array class of our own. A tensor of datatype BYTES is a numpy object array of `bytes`;
+nbtriton has no array class of its own. A tensor of datatype BYTES is a numpy object array of `bytes`;
 a BF16 tensor is a torch tensor, or a numpy array of the ``ml_dtypes`` package.
 """
 

@@ -1,7 +1,7 @@
-"""Plain arrays of three kinds, their facts, and the ways between them.
+"""Arrays of numpy, torch and CuPy: kind, datatype, shape, size, and conversions between them.
 
 Everything here runs once or more per request, so the common case (numpy, a known dtype) takes one
-dictionary look-up, and neither torch nor CuPy is imported before somebody else has done so.
+dictionary look-up. torch and CuPy are used only where they have been imported already.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = [
     "gather",
     "is_on_device",
     "kind_of",
+    "kind_or_none",
     "nbytes_of",
     "own",
     "read_only",
@@ -40,20 +41,20 @@ Array: TypeAlias = Any
 
 # Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
-# numpy dtypes from the start; torch's are added when the first torch tensor comes by.
+# numpy dtypes from the start; torch's are added with the first torch tensor.
 _BY_DTYPE: Final[dict[object, str]] = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
-# Types of arrays that came by; those of torch and CuPy cannot be named here.
+# Types of arrays seen so far; those of torch and CuPy cannot be named here.
 _BY_TYPE: Final[dict[type, str]] = {_ndarray: "numpy"}
 
-# Up to so many elements numpy copies an array without letting go of the GIL.
+# Up to this number of elements numpy copies an array without releasing the GIL.
 _NUMPY_KEEPS_GIL: Final = 500
-# Up to so many bytes (0.1 ms) an array is copied long before the GIL would be given back (5 ms).
+# Up to this number of bytes (0.1 ms) a copy ends long before a thread gives up the GIL (5 ms).
 _JOINED_BYTES: Final = 1 << 20
 
 
 def kind_of(array: Array) -> str:
     """Return ``"numpy"``, ``"torch"`` or ``"cupy"``; InvalidArgumentError for anything else."""
-    kind = _kind_or_none(array)
+    kind = kind_or_none(array)
     if kind is None:
         raise InvalidArgumentError(
             f"expected a numpy, torch or CuPy array, found type '{type(array).__name__}'"
@@ -110,7 +111,7 @@ def format_shape(shape: Sequence[int]) -> str:
 
 
 def to_numpy(array: Array) -> np.ndarray[Any, Any]:
-    """Return the array on the host as numpy; a view where the data is there already.
+    """Return the array on the host as numpy; a view where no conversion is needed.
 
     Raises
     ------
@@ -136,7 +137,7 @@ def to_numpy(array: Array) -> np.ndarray[Any, Any]:
 
 
 def to_torch(array: Array, device: Any = None) -> Any:
-    """Return the array as a torch tensor; a view where the data is there already.
+    """Return the array as a torch tensor; a view where no conversion is needed.
 
     Parameters
     ----------
@@ -152,7 +153,7 @@ def to_torch(array: Array, device: Any = None) -> Any:
     Notes
     -----
     A read-only numpy array is copied: torch tensors are always writable, and a model that works in
-    place would change memory that somebody declared constant.
+    place would change memory that its owner declared constant.
     """
     kind = kind_of(array)
     if kind == "torch":
@@ -193,7 +194,7 @@ def to_kind(array: Array, kind: str) -> Array:
 
 
 def copy_of(array: Array) -> Array:
-    """Return a copy: of the same kind, where the array lies, writable and contiguous in C order."""
+    """Return a copy of the same kind on the same device, writable and contiguous in C order."""
     if type(array) is _ndarray:
         return array.copy()
     kind = kind_of(array)
@@ -207,13 +208,13 @@ def copy_of(array: Array) -> Array:
 
 
 def own(array: Array, owned: bool) -> Array:
-    """Return what a model may have for itself: writable memory, contiguous in C order.
+    """Return memory of the model's own: writable, contiguous in C order.
 
     Parameters
     ----------
     array : Array
     owned : bool
-        Nobody else refers to the array: no copy is needed where it lies as it should.
+        The caller has the only reference: a suitable array is not copied.
     """
     return array if owned and _is_plain(array) else copy_of(array)
 
@@ -299,7 +300,7 @@ def scatter(array: Array, sizes: Sequence[int]) -> list[Array]:
 
 
 def _is_plain(array: Array) -> bool:
-    """Return whether an array is writable and lies in memory as every copy does."""
+    """Return True if an array is writable and has the memory layout of a copy."""
     if type(array) is _ndarray:
         return bool(array.flags.carray)  # contiguous in C order, aligned and writable
     if not _is_contiguous(array):
@@ -309,14 +310,15 @@ def _is_plain(array: Array) -> bool:
 
 
 def _is_contiguous(array: Array) -> bool:
-    """Return whether a tensor of torch or CuPy is contiguous; False for a subclass of numpy's."""
+    """Return True if a tensor of torch or CuPy is contiguous; False for a subclass of numpy's."""
     kind = kind_of(array)
     if kind == "torch":
         return bool(array.is_contiguous())
     return kind == "cupy" and bool(array.flags.c_contiguous)
 
 
-def _kind_or_none(array: object) -> str | None:
+def kind_or_none(array: object) -> str | None:
+    """Return the kind of an array, None for anything else."""
     kind = _BY_TYPE.get(type(array))
     if kind is None and (kind := _kind_of_new(array)) is not None:
         _BY_TYPE[type(array)] = kind
@@ -324,7 +326,7 @@ def _kind_or_none(array: object) -> str | None:
 
 
 def _kind_of_new(array: object) -> str | None:
-    """Return the kind of an array of a type that never came by; None if it is no array."""
+    """Return the kind of an array of a type not seen so far; None if it is no array."""
     if isinstance(array, _ndarray):
         return "numpy"
     torch = sys.modules.get("torch")
@@ -342,7 +344,7 @@ def _datatype_of_rare(array: Array) -> str:
     dtype = array.dtype
     name = None
     if kind == "torch":
-        _learn_torch_dtypes()
+        _add_torch_dtypes()
         name = _BY_DTYPE.get(dtype)
     elif dtype.kind == "S":
         name = "BYTES"
@@ -356,7 +358,7 @@ def _datatype_of_rare(array: Array) -> str:
     return name
 
 
-def _learn_torch_dtypes() -> None:
+def _add_torch_dtypes() -> None:
     torch = sys.modules["torch"]
     for name, dtype in NUMPY_DTYPES.items():
         if name != "BYTES":
@@ -381,9 +383,9 @@ def _numpy_to_torch(torch: Any, array: np.ndarray[Any, Any]) -> Any:
 
 
 def _gather_numpy(arrays: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """Join numpy arrays; those of middle size without letting go of the GIL between two of them.
+    """Join numpy arrays; those of middle size without releasing the GIL between two of them.
 
-    `numpy.concatenate` lets go of it for each, and each time waits behind a thread that computes:
+    `numpy.concatenate` releases it for each, and each time waits behind a thread that computes:
     64 rows took 5 to 60 ms beside one.
     """
     first = arrays[0]
@@ -393,7 +395,7 @@ def _gather_numpy(arrays: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any
             (dtype,) = {array.dtype for array in arrays}
             flat = bytearray().join(arrays)  # type: ignore[arg-type]  # buffers, unknown to its stubs
             return np.frombuffer(flat, dtype).reshape(-1, *item)
-        except (TypeError, ValueError):  # not alike, not contiguous, or not numbers
+        except (TypeError, ValueError):  # of several dtypes, not contiguous, or not numbers
             pass
     return np.concatenate(arrays)
 

@@ -1,4 +1,4 @@
-"""From what a person writes (lists, numbers, text) to an array of the datatype a model declares."""
+"""Conversion of lists, numbers and text to an array of the datatype that a model declares."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from nbtriton.errors import InvalidArgumentError
-from nbtriton.tensors.arrays import Array, _kind_or_none
+from nbtriton.tensors.arrays import Array, kind_or_none
 from nbtriton.tensors.datatypes import numpy_dtype
 from nbtriton.tensors.strings import as_bytes_array
 
 __all__ = ["as_array"]
+
+_REGULAR = "all rows of a nested list must have the same length"
 
 
 def as_array(value: object, datatype: str, *, name: str) -> Array:
@@ -30,7 +32,7 @@ def as_array(value: object, datatype: str, *, name: str) -> Array:
     Returns
     -------
     Array
-        An array comes back as it is, whatever its dtype: casting measured data is the caller's
+        An array is returned as it is, of any dtype: casting measured data is the caller's
         business, and Triton refuses it too. For BYTES, text of any form becomes an object array
         of `bytes` (UTF-8). Python values are cast where no value is lost; a scalar gives shape [].
 
@@ -39,7 +41,7 @@ def as_array(value: object, datatype: str, *, name: str) -> Array:
     InvalidArgumentError
         Values that the datatype cannot hold, ragged lists, or a sparse tensor.
     """
-    if type(value) is np.ndarray or _kind_or_none(value) is not None:
+    if type(value) is np.ndarray or kind_or_none(value) is not None:
         return _from_array(value, datatype, name)
     if datatype == "BYTES":
         return _text(value, name)
@@ -84,10 +86,11 @@ def _text(value: Any, name: str) -> np.ndarray[Any, Any]:
         return as_bytes_array(np.asarray(value).astype(object))
     if isinstance(value, (bytearray, memoryview)):
         value = bytes(value)
-    shape = _list_shape(value, name)
-    out = np.empty(shape, dtype=object)
+    out = np.array(value, dtype=object)
     flat = out.reshape(-1)
-    for index, item in enumerate(_leaves(value)):
+    for index, item in enumerate(flat.tolist()):
+        if isinstance(item, (list, tuple)):
+            raise InvalidArgumentError(f"input '{name}' is not a regular array", hint=_REGULAR)
         if not isinstance(item, (str, bytes)):
             raise InvalidArgumentError(
                 f"input '{name}' expects BYTES, found a value of type '{type(item).__name__}'",
@@ -103,8 +106,7 @@ def _numbers(value: Any, datatype: str, name: str) -> np.ndarray[Any, Any]:
         found = np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidArgumentError(
-            f"input '{name}' is not a regular array: {error}",
-            hint="all rows of a nested list must have the same length",
+            f"input '{name}' is not a regular array: {error}", hint=_REGULAR
         ) from None
     if found.size == 0:
         return found.astype(dtype)
@@ -123,23 +125,3 @@ def _numbers(value: Any, datatype: str, name: str) -> np.ndarray[Any, Any]:
         f"input '{name}' expects {datatype}, found {what}",
         hint="pass a numpy array if the conversion is meant",
     )
-
-
-def _list_shape(value: Any, name: str) -> tuple[int, ...]:
-    if not isinstance(value, (list, tuple)):
-        return ()
-    shapes = {_list_shape(item, name) for item in value}
-    if len(shapes) > 1:
-        raise InvalidArgumentError(
-            f"input '{name}' is not a regular array",
-            hint="all rows of a nested list must have the same length",
-        )
-    return (len(value), *(shapes.pop() if shapes else ()))
-
-
-def _leaves(value: Any) -> Any:
-    if not isinstance(value, (list, tuple)):
-        yield value
-        return
-    for item in value:
-        yield from _leaves(item)

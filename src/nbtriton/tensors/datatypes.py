@@ -20,23 +20,6 @@ __all__ = [
 _T = TypeVar("_T")
 
 # In the order of the DataType enumeration of model_config.proto, which starts at TYPE_INVALID = 0.
-DATATYPES: tuple[str, ...] = (
-    "BOOL",
-    "UINT8",
-    "UINT16",
-    "UINT32",
-    "UINT64",
-    "INT8",
-    "INT16",
-    "INT32",
-    "INT64",
-    "FP16",
-    "FP32",
-    "FP64",
-    "BYTES",
-    "BF16",
-)
-
 NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
     "UINT8": np.dtype(np.uint8),
@@ -52,6 +35,8 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "FP64": np.dtype(np.float64),
     "BYTES": np.dtype(np.object_),
 }
+# numpy has no dtype of the last.
+DATATYPES: tuple[str, ...] = (*NUMPY_DTYPES, "BF16")
 
 _NUMBERS = {name: number for number, name in enumerate(DATATYPES, start=1)}
 _TO_CONFIG = {name: "TYPE_STRING" if name == "BYTES" else f"TYPE_{name}" for name in DATATYPES}
@@ -89,7 +74,7 @@ def numpy_dtype(datatype: str) -> np.dtype[Any]:
     Raises
     ------
     InvalidArgumentError
-        There is no such datatype.
+        An unknown datatype.
     UnsupportedError
         BF16 without the ml_dtypes package: numpy itself has no such dtype.
     """

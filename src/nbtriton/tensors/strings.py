@@ -12,7 +12,7 @@ from nbtriton.errors import InvalidArgumentError
 __all__ = ["as_bytes_array", "deserialize_bytes", "serialize_bytes"]
 
 _LENGTH = struct.Struct("<I")
-# Below this walking is faster than asking numpy.
+# Below this walking is faster than numpy.
 _FEW_BYTES = 512
 # An item of a numpy dtype.
 _LARGEST_ITEM = 2**31 - 1
@@ -144,11 +144,11 @@ def _begins_short(raw: bytes) -> bool:
 
 
 def _at_zeros(raw: bytes) -> np.ndarray[Any, Any] | None:
-    """Guess where the lengths are, and check the guess: three times as fast as walking.
+    """Guess the places of the lengths, and check the guess: three times as fast as walking.
 
     The length of a short element ends in three zero bytes, which text does not contain. None if
-    that finds anything but a chain of lengths from the first byte to the last, which is then the
-    only one there can be.
+    that finds anything but a chain of lengths from the first byte to the last, of which only one
+    can exist.
     """
     values = np.frombuffer(raw, np.uint8)
     zero = values == 0
@@ -156,7 +156,7 @@ def _at_zeros(raw: bytes) -> np.ndarray[Any, Any] | None:
     if not len(starts):
         return None
     lengths = values[starts]
-    if not lengths.all():  # there are empty elements
+    if not lengths.all():  # some elements are empty
         starts = _without_overlap(starts, zero)
         lengths = values[starts]
     ends = starts + _LENGTH.size
@@ -179,7 +179,7 @@ def _at_zeros(raw: bytes) -> np.ndarray[Any, Any] | None:
 def _without_overlap(
     starts: np.ndarray[Any, Any], zero: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, Any]:
-    """Drop the starts that a run of zeros suggests beside the true ones.
+    """Drop the false starts in a run of zeros.
 
     The length of k empty elements in a row are 4 k zeros: every fourth of them is a start, and what
     comes before the first of them is text.
