@@ -65,7 +65,7 @@ demo: $(VENV)/.demo
 lab: $(VENV)/.lab
 	$(BIN)/jupyter lab --notebook-dir=notebooks $(AS_ROOT) $(LAB_FLAGS)
 
-# As `pip install` has it: compiled where that can be, else the reason is told. CORE=python is pure Python, as
+# As `pip install` has it: compiled where that can be, else the reason is printed. CORE=python is pure Python, as
 # an editable installation has it.
 CORE ?= compiled
 WITH_CORE = core=; if [ $(CORE) = compiled ] && $(BIN)/python scripts/compiled.py; then \

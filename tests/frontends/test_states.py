@@ -9,7 +9,7 @@ import pytest
 from nbtriton.frontends.http1.states import TRANSITIONS, ConnectionState, Event, State
 
 
-@pytest.mark.parametrize(("state", "event"), itertools.product(State, Event))
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)))
 def test_an_event_that_cannot_happen_leaves_the_state(state: State, event: Event) -> None:
     machine = ConnectionState()
     machine._enter(state)
