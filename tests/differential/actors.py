@@ -123,7 +123,7 @@ class TritonPythonModel:
         return None
 """
 
-# Calls other models as SCRIPT (JSON) says, and tells what they answered.
+# Calls other models by SCRIPT (JSON), and reports their responses.
 CALLS = """
 import asyncio
 import json
@@ -132,7 +132,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 
-def told(response):
+def report(response):
     if response.has_error():
         return {"error": response.error().message(), "code": int(response.error().code())}
     return {
@@ -163,17 +163,17 @@ class TritonPythonModel:
         for stage in json.loads(script):
             calls = [made(call) for call in stage["calls"]]
             if stage["how"] == "exec":
-                results.append([told(call.exec()) for call in calls])
+                results.append([report(call.exec()) for call in calls])
             elif stage["how"] == "async":
                 answers = await asyncio.gather(*(call.async_exec() for call in calls))
-                results.append([told(answer) for answer in answers])
+                results.append([report(answer) for answer in answers])
             elif stage["how"] == "stream":
-                results.append([[told(r) for r in call.exec(decoupled=True)] for call in calls])
+                results.append([[report(r) for r in call.exec(decoupled=True)] for call in calls])
             else:
                 streams = await asyncio.gather(*(c.async_exec(decoupled=True) for c in calls))
-                results.append([[told(r) for r in stream] for stream in streams])
+                results.append([[report(r) for r in stream] for stream in streams])
         text = np.array([json.dumps(results, sort_keys=True)], dtype=object)
-        return pb_utils.InferenceResponse([pb_utils.Tensor("TOLD", text)])
+        return pb_utils.InferenceResponse([pb_utils.Tensor("REPORT", text)])
 """
 
 # What its warmup looked like: the requests of each execution, their shapes and values.
@@ -199,7 +199,7 @@ class TritonPythonModel:
             batch.append(inputs)
         self.seen.append(batch)
         text = np.array([[json.dumps(self.seen[:-1], sort_keys=True)]], dtype=object)
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("TOLD", text)]) for _ in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("REPORT", text)]) for _ in requests]
 """
 
 VERSION = """

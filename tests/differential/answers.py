@@ -32,7 +32,7 @@ class Outcome:
     answers: list[Answer]
     batches: list[list[int]]
     statistics: dict[str, Any]
-    # Answers that come together are one group: their order on the wire is nobody's promise.
+    # Answers that come together are one group: their order on the wire is undefined.
     order: list[list[int]] = field(default_factory=list)
 
 

@@ -18,7 +18,7 @@ CACHE = "response_cache { enable: true }"
 
 
 def kept(values: np.ndarray, times: int, *outputs: str) -> Answer:
-    """Return the answer of the counting model that was executed so many times."""
+    """Return the answer of the counting model after this number of executions."""
     made = {
         "OUT": ("FP32", list(values.shape), values.ravel().tolist()),
         "TIMES": ("INT32", [values.shape[0], 1], [times] * values.shape[0]),
@@ -76,12 +76,12 @@ EXPIRES = batcher(
     1,
 )
 STREAM = stream_model("by_hand")
-CALLER = python("caller", actors.CALLS, ("SCRIPT STRING [1]",), ("TOLD STRING [1]",), mbs=0)
+CALLER = python("caller", actors.CALLS, ("SCRIPT STRING [1]",), ("REPORT STRING [1]",), mbs=0)
 CALL = {
     "model": STREAM.name,
     "inputs": [["PLAN", "int32", [[10, -1, 61]]], ["HOW", "int32", [[0]]]],
 }
-TOLD = [
+REPORT = [
     {"OUT": ["int32", [1, 1], [10]]}, {"code": 1, "error": "planned"},
     {"OUT": ["int32", [1, 1], [61]]}, {},
 ]  # fmt: skip
@@ -193,10 +193,10 @@ CASES = [
         "B6 errors in the stream of a call", (STREAM, CALLER),
         (Send({"SCRIPT": text(json.dumps([{"how": "stream", "calls": [CALL]}]).encode())}),),
         deliberate="bls-stream-errors",
-        instead={0: Answer({"TOLD": ("BYTES", [1], [json.dumps([[TOLD]], sort_keys=True).encode()])})},
+        instead={0: Answer({"REPORT": ("BYTES", [1], [json.dumps([[REPORT]], sort_keys=True).encode()])})},
     ),
     Scenario(
-        "Q9 an expired request is told at once", (EXPIRES,),
+        "Q9 an expired request gets its error at once", (EXPIRES,),
         (sized(1, gate=True), sized(1, takes_s=(0.09, 0.4))),
         batches=True, hold_s=0.9, deliberate="queue-latency",
     ),

@@ -90,7 +90,7 @@ NAMES = {
         "::test_an_accelerator_that_is_not_there_is_left_out_with_a_warning"
     ),
     "instance-names": "tests/engine/test_updates.py::test_instances_have_names_of_their_own",
-    "version-policy-told": (
+    "version-policy-reported": (
         "tests/engine/test_updates.py::test_L16_L17_a_new_version_policy_is_light_too"
     ),
     "update-does-not-wait": (
@@ -162,8 +162,8 @@ NAMES = {
 class Verdict:
     """What two outcomes of one scenario come to.
 
-    ``deliberate`` names the difference that was expected, empty if there was none; ``difference``
-    tells what else differs, empty if nothing does.
+    ``deliberate`` names the expected difference, empty without one; ``difference``
+    has all other differences, empty without one.
     """
 
     deliberate: str = ""
@@ -225,7 +225,7 @@ def _either_way(
     failed = sum(answer.status != "OK" for answer in expected.answers)
     statistics = {}
     for name, counts in expected.statistics.items():
-        found = [books.get("fail", 0) for books in (counts, mine.get(name, {}))]
+        found = [statistics.get("fail", 0) for statistics in (counts, mine.get(name, {}))]
         near = failed and all(failed <= fails <= 2 * failed for fails in found)
         statistics[name] = (
             {**counts, "fail": found[1]} if name in ensembles and near else dict(counts)
@@ -234,7 +234,7 @@ def _either_way(
 
 
 def _side_by_side(config: str) -> bool:
-    """Tell whether an ensemble has two steps of which neither waits for the other."""
+    """Return True if an ensemble has two steps of which neither waits for the other."""
     steps = parse_pbtxt(config).ensemble_scheduling.step
     behind = [
         {

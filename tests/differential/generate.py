@@ -102,7 +102,7 @@ def delay(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
             continue
         traffic: list[Send] = []
         for _ in range(2):
-            # Without a preferred size on the way there, so nothing is sent before its end.
+            # Without a preferred size below it, so no batch is sent before its end.
             total = rng.choice((preferred[0], rng.randint(1, preferred[0] - 1)))
             sizes = []
             while sum(sizes) < total:
@@ -540,7 +540,7 @@ def decoupled(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
     for number in range(count):
         plan, how = plan_of(rng), rng.choice((0, 1, 2))
         if how == 2:
-            plan = [n for n in plan if n != -3]  # nobody sees what a thread of the model raises
+            plan = [n for n in plan if n != -3]  # an error of a model's thread is not visible
         if number % 4 == 3:  # an error may overtake what runs behind it (E15)
             plan = [n for n in plan if n >= 0]
             given = planned(plan, how)
@@ -557,15 +557,15 @@ def decoupled(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
 def calls(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
     """B1 to B6: scripts of calls, one after the other, at once, and with many responses."""
     caller = python(
-        f"calls_{tag}", actors.CALLS, ("SCRIPT STRING [1]",), ("TOLD STRING [1]",), mbs=0
+        f"calls_{tag}", actors.CALLS, ("SCRIPT STRING [1]",), ("REPORT STRING [1]",), mbs=0
     )
     kinds = steps(f"{tag}_called")
     stream = stream_model(f"{tag}_called")
-    telling = python(
-        f"telling_{tag}",
+    reporting = python(
+        f"reporting_{tag}",
         sources.REQUEST,
         ("IN FP32 [2]",),
-        ("TOLD STRING [1]", "OUT FP32 [2]"),
+        ("REPORT STRING [1]", "OUT FP32 [2]"),
         mbs=0,
     )
     chain = ensemble(
@@ -576,7 +576,7 @@ def calls(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
 
     def call(how: str) -> dict[str, Any]:
         kind = rng.choice(
-            ("double", "add", "split", "answers", "stream", "telling", "chain", "wrong")
+            ("double", "add", "split", "answers", "stream", "reporting", "chain", "wrong")
         )
         pair = [[float(rng.randint(-9, 9)), 2.0]]
         if kind == "stream":
@@ -586,12 +586,12 @@ def calls(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
                 "model": stream.name,
                 "inputs": [["PLAN", "int32", [plan]], ["HOW", "int32", [[0]]]],
             }
-        if kind == "telling":
+        if kind == "reporting":
             more = {
                 "request_id": rng.choice(("", "b")),
                 "parameters": {"k": rng.choice((1, "t", True))},
             }
-            return {"model": telling.name, "inputs": [["IN", "float32", pair[0]]], "more": more}
+            return {"model": reporting.name, "inputs": [["IN", "float32", pair[0]]], "more": more}
         if kind == "chain":
             return {"model": chain.name, "inputs": [["X", "float32", pair]]}
         if kind == "answers":
@@ -600,7 +600,7 @@ def calls(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
         if kind == "wrong":
             wrong = rng.choice(("model", "output", "dtype", "inputs", "shape"))
             return {
-                "model": "nobody" if wrong == "model" else kinds["double"][0].name,
+                "model": "unknown" if wrong == "model" else kinds["double"][0].name,
                 "inputs": []
                 if wrong == "inputs"
                 else [
@@ -635,7 +635,7 @@ def calls(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
         for stage in script:
             stage["calls"] = [c for c in stage["calls"] if c["inputs"]]
         send = Send({"SCRIPT": text(json.dumps(script).encode())})
-        yield Scenario("", (*members, stream, telling, chain, caller), (send,))
+        yield Scenario("", (*members, stream, reporting, chain, caller), (send,))
 
 
 # --- cache, warmup, versions ---------------------------------------------------------------------
@@ -686,7 +686,7 @@ def warmup(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
             rest += "\ninstance_group { count: 2 kind: KIND_CPU }"
         inputs = ("IN FP32 [2]", "NOISE INT8 [3]", "TEXT STRING [1]")
         model = python(
-            f"warmup_{tag}_{number}", actors.WARM, inputs, ("TOLD STRING [1]",), rest, mbs
+            f"warmup_{tag}_{number}", actors.WARM, inputs, ("REPORT STRING [1]",), rest, mbs
         )
         model = replace(model, files=files)
         batch = (1,) if mbs else ()
@@ -698,20 +698,20 @@ def warmup(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
 
 
 def versions(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
-    """A1, A2, L2: which versions there are, and which one answers."""
+    """A1, A2, L2: existing versions, and the one that answers."""
     made = []
     for number in range((count + 1) // 2):
-        there = tuple(sorted(rng.sample(range(1, 12), rng.randint(1, 4))))
+        existing = tuple(sorted(rng.sample(range(1, 12), rng.randint(1, 4))))
         policies = (
             "", "version_policy { all { } }",
             f"version_policy {{ latest {{ num_versions: {rng.randint(1, 3)} }} }}",
-            f"version_policy {{ specific {{ versions: [{there[-1]}, {there[0]}, 50] }} }}",
+            f"version_policy {{ specific {{ versions: [{existing[-1]}, {existing[0]}, 50] }} }}",
         )  # fmt: skip
         model = python(
             f"versions_{tag}_{number}", actors.VERSION, ("IN FP32 [1]",), ("VERSION INT32 [1]",),
             rng.choice(policies), mbs=0,
         )  # fmt: skip
-        made.append(replace(model, versions=there))
+        made.append(replace(model, versions=existing))
     for _, model in spread(rng, made, count):
         asked = [-1, *model.versions, rng.randint(1, 14)]
         sends = tuple(Send({"IN": f32(1)}, version=v) for v in rng.sample(asked, len(asked)))

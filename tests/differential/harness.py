@@ -1,6 +1,6 @@
 """One script of traffic, two servers: the real tritonserver over its ports, and ours in this process.
 
-A `Scenario` says which models exist and which requests arrive in which order; `RealSide` and
+A `Scenario` has the models and the requests in their order of arrival; `RealSide` and
 `OurSide` play it and return an `Outcome` that is plain data, equal if the servers agree.
 
 Order of arrival is made certain, not hoped for. A request that carries a *gate* keeps its
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 ANSWER_S = 30.0
-# How long to wait for a sign that a request has arrived; there is none if its answer is held back.
+# How long to wait for a sign that a request has arrived; a held back answer gives none.
 SETTLE_S = 1.0
 # Statuses of our own: no answer came, and an error in a stream (it has a text but no code).
 UNANSWERED = "UNANSWERED"
@@ -90,9 +90,9 @@ class Send:
     sequence_start: bool = False
     sequence_end: bool = False
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    # Sent only when so many of those before (no gates then) are answered: an open batch is closed.
+    # Sent after this number of answers to those before (no gates then): an open batch is closed.
     after_answers: int = 0
-    # Bounds on how long its answer takes, in seconds; wide, as the machine may be busy.
+    # Bounds of the time to its answer, in seconds; wide, as the machine may be busy.
     takes_s: tuple[float, float] = (0.0, ANSWER_S)
     # Ask for any number of responses; needed for decoupled models.
     stream: bool = False
@@ -102,7 +102,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Scenario:
-    """Traffic for the last of its models, and what to compare besides the answers."""
+    """Traffic for the last of its models, and the comparisons besides the answers."""
 
     id: str
     models: tuple[Model, ...]
@@ -133,20 +133,20 @@ class Scenario:
 
     @property
     def by_the_clock(self) -> bool:
-        """True where it matters how much time passes between requests."""
+        """True if the time between requests matters."""
         return any(re.search(r"delay_micro|timeout", model.config) for model in self.models)
 
 
 @dataclass(frozen=True)
 class Pending:
-    """A request under way: ``answer`` waits for it."""
+    """A request in flight: ``answer`` waits for it."""
 
     answer: Callable[[], Answer]
     done: Callable[[], bool]
 
 
 def write(repository: Path, models: Sequence[Model]) -> None:
-    """Lay the models out as a repository."""
+    """Write the models as a repository."""
     for model in models:
         for version in model.versions:
             folder = repository / model.name / str(version)
@@ -160,7 +160,7 @@ def write(repository: Path, models: Sequence[Model]) -> None:
 
 
 class _Side:
-    """What both sides share: gates, the order of arrival, the shape of an outcome."""
+    """The common part of both sides: gates, the order of arrival, the form of an outcome."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
@@ -171,7 +171,7 @@ class _Side:
     def send(
         self, send: Send, model: str, parameters: Mapping[str, Any], *, in_order: bool
     ) -> Pending:
-        """Send a request; `in_order` if it matters that it comes behind those before it."""
+        """Send a request; `in_order` if it must arrive behind those before it."""
         raise NotImplementedError
 
     def waiting(self, model: str) -> int:
@@ -181,7 +181,7 @@ class _Side:
         raise NotImplementedError
 
     def rest(self) -> None:
-        """Wait until the server has decided all that it can decide about what has arrived."""
+        """Wait until the server has made all decisions about the requests that have arrived."""
 
     def play(self, scenario: Scenario) -> Outcome:
         names = [model.name for model in scenario.models]
@@ -227,7 +227,7 @@ class _Side:
         )
 
     def reread(self, outcome: Outcome) -> Outcome:
-        """Return the last outcome with its statistics as they are by now."""
+        """Return the last outcome with its current statistics."""
         now = {
             n: difference(counts_of(self.statistics(n)), self._before[n])
             for n in outcome.statistics
@@ -384,8 +384,8 @@ class RealSide(_Side):
         return Pending(answer, done.is_set)
 
     def _stream(self, request: Any, start: float) -> Pending:
-        """Send a request in a stream of its own, and collect what comes until its end."""
-        # Also the responses that only say that it was the last one.
+        """Send a request in a stream of its own, and collect its responses until its end."""
+        # Also responses with only the final flag.
         request.parameters["triton_enable_empty_final_response"].bool_param = True
         responses: list[Answer] = []
         done = threading.Event()

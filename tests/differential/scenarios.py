@@ -97,7 +97,7 @@ def text(*values: bytes, shape: tuple[int, ...] | None = None) -> np.ndarray[Any
     return np.array(values, dtype=object).reshape(shape or (len(values),))
 
 
-# One execution takes this long: time for the scheduler to look at what waits meanwhile.
+# One execution takes this long: time for the scheduler to handle waiting requests meanwhile.
 PACE = {"pace_ms": 30}
 
 
@@ -109,7 +109,7 @@ def sizes(*batch_sizes: int, **more: Any) -> tuple[Send, ...]:
     return tuple(sized(size, **more) for size in batch_sizes)
 
 
-# Keeps the instance busy while what follows arrives.
+# Keeps the instance busy while the next requests arrive.
 GATE = sized(1, gate=True)
 
 # --- models ------------------------------------------------------------------------------------
@@ -137,11 +137,11 @@ STRINGS_PLAIN = python(
 )
 RESHAPED = python(
     "reshaped", sources.REQUEST,
-    ("IN FP32 [1] reshape { shape: [] }",), ("TOLD STRING [1]", "OUT FP32 [1] reshape { shape: [] }"),
+    ("IN FP32 [1] reshape { shape: [] }",), ("REPORT STRING [1]", "OUT FP32 [1] reshape { shape: [] }"),
 )  # fmt: skip
 RESHAPED_VARIABLE = python(
     "reshaped_variable", sources.REQUEST,
-    ("IN FP32 [-1,2] reshape { shape: [-1,1,2] }",), ("TOLD STRING [1]", "OUT FP32 [-1,1,2]"),
+    ("IN FP32 [-1,2] reshape { shape: [-1,1,2] }",), ("REPORT STRING [1]", "OUT FP32 [-1,1,2]"),
 )  # fmt: skip
 OPTIONAL = python(
     "optional", sources.IDENTITY,
@@ -156,14 +156,14 @@ NAMED_GROUP = python(
 )  # fmt: skip
 ANSWERING = python("answering", sources.ANSWERS, ("IN FP32 [1]",), ("OUT FP32 [1]",))
 NO_EXECUTE = python("no_execute", sources.NOTHING, ("IN FP32 [1]",), ("OUT FP32 [1]",))
-TELLING = python(
-    "telling", sources.REQUEST, ("IN FP32 [2]",), ("TOLD STRING [1]", "OUT FP32 [2]"), mbs=0
+REPORTING = python(
+    "reporting", sources.REQUEST, ("IN FP32 [2]",), ("REPORT STRING [1]", "OUT FP32 [2]"), mbs=0
 )
 ARGUMENTS = python(
-    "arguments", sources.ARGUMENTS, ("IN FP32 [2]",), ("TOLD STRING [1]",),
+    "arguments", sources.ARGUMENTS, ("IN FP32 [2]",), ("REPORT STRING [1]",),
     'parameters { key: "k" value { string_value: "v" } }', mbs=0,
 )  # fmt: skip
-API = python("api", sources.API, ("IN FP32 [1]",), ("TOLD STRING [1]",), mbs=0)
+API = python("api", sources.API, ("IN FP32 [1]",), ("REPORT STRING [1]",), mbs=0)
 TRANSPOSED = python("transposed", sources.TRANSPOSED, ("IN FP32 [2,2]",), ("OUT FP32 [2,2]",))
 IN_PLACE = python(
     "in_place", sources.IN_PLACE, ("IN FP32 [2,2]",), ("OUT FP32 [2,2]", "FLAGS BOOL [4]")
@@ -184,7 +184,7 @@ PLAIN = batcher("b_default", "")
 DYNAMIC = batcher("b_dynamic", "dynamic_batching { }")
 PREF_4 = batcher("b_pref_4", "dynamic_batching { preferred_batch_size: [4] }")
 PREF_2_6 = batcher("b_pref_2_6", "dynamic_batching { preferred_batch_size: [2,6] }")
-# Delays far above what a busy machine needs to take a request in.
+# Delays far above the time in which a busy machine accepts a request.
 PREF_4_DELAY = batcher(
     "b_pref_4_delay",
     "dynamic_batching { preferred_batch_size: [4] max_queue_delay_microseconds: 800000 }",
@@ -255,7 +255,7 @@ ERRING = ensemble(
 )  # fmt: skip
 NESTED = ensemble("nested", ("X FP32 [1]",), ("Y FP32 [1]",), "erring: X=X -> Y=Y")
 INHERITING = ensemble(
-    "inheriting", ("X FP32 [2]",), ("T STRING [1]",), "telling: IN=X -> TOLD=T", mbs=0
+    "inheriting", ("X FP32 [2]",), ("T STRING [1]",), "reporting: IN=X -> REPORT=T", mbs=0
 )
 BATCHING_STEP = ensemble(
     "batching_step", ("X FP32 [1]",), ("SEEN STRING [1]",), "b_dynamic: IN=X -> SEEN=SEEN"
@@ -308,9 +308,9 @@ RESULTS = [
     Scenario("response sender", (SENDER,), (
         Send({"IN": f32(1, 1)}), Send({"IN": f32(1, 1, start=1)}), Send({"IN": f32(1, 1, start=2)}),
     ), one_by_one=True),
-    Scenario("what a request carries", (TELLING,), (
+    Scenario("what a request carries", (REPORTING,), (
         Send({"IN": f32(2)}),
-        Send({"IN": f32(2)}, request_id="abc", outputs=("TOLD",)),
+        Send({"IN": f32(2)}, request_id="abc", outputs=("REPORT",)),
         Send({"IN": f32(2)}, correlation_id=7, sequence_start=True),
         Send({"IN": f32(2)}, correlation_id=7, sequence_end=True, timeout_us=5_000_000),
         Send({"IN": f32(2)}, correlation_id=9, sequence_start=True, sequence_end=True, priority=2),
@@ -477,7 +477,7 @@ ENSEMBLES = [
              (Send({"X": f32(1, 2, 2)}),) * 3, one_by_one=True),
     Scenario("ensemble fork", (*STEPS, FORK), (Send(X2),)),
     Scenario("E4 pruning", (*STEPS, FORK), (Send(X2, outputs=("Z",)),)),
-    Scenario("E5 inheritance", (TELLING, INHERITING), (
+    Scenario("E5 inheritance", (REPORTING, INHERITING), (
         Send({"X": f32(2)}, request_id="e", correlation_id=5, sequence_start=True, timeout_us=9_000_000,
              priority=1, parameters={"k": "v"}),
     )),
@@ -504,5 +504,5 @@ ENSEMBLES = [
 
 SCENARIOS = [*RESULTS, *FAILED, *ADMISSION, *BATCHING, *ENSEMBLES]
 MODELS = list({m.name: m for s in SCENARIOS for m in s.models}.values())
-# Composing models first: an ensemble is loaded after what it is made of.
+# Composing models first: an ensemble is loaded after them.
 MODELS.sort(key=lambda model: (model.source is None, model is NESTED))

@@ -64,9 +64,9 @@ class TritonPythonModel:
         ]
 """
 
-# Says in SEEN which execution of which instance a request was in and at which place. A request
-# with the parameter `gate` keeps its execution busy until the file of that name says go on; with
-# `pace_ms` an execution takes that long, so that the scheduler has its say between two of them.
+# Reports in SEEN which execution of which instance a request was in and at which place. A request
+# with the parameter `gate` keeps its execution busy until the file of that name exists; with
+# `pace_ms` an execution takes that long, so that the scheduler decides between two of them.
 BATCHES = """
 import json
 import os
@@ -195,7 +195,7 @@ class TritonPythonModel:
         return [answer(pb_utils.get_input_tensor_by_name(r, "IN").as_numpy()) for r in requests]
 """
 
-# Says what a request carries.
+# Reports the contents of a request.
 REQUEST = """
 import json
 
@@ -208,7 +208,7 @@ class TritonPythonModel:
         responses = []
         for request in requests:
             value = pb_utils.get_input_tensor_by_name(request, "IN")
-            told = {
+            report = {
                 "request_id": request.request_id(),
                 "correlation_id": request.correlation_id(),
                 "flags": request.flags(),
@@ -222,16 +222,16 @@ class TritonPythonModel:
                 "cpu": value.is_cpu(),
                 "writeable": bool(value.as_numpy().flags.writeable),
             }
-            text = np.array([json.dumps(told, sort_keys=True)], dtype=object)
+            text = np.array([json.dumps(report, sort_keys=True)], dtype=object)
             responses.append(
                 pb_utils.InferenceResponse(
-                    [pb_utils.Tensor("TOLD", text), pb_utils.Tensor("OUT", value.as_numpy())]
+                    [pb_utils.Tensor("REPORT", text), pb_utils.Tensor("OUT", value.as_numpy())]
                 )
             )
         return responses
 """
 
-# Says what initialize was given.
+# Reports the arguments of initialize.
 ARGUMENTS = """
 import json
 import os
@@ -243,23 +243,23 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def initialize(self, args):
         config = json.loads(args["model_config"])
-        self.told = {key: value for key, value in args.items() if key != "model_config"}
-        self.told["model_repository"] = os.path.basename(args["model_repository"])
-        self.told["types"] = sorted({type(value).__name__ for value in args.values()})
-        self.told["config"] = config
-        self.told["by_name"] = [
+        self.report = {key: value for key, value in args.items() if key != "model_config"}
+        self.report["model_repository"] = os.path.basename(args["model_repository"])
+        self.report["types"] = sorted({type(value).__name__ for value in args.values()})
+        self.report["config"] = config
+        self.report["by_name"] = [
             pb_utils.get_input_config_by_name(config, "IN"),
-            pb_utils.get_output_config_by_name(config, "TOLD"),
+            pb_utils.get_output_config_by_name(config, "REPORT"),
             pb_utils.get_input_config_by_name(config, "NOPE"),
         ]
-        self.told["decoupled"] = pb_utils.using_decoupled_model_transaction_policy(config)
+        self.report["decoupled"] = pb_utils.using_decoupled_model_transaction_policy(config)
 
     def execute(self, requests):
-        text = np.array([json.dumps(self.told, sort_keys=True)], dtype=object)
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("TOLD", text)]) for _ in requests]
+        text = np.array([json.dumps(self.report, sort_keys=True)], dtype=object)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("REPORT", text)]) for _ in requests]
 """
 
-# Tries the helpers of the module and says what they returned or raised.
+# Calls the helpers of the module and reports what they returned or raised.
 API = """
 import json
 
@@ -286,7 +286,7 @@ class TritonPythonModel:
         error = pb_utils.TritonError("words", pb_utils.TritonError.NOT_FOUND)
         response = pb_utils.InferenceResponse([tensor])
         failed = pb_utils.InferenceResponse([], error)
-        told = {
+        report = {
             "numbers": {name: attempt(lambda: pb_utils.numpy_to_triton_type(np.dtype(name).type))
                         for name in DTYPES},
             "dtypes": {str(i): attempt(lambda: np.dtype(pb_utils.triton_to_numpy_type(i)))
@@ -314,8 +314,8 @@ class TritonPythonModel:
         pb_utils.Logger.log_warn("warning")
         pb_utils.Logger.log_error("error")
         pb_utils.Logger.log_verbose("verbose")
-        text = np.array([json.dumps(told, sort_keys=True)], dtype=object)
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("TOLD", text)]) for _ in requests]
+        text = np.array([json.dumps(report, sort_keys=True)], dtype=object)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("REPORT", text)]) for _ in requests]
 """
 
 # Answers through a response sender, from execute and from another thread.
@@ -417,7 +417,7 @@ class TritonPythonModel:
         return responses
 """
 
-# Uses what may be done with memory in one piece, and writes to it.
+# Uses memory in one piece, and writes to it.
 IN_PLACE = """
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -431,10 +431,10 @@ class TritonPythonModel:
             x = tensor.as_numpy()
             again = pb_utils.Tensor.from_dlpack("D", tensor.to_dlpack()).as_numpy()
             flags = [x.flags.c_contiguous, x.flags.aligned, x.flags.writeable, (again == x).all()]
-            told = pb_utils.Tensor("FLAGS", np.array([flags]))
+            report = pb_utils.Tensor("FLAGS", np.array([flags]))
             bits = x.view(np.uint8).view(np.float32)
             bits *= 10
-            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", x), told]))
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", x), report]))
             x -= 1
         return responses
 """

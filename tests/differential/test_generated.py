@@ -24,12 +24,12 @@ from tests.until import until
 ROOT = Path(__file__).parents[2]
 COUNT = int(os.environ.get("NBTRITON_CASES", "60"))
 
-# So many models are as much as one tritonserver should start at once.
+# At most this number of models for one tritonserver to start at once.
 LOT = 75
 
 
 def lots() -> list[list[Scenario]]:
-    """Split the cases: each lot has a seed and so models of its own."""
+    """Split the cases: each group has a seed and so models of its own."""
     numbers = range(-(-COUNT // LOT))
     made = [generate(SEED + n, min(LOT, COUNT - n * LOT)) for n in numbers]
     return [[*CASES, *made[0]], *made[1:]] if made else [CASES]
@@ -39,7 +39,7 @@ LOTS = lots()
 
 
 class Pair:
-    """Both servers, over the models of one lot at a time."""
+    """Both servers, over the models of one group at a time."""
 
     def __init__(self, reference, scratch: Path) -> None:
         self._reference = reference
@@ -88,7 +88,7 @@ def cases() -> Iterator[object]:
 
 @pytest.mark.reference
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # the first of a lot starts a server
+@pytest.mark.timeout(300)  # the first of a group starts a server
 @pytest.mark.parametrize(("lot", "case"), list(cases()))
 def test_both_agree(pair: Pair, lot: int, case: Scenario | Model, record_property) -> None:
     pair.serve(lot)
@@ -101,7 +101,7 @@ def test_both_agree(pair: Pair, lot: int, case: Scenario | Model, record_propert
     theirs, mine = pair.real.play(case), pair.ours.play(case)
     verdict = compare(case, theirs, mine)
     if verdict.difference and case.statistics:
-        # The books of a model that was called may be written after the answer.
+        # The statistics of a called model may be written after the answer.
         until(lambda: not read_again(pair, case, theirs, mine).difference, 1.0)
         verdict = read_again(pair, case, theirs, mine)
     if verdict.deliberate:

@@ -174,7 +174,7 @@ SHAPES = model("shapes", dims="-1")
 LONG = "max_sequence_idle_microseconds: 30000000"
 OLDEST = model("oldest", f"{LONG} oldest {{ }}")
 CANDIDATES = model("candidates", f"{LONG} oldest {{ max_candidate_sequences: 2 }}")
-# A full batch waits: nothing can join it, whatever the threads do.
+# A full batch waits: no request can join it, in any order of the threads.
 OLDEST_FIVE = model("oldest_five", "oldest { max_candidate_sequences: 5 }")
 SINGLE = model("single", LONG, mbs=1)
 IDLE = model("idle", "max_sequence_idle_microseconds: 1500000", mbs=1)
@@ -289,7 +289,7 @@ SCENARIOS = [
             ("SQ3 with timeout", ask(9, "", timeout_us=5)),
         )
     ],
-    # Batches: the first request keeps the instance busy until all others are there.
+    # Batches: the first request keeps the instance busy until all others have arrived.
     held("DI2 rows are slots", DIRECT, *asks("1SG 2S 3S 4S 4E 3E 2E 1E")),
     held("DI2 padding below the highest slot", DIRECT, *asks("1SG 2SE 3S 3 3E 1E")),
     held("DI2 nothing above the highest slot", DIRECT, *asks("1SEG 2S 2 2E")),
@@ -420,7 +420,7 @@ def ours(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def named(scenario: Scenario, outcome: Outcome) -> list[Answer]:
-    """Which of two equal instances is the first one is nobody's rule: number them as they come.
+    """Number equal instances in their order of appearance: no rule says which is the first.
 
     So are executions, and without statistics no batches are compared at all.
     """

@@ -60,7 +60,7 @@ UNBEGUN = (
     "inference request for sequence 9 to model 'sequences' must specify the START flag on the first "
     "request of the sequence"
 )
-NOBODY = "[request id: <id_unknown>] "
+NO_ID = "[request id: <id_unknown>] "
 
 
 @pytest.fixture
@@ -113,8 +113,8 @@ QUESTIONS = {
     "server": ("ServerMetadata", pb.ServerMetadataRequest(), "OK", ""),
     "metadata": ("ModelMetadata", pb.ModelMetadataRequest(name="plain"), "UNAVAILABLE", "Server not ready"),
     "no metadata": (
-        "ModelMetadata", pb.ModelMetadataRequest(name="nobody"),
-        "NOT_FOUND", "Request for unknown model: 'nobody' is not found",
+        "ModelMetadata", pb.ModelMetadataRequest(name="unknown"),
+        "NOT_FOUND", "Request for unknown model: 'unknown' is not found",
     ),
     "config": ("ModelConfig", pb.ModelConfigRequest(name="plain"), "OK", ""),
     "statistics": ("ModelStatistics", pb.ModelStatisticsRequest(), "UNAVAILABLE", "Server not ready"),
@@ -124,14 +124,14 @@ QUESTIONS = {
     "memory": ("SystemSharedMemoryStatus", pb.SystemSharedMemoryStatusRequest(), "OK", ""),
     "trace": ("TraceSetting", pb.TraceSettingRequest(), "OK", ""),
     "log": ("LogSettings", pb.LogSettingsRequest(), "OK", ""),
-    "a request": ("ModelInfer", one("plain"), "UNAVAILABLE", NOBODY + STOPPED),
+    "a request": ("ModelInfer", one("plain"), "UNAVAILABLE", NO_ID + STOPPED),
     "its id": ("ModelInfer", one("plain", request_id="i"), "UNAVAILABLE", f"[request id: i] {STOPPED}"),
-    "an ensemble": ("ModelInfer", one("pipeline"), "UNAVAILABLE", f"in ensemble 'pipeline', {NOBODY}{STOPPED}"),
+    "an ensemble": ("ModelInfer", one("pipeline"), "UNAVAILABLE", f"in ensemble 'pipeline', {NO_ID}{STOPPED}"),
     "a bad one": (
         "ModelInfer", infer("plain", [tensor("X", shape=(1, 1))], [bytes(4)]),
         "INVALID_ARGUMENT", "unexpected inference input 'X' for model 'plain'",
     ),
-    "nobody's": ("ModelInfer", one("nobody"), "NOT_FOUND", "Request for unknown model: 'nobody' is not found"),
+    "an unknown model": ("ModelInfer", one("unknown"), "NOT_FOUND", "Request for unknown model: 'unknown' is not found"),
     "a new sequence": ("ModelInfer", part(8, start=True), "UNAVAILABLE", STOPPED),
     "the same anew": ("ModelInfer", part(7, start=True), "UNAVAILABLE", STOPPED),
     "no sequence": (

@@ -2,7 +2,7 @@
 
 The models write down when an instance begins and ends. Each case is a script of loads by explicit
 control, with traffic in between; after each load as many instances have begun and ended as the
-rule says, and the statistics have gone on or begun anew, on both sides.
+rule says, and the statistics have gone on or begun again, on both sides.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def group(count: int, **more: Any) -> dict[str, Any]:
 
 
 def awaited(now: Callable[[], Any], expected: Any) -> Any:
-    """Return what is read, as soon as it is what is expected."""
+    """Return the value once it is as expected, or the last one."""
     until(lambda: now() == expected, WAIT_S)
     return now()
 
@@ -112,7 +112,7 @@ class Side:
         self.folder = folder
 
     def load(self, name: str, *groups: dict[str, Any], base: Any = PLAIN, **more: Any) -> str:
-        """Load a model by configuration; return what is wrong, if anything."""
+        """Load a model by configuration; return the error, empty without one."""
         config = {**base, "instance_group": list(groups), **more}
         return self.load_as_it_is(name, {"config": json.dumps(config)})
 
@@ -131,7 +131,7 @@ class Side:
         return int(reply.outputs["OUT"].item())
 
     def counted(self, name: str, expected: dict[str, int]) -> dict[str, int]:
-        """Return how often each version was executed, by the statistics: written after answers."""
+        """Return the executions of each version in the statistics, which are written after answers."""
 
         def now() -> dict[str, int]:
             models = self.client.statistics(name)["model_stats"]
@@ -144,7 +144,7 @@ class Side:
         return path.read_text().splitlines() if path.exists() else []
 
     def lives(self, name: str, begun: int, ended: int) -> dict[str, int]:
-        """Return how many instances have begun and ended so far, as soon as it is so many."""
+        """Return how many instances have begun and ended, once it is as expected."""
 
         def now() -> dict[str, int]:
             lines = [line.split()[0] for line in self.journal(name)]
@@ -153,7 +153,7 @@ class Side:
         return awaited(now, {"begin": begun, "end": ended})
 
     def together(self, name: str, *, since: int = 0) -> int:
-        """Return how many executions there were at once, at most, since a line of the journal."""
+        """Return the largest number of parallel executions since a line of the journal."""
         most = now = 0
         for line in self.journal(name)[since:]:
             now += {"enter": 1, "leave": -1}.get(line.split()[0], 0)
@@ -161,7 +161,7 @@ class Side:
         return most
 
     def index(self, name: str) -> list[dict[str, str]]:
-        """Return what the repository's index says of the versions that serve."""
+        """Return the entries of the repository's index for serving versions."""
         return [
             {**entry, "reason": entry.get("reason", "").replace(str(self.folder), "")}
             for entry in self.client.index()
@@ -267,7 +267,7 @@ def test_other_fields_are_a_reload(sides: tuple[Side, Side]) -> None:
     assert seen[4::4] == [{"2": 0}] * len(changes)
 
 
-def test_what_fails_changes_nothing(sides: tuple[Side, Side]) -> None:
+def test_a_failed_update_changes_nothing(sides: tuple[Side, Side]) -> None:
     def script(side: Side) -> list[Any]:
         seen: list[Any] = [side.load("model", group(1)), side.infer("model")]
         (side.folder / "full").touch()
@@ -326,7 +326,7 @@ def test_a_model_without_versions_leaves_the_index(sides: tuple[Side, Side]) -> 
     assert seen[3] == [{"name": "member", "version": "2", "state": "READY", "reason": ""}]
 
 
-def test_what_is_under_way_is_answered(sides: tuple[Side, Side]) -> None:
+def test_requests_in_flight_are_answered(sides: tuple[Side, Side]) -> None:
     def script(side: Side) -> list[Any]:
         seen: list[Any] = [side.load("model", group(3))]
         gate = side.folder / "gate"
@@ -335,16 +335,16 @@ def test_what_is_under_way_is_answered(sides: tuple[Side, Side]) -> None:
         def ask() -> None:
             answers.append(side.infer("model", gate=str(gate)))
 
-        # The real server's load returns when the instances that go are gone.
-        asking = [threading.Thread(target=ask) for _ in range(6)]
+        # The real server's load returns when the removed instances have ended.
+        callers = [threading.Thread(target=ask) for _ in range(6)]
         change = threading.Thread(target=lambda: seen.append(side.load("model", group(1))))
-        for thread in asking:
+        for thread in callers:
             thread.start()
         assert until(lambda: side.together("model") >= 3, WAIT_S)
         change.start()
         seen.append(side.lives("model", 3, 0))
         gate.touch()
-        for thread in (*asking, change):
+        for thread in (*callers, change):
             thread.join(WAIT_S)
         gate.unlink()
         seen += [len(answers), side.lives("model", 3, 2), side.counted("model", {"2": 6})]
@@ -393,13 +393,13 @@ def test_R3_resources_follow_the_instances(sides: tuple[Side, Side]) -> None:
         for groups, begun, ended in (([two], 2, 0), ([two, large], 3, 0), ([two], 3, 1)):
             seen += [side.load("model", *groups), side.lives("model", begun, ended)]
             before = len(side.journal("model"))
-            asking = [
+            callers = [
                 threading.Thread(target=side.infer, args=("model",), kwargs={"hold_ms": 150})
                 for _ in range(6)
             ]
-            for thread in asking:
+            for thread in callers:
                 thread.start()
-            for thread in asking:
+            for thread in callers:
                 thread.join(WAIT_S)
             seen.append(side.together("model", since=before) > 1)
         return seen
@@ -408,7 +408,7 @@ def test_R3_resources_follow_the_instances(sides: tuple[Side, Side]) -> None:
 
 
 @full_run
-def test_ensembles_over_what_changes_begin_anew(sides: tuple[Side, Side]) -> None:
+def test_ensembles_over_changed_models_begin_again(sides: tuple[Side, Side]) -> None:
     def script(side: Side) -> list[Any]:
         seen: list[Any] = [side.load("member", group(1)), side.load_as_it_is("ensemble")]
         seen += [side.infer("ensemble"), side.counted("ensemble", {"1": 1})]

@@ -135,14 +135,14 @@ def exchange(url: str, request: Any, timeout_s: float) -> tuple[str, str, Any, A
     if reply.status != 200:
         return _HTTP_STATUS[reply.status], json.loads(content)["error"], {}, {}
     length = int(reply.headers.get(_LENGTH, len(content)))
-    told, rest = json.loads(content[:length]), content[length:]
+    document, rest = json.loads(content[:length]), content[length:]
     outputs = {}
-    for tensor in told.get("outputs", []):
+    for tensor in document.get("outputs", []):
         size = tensor["parameters"]["binary_data_size"]
         raw, rest = rest[:size], rest[size:]
         datatype = tensor["datatype"]
         outputs[tensor["name"]] = (datatype, tensor["shape"], values_of(datatype, raw))
-    return "OK", "", outputs, told.get("parameters", {})
+    return "OK", "", outputs, document.get("parameters", {})
 
 
 def _http_request(request: Any) -> tuple[bytes, bytes]:
@@ -155,16 +155,16 @@ def _http_request(request: Any) -> tuple[bytes, bytes]:
         }
         for tensor, raw in zip(request.inputs, request.raw_input_contents, strict=True)
     ]
-    told = {
+    document = {
         "id": request.id,
         "inputs": inputs,
         "parameters": {**_parameters(request.parameters), "binary_data_output": True},
     }
     if request.outputs:
         binary = {"binary_data": True}
-        told["outputs"] = [{"name": t.name, "parameters": binary} for t in request.outputs]
-        del told["parameters"]["binary_data_output"]
-    return json.dumps(told).encode(), b"".join(request.raw_input_contents)
+        document["outputs"] = [{"name": t.name, "parameters": binary} for t in request.outputs]
+        del document["parameters"]["binary_data_output"]
+    return json.dumps(document).encode(), b"".join(request.raw_input_contents)
 
 
 # --- statistics --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Golden files: what a picture was when somebody last looked at it."""
+"""Golden files: pictures that a person has checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent / "golden"
 
 @pytest.fixture
 def golden():
-    """Compare text with a golden file; ``NBTRITON_GOLDEN=write`` renews it (then look at it)."""
+    """Compare text with a golden file; ``NBTRITON_GOLDEN=write`` renews it (then check it)."""
 
     def compare(name, text):
         path = FOLDER / name

@@ -78,7 +78,7 @@ points = st.builds(
     )
 )
 @settings(max_examples=80, deadline=None)
-def test_whatever_is_measured_is_drawn_inside(series):
+def test_every_measurement_is_drawn_inside(series):
     svg = curve_svg(series)
     root = ET.fromstring(svg)
     assert "nan" not in svg

@@ -89,7 +89,7 @@ def test_edges_go_to_the_right_from_port_to_port(graph):
 
 @given(graphs())
 @settings(max_examples=60, deadline=None)
-def test_ports_stand_inside_their_node_in_order(graph):
+def test_ports_are_inside_their_node_in_order(graph):
     for box in layout(graph).boxes.values():
         for ports in (box.in_ports, box.out_ports):
             heights = list(ports.values())
@@ -142,7 +142,7 @@ def test_an_edge_to_nowhere_is_named():
         layout(Graph((Node("a", "one"),), (Edge("a", "z", "T"),)))
 
 
-def test_inputs_stand_first_and_outputs_last():
+def test_inputs_are_first_and_outputs_last():
     plan = layout(digits_graph())
     layers = {name: box.layer for name, box in plan.boxes.items()}
     assert layers["input:IMAGE"] == 0
@@ -150,7 +150,7 @@ def test_inputs_stand_first_and_outputs_last():
     assert layers["output:CLASSIFICATION"] == layers["output:SEGMENTATION"] == 3
 
 
-def test_crossings_are_undone():
+def test_crossings_are_removed():
     # a feeds d and b feeds c: in the given order the two edges would cross.
     graph = Graph(
         (Node("a", "a"), Node("b", "b"), Node("c", "c"), Node("d", "d")),

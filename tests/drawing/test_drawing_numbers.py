@@ -1,4 +1,4 @@
-"""How numbers are written and where ticks stand."""
+"""The notation of numbers and the ticks of axes."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_html_is_plain_and_escaped():
     assert "tabular-nums" in html
 
 
-def test_numbers_stand_right_and_words_left():
+def test_numbers_are_aligned_right_and_words_left():
     html = table_html(["name", "n"], [["a", 1]])
     assert '<td style="text-align:left;' in html
     assert '<td style="text-align:right;' in html

@@ -61,7 +61,7 @@ def test_the_queue_is_drawn_against_time():
     assert line.get("d").endswith("H580.0V66.8")
 
 
-def test_each_instance_has_a_lane_that_says_what_it_does():
+def test_each_instance_has_a_lane_with_its_batch():
     assert len(parts("lane")) == 2
     assert [node.text for node in parts("lane-text")] == ["50 % · batch 4", "0 % · idle"]
 

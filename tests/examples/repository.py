@@ -205,7 +205,7 @@ def write_models(directory: Path, names: Iterable[str] = MODELS, *, python: bool
     Parameters
     ----------
     directory : Path
-        Made if it is not there.
+        Created if it does not exist.
     names : iterable of str
     python : bool
         Whether all are Python models.

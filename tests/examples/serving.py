@@ -16,7 +16,7 @@ from tests.examples.site import Site
 
 __all__ = ["FLAGS", "serve_nbtriton", "serve_real"]
 
-# Clients may load and unload; all models are there from the start.
+# Clients may load and unload; all models are loaded at the start.
 FLAGS = ("--model-control-mode=explicit", "--load-model=*")
 _NAMES = {"HTTPService": "http", "GRPCInferenceService": "grpc", "Metrics": "metrics"}
 
@@ -55,7 +55,7 @@ def serve_nbtriton(
     started = threading.Event()
 
     def read() -> None:
-        # To the end: a pipe that nobody reads stops the server some day.
+        # To the end: a full pipe without a reader would stop the server.
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line)

@@ -1,4 +1,4 @@
-"""What a client program is told about the server that it asks."""
+"""The server of a client program, as its arguments describe it."""
 
 from __future__ import annotations
 

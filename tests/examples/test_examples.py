@@ -51,7 +51,7 @@ def test_the_command_prints_a_line_each(capsys: pytest.CaptureFixture[str]) -> N
         main(["no such program"])
 
 
-def test_a_program_that_fails_is_told_with_its_story(
+def test_a_failed_program_is_reported_with_its_output(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def wrong(site: Site) -> None:
@@ -70,7 +70,7 @@ def test_a_program_that_fails_is_told_with_its_story(
 
 
 @pytest.mark.parametrize(
-    ("program", "complaint"),
+    ("program", "error"),
     [
         ("import sys; print('PASS' if sys.argv[1:] == ['{grpc}', 'a b'] else sys.argv)", ""),
         ("print('inference failed'); raise SystemExit(1)", "exit status 1\ninference failed"),
@@ -79,7 +79,7 @@ def test_a_program_that_fails_is_told_with_its_story(
     ],
 )
 def test_upstream_s_programs_are_run_as_they_are(
-    site: Site, tmp_path: Path, program: str, complaint: str
+    site: Site, tmp_path: Path, program: str, error: str
 ) -> None:
     folder = tmp_path / "src" / "python" / "examples"
     folder.mkdir(parents=True)
@@ -90,15 +90,15 @@ def test_upstream_s_programs_are_run_as_they_are(
     (folder / "built").chmod(0o755)
     run_program("built {http}", examples, site)
     command = "some_client.py {grpc} 'a b'"
-    if not complaint:
+    if not error:
         run_program(command, examples, site)
         return
-    with pytest.raises(AssertionError, match=complaint):
+    with pytest.raises(AssertionError, match=error):
         run_program(command, examples, site)
 
 
 @pytest.mark.slow
-def test_what_upstream_s_programs_lack_is_told(site: Site, tmp_path: Path) -> None:
+def test_missing_parts_of_upstream_programs_are_reported(site: Site, tmp_path: Path) -> None:
     with pytest.raises(Skipped, match="needs the package 'no_such_package'"):
         run_program("x_client.py", tmp_path, site, package="no_such_package")
     with pytest.raises(Skipped, match="not built"):

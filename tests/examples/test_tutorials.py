@@ -261,7 +261,7 @@ def test_a_picture_is_classified_and_segmented() -> None:
             server.infer("ensemble_model", {"IMAGE": np.array([[b"a"], [b"b"]], object)})
 
 
-def test_an_ensemble_inherits_what_a_stateful_member_asks_for() -> None:
+def test_an_ensemble_inherits_the_requirements_of_a_stateful_member() -> None:
     """Differs: the tutorial says so of any model; here the one that segments has sequences."""
     with nt.Server() as server:
         picture_models(server, segmentation="sequence_batching { }")
@@ -309,9 +309,9 @@ def postprocess(
 
 @pytest.mark.slow
 def test_the_readability_pipeline(tmp_path: Path) -> None:
-    """Differs: platform instead of backend "ensemble"; the step of cuml, and its extra bracket gone.
+    """Differs: platform instead of backend "ensemble"; the step of cuml, without its extra bracket.
 
-    BERT and the forest are small stand-ins; the forest runs in Python, as there is no fil backend.
+    BERT and the forest are small stand-ins; the forest runs in Python, as the fil backend does not exist here.
     """
     path = tmp_path / "model.pt"
     example = (torch.ones(1, 8, dtype=torch.int32), torch.ones(1, 8, dtype=torch.int32))
@@ -484,7 +484,7 @@ class Mapped(torch.nn.Module):
 @pytest.mark.parametrize(
     ("module", "inputs"),
     [
-        (Named, ("input1", "input0")),  # by the arguments' names, whatever their order
+        (Named, ("input1", "input0")),  # by the arguments' names, in any order
         (Named, ("INPUT__0", "INPUT__1")),
         (Named, ("first", "second")),  # by their order
         (Mapped, ("B", "A")),  # a dictionary of tensors

@@ -51,7 +51,7 @@ def examples_of(checkout: Path, folder: str) -> Path:
     Raises
     ------
     FileNotFoundError
-        There is neither.
+        Neither exists.
     """
     for found in (checkout / folder, checkout):
         if any(found.glob("*_client.py")) or any(

@@ -49,7 +49,7 @@ def notebook_of(*cells: str) -> dict[str, Any]:
 
 
 def distinct(page: Any, read: Any, enough: int, seconds: float = 60) -> list[str]:
-    """The different texts that `read` gives one after the other, until there are enough."""
+    """The first `enough` different texts that `read` returns."""
     seen: list[str] = []
     deadline = time.monotonic() + seconds
     while len(seen) < enough and time.monotonic() < deadline:
@@ -114,7 +114,7 @@ def test_the_quickstart_runs_and_its_widgets_move(open_notebook, theme):
     assert WIDGET not in kinds
     assert {"text/html", "image/svg+xml", "text/plain"} <= kinds
 
-    # Reopened: everything that was measured is there, without running anything.
+    # Reopened: all measurements are shown without running a cell.
     for session in opened.lab.call("GET", "sessions"):
         opened.lab.call("DELETE", f"sessions/{session['id']}")
     opened.open()
@@ -175,7 +175,7 @@ def test_the_stop_button_ends_the_sweep_and_keeps_what_was_measured(open_noteboo
     sweep = opened.output("%triton_perf")
     button = sweep.get_by_role("button", name="Stop")
     button.wait_for()
-    # Something has been measured.
+    # At least one level was measured.
     opened.page.wait_for_function(
         "() => /level [2-9]/.test(document.querySelector('.nbt-curve-line')?.textContent ?? '')"
     )

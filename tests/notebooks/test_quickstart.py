@@ -101,7 +101,7 @@ def test_the_server_answers_as_the_networks_do(first):
     assert served == pytest.approx(trained, abs=0.05)
 
 
-def test_the_graph_is_there_in_every_form(first):
+def test_the_graph_has_every_form(first):
     (data,) = shown(find(first, "%triton_dag"))
     assert set(data) >= {"text/plain", "text/html", "image/svg+xml"}
     for name in ("IMAGE", "preprocessed_image", "CLASSIFICATION", "SEGMENTATION"):

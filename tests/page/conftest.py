@@ -55,12 +55,12 @@ window.cleanup = await widget.render({ model: window.model, el: document.getElem
 window.ready = true;
 </script>"""
 
-# What JupyterLab 4 sets in its two themes, as far as the widgets read it.
+# The variables of JupyterLab 4's two themes that the widgets read.
 LAB_LIGHT = ":root{--jp-ui-font-color1:rgba(0,0,0,.87);--jp-layout-color1:#fff}"
 LAB_DARK = (
     ":root{--jp-ui-font-color1:rgba(255,255,255,.87);--jp-layout-color1:#111}body{background:#111}"
 )
-# VS Code puts a widget on white, whatever its theme, and says its colours in variables.
+# VS Code puts a widget on white in every theme, and has its colours in variables.
 VSCODE_DARK = (
     ":root{--vscode-editor-foreground:#d4d4d4;--vscode-editor-background:#1e1e1e}"
     "body{background:#1e1e1e}#w{background:#fff}"

@@ -261,7 +261,7 @@ def test_dag_is_walked_by_keyboard(open_view, dag):
         "input:IMAGE",
         "output:SEGMENTATION",
     ]
-    # The notebook never hears of these keys.
+    # These keys do not reach the notebook.
     assert page.evaluate("stolen") == []
 
 

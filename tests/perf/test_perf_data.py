@@ -1,4 +1,4 @@
-"""What is sent: generated inputs (PA30 to PA33) and requests cut from given arrays."""
+"""Requests to send: generated inputs (PA30 to PA33) and requests cut from given arrays."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_PA33_batches_and_models_that_do_not_batch():
         assert str(error.value) == text
     with pytest.raises(InvalidArgumentError, match=r"-b \(batch size\)\. The value must be > 0"):
         generate(model(), batch_size=0)
-    # More than the model allows is for the server to refuse.
+    # The server itself refuses more than the model allows.
     assert generate(model(), batch_size=9)["X"].shape == (9, 4)
 
 
@@ -131,7 +131,7 @@ def test_rows_are_cut_in_order_and_over_again(sizes, batch_size):
     assert len(flat) > start - batch_size
 
 
-def test_given_inputs_that_cannot_be():
+def test_impossible_inputs_are_refused():
     for bad, text in (
         ([], "inputs is an empty list"),
         ({"Z": rows(1)["X"]}, "'Z' is not an input of model 'm'"),

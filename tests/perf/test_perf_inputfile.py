@@ -1,4 +1,4 @@
-"""perf_analyzer's files of input data (A.4)."""
+"""perf_analyzer's files of input data."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_PA34_steps_are_requests_and_batches_of_those_that_follow(read):
     assert rows(file.requests(batches=False, batch_size=1)) == [[1, 2], [3, 4], [5, 6]]
 
 
-def test_streams_are_what_sequences_are_made_of(read):
+def test_sequences_send_the_steps_of_streams(read):
     file = read({"data": [[{"X": [1.0, 2.0]}, {"X": [3.0, 4.0]}], [{"X": [5.0, 6.0]}]]})
     assert [rows(stream) for stream in file.sequences(batches=True)] == [
         [[[1, 2]], [[3, 4]]],
@@ -93,7 +93,7 @@ def test_PA30_a_directory_has_a_file_for_each_input(tmp_path):
         read_input_file(tmp_path, CONFIG, {"T": [2]})
 
 
-def test_what_is_not_used_is_said(read):
+def test_unused_parts_of_a_file_are_noted(read):
     file = read({"data": [{"X": [1.0, 2.0]}], "validation_data": [{"Y": [1.0, 2.0]}]})
     assert file.notes == ("'validation_data' of data.json is not used",)
 
@@ -117,12 +117,12 @@ def test_what_is_not_used_is_said(read):
         ({"data": [1]}, "a step is a mapping of inputs to data"),
     ],
 )
-def test_PA34_what_is_wrong_with_a_file(read, document, text):
+def test_PA34_errors_of_a_file(read, document, text):
     with pytest.raises(TritonError) as caught:
         read(document)
     assert text in str(caught.value)
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file(tmp_path):
     with pytest.raises(NotFoundError, match="no input data"):
         read_input_file(tmp_path / "nowhere.json", CONFIG)

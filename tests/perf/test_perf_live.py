@@ -206,7 +206,7 @@ def test_an_open_loop_at_the_real_server(server):
     assert (point.mode, point.value, point.request_count) == ("intervals", 5000, 40)
 
 
-def test_PA14_a_sender_that_cannot_keep_up_says_so(server, monkeypatch):
+def test_PA14_a_sender_that_cannot_keep_up_is_noted(server, monkeypatch):
     monkeypatch.setattr(driver, "MAX_OUTSTANDING", 4)
 
     def slow(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
@@ -261,7 +261,7 @@ def test_a_level_with_only_errors_says_so_and_ends_the_search(server, load_):
     assert server.infer("double", {"IN": np.ones((1, 4), np.float32)})["OUT"].sum() == 8
 
 
-def test_what_is_wrong_with_the_call_is_raised(server):
+def test_wrong_options_are_errors(server):
     with pytest.raises(NotFoundError):
         nt.perf(server, "nope")
     for options, text in (
@@ -294,7 +294,7 @@ def test_PA2_count_windows_end_with_their_count():
     assert plan.has_ended(0, 1, 50)
 
 
-def test_windows_grow_for_slow_models_only_where_nobody_chose_their_length():
+def test_windows_grow_for_slow_models_only_without_a_chosen_length():
     assert WindowPlan(interval_ms=250).fitted(1e6).interval_ms == 250
     free = WindowPlan(interval_ms=250, longest_ms=2000)
     assert free.fitted(10_000).interval_ms == 250
@@ -326,7 +326,7 @@ def test_PA3_every_request_is_in_exactly_one_window(ends, cuts):
     errors: deque[tuple[int, str]] = deque()
     counted, start = 0, 0
     for cut in [*cuts, 110]:
-        # What has ended by the time of the look: some of it after the cut already.
+        # Requests that have ended at the time of the look, some of them after the cut.
         for slot, times in zip(slots, ends, strict=True):
             while len(slot.end_ns) < len(times) and times[len(slot.end_ns)] <= cut + 7:
                 slot.start_ns = 0
@@ -395,21 +395,21 @@ def test_quick_plans_at_most_three_seconds_and_says_so(server):
 # --- progress ------------------------------------------------------------------------------------
 
 
-def test_the_observer_hears_of_every_window_in_the_calling_thread(server):
-    heard = []
+def test_the_observer_is_called_for_every_window_in_the_calling_thread(server):
+    calls = []
     nt.perf(
         server, "double", concurrency=[1, 2], **QUICK,
-        observer=lambda p: heard.append((threading.get_ident(), p)),
+        observer=lambda p: calls.append((threading.get_ident(), p)),
     )  # fmt: skip
-    assert {ident for ident, _ in heard} == {threading.get_ident()}
-    steps = [(p.level, p.levels, p.window, len(p.points)) for _, p in heard]
+    assert {ident for ident, _ in calls} == {threading.get_ident()}
+    steps = [(p.level, p.levels, p.window, len(p.points)) for _, p in calls]
     assert steps == [(1, 2, 0, 0), (1, 2, 1, 0), (1, 2, 2, 0), (1, 2, 3, 0),
                      (2, 2, 0, 1), (2, 2, 1, 1), (2, 2, 2, 1), (2, 2, 3, 1)]  # fmt: skip
-    etas = [p.eta_s for _, p in heard]
+    etas = [p.eta_s for _, p in calls]
     assert etas[:4] == [None] * 4
     assert all(a >= b >= 0 for a, b in itertools.pairwise(etas[4:]))
-    assert heard[-1][1].infer_per_s > 0
-    assert heard[-1][1].what == "concurrency 2"
+    assert calls[-1][1].infer_per_s > 0
+    assert calls[-1][1].what == "concurrency 2"
 
 
 def test_an_observer_that_raises_is_removed_and_logged(server, caplog):
@@ -417,18 +417,18 @@ def test_an_observer_that_raises_is_removed_and_logged(server, caplog):
 
     def broken(progress):
         calls.append(progress)
-        raise RuntimeError("the view is gone")
+        raise RuntimeError("the view was closed")
 
     report = nt.perf(server, "double", concurrency=[1, 2], request_count=5, observer=broken)
     assert len(report.points) == 2
     assert len(calls) == 1
-    assert "the view is gone" in caplog.text
+    assert "the view was closed" in caplog.text
 
 
 # --- sweeps --------------------------------------------------------------------------------------
 
 
-def test_each_configuration_is_applied_and_the_own_one_comes_back(server):
+def test_each_configuration_is_applied_and_the_original_is_restored(server):
     before = server.engine.inspection.user_config("double")
     report = nt.perf(
         server, "double", concurrency=[1, 2], request_count=10, instances=[1, 2],
@@ -440,7 +440,7 @@ def test_each_configuration_is_applied_and_the_own_one_comes_back(server):
         {"instances": 2, "max_batch_size": 8},
         {"instances": 2, "max_batch_size": 4},
     ]
-    # The first is what is loaded already; the last load brings it back.
+    # The first is loaded already; the last load restores it.
     assert server.loads == [("double", 4, 1), ("double", 8, 2), ("double", 4, 2), ("double", 8, 1)]
     assert server.engine.inspection.user_config("double") == before
     assert report.points[0].label == "instances=1, max_batch_size=8"
@@ -451,13 +451,13 @@ def test_without_options_nothing_is_loaded(server):
     assert server.loads == []
 
 
-def test_a_configuration_that_cannot_be_is_refused_before_anything_changes(server):
+def test_an_impossible_configuration_is_refused_before_any_change(server):
     with pytest.raises(ConfigError):
         nt.perf(server, "double", request_count=5, max_batch_size=[4, 8], preferred=[6])
     assert server.loads == []
 
 
-def test_the_own_configuration_comes_back_after_an_error(server):
+def test_the_original_configuration_is_restored_after_an_error(server):
     def picky(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
         return {"OUT": IN}
 
@@ -587,7 +587,7 @@ def test_PA15_finished_levels_are_kept(server):
     assert report.points[1].outcome == "interrupted"
 
 
-def test_PA15_requests_that_wait_for_ever_are_cancelled(server):
+def test_PA15_requests_that_never_end_are_cancelled(server):
     release = threading.Event()
 
     def stuck(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:

@@ -1,4 +1,4 @@
-"""How levels are written, when requests are due, and which level comes next."""
+"""The notation of levels, the due times of requests, and the search through levels."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def first(n, load, **more):
         ("1:0", None),
     ],
 )
-def test_levels_as_people_write_them(written, levels):
+def test_notations_of_levels(written, levels):
     assert level_values(parse_levels(written, option="-c", integral=True)) == levels
 
 
@@ -54,7 +54,7 @@ def test_rates_may_be_fractions():
 @pytest.mark.parametrize(
     "written", ["", "a", "1:2:3:4", "0:4", "1.5", "4:1", "1:8:x1", "1:8:0", [], 0, "nan", [1, "b"]]
 )
-def test_levels_that_cannot_be_are_refused_with_the_option(written):
+def test_impossible_levels_are_refused_with_the_option(written):
     with pytest.raises(InvalidArgumentError, match=r"Failed to parse --concurrency-range\. "):
         parse_levels(written, option="--concurrency-range", integral=True)
 

@@ -114,7 +114,7 @@ def measure(url: str, model: str = "double", **options) -> PerfPoint:
 
 
 def check_levels(urls: dict[str, str], protocol: str) -> None:
-    """One caller, several, a rate, an ensemble: what is counted here and what is counted there."""
+    """One caller, several, a rate, an ensemble: the counts here and at the server."""
     url = f"{protocol}://{urls[protocol]}"
     for options, batch in (
         ({}, 1),
@@ -188,7 +188,7 @@ def test_errors_are_counted_with_the_servers_words(urls, protocol):
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_nobody_answers_and_no_such_model(urls, protocol):
+def test_an_unreachable_server_and_an_unknown_model(urls, protocol):
     with pytest.raises(NotFoundError, match="unknown model: 'nope'"):
         nt.perf(None, "nope", url=urls[protocol], protocol=protocol)
     with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:9 does not answer"):
@@ -203,9 +203,9 @@ def test_a_request_is_ended_once_and_threads_go_with_the_server(urls, protocol):
         ends = []
         sent = [remote.submit("double", request) for _ in range(8)]
         for each in sent:
-            told = threading.Event()
-            each.add_done_callback(lambda one, told=told: (ends.append(one), told.set()))
-            assert told.wait(20)
+            ended = threading.Event()
+            each.add_done_callback(lambda one, ended=ended: (ends.append(one), ended.set()))
+            assert ended.wait(20)
             assert not each.cancel()
         assert ends == sent
         assert [each.exception() for each in sent] == [None] * 8
@@ -216,11 +216,11 @@ def test_a_request_is_ended_once_and_threads_go_with_the_server(urls, protocol):
 
 
 def test_a_server_that_never_answers_is_left():
-    with socket.create_server(("127.0.0.1", 0)) as deaf:
-        remote = remote_server(f"127.0.0.1:{deaf.getsockname()[1]}")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        remote = remote_server(f"127.0.0.1:{silent.getsockname()[1]}")
         request = {"IN": np.ones((1, 4), np.float32)}
         first, second = (remote.submit("double", request) for _ in range(2))
-        connection, _ = deaf.accept()
+        connection, _ = silent.accept()
         with connection:
             assert connection.recv(1)  # it was sent
             assert first.cancel()
@@ -232,16 +232,16 @@ def test_a_server_that_never_answers_is_left():
             assert isinstance(second.exception(), UnavailableError)
 
 
-def test_what_makes_no_sense_is_refused(urls):
+def test_contradictory_options_are_refused(urls):
     with pytest.raises(InvalidArgumentError, match="configuration of a server at a url"):
         nt.perf(None, "double", url=urls["http"], instances=[1, 2])
     with pytest.raises(InvalidArgumentError, match="unknown protocol 'htp'") as caught:
-        nt.perf(None, "double", url="htp://there:1")
+        nt.perf(None, "double", url="htp://host:1")
     assert "http" in caught.value.hint
     with pytest.raises(InvalidArgumentError, match="not to be reached over http"):
-        nt.perf(None, "double", url="grpc://there:1", protocol="http")
+        nt.perf(None, "double", url="grpc://host:1", protocol="http")
     with pytest.raises(InvalidArgumentError, match="not the address of a server"):
-        nt.perf(None, "double", url="http://there:1/v2")
+        nt.perf(None, "double", url="http://host:1/v2")
     with pytest.raises(InvalidArgumentError, match="nothing to measure"):
         nt.perf(None, "double")
     with nt.Server(gpus=()) as server:
@@ -254,9 +254,9 @@ def test_what_makes_no_sense_is_refused(urls):
 
 
 def test_the_default_ports():
-    assert remote_server("there").url == "there:8000"
-    with remote_server("grpc://there") as remote:
-        assert (remote.url, remote.protocol) == ("there:8001", "grpc")
+    assert remote_server("host").url == "host:8000"
+    with remote_server("grpc://host") as remote:
+        assert (remote.url, remote.protocol) == ("host:8001", "grpc")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The report: table, best point, and the files it can become. Points are made by hand."""
+"""The report: table, best point and files. Points are made by hand."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_PA60_csv_has_perf_analyzers_columns_sorted_by_throughput(tmp_path):
         "Server Queue", "Server Compute Input", "Server Compute Infer", "Server Compute Output",
         "Client Recv", "p50 latency", "p90 latency", "p95 latency", "p99 latency",
     ]  # fmt: skip
-    # 700.4 us at the client less 630 us that the server accounts for.
+    # 700.4 us at the client less 630 us in the server's statistics.
     assert ",".join(rows[0]) == "2,200,0,70,100,10,500,20,0,650,800,900,1000"
     assert [row[0] for row in rows] == ["2", "1"]
 
@@ -191,7 +191,7 @@ def test_plot_draws_a_line_a_configuration_and_leaves_no_figure_open():
 
 
 @pytest.mark.parametrize("first", ["", "import nbtriton.perf", "nbtriton.perf"])
-def test_nt_perf_is_callable_whatever_is_imported_first(first):
+def test_nt_perf_is_callable_in_any_order_of_imports(first):
     code = (
         f"import nbtriton; {first}\n"
         "import inspect, sys\n"

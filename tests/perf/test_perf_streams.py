@@ -23,7 +23,7 @@ SEQUENCE = 'max_batch_size: 4 sequence_batching { control_input { name: "ID" con
 
 
 class Total:
-    """Notes the requests of each sequence; an unknown one is an error of the server's own."""
+    """Records the requests of each sequence; an unknown one is the server's error."""
 
     seen: defaultdict[object, list[tuple[float, bool, bool]]]
 
@@ -87,7 +87,7 @@ def seen():
 
 
 def check_sequences(seen):
-    """Every sequence began once and ended once, one after the other where an id came again."""
+    """Every sequence began once and ended once, one after the other for a repeated id."""
     seen.pop(0, None)  # what the batcher puts into slots that are idle
     for requests in seen.values():
         assert requests[0][1]
@@ -108,7 +108,7 @@ def test_PA21_PA20_sequences_are_made_and_ended(server, seen, protocol, load):
     whole = sum(ends for requests in seen.values() for _, _, ends in requests)
     live = 1 if not load else load.get("concurrency", 4)
     assert point.sequence_count >= 50 // 5 - live
-    # Those that were ended early, as the load was over, do not count.
+    # Sequences that the end of the load cut short do not count.
     assert point.sequence_count <= whole <= point.sequence_count + live
     assert point.sequences_per_s > 0
     assert nt.perf(server, "total", request_count=4, sequence_id_range=90).points
@@ -167,7 +167,7 @@ def test_streams_are_measured_response_by_response(server, protocol, load):
     assert stream.responses_per_s == pytest.approx(80 / point.window_s)
     assert 0 < stream.first.p50_us <= point.latency_p99_us
     assert stream.between.p50_us >= 0
-    # PA3: a request lasts until its last response that says something.
+    # PA3: a request lasts until its last response with outputs.
     assert point.latency_avg_us == pytest.approx(
         stream.first.avg_us + 3 * stream.between.avg_us, rel=0.01
     )

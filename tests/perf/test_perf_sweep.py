@@ -1,4 +1,4 @@
-"""Configurations to go through: combinations of options, and options on a normalised model."""
+"""Configurations of a sweep: combinations of options, and options on a normalised model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent next: sequences with their ids, lengths and flags (A.3). Nothing is sent here."""
+"""Traffic: sequences with their ids, lengths and flags; nothing is sent."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_PA22_lengths_vary_by_the_percentage_and_flags_mark_the_ends(length, var
         assert [call.inputs["X"] for call in calls] == [i % 3 for i in range(len(calls))]
 
 
-def test_PA22_PA24_given_data_is_as_long_as_its_stream_unless_a_length_is_asked_for():
+def test_PA22_PA24_given_data_is_as_long_as_its_stream_unless_a_length_is_given():
     streams = (STEPS, STEPS[:1])
     lengths = {len(whole(sequences(given=True, streams=streams, seed=seed))) for seed in range(20)}
     assert lengths == {1, 3}
@@ -88,7 +88,7 @@ def test_PA23_fewer_ids_than_sequences_are_refused():
         sequences(3, first_id=1, end_id=3)
 
 
-def test_a_load_that_is_over_ends_what_is_live():
+def test_the_end_of_a_load_ends_live_sequences():
     traffic = sequences(2, length=5, variation=0.0)
     traffic.next(0, 0)
     closing = traffic.closing(0)
@@ -108,6 +108,6 @@ def test_a_range_of_ids(written, found):
 
 
 @pytest.mark.parametrize("written", ["", "a", "1:2:3", "-1:3", "9:7", "7:7", 0])
-def test_a_range_that_cannot_be(written):
+def test_impossible_ranges_are_refused(written):
     with pytest.raises(InvalidArgumentError, match="Failed to parse --sequence-id-range"):
         read_id_range(written)

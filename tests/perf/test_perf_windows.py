@@ -1,4 +1,4 @@
-"""Windows, percentiles, stability, verdicts and merging: rules PA3 to PA9, no clock, no thread."""
+"""Windows, percentiles, stability, verdicts and merging: rules PA3 to PA9, without clocks or threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECOND = 10**9
 
 
 class Clock:
-    """A clock that windows are cut from, back to back."""
+    """A clock for windows, one after the other."""
 
     def __init__(self, start_ns: int = 123_456_789) -> None:
         self.now_ns = start_ns
@@ -128,7 +128,7 @@ def test_PA5_latency_must_hold_too():
     assert (n, verdict.outcome) == (5, "stable")
 
 
-def test_PA5_stabilises_on_the_percentile_when_asked():
+def test_PA5_stabilises_on_the_chosen_percentile():
     clock = Clock()
 
     def window(tail_us):
@@ -203,7 +203,7 @@ def test_PA9_the_limit_is_reached_at_or_above(latency_us, over):
 def test_PA9_three_windows_over_the_limit_end_the_level_early():
     clock = Clock()
     meter = LevelMeter(StabilityRule(latency_threshold_ms=1), "concurrency 8")
-    # Not stable at all, yet over after three.
+    # Not stable at all, but the level ends after three.
     n, verdict = feed(meter, [clock.window(c, lat) for c, lat in ((10, 2e3), (90, 5e3), (40, 9e3))])
     assert (n, verdict.outcome) == (3, "over_limit")
     assert verdict.message == "Measured latency went over the set limit of 1 msec."

@@ -1,4 +1,4 @@
-"""What a model and its test meet at: both import this module."""
+"""Events that a model and its test share: both import this module."""
 
 from __future__ import annotations
 

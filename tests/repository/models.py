@@ -1,4 +1,4 @@
-"""Models and configurations that the repositories of these tests are made of."""
+"""Models and configurations of the repositories in these tests."""
 
 from __future__ import annotations
 

@@ -51,13 +51,13 @@ def explicit(server, root):
 
 
 def touch(path, seconds: int) -> None:
-    """Make a file newer than it is: modification times of two writes may be equal."""
+    """Make a file newer: modification times of two writes may be equal."""
     stamp = path.stat().st_mtime_ns + seconds * 10**9
     os.utime(path, ns=(stamp, stamp))
 
 
 def states(control) -> dict[str, str]:
-    """``name:version`` to state and reason; the name alone for what was never loaded."""
+    """``name:version`` to state and reason; the name alone for a model that was never loaded."""
     return {
         f"{e['name']}:{e['version']}" if "version" in e else e["name"]: " ".join(
             [e["state"], *([e["reason"]] if "reason" in e else [])]
@@ -92,7 +92,7 @@ def refused(control, name: str, parameters=None) -> TritonError:
         ("version_policy { specific { versions: [ 1, 3, 9 ] } }", {1, 3}),
     ],
 )
-def test_L2_the_versions_that_the_policy_wants_serve_at_once(server, root, policy, wanted):
+def test_L2_versions_of_the_policy_serve_at_once(server, root, policy, wanted):
     add(root, "m", config=policy, versions=("1", "2", "3", "04", "x", "warmup"))
     control = server.load_repository(root)
     assert states(control) == {f"m:{version}": "READY" for version in wanted}
@@ -146,7 +146,7 @@ def test_L17_version_folders_added_and_removed(server, explicit, root):
     assert found["m:1"] in ("UNLOADING", "UNAVAILABLE unloaded")
 
 
-def test_L16_versions_whose_files_are_as_they_were_go_on(server, explicit, root):
+def test_L16_versions_with_unchanged_files_go_on(server, explicit, root):
     folder = add(root, "m", config="version_policy { all {} }", versions=("1", "2"))
     explicit.load("m")
     for version in (1, 1, 2):
@@ -173,7 +173,7 @@ def group(count: int, rest: str = "") -> str:
 
 
 def grouped(count: int, **more: object) -> dict[str, str]:
-    """The parameters of a load by which nothing but the instances differ."""
+    """The parameters of a load that changes only the instances."""
     config = {"backend": "python", "instance_group": [{"count": count, "kind": "KIND_CPU"}]}
     return {"config": json.dumps(config | more)}
 
@@ -219,7 +219,7 @@ def test_L16_polling(server, root):
     assert (number_of_instances(server), counts(server)) == ({1: 4}, {"1": 1})
 
 
-def test_L16_an_update_that_fails_leaves_every_version_as_it_was(server, explicit, root):
+def test_L16_an_update_that_fails_leaves_every_version_unchanged(server, explicit, root):
     source = MODEL.replace(
         "def initialize(self, args):",
         "def initialize(self, args):\n"
@@ -244,7 +244,7 @@ def test_L16_an_update_that_fails_leaves_every_version_as_it_was(server, explici
     assert counts(server) == {"1": 1, "2": 1}
 
 
-def test_L16_a_reason_goes_with_what_it_was_about(server, explicit, root):
+def test_L16_a_reason_is_removed_with_its_version(server, explicit, root):
     add(root, "m")
     explicit.load("m", grouped(1))
     gpu = {"instance_group": [{"kind": "KIND_GPU"}]}
@@ -257,7 +257,7 @@ def test_L16_a_reason_goes_with_what_it_was_about(server, explicit, root):
     assert states(explicit) == {"m:1": "UNAVAILABLE unloaded"}
 
 
-def test_L16_what_the_notebook_replaced_is_loaded_anew(server, explicit, root):
+def test_L16_a_version_that_the_notebook_replaced_is_loaded_again(server, explicit, root):
     add(root, "m")
     explicit.load("m", grouped(1))
     server.load("max_batch_size: 2", name="m")
@@ -285,7 +285,7 @@ def test_L4_load_and_unload_only_where_control_is_explicit(server, root, mode):
         )
 
 
-def test_L4_one_bad_model_keeps_no_other_out(server, root):
+def test_L4_other_models_load_beside_a_bad_one(server, root):
     add(root, "good")
     add(root, "bad", source=BROKEN)
     add(root, "syntax", config="max_batch_sise: 8")
@@ -312,7 +312,7 @@ def test_L4_exit_on_error(server, root):
         server.load_repository(root, exit_on_error=True)
 
 
-def test_L5_explicit_control_loads_what_it_is_told_to(server, root):
+def test_L5_explicit_control_loads_the_named_models(server, root):
     for name in "abc":
         add(root, name)
     control = server.load_repository(root, control_mode="explicit", load_models=["a", "c"])
@@ -354,7 +354,7 @@ def test_L6_polling(server, root):
     control.poll_now()
     assert [answer(server, name) for name in ("changed", "new", "failing")] == [2.0, 5.0, 7.0]
     assert not server.is_ready("removed")
-    # Unparsable now: what runs goes on.
+    # Unparsable now: the loaded versions go on.
     assert answer(server, "kept") == 1.0
     assert before["model_stats"][0]["version"] == "1"
     assert "max_batch_sise" in control.errors["kept"].hint
@@ -377,7 +377,7 @@ def test_L6_a_server_that_is_closed_polls_no_more(root):
 
 
 def test_independent_models_load_side_by_side(server, root):
-    """Each waits until the other has begun: one after the other they would wait for ever."""
+    """Each waits until the other has begun: one after the other they would wait forever."""
     for index in range(2):
         source = MODEL.replace("self.factor =", "gate.both.wait(60)\n        self.factor =")
         add(root, f"m{index}", source="from tests.repository import gate\n" + source)
@@ -413,7 +413,7 @@ def test_L7_ready_if_every_version_is_ready_or_unloaded_on_purpose(explicit, roo
     assert explicit.is_server_ready()
     explicit.load("e")
     refused(explicit, "syntax")
-    assert explicit.is_server_ready()  # a poll failure is nobody's state
+    assert explicit.is_server_ready()  # a poll failure has no version
     explicit.unload("good")
     assert until(explicit.is_server_ready)  # not before it has left
     refused(explicit, "bad")
@@ -486,8 +486,8 @@ def test_L9_errors_of_the_configuration_are_poll_failures(explicit, root, config
     assert error.hint.startswith(detail)
 
 
-@pytest.mark.parametrize("name", ["gone", "", ".", "..", "../models/m", "m/1", "m\\1", "m\0"])
-def test_L10_a_model_that_is_not_there_and_no_path_leaves_the_repository(explicit, root, name):
+@pytest.mark.parametrize("name", ["absent", "", ".", "..", "../models/m", "m/1", "m\\1", "m\0"])
+def test_L10_an_unknown_model_and_a_path_out_of_the_repository_are_refused(explicit, root, name):
     add(root, "m")
     assert refused(explicit, name).message == (
         f"failed to load '{name}', failed to poll from model repository"
@@ -534,14 +534,14 @@ def test_L11_a_changed_model_renews_the_ensembles_over_it(server, explicit, root
 @pytest.mark.parametrize(
     ("member", "version", "text"),
     [
-        ("gone", -1, "ensemble e contains models that are not available or ambiguous: gone"),
+        ("absent", -1, "ensemble e contains models that are not available or ambiguous: absent"),
         ("syntax", -1, "ensemble e contains models that are not available or ambiguous: syntax"),
         ("good", 7, "ensemble 'e' depends on 'good' whose required version 7 is not loaded."),
         (
-            "on_gone",
+            "on_absent",
             -1,
-            ("ensemble 'e' depends on 'on_gone' which is not valid. Model 'on_gone' failed with "
-            "error: ensemble on_gone contains models that are not available or ambiguous: gone"),
+            ("ensemble 'e' depends on 'on_absent' which is not valid. Model 'on_absent' failed with "
+            "error: ensemble on_absent contains models that are not available or ambiguous: absent"),
         ),
         (
             "bad",
@@ -553,13 +553,13 @@ def test_L11_a_changed_model_renews_the_ensembles_over_it(server, explicit, root
         ("e", -1, "circular dependency between ensembles: e -> ... -> e -> e"),
     ],
 )  # fmt: skip
-def test_V112_V113_V114_V115_V116_ensembles_whose_models_are_not_there(
+def test_V112_V113_V114_V115_V116_ensembles_without_their_composing_models(
     explicit, root, member, version, text
 ):
     add(root, "good")
     add(root, "bad", source=BROKEN)
     add(root, "syntax", config="max_batch_sise: 8")
-    add(root, "on_gone", config=ensemble("gone"), source=None)
+    add(root, "on_absent", config=ensemble("absent"), source=None)
     add(root, "e", config=ensemble(member, version=version), source=None)
     error = refused(explicit, "e")
     assert isinstance(error, LoadError)
@@ -567,21 +567,21 @@ def test_V112_V113_V114_V115_V116_ensembles_whose_models_are_not_there(
     assert "e" in states(explicit)  # by name only: it never had a version
 
 
-def test_ensembles_that_were_asked_for_come_with_their_models(server, explicit, root):
+def test_a_failed_ensemble_loads_once_its_composing_models_do(server, explicit, root):
     add(root, "m", source=BROKEN)
     add(root, "on_m", config=ensemble("m"), source=None)
-    add(root, "on_gone", config=ensemble("gone"), source=None)
+    add(root, "on_absent", config=ensemble("absent"), source=None)
     add(root, "on_both", config=ensemble("on_m"), source=None)
     add(root, "unwanted", config=ensemble("m"), source=None)
-    for name in ("on_m", "on_gone", "on_both", "unwanted"):
+    for name in ("on_m", "on_absent", "on_both", "unwanted"):
         refused(explicit, name)
     explicit.unload("unwanted")
     add(root, "m")
     explicit.load("m")
     assert answer(server, "on_both") == answer(server, "on_m") == 1.0
-    add(root, "gone", source=times(2))
-    explicit.load("gone")
-    assert answer(server, "on_gone") == 2.0
+    add(root, "absent", source=times(2))
+    explicit.load("absent")
+    assert answer(server, "on_absent") == 2.0
     assert not server.is_ready("unwanted")
     assert set(explicit.errors) <= {"unwanted"}
 
@@ -611,7 +611,7 @@ def test_L15_a_reload_loses_no_request(server, explicit, root):
     assert said == [1.0] * 50 + [2.0] * 10
 
 
-def test_folders_that_are_no_version_are_told(explicit, root, caplog):
+def test_folders_that_are_no_version_are_logged(explicit, root, caplog):
     folder = add(root, "m")
     for name in ("003", "abc", "warmup"):
         (folder / name).mkdir()
@@ -808,7 +808,7 @@ def test_L18_CL2_unload(server, explicit, root):
     assert states(explicit) == {"m:1": "READY"}
 
 
-def test_L18_what_failed_keeps_its_reason_through_an_unload(explicit, root):
+def test_L18_a_failed_version_keeps_its_reason_through_an_unload(explicit, root):
     add(root, "bad", source=BROKEN)
     refused(explicit, "bad")
     before = states(explicit)
@@ -853,7 +853,7 @@ def test_L20_ensembles_go_with_their_models_and_come_back(server, explicit, root
     assert states(explicit) == {"e:1": "READY", "m:1": "READY"}
 
 
-def test_what_the_notebook_unloads_is_unloaded(server, explicit, root):
+def test_an_unload_by_the_notebook_shows_in_the_control(server, explicit, root):
     add(root, "m")
     explicit.load("m")
     server.unload("m", timeout_s=30)
@@ -862,7 +862,7 @@ def test_what_the_notebook_unloads_is_unloaded(server, explicit, root):
     assert states(explicit) == {"m:1": "READY"}
 
 
-def test_many_ask_at_once(server, explicit, root):
+def test_concurrent_calls(server, explicit, root):
     names = [add(root, f"m{i}").name for i in range(3)]
     add(root, "e", config=ensemble("m0"), source=None)
     failed = []
@@ -970,7 +970,7 @@ def test_models_load_others_by_name(server, explicit, root):
     assert not server.is_ready("unloaded")
 
 
-def test_what_was_given_is_kept_as_it_was_written(server, root):
+def test_the_given_configuration_is_kept_as_written(server, root):
     add(root, "m", config="max_batch_size: 8")
     server.load_repository(root)
     assert json.loads(nt_json(server.engine.inspection.user_config("m"))) == {"max_batch_size": 8}
@@ -982,12 +982,12 @@ def nt_json(config) -> str:
     return to_json(config)
 
 
-def test_what_has_no_effect_here_is_told_when_a_model_loads(explicit, root, caplog):
+def test_fields_without_effect_are_logged_when_a_model_loads(explicit, root, caplog):
     caplog.set_level(logging.INFO, "nbtriton.repository")
     add(root, "m", config=ECHO + "instance_group { kind: KIND_CPU host_policy: 'p' }")
     explicit.load("m")
-    (told,) = [text for text in caplog.messages if "no effect" in text]
-    assert told.startswith("model 'm': instance_group[0].host_policy has no effect here: ")
+    (printed,) = [text for text in caplog.messages if "no effect" in text]
+    assert printed.startswith("model 'm': instance_group[0].host_policy has no effect here: ")
 
 
 def test_a_model_whose_files_are_not_what_they_should_be_is_not_loaded(explicit, root):

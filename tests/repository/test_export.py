@@ -1,4 +1,4 @@
-"""Export: what a server holds, written as a repository; loading it again is the identity."""
+"""Export: a server's models as a repository; loading it again is the identity."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def text_of(directory, name: str, version: int = 1) -> str:
 
 
 def again(directory) -> nt.Server:
-    """A server with nothing but what was written."""
+    """A server with only the exported models."""
     server = nt.Server(gpus=())
     control = server.load_repository(directory)
     assert not control.errors, control
@@ -98,7 +98,7 @@ def test_a_class_keeps_its_text(server, cells, tmp_path):
     model = cells(MODEL)
     model = cells.names["TritonPythonModel"]
     server.load(None, model, name="m")
-    # The variable stands in the same cell, which linecache does not tell: carry it.
+    # The variable is in the same cell, which linecache does not know: carry it.
     server.export(tmp_path, carry=["FACTOR"])
     assert 'config.add_input({"name": "IN"' in text_of(tmp_path, "m")
     with again(tmp_path) as other:
@@ -181,7 +181,7 @@ def test_a_model_brings_those_that_it_called(server, cells, tmp_path):
         assert other.infer("caller", {"IN": ONE[0]})["OUT"].tolist() == (ONE[0] * 2).tolist()
     server.unload("double")
     with pytest.warns(match="'caller' called 'double' when it ran here, which is not loaded now"):
-        server.export(tmp_path / "gone", ["caller"])
+        server.export(tmp_path / "absent", ["caller"])
 
 
 def test_models_of_files_with_all_that_belongs_to_them(server, tmp_path):
@@ -271,7 +271,7 @@ def test_a_torch_module_with_variable_dims(server, tmp_path, torch_format):
             same_answer(server, other, "s", {"x": np.ones((3, rows, 2), np.float32)})
 
 
-def test_a_module_whose_path_depends_on_values_is_compiled_or_told(server, tmp_path):
+def test_a_module_whose_path_depends_on_values_is_compiled_or_reported(server, tmp_path):
     import torch
 
     class Branch(torch.nn.Module):
@@ -287,7 +287,7 @@ def test_a_module_whose_path_depends_on_values_is_compiled_or_told(server, tmp_p
             same(server, other, "b", {"x": sign * (1 + ONE)})
 
 
-def test_a_module_that_cannot_be_written_says_why(server, tmp_path):
+def test_a_module_that_cannot_be_written_is_an_error_with_a_reason(server, tmp_path):
     import torch
 
     class Numpy(torch.nn.Module):
@@ -415,7 +415,7 @@ def test_simple_functions_of_all_kinds(
             same(server, other, "f", {"IN": value})
 
 
-# -- what the notebook has and a file has not ----------------------------------------------------
+# -- variables of the notebook -------------------------------------------------------------------
 
 WITH_NAMES = """
 def f(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
@@ -601,7 +601,7 @@ def test_future_imports_stay_first(server, cells, tmp_path):
         same(server, other, "double", {"IN": ONE})
 
 
-def test_a_cell_that_means_something_else_by_np(server, cells, tmp_path):
+def test_a_cell_with_another_value_for_np(server, cells, tmp_path):
     cells("np = 3\njson = 4")
     function = cells('def f(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:\n    return {"OUT": IN * np}\n')
     server.load("max_batch_size: 8", function, name="f")
@@ -610,7 +610,7 @@ def test_a_cell_that_means_something_else_by_np(server, cells, tmp_path):
         same(server, other, "f", {"IN": ONE})
 
 
-def test_custom_batching_stays_behind_and_is_told(server, cells, tmp_path):
+def test_custom_batching_is_left_out_with_a_note(server, cells, tmp_path):
     class Anything:
         def model_batcher_initialize(self, model):
             return None
@@ -671,10 +671,10 @@ def test_files_stay_in_the_models_directory(server, cells, tmp_path, path):
         server.export(tmp_path / "out", files={"dubble": {"x": "x"}})
 
 
-# -- what is there already -----------------------------------------------------------------------
+# -- existing directories ------------------------------------------------------------------------
 
 
-def test_what_others_wrote_is_not_touched(server, cells, tmp_path):
+def test_foreign_files_are_not_touched(server, cells, tmp_path):
     server.load("max_batch_size: 8", cells(DOUBLE), name="double")
     (tmp_path / "double").mkdir()
     (tmp_path / "double" / "mine.txt").write_text("mine")
@@ -706,7 +706,7 @@ def test_an_export_replaces_its_own(server, cells, tmp_path):
         assert other.is_ready("b")
 
 
-def test_a_model_that_cannot_be_written_leaves_all_as_it_was(server, cells, tmp_path):
+def test_a_model_that_cannot_be_written_leaves_the_repository_unchanged(server, cells, tmp_path):
     server.load("max_batch_size: 8", cells(DOUBLE), name="a")
     server.export(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}

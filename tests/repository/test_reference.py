@@ -1,4 +1,4 @@
-"""The set-up of the real server: starts, answers, says why it does not, leaves nothing behind."""
+"""The reference: it starts, answers, reports why it does not, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_directory_is_where_the_environment_says(monkeypatch, tmp_path) -> N
     assert default_directory() == tmp_path / "nbtriton" / "reference-2.51"
 
 
-def test_a_failed_download_is_said_and_leaves_nothing_that_looks_ready(
+def test_a_failed_download_is_reported_and_leaves_no_complete_installation(
     monkeypatch, tmp_path
 ) -> None:
     if install.why_unavailable():
@@ -52,7 +52,7 @@ def test_a_missing_library_is_named() -> None:
 
 
 @pytest.mark.reference
-def test_it_starts_answers_and_is_gone(reference, tmp_path) -> None:
+def test_it_starts_answers_and_stops(reference, tmp_path) -> None:
     with reference.server(a_model(tmp_path)) as server:
         with urllib.request.urlopen(f"http://{server.http_url}/v2/models/m/ready") as reply:
             assert reply.status == 200
@@ -68,7 +68,7 @@ def test_it_starts_answers_and_is_gone(reference, tmp_path) -> None:
 
 
 @pytest.mark.reference
-def test_a_server_that_ends_says_what_it_complained_about(reference, tmp_path) -> None:
+def test_a_server_that_ends_reports_its_logged_errors(reference, tmp_path) -> None:
     log = tmp_path / "log"
     broken = a_model(tmp_path / "models", 'backend: "python" max_batch_size: -1')
     with (
@@ -86,7 +86,7 @@ def test_perf_analyzer_runs(reference) -> None:
     assert done.stderr.startswith("Perf Analyzer Version")
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
+def test_a_foreign_folder_is_left_alone(tmp_path):
     place = tmp_path / "precious"
     place.mkdir()
     (place / "thesis.tex").write_text("years of work")

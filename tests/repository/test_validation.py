@@ -69,7 +69,7 @@ def test_F3_AC1_with_auto_complete_off_a_configuration_is_needed(repository):
     }
 
 
-def test_V50_one_bad_model_keeps_no_other_one_out(repository):
+def test_V50_other_models_are_checked_beside_a_bad_one(repository):
     repository("good", source=MODEL)
     repository("unknown_field", config="max_batch_sise: 8", source=MODEL)
     repository("negative", config="max_batch_size: -1", source=MODEL)
@@ -107,7 +107,7 @@ WITHOUT_DIMS = 'input { name: "OTHER" data_type: TYPE_FP32 }'
 
 
 @pytest.mark.parametrize("number", range(len(ORDER) + 1))
-def test_F7_the_first_of_several_faults_is_said(repository, number):
+def test_F7_the_first_of_several_errors_is_reported(repository, number):
     faults = [WITHOUT_DIMS, *(fault for fault, _ in ORDER[:number])]
     said = ORDER[number - 1][1] if number else "must specify 'dims'"
     root = repository("m", config="\n".join(faults), source=MODEL)
@@ -151,7 +151,7 @@ def test_an_ensemble_is_checked_after_its_members(repository):
 @pytest.mark.parametrize(
     ("member", "tensor", "text"),
     [
-        ("gone", "IN", "ensemble e contains models that are not available or ambiguous: gone"),
+        ("absent", "IN", "ensemble e contains models that are not available or ambiguous: absent"),
         (
             "m",
             "INN",
@@ -180,13 +180,13 @@ def test_an_ensemble_that_does_not_fit_its_members(repository, member, tensor, t
     ],
     ids=["V112 polling", "V114 loading"],
 )
-def test_an_ensemble_of_a_broken_member_says_why(repository, fault, said):
+def test_an_ensemble_of_a_broken_member_has_its_error(repository, fault, said):
     repository("m", config=fault, source=MODEL.replace("config.add_output", "tuple"))
     root = repository("e", config=ENSEMBLE.format(member="m", input="IN"))
     assert lines(root)["e"] == said
 
 
-def test_V116_a_circle_of_ensembles(repository):
+def test_V116_a_cycle_of_ensembles(repository):
     repository("e1", config=ENSEMBLE.format(member="e2", input="X"))
     root = repository("e2", config=ENSEMBLE.format(member="e1", input="X"))
     assert all("circular dependency between ensembles" in text for text in lines(root).values())
@@ -205,7 +205,7 @@ def test_no_such_repository(tmp_path):
         list(validate_repository(tmp_path / "nowhere"))
 
 
-def test_the_command_prints_a_line_a_model_and_tells_by_its_status(repository, capsys):
+def test_the_command_prints_a_line_a_model_and_ends_with_a_status(repository, capsys):
     root = repository("good", source=MODEL)
     assert main(["validate", str(root)]) == 0
     assert capsys.readouterr().out == "good: OK\n"
@@ -226,9 +226,9 @@ def test_models_of_a_python_based_backend(repository, tmp_path_factory, capsys):
     assert main(["validate", str(root)]) == 1
     assert "unable to find backend library for backend 'mine'" in capsys.readouterr().out
     assert main(["validate", str(root), "--backend-directory", str(backends), "--print"]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("m: OK")
-    assert "max_batch_size: 8" in told
+    printed = capsys.readouterr().out
+    assert printed.startswith("m: OK")
+    assert "max_batch_size: 8" in printed
 
 
 IO = """input { name: "IN" data_type: TYPE_FP32 dims: 4 }
@@ -239,7 +239,7 @@ UNAVAILABLE = "load failed for model 'm': version 1 is at UNAVAILABLE state: "
 @pytest.mark.parametrize(
     ("version", "fits"), [(2, True), (-1, True), (1, False), (0, False), (-2, False)]
 )
-def test_V115_a_step_names_a_version_that_is_there(repository, version, fits):
+def test_V115_a_step_names_an_existing_version(repository, version, fits):
     repository("base", source=MODEL, version="2")
     text = ENSEMBLE.format(member="base", input="IN").replace("version: -1", f"version: {version}")
     found = lines(repository("e", config=text))["e"]
@@ -271,14 +271,14 @@ def parameter(key: str, value: str) -> str:
         ("{root}/m/config.pbtxt", "Internal: archive_read_open_filename() failed.;"),
     ],
 )
-def test_PB91_an_environment_that_is_not_there(repository, path, said):
+def test_PB91_a_missing_environment(repository, path, said):
     root = repository.root
     config = parameter("EXECUTION_ENV_PATH", path.format(root=root))
     repository("m", config=config, source=MODEL)
     assert lines(root)["m"] == UNAVAILABLE + said.format(root=root)
 
 
-def test_PB91_an_environment_that_is_there(repository):
+def test_PB91_an_existing_environment(repository):
     root = repository.root
     for name in ("archive", "folder"):
         path = root / name / "env"
@@ -362,12 +362,12 @@ def test_the_checksum_agent_looks_at_the_files(repository, name, key, value, sai
     assert lines(repository("m", config=config, source=MODEL))["m"] == said
 
 
-def test_the_command_tells_what_has_no_effect(repository, capsys):
+def test_the_command_prints_fields_without_effect(repository, capsys):
     root = repository("m", config="instance_group { host_policy: 'p' }", source=MODEL)
     assert main(["validate", str(root)]) == 0
-    ok, told = capsys.readouterr().out.splitlines()
+    ok, printed = capsys.readouterr().out.splitlines()
     assert ok == "m: OK"
-    assert told.startswith("  instance_group[0].host_policy has no effect here: ")
+    assert printed.startswith("  instance_group[0].host_policy has no effect here: ")
 
 
 NAMED = {
@@ -387,7 +387,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_V83_V87_V90_a_file_that_the_configuration_names_has_to_be_there(repository, name):
+def test_V83_V87_V90_a_file_that_the_configuration_names_has_to_exist(repository, name):
     config = f'input {{ name: "IN" data_type: TYPE_FP32 dims: 4 }} {NAMED[name]}'
     root = repository("m", config=config, source=MODEL)
     path = root / "m" / name

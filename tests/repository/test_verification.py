@@ -28,12 +28,12 @@ def nowhere(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_no_server_is_there(nowhere):
+def test_no_server_is_found(nowhere):
     with pytest.raises(UnavailableError, match="no tritonserver was found") as caught:
         find_server()
     assert 'reference="install"' in caught.value.hint
     with pytest.raises(NotFoundError, match="neither a tritonserver executable nor"):
-        find_server(nowhere / "gone")
+        find_server(nowhere / "absent")
 
 
 def test_the_server_on_the_path_comes_first(nowhere):
@@ -45,7 +45,7 @@ def test_the_server_on_the_path_comes_first(nowhere):
     assert find_server(str(program)) == Executable(program)
 
 
-def test_one_that_was_set_up_before(nowhere):
+def test_an_installed_reference_is_found(nowhere):
     (nowhere / "reference").mkdir()
     (nowhere / "reference" / "ready.json").write_text("{}")
     assert find_server().directory == nowhere / "reference"
@@ -73,7 +73,7 @@ def test_an_export_that_cannot_be_verified_writes_nothing(nowhere):
     assert not (nowhere / "out").exists()
 
 
-# -- how it shows itself -------------------------------------------------------------------------
+# -- the table ------------------------------------------------------------------------------------
 
 
 def test_a_verification_shows_itself(tmp_path):
@@ -136,7 +136,7 @@ def verdicts(found: Verification) -> dict[str, str]:
 
 @pytest.mark.reference
 @pytest.mark.slow
-def test_exported_models_answer_alike(reference, server, tmp_path):
+def test_exported_models_give_equal_responses(reference, server, tmp_path):
     cells = Cells()
     cells("import numpy as np\nFACTOR = 3")
     server.load("max_batch_size: 8 dynamic_batching {}", cells(DOUBLE), name="double")
@@ -159,7 +159,7 @@ def test_exported_models_answer_alike(reference, server, tmp_path):
 @pytest.mark.reference
 @pytest.mark.slow
 def test_differences_are_found_and_named(reference, server, tmp_path):
-    """The files say one thing, the server that is compared with them another."""
+    """The files differ from the models of the server that is compared with them."""
     add(
         tmp_path,
         "close",
@@ -363,7 +363,7 @@ def parse_backend(folder) -> str:
 
 @pytest.mark.reference
 @pytest.mark.slow
-def test_the_control_says_what_the_real_server_says(reference, server, tmp_path):
+def test_the_control_and_the_real_server_report_the_same(reference, server, tmp_path):
     """Loads, unloads, errors and the index, step by step on both."""
     roots = [tmp_path / "real", tmp_path / "ours"]
     for root in roots:
@@ -392,15 +392,15 @@ def test_the_control_says_what_the_real_server_says(reference, server, tmp_path)
             said[1] = said[1].replace(str(roots[1]), str(roots[0]))
             assert said[0] == said[1], (verb, name, parameters)
         assert client.index() == _index(control, *roots)
-        # What was missing comes: the ensembles that were asked for come with it.
+        # The missing models come: the ensembles over them load with them.
         for root in roots:
             add(root, "bad")
-            add(root, "gone")
-        for name in ("bad", "gone"):
+            add(root, "absent")
+        for name in ("bad", "absent"):
             assert _ask(client, "load", name, None) == _ask(control, "load", name, None) == "OK"
         assert client.index() == _index(control, *roots)
         ready = {entry["name"] for entry in control.index(ready=True)}
-        assert {"bad", "e_bad", "e_e_bad", "e_gone"} <= ready
+        assert {"bad", "e_bad", "e_e_bad", "e_absent"} <= ready
 
 
 def _index(control, theirs, ours) -> list[dict[str, str]]:
@@ -413,7 +413,7 @@ def _index(control, theirs, ours) -> list[dict[str, str]]:
 
 
 _ODD = (
-    "bad", "e_bad", "e_e_bad", "syntax", "e_syntax", "e_gone", "e_v", "nothing", "negative",
+    "bad", "e_bad", "e_e_bad", "syntax", "e_syntax", "e_absent", "e_v", "nothing", "negative",
     "spec", "half", "multi", "circle1", "plan", "missing", "e_good", "good",
 )  # fmt: skip
 
@@ -430,7 +430,7 @@ def _write_odd_repository(root) -> None:
     add(root, "spec", config="version_policy { specific { versions: 9 } }")
     for name, member, version in (
         ("e_good", "good", -1), ("e_bad", "bad", -1), ("e_syntax", "syntax", -1),
-        ("e_gone", "gone", -1), ("e_v", "good", 7), ("e_e_bad", "e_bad", -1),
+        ("e_absent", "absent", -1), ("e_v", "good", 7), ("e_e_bad", "e_bad", -1),
         ("circle1", "circle2", -1), ("circle2", "circle1", -1),
     ):  # fmt: skip
         add(root, name, config=ensemble(member, version=version), source=None)
@@ -451,6 +451,6 @@ def _ask(side, verb: str, name: str, parameters) -> str:
     return "OK"
 
 
-def test_the_client_says_when_nobody_answers():
+def test_the_client_reports_an_unreachable_server():
     with pytest.raises(UnavailableError, match="does not answer"):
         HttpClient("127.0.0.1:9", timeout_s=5).describe()

@@ -1,4 +1,4 @@
-"""Rows 17 to 20: what a server and its models say of themselves, and how models are loaded."""
+"""Rows 17 to 20: metadata of a server and its models, and loading of models."""
 
 from __future__ import annotations
 

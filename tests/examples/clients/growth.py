@@ -1,4 +1,4 @@
-"""Row 31: clients that come, ask once and go leave nothing behind in the server."""
+"""Row 31: clients that send one request and leave add nothing to the server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.examples.site import Site, Skipped
 
 # A connection that is kept costs a file and, in this server or in Triton's, 10 kB and more.
 MOST_BYTES_EACH = 4096
-# What the last ones leave may not be gone yet.
+# Files of the last ones may still be open.
 MOST_FILES = 8
 # A server grows to what it needs: with gRPC some 75 MB in steps, over the first 10,000 clients, and then
 # no more. One that leaks never has a round without growth.

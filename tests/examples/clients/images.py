@@ -1,4 +1,4 @@
-"""Rows 24 and 28 to 30: image classification, driven by what the model says of itself."""
+"""Rows 24 and 28 to 30: image classification, driven by the metadata of the model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLASSES = 3
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What metadata and configuration tell about an image network."""
+    """The metadata and configuration of an image network."""
 
     model: str
     input: str

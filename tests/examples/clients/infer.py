@@ -1,4 +1,4 @@
-"""Rows 1 to 6, 21, 22 and 25 to 27: sums and differences, asked in every way there is."""
+"""Rows 1 to 6, 21, 22 and 25 to 27: sums and differences, by every kind of call."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def auto_complete(site: Site) -> None:
 
 
 def bls_sync(site: Site) -> None:
-    """The model that is called comes with the request; one that is not there is an error."""
+    """The request names the model to call; an unknown one is an error."""
     with http.InferenceServerClient(site.http) as client:
         for model in ("add_sub", "pytorch"):
             _ask(client, "bls_sync", called=model)

@@ -73,7 +73,7 @@ def oldest() -> list[Sequence]:
 
 
 def grpc_stream(site: Site, sequences: Callable[[], list[Sequence]]) -> None:
-    """All three at once on one stream; responses are told apart by their request ids."""
+    """All three at once on one stream; responses are matched by their request ids."""
     sent = sequences()
     answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
     with grpc.InferenceServerClient(site.grpc) as client:
