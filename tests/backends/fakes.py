@@ -1,4 +1,4 @@
-"""What stands in for the engine: requests, a timer and a server that fulfil the protocols."""
+"""Stand-ins for the engine: requests, a timer and a server that fulfil the protocols."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small ONNX models, made where they are needed."""
+"""Small ONNX models."""
 
 from __future__ import annotations
 

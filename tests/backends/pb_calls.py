@@ -1,4 +1,4 @@
-"""Expressions of `pb_utils`, and what they gave in a model of tritonserver 2.51.
+"""Expressions of `pb_utils`, and their results in a model of tritonserver 2.51.
 
 REQ is a request, ARGS what ``initialize`` gets, KEEP a list. Of a TypeError the text is pybind11's: only
 its kind counts. What ends that server now and then is not here: wrong names of metrics and labels, values of

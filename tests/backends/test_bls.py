@@ -68,7 +68,7 @@ def values(response):
 
 def message(response):
     assert response.has_error()
-    assert response.error().code() == pb_utils.TritonError.INTERNAL  # PB60, whatever the cause
+    assert response.error().code() == pb_utils.TritonError.INTERNAL  # PB60, for every cause
     return response.error().message()
 
 
@@ -417,7 +417,7 @@ def test_a_function_model_may_call_others(make, run, server):
     assert found.outputs["OUT"].tolist() == [[7] * 4]
 
 
-def test_an_error_of_another_kind_is_told_by_its_type(inside, server):
+def test_an_error_of_another_kind_is_reported_with_its_type(inside, server):
     def broken(A, B):
         raise InternalError("inside")
 
@@ -425,7 +425,7 @@ def test_an_error_of_another_kind_is_told_by_its_type(inside, server):
     assert message(inside(lambda: request("broken").exec())) == "inside"
 
 
-def test_PB60_a_call_that_nobody_cancelled_has_no_error_of_the_code_CANCELLED(make, run):
+def test_PB60_a_call_that_was_not_cancelled_has_no_error_of_the_code_CANCELLED(make, run):
     def given_up(A, B):
         raise CancelledError("by itself")
 

@@ -45,7 +45,7 @@ def count_down(N: "INT32[1]") -> {"LEFT": "INT32[1]"}:
 
 
 @pytest.mark.parametrize("policy", ["", "model_transaction_policy { decoupled: true }"])
-def test_what_a_generator_yields_are_responses(server, policy):
+def test_values_of_a_generator_are_responses(server, policy):
     server.load(f"max_batch_size: 4 {policy}", count_down, name="count_down")
     assert server.config("count_down").model_transaction_policy.decoupled
     found = [
@@ -91,7 +91,7 @@ def test_a_plain_function_of_a_decoupled_model_answers_once(server):
     assert [response["OUT"].item() for response in found] == [4]
 
 
-def test_a_generator_whose_client_has_gone_runs_its_finally(server):
+def test_a_generator_of_a_cancelled_request_runs_its_finally(server):
     closed = threading.Event()
 
     def endless(N: "INT32[1]") -> {"OUT": "INT32[1]"}:
@@ -204,7 +204,7 @@ def scaled(IN: "FP32[2]", factor=1) -> {"OUT": "FP32[2]"}:
 @pytest.mark.parametrize(
     "source", [Scaler(3), Scaler(3).scaled, functools.partial(scaled, factor=3)]
 )
-def test_whatever_is_called_may_be_a_model(server, source):
+def test_any_callable_is_a_model(server, source):
     server.load("max_batch_size: 4", source, name="scaler")
     assert server.infer("scaler", {"IN": row(1, 2)})["OUT"].tolist() == [[3, 6]]
 
@@ -246,7 +246,7 @@ def test_outputs_are_named_after_the_methods(server, classifier):
     assert "predict_proba" in str(caught.value.hint)
 
 
-def test_an_estimator_computes_what_is_asked_for():
+def test_an_estimator_computes_the_requested_outputs():
     calls = []
 
     class Estimator:
@@ -299,7 +299,7 @@ def test_a_pipeline_takes_text_and_gives_its_keys(server):
     assert found["score"].dtype == np.float32
 
 
-def test_several_results_a_text_are_a_row(server):
+def test_several_results_of_a_text_are_a_row(server):
     class Several(Pipeline):
         def __call__(self, texts):
             return [[{"label": "A", "score": 1.0}, {"label": "B", "score": 0.0}] for _ in texts]
@@ -309,7 +309,7 @@ def test_several_results_a_text_are_a_row(server):
     assert found["label"].tolist() == [[b"A", b"B"]]
 
 
-def test_what_is_neither_called_nor_predicts_is_no_model(server):
+def test_an_object_that_neither_is_called_nor_predicts_is_no_model(server):
     with pytest.raises(TritonError, match=re.escape("no backend runs")):
         server.load("", object(), name="refused")
 

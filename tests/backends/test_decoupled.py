@@ -90,7 +90,7 @@ def test_PB32_another_thread_answers_after_execute_returned(make, run):
     def execute(requests):
         def later(request):
             assert go.wait(20)
-            # As vLLM's backend does: the sender is fetched when the answer is there.
+            # As vLLM's backend does: the sender is fetched when the answer is ready.
             sender = request.get_response_sender()
             sender.send(respond(1))
             sender.send(respond(2), FINAL)
@@ -107,7 +107,7 @@ def test_PB32_another_thread_answers_after_execute_returned(make, run):
     assert sent(request) == [(1, False), (2, True)]
 
 
-def test_PB33_an_exception_ends_what_has_no_final_flag_yet(make, run):
+def test_PB33_an_exception_ends_requests_without_a_final_flag(make, run):
     def execute(requests):
         requests[0].get_response_sender().send(respond(1), FINAL)
         raise ValueError("kaboom")
@@ -141,7 +141,7 @@ def test_PB34_an_error_response_does_not_end_the_request(make, run):
 
 
 def test_PB32_threads_that_ask_at_the_same_moment_get_one_sender(make, run):
-    # Of two, the one that is let go would answer the request with an error.
+    # Of two, the one that is released would answer the request with an error.
     count = 8
     interval = sys.getswitchinterval()
 
@@ -192,7 +192,7 @@ def test_PB36_coroutines_of_one_instance_interleave(make):
     assert sent(first) == [(1, True)]
 
 
-def test_PB36_a_coroutine_that_raises_answers_what_is_open(make, run):
+def test_PB36_a_coroutine_that_raises_answers_its_open_requests(make, run):
     class TritonPythonModel:
         async def execute(self, requests):
             requests[0].get_response_sender().send(respond(1), FINAL)
@@ -208,7 +208,7 @@ def test_PB36_a_coroutine_that_raises_answers_what_is_open(make, run):
     assert "ValueError: kaboom" in answer.error.message
 
 
-def test_unloading_answers_what_a_coroutine_still_holds(make, run):
+def test_unloading_answers_requests_that_a_coroutine_holds(make, run):
     started = threading.Event()
 
     class TritonPythonModel:
@@ -239,7 +239,7 @@ def test_PB37_a_sender_sees_the_cancellation(make, run):
 
 
 @pytest.mark.parametrize("take_sender", [True, False])
-def test_a_request_that_is_let_go_is_answered_with_an_error(make, run, take_sender):
+def test_an_abandoned_request_is_answered_with_an_error(make, run, take_sender):
     def execute(requests):
         if take_sender:
             requests[0].get_response_sender().send(respond(1))

@@ -182,7 +182,7 @@ def test_repeat_answers_while_its_instance_waits(server):
     assert snapshot.instances[0].batch_size == 1
 
 
-def test_repeat_finishes_what_it_began_before_it_is_unloaded(server):
+def test_repeat_finishes_requests_before_it_is_unloaded(server):
     server.load(repeat(), name="m")
     stream = iter(server.stream("m", ask([1, 2], delays=[0, 30])))
     assert int(next(stream)["OUT"][0]) == 1
@@ -228,7 +228,7 @@ def squares(server, number, text=SQUARE):
     return [r["OUT"].tolist() for r in stream]
 
 
-def test_square_answers_as_often_as_it_is_told(server):
+def test_square_answers_N_times(server):
     assert squares(server, 3) == [[3], [3], [3]]
     assert squares(server, 0) == []
     assert squares(server, 2, SQUARE + " max_batch_size: 4") == [[[2]], [[2]]]
@@ -254,7 +254,7 @@ def test_square_leaves_responses_out_and_lets_them_fail(server):
     assert squares(server, 1, SQUARE + parameter("CUSTOM_EMPTY_COUNT", "some")) == [[1]]
 
 
-def test_square_stops_when_nobody_listens(server):
+def test_square_stops_when_its_request_is_cancelled(server):
     server.load(SQUARE + parameter("CUSTOM_INFER_DELAY_NS", 1_000_000), name="m")
     came = threading.Event()
     future = server.submit(

@@ -284,7 +284,7 @@ def test_a_read_only_input_is_a_writable_copy_in_the_model(make, run):
 
 @pytest.mark.parametrize("owned", [True, False])
 @pytest.mark.parametrize("function", [True, False])
-def test_an_input_that_nobody_else_has_is_not_copied(make, run, owned, function):
+def test_an_input_that_only_the_request_has_is_not_copied(make, run, owned, function):
     seen = []
 
     def execute(requests):
@@ -300,7 +300,7 @@ def test_an_input_that_nobody_else_has_is_not_copied(make, run, owned, function)
     assert np.shares_memory(seen[0], request.inputs["IN"]) is owned
 
 
-def test_PB43_Y9_a_received_request_tells_what_the_client_said(make, run):
+def test_PB43_Y9_a_received_request_has_the_values_of_the_client(make, run):
     seen = []
 
     def execute(requests):
@@ -438,8 +438,8 @@ def test_a_response_without_a_final_flag_is_the_whole_answer(make, run):
 
 
 @pytest.mark.parametrize("result", [None, [None]])
-def test_a_request_that_nobody_can_answer_gets_an_error(make, run, result):
-    # Triton leaves its client waiting for ever; here every request is answered.
+def test_a_request_without_any_sender_gets_an_error(make, run, result):
+    # Triton's client waits forever; here every request is answered.
     request = Request({"IN": ones()})
     assert run(make(returning(lambda r: result)), request) == [None]
     gc.collect()
@@ -458,7 +458,7 @@ def test_a_response_and_another_one_returned_are_too_many(make, run):
         run(make(returning(execute)), ones())
 
 
-def test_what_is_returned_after_the_final_flag_is_ignored(make, run):
+def test_a_return_value_after_the_final_flag_is_ignored(make, run):
     def execute(requests):
         for request in requests[1:]:
             request.get_response_sender().send(
@@ -515,7 +515,7 @@ def test_a_sender_that_was_not_used_does_not_disturb_the_returned_response(make,
         ),
     ],
 )
-def test_Y4_a_sender_refuses_what_triton_refuses(make, run, sends, message):
+def test_Y4_a_sender_refuses_as_triton_does(make, run, sends, message):
     seen = []
 
     def execute(requests):
@@ -532,7 +532,7 @@ def test_Y4_a_sender_refuses_what_triton_refuses(make, run, sends, message):
 
 
 def test_instances_in_threads_know_themselves(make, run):
-    """Each execution sees its own instance, whatever others do at the same time."""
+    """Each execution sees its own instance, while others execute at the same time."""
     barrier = threading.Barrier(4)
     found = {}
 

@@ -97,7 +97,7 @@ def test_a_configuration_is_enough():
         ),
     ],
 )
-def test_what_is_not_said_or_contradicts_is_an_error(text, config, message):
+def test_missing_and_contradicting_annotations_are_errors(text, config, message):
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         complete(define(text + "\n"), config)
     assert caught.value.hint

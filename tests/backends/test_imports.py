@@ -156,7 +156,7 @@ def test_an_import_that_fails_elsewhere_has_no_hint(make, ask, model_file):
     assert caught.value.hint == ""
 
 
-def test_what_an_instance_pickled_is_read_by_the_next_one(make, ask, model_file):
+def test_pickles_of_an_instance_are_read_by_the_next_one(make, ask, model_file):
     source = model_file(ASKED, helper=HELPER.format("model"))
     before = make(source)
     dumped = "[pickle.dumps(__import__('helper').Thing()).hex(), pickle.dumps(type(self)).hex()]"

@@ -248,7 +248,7 @@ def test_get_model_dir_is_the_version_directory(make, run, model_file):
     assert value(run(make(path), ones())) == [str(path.parent).encode()] * 2
 
 
-def test_c_python_backend_utils_is_there_too():
+def test_c_python_backend_utils_can_be_imported_too():
     import c_python_backend_utils
     import triton_python_backend_utils
 
@@ -347,7 +347,7 @@ def test_AC2_an_exception_is_a_load_error_with_triton_s_text(model_file):
     assert caught.value.message == (f"ValueError: no\n\nAt:\n  {path}(4): auto_complete_config\n")
 
 
-def test_AC2_a_conflict_tells_both_sides(model_file):
+def test_AC2_a_conflict_names_both_sides(model_file):
     class TritonPythonModel:
         @staticmethod
         def auto_complete_config(config):

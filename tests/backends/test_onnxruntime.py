@@ -131,7 +131,7 @@ def test_a_model_that_does_not_batch_refuses_a_batch_size():
     )
 
 
-def test_without_completion_the_configuration_has_to_be_there(server, tmp_path):
+def test_without_completion_the_configuration_must_be_whole(server, tmp_path):
     folder = tmp_path / "m" / "1"
     folder.mkdir(parents=True)
     (folder / "model.onnx").write_bytes(same().SerializeToString())
@@ -224,7 +224,7 @@ def test_an_input_may_be_fixed_where_the_model_leaves_it_open(server):
     assert server.infer("m", {"IN": np.ones((2, 4), np.float32)})["OUT"].shape == (2, 4)
 
 
-def test_what_is_no_tensor_is_refused():
+def test_inputs_that_are_no_tensors_are_refused():
     sequence = helper.make_tensor_sequence_value_info("OUT", 1, None)
     proto = model([("SequenceConstruct", "IN", "OUT")], [tensor("IN", ["n"])], [sequence])
     assert refused(proto, "") == (
@@ -318,10 +318,10 @@ def test_a_repository_without_a_configuration_is_read(server, tmp_path):
 
 
 def test_a_missing_file_and_one_that_is_no_model(tmp_path):
-    gone = tmp_path / "model.onnx"
-    assert refused(gone, "") == f"Unavailable: unable to find '{gone}' for model instance 'm'"
-    gone.write_bytes(b"no model")
-    assert refused(gone, "").startswith("Internal: onnx runtime error 7: Load model from ")
+    missing = tmp_path / "model.onnx"
+    assert refused(missing, "") == f"Unavailable: unable to find '{missing}' for model instance 'm'"
+    missing.write_bytes(b"no model")
+    assert refused(missing, "").startswith("Internal: onnx runtime error 7: Load model from ")
 
 
 def test_a_repository_is_validated_without_being_served(tmp_path):
@@ -512,7 +512,7 @@ def test_requests_share_one_run_and_get_views_of_its_outputs(onnx_model):
     assert timer.marks == ["inputs_ready", "infer_done"]
 
 
-def test_only_outputs_that_somebody_wants_are_computed(onnx_model, monkeypatch):
+def test_only_requested_outputs_are_computed(onnx_model, monkeypatch):
     instance = onnx_model(sum_and_difference(), "max_batch_size: 8")
     asked = []
     run = instance._session.run
@@ -608,7 +608,7 @@ def test_options_that_mean_nothing(text, message):
     assert refused(same(), text) == f"Invalid argument: {message}"
 
 
-def test_an_accelerator_that_is_not_there_is_left_out_with_a_warning(server, caplog):
+def test_an_accelerator_that_is_not_available_is_left_out_with_a_warning(server, caplog):
     text = (
         "optimization { execution_accelerators { cpu_execution_accelerator { name: 'openvino' } } }"
     )

@@ -1,4 +1,4 @@
-"""What `pb_utils` takes, gives and refuses: expressions in a model, beside the real server's answers."""
+"""`pb_utils` call by call: expressions in a model, beside the real server's results."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class TritonPythonModel:
             names = {**globals(), "REQ": request}
             text = pb_utils.get_input_tensor_by_name(request, "I").as_numpy()[0].decode()
             try:
-                told = repr(eval(text, names))
+                found = repr(eval(text, names))
             except BaseException as error:
-                told = f"{type(error).__name__}: {error}"
-            out = pb_utils.Tensor("O", np.array([told.encode()], object))
+                found = f"{type(error).__name__}: {error}"
+            out = pb_utils.Tensor("O", np.array([found.encode()], object))
             responses.append(pb_utils.InferenceResponse([out]))
         return responses
 """
@@ -66,20 +66,20 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def compared(text: str, told: str) -> str:
+def compared(text: str, found: str) -> str:
     """Return what is compared: of a TypeError its kind, unless the text is Triton's own."""
-    return "TypeError" if CALLS[text] == "TypeError" and told.startswith("TypeError") else told
+    return "TypeError" if CALLS[text] == "TypeError" and found.startswith("TypeError") else found
 
 
 def test_every_call_gives_what_tritonserver_gives(repository: Path) -> None:
     with nt.Server() as server:
         server.load_repository(repository, control_mode="explicit", load_models=["m", "one"])
-        told = {}
+        found = {}
         for text in CALLS:
             asked = {"I": np.array([text.encode()], object)}
             out = server.infer("m", asked, request_id="r7", parameters={"k": 1, "z": "s"})["O"]
-            told[text] = compared(text, out[0].decode())
-    assert told == CALLS
+            found[text] = compared(text, out[0].decode())
+    assert found == CALLS
 
 
 @pytest.mark.reference
@@ -94,33 +94,33 @@ def test_every_call_gives_the_same_in_the_real_server(reference: Any, repository
         result = client.infer("m", [given], request_id="r7", parameters={"k": 1, "z": "s"})
         return compared(text, result.as_numpy("O")[0].decode())
 
-    told: dict[str, str] = {}
+    found: dict[str, str] = {}
     flags = ("--model-control-mode=explicit", "--load-model=*")
     for _ in range(6):  # the stub of 2.51 ends now and then after an error of a metric
         with reference.server(repository, *flags) as server:
             client = http.InferenceServerClient(server.http_url, network_timeout=30)
             try:
-                for text in told:
+                for text in found:
                     if text.startswith("KEEP.append"):
                         asked(client, text)
                 for text in CALLS:
-                    if text not in told:
-                        told[text] = asked(client, text)
+                    if text not in found:
+                        found[text] = asked(client, text)
             except HTTPConnectionClosed:
                 continue
         break
-    assert told == CALLS
+    assert found == CALLS
 
 
-def test_parameters_of_a_response_work_and_are_told_to_be_newer(repository: Path) -> None:
+def test_parameters_of_a_response_work_with_a_warning_that_they_are_newer(repository: Path) -> None:
     source = OTHER.replace("([out])", "([out], parameters={'a': 1})")
     (repository / "one" / "1" / "model.py").write_text(source)
     with nt.Server() as server:
         server.load_repository(repository, control_mode="explicit", load_models=["one"])
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
             result = server.infer("one", {"IN": np.zeros(1, np.float32)})
     assert result.parameters == {"a": 1}
-    (warning,) = [one for one in told if "InferenceResponse(parameters" in str(one.message)]
+    (warning,) = [one for one in found if "InferenceResponse(parameters" in str(one.message)]
     assert warning.filename == str(repository / "one" / "1" / "model.py")
     assert re.search(r"needs a newer version of Triton: 2\.51 refuses it$", str(warning.message))

@@ -90,7 +90,9 @@ def test_its_models_are_written_without_its_code_and_that_is_said(
 
 
 @pytest.mark.parametrize("name", [*";|&$`<>()[]{}\\\"'*?~#!"])
-def test_a_name_with_what_triton_does_not_take_is_refused(make, model_file, name: str) -> None:
+def test_a_name_with_a_character_that_triton_refuses_is_refused(
+    make, model_file, name: str
+) -> None:
     for names in ({"name": f"m{name}x"}, {"instance": f"m{name}_0"}):
         with pytest.raises(InvalidArgumentError) as caught:
             make(model_file(CODE.format(1)), CONFIG.replace("plus", "python"), **names)

@@ -127,7 +127,7 @@ def test_outputs_are_views_of_one_result_and_of_the_kind_that_came_in(torch_mode
     assert b == a + 16
 
 
-def test_of_mixed_kinds_torch_is_what_leaves(torch_model, run):
+def test_of_mixed_kinds_the_outputs_are_torch_tensors(torch_model, run):
     found = run(torch_model(Scale), ones(), torch.from_numpy(ones(2, 3)))
     assert [type(r.outputs["OUT"]) for r in found] == [torch.Tensor] * 2
 
@@ -161,7 +161,7 @@ def test_a_file_that_is_no_model_is_a_load_error(torch_model, tmp_path, content)
         torch_model(path)
 
 
-def test_a_state_dict_is_told_from_a_model(torch_model, tmp_path):
+def test_a_state_dict_is_distinguished_from_a_model(torch_model, tmp_path):
     torch.save(Scale().state_dict(), tmp_path / "model.pt")
     with pytest.raises(InternalError) as caught:
         torch_model(tmp_path / "model.pt")
@@ -232,7 +232,7 @@ def test_indices_of_inputs_have_no_gaps(names):
         ({"A": 1}, ["B"], InternalError, "model 'm' did not return the output 'B', found 'A'"),
     ],
 )  # fmt: skip
-def test_results_that_do_not_fit_name_what_there_is(result, names, kind, message):
+def test_results_that_do_not_fit_are_listed(result, names, kind, message):
     with pytest.raises(kind) as caught:
         name_results(result, arrange_outputs(names), model="m")
     assert caught.value.message == message
@@ -255,7 +255,7 @@ def test_forward_runs_in_inference_mode_or_without_gradients(torch_model, run):
 
 
 @pytest.mark.parametrize("owned", [True, False])
-def test_inputs_that_nobody_else_has_are_not_copied(torch_model, run, owned):
+def test_inputs_that_only_the_request_has_are_not_copied(torch_model, run, owned):
     seen = []
 
     class Spy(torch.nn.Module):
@@ -476,7 +476,7 @@ def test_several_results_of_an_example_are_numbered_or_named():
     assert set(complete(Dict, example=example[0])[1]) == {"x", "A", "B", "unused"}
 
 
-def test_a_scripted_module_tells_its_arguments(tmp_path):
+def test_a_scripted_module_names_its_arguments(tmp_path):
     path = tmp_path / "model.pt"
     torch.jit.script(Plain()).save(path)
     assert list(complete(path, example=EXAMPLE)[1]) == ["x", "OUTPUT__0"]
@@ -525,7 +525,7 @@ def test_a_complete_configuration_needs_no_example():
         (Plain, "", np.float32(1), ConfigError, "has no dimensions"),
     ],
 )
-def test_what_cannot_be_completed_is_said(source, text, example, kind, message):
+def test_missing_tensors_are_named(source, text, example, kind, message):
     with pytest.raises(kind, match=re.escape(message)):
         complete(source, text, example)
 

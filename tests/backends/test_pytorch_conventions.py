@@ -154,9 +154,9 @@ def test_strings_are_lists_of_text(server, scripted):
 
 def test_strings_stand_beside_tensors(server):
     more = tensors("input", "x") + tensors("output", "Y")
-    lent = 'parameters { key: "READ_ONLY_INPUTS" value { string_value: "yes" } }'
+    read_only = 'parameters { key: "READ_ONLY_INPUTS" value { string_value: "yes" } }'
     sent = {"words": np.array(["é"], object), "x": np.zeros(2, np.float32)}
-    for text in (TEXT + more, TEXT + more + lent):
+    for text in (TEXT + more, TEXT + more + read_only):
         server.load(text, Both, name="both")
         found = server.infer("both", sent)
         assert (found["OUT"].tolist(), found["Y"].tolist()) == (["é!".encode()], [1, 1])
@@ -202,7 +202,7 @@ state {
 
 
 class Started(torch.nn.Module):
-    """Tells where a sequence starts."""
+    """Returns where a sequence starts."""
 
     def forward(self, x, start):
         return x + 100 * start
@@ -252,7 +252,7 @@ def test_implicit_state_is_an_argument_and_a_result_by_its_index(server, tmp_pat
     result = server.infer(
         "summing", {"INPUT__0": row(1)}, correlation_id=3, sequence_start=True, sequence_end=True
     )
-    assert set(result) == {"OUTPUT__0"}  # the state is nobody's to see
+    assert set(result) == {"OUTPUT__0"}  # the state is no output
 
 
 def test_a_control_without_an_index_is_refused_in_triton_s_words(server):

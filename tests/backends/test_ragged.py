@@ -193,7 +193,7 @@ def test_a_single_request_is_flat_too(make, run):
     assert shapes == [(8,)]
 
 
-def test_outputs_with_one_row_an_item_are_split_as_ever(make, run):
+def test_outputs_with_one_row_an_item_are_split_by_rows(make, run):
     def f(IN, B):  # sums of the requests' items
         rows = np.split(IN, np.cumsum(B[:, 0]).astype(int)[:-1])
         return np.array([[row.sum()] for row in rows], np.float32)
@@ -256,7 +256,7 @@ def test_without_batching_a_batch_output_still_takes_the_inputs_shape(make, run)
     assert found[0].outputs["OUT"].shape == (2, 3)
 
 
-def test_the_source_of_a_batch_input_must_be_there(make, run):
+def test_the_source_of_a_batch_input_must_be_in_each_request(make, run):
     text = ragged(BOUNDS).replace("allow_ragged_batch", "optional: true allow_ragged_batch")
     text += 'input { name: "X" data_type: TYPE_FP32 dims: 1 }'
     instance = make(lambda X, B, IN=None: X, text)
@@ -387,6 +387,6 @@ def test_G7_a_python_model_gets_each_requests_own_tensors_and_no_batch_inputs(se
     assert seen[1:] == [[("IN", (1, 3))], [("IN", (2, 4))], [("IN", (1, 5))]]
 
 
-def test_what_is_wrong_with_a_batch_output_is_said_at_load(server):
+def test_errors_of_a_batch_output_are_raised_at_load(server):
     with pytest.raises(LoadError, match="more variable dimensions"):
         server.load(ragged(SCATTER, out="2, -1"), lambda IN: IN, name="m")

@@ -1,4 +1,4 @@
-"""`is_ready` of a model: what the endpoints, and other models, are told of it."""
+"""`is_ready` of a model, for the endpoints and for other models."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Asks(Model):
         return True
 
 
-def test_PB10_who_asks_while_the_model_thinks_gets_the_same_answer(monkeypatch):
+def test_PB10_concurrent_questions_get_the_same_answer(monkeypatch):
     monkeypatch.setattr(readiness, "TIMEOUT_S", 0.02)
     with nbtriton.Server(gpus=()) as server:
         Asks.server = server

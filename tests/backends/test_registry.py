@@ -1,4 +1,4 @@
-"""Backends are found by name and by what they are given."""
+"""Backends are found by name and by source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``runtime``: what a backend's library may be called."""
+"""``runtime``: the names of a backend's library."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def check(backend: str, runtime: str, **settings: str) -> None:
         ("pytorch", "model.py"),
     ],
 )
-def test_what_the_backend_has(backend: str, runtime: str) -> None:
+def test_libraries_that_the_backend_has(backend: str, runtime: str) -> None:
     check(backend, runtime)
 
 
 @pytest.mark.parametrize("backend", ["python", "onnxruntime", "identity"])
-def test_what_it_has_not(backend: str) -> None:
+def test_libraries_that_the_backend_lacks(backend: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check(backend, "x", **{"backend-directory": "/b"})
     assert caught.value.message == (

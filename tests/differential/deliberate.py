@@ -61,7 +61,7 @@ NAMES = {
         "tests/repository/test_validation.py::test_an_environment_that_is_there"
     ),
     "names-of-python-models": (
-        "tests/backends/test_python_based.py::test_a_name_with_what_triton_does_not_take_is_refused"
+        "tests/backends/test_python_based.py::test_a_name_with_a_character_that_triton_refuses_is_refused"
     ),
     "missing-model-file": "tests/backends/test_lifecycle.py::test_B6_a_missing_file_fails_at_once",
     "long-file-path": (
@@ -73,7 +73,7 @@ NAMES = {
     "newer-fields": "tests/engine/test_inflight.py::test_E21_a_step_holds_so_many_requests_and_no_more",
     "response-parameters": (
         "tests/backends/test_pb_calls.py"
-        "::test_parameters_of_a_response_work_and_are_told_to_be_newer"
+        "::test_parameters_of_a_response_work_with_a_warning_that_they_are_newer"
     ),
     "tensor-datatype-number": "tests/backends/test_pb_utils.py::test_a_tensor_is_its_array",
     "unreadable-completion": (
@@ -87,7 +87,7 @@ NAMES = {
     "onnx-strings": "tests/backends/test_onnxruntime.py::test_strings",
     "onnx-accelerators": (
         "tests/backends/test_onnxruntime.py"
-        "::test_an_accelerator_that_is_not_there_is_left_out_with_a_warning"
+        "::test_an_accelerator_that_is_not_available_is_left_out_with_a_warning"
     ),
     "instance-names": "tests/engine/test_updates.py::test_instances_have_names_of_their_own",
     "version-policy-reported": (

@@ -1,4 +1,4 @@
-"""How one batch runs: the interface to the engine, and the backends that are found behind it."""
+"""Backends, which run batches: their interface to the engine, and how one is found."""
 
 from nbtriton.backends.base import (
     BACKEND_DIRECTORY,

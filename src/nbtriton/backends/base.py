@@ -1,4 +1,4 @@
-"""What a backend is: the one interface between the engine and whatever runs a batch.
+"""The interface between the engine and a backend, which runs batches.
 
 The engine knows queues and never looks into a model; a backend knows how one batch runs and never
 looks into a queue. A backend outside this package registers a `Backend` subclass under the entry
@@ -35,14 +35,14 @@ __all__ = [
 ]
 
 
-# Where Python-based backends are: ``--backend-directory`` is a setting too, of all backends.
+# The folder of Python-based backends: ``--backend-directory`` is a setting of all backends.
 BACKEND_DIRECTORY = "backend-directory"
 # Settings that may be given for all backends at once: Triton passes on no others.
 SETTINGS_OF_ALL = ("default-max-batch-size", BACKEND_DIRECTORY)
 
 
 class RequestTrace(Protocol):
-    """What a model may do with the trace of a request."""
+    """The trace of a request, as its model may use it."""
 
     def child(self) -> RequestTrace:
         """Open the trace of a request that the model makes."""
@@ -59,7 +59,7 @@ class BackendRequest(Protocol):
 
     @property
     def owned_inputs(self) -> frozenset[str]:
-        """Names of inputs that nobody else refers to: the model may have them as they are.
+        """Names of inputs that nothing else refers to: the model may have them as they are.
 
         All others are to be copied before the model may write to them or keep them.
         """
@@ -116,7 +116,7 @@ class BatchTimer(Protocol):
 
 
 class ServerHandle(Protocol):
-    """What a model may ask of the server that runs it (business logic scripting)."""
+    """The server, as a model that it runs may use it (business logic scripting)."""
 
     def note_call(self, caller: str, callee: str) -> None:
         """Note that the code of a model calls another one."""
@@ -184,7 +184,7 @@ class ModelContext:
         One call's inputs with the batch dimension (an array, a tuple or a dict), from which a
         backend may complete the configuration.
     settings : mapping of str to str
-        What the server was told for this backend (Triton's ``--backend-config``).
+        The server's settings for this backend (Triton's ``--backend-config``).
     """
 
     name: str
@@ -220,7 +220,7 @@ class BackendInstance(ABC):
         None for a model that always can.
     running : object
         What the code of the model may ask for while it runs; see `nbtriton.backends.core.executing`. Set
-        by who creates the instance, before the first `execute`.
+        by the creator of the instance, before the first `execute`.
     """
 
     any_thread: bool = True
@@ -244,7 +244,7 @@ class BackendInstance(ABC):
         -------
         sequence of Response or None
             One entry a request, in order; None for a request answered through ``send``.
-            None alone for a decoupled model. A list is the engine's from then on, which clears it,
+            None alone for a decoupled model. A list then belongs to the engine, which clears it,
             and so is the memory of the outputs: the model must not refer to it any more.
 
         Raises
@@ -258,14 +258,14 @@ class BackendInstance(ABC):
 
 
 class Backend(ABC):
-    """How models of one kind are completed and instantiated."""
+    """Completes and instantiates models of one kind."""
 
     name: ClassVar[str]
-    # What Triton calls the same thing in ``platform`` and in metadata.
+    # Triton's name of it in ``platform`` and in metadata.
     platform: ClassVar[str] = ""
-    # What a configuration reports as its ``runtime`` where it names none.
+    # Reported as the ``runtime`` of a configuration that names none.
     runtime: ClassVar[str] = ""
-    # Those of `ModelContext.settings` that have an effect.
+    # Keys of `ModelContext.settings` that have an effect.
     settings: ClassVar[tuple[str, ...]] = ()
     # False for a backend whose models are their configuration alone.
     needs_source: ClassVar[bool] = True
@@ -294,7 +294,7 @@ class Backend(ABC):
         """
 
     def prefers_gpu(self) -> bool:
-        """Return whether a model without ``instance_group`` gets KIND_GPU where there is a GPU."""
+        """Return whether a model without ``instance_group`` gets KIND_GPU where a GPU is available."""
         return True
 
     def batching(self, context: ModelContext) -> object:

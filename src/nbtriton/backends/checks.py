@@ -1,4 +1,4 @@
-"""What the checks of configurations against models have in common."""
+"""The common parts of checks of configurations against models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiler of the core has to know about a class; see `scripts/compiled.py`."""
+"""Attributes of classes for the compiler of the core; see `scripts/compiled.py`."""
 
 from __future__ import annotations
 

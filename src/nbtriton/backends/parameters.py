@@ -18,7 +18,7 @@ def integer_parameter(config: ModelConfig, key: str, default: int = 0) -> int:
     Raises
     ------
     InvalidArgumentError
-        It is there and no number of 32 bits.
+        It is set, and is no number of 32 bits.
     """
     if key not in config.parameters:
         return default
@@ -45,7 +45,7 @@ def boolean_parameter(config: ModelConfig, key: str, default: bool) -> bool:
     Raises
     ------
     InvalidArgumentError
-        It is there and says neither.
+        It is set, and is neither.
     """
     if key not in config.parameters:
         return default

@@ -64,12 +64,12 @@ class BatchOutput:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the tensors of a model's batches are laid out, beyond joining them along axis 0.
+    """The layout of the tensors of a model's batches, beyond joining them along axis 0.
 
     Parameters
     ----------
     ragged : frozenset of str
-        Inputs that the model gets as one flat buffer, also if there is only one request.
+        Inputs that the model gets as one flat buffer, also for a single request.
     batch_inputs : tuple of BatchInput
     batch_outputs : mapping of str to BatchOutput
         By output name.

@@ -1,7 +1,7 @@
 """READ_ONLY_INPUTS: models whose owner says that they only read their inputs.
 
-Such a model gets the memory of whoever sent a tensor instead of a copy of it. numpy keeps it from
-writing there; torch tensors cannot be protected, but what was done to them is noticed.
+Such a model gets the sender's memory of a tensor instead of a copy. numpy refuses writes to it; torch
+tensors cannot be protected, but changes to them are detected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ADVICE = (
     f"The model has the parameter {READ_ONLY_INPUTS}, so its inputs are not copied for it: remove the "
     "parameter, or copy the input before writing to it."
 )
-# What numpy, Cython and the buffer protocol raise on a write.
+# Raised by numpy, Cython and the buffer protocol on a write.
 _ERRORS = (ValueError, TypeError, BufferError)
 _WORDS = ("read-only", "readonly")
 
@@ -41,7 +41,7 @@ def versions_of(inputs: Mapping[str, Array]) -> dict[str, tuple[Array, int]]:
 
 
 def check_unchanged(versions: Mapping[str, tuple[Array, int]], model: str) -> None:
-    """Compare with what `versions_of` told before the model ran.
+    """Compare with the result of `versions_of` before the model ran.
 
     Raises
     ------

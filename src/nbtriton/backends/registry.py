@@ -1,4 +1,4 @@
-"""Find the backend of a configuration, or of a thing that somebody wants to serve."""
+"""Find the backend of a configuration, or of a Python object to serve."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ BackendSettings: TypeAlias = Mapping[str, Mapping[str, str]]
 
 _GROUP = "nbtriton.backends"
 
-# Those of this package by name: they are there too when it is only on PYTHONPATH. In the order in
-# which they are asked about a source: an nn.Module may have an `execute` of its own.
+# This package's own by name: also found when it is only on PYTHONPATH. In the order in which they
+# are asked about a source: an nn.Module may have an `execute` of its own.
 _BUILT_IN = {
     "pytorch": "nbtriton.backends.pytorch:PyTorchBackend",
     "python": "nbtriton.backends.python:PythonBackend",
@@ -34,7 +34,7 @@ _BUILT_IN = {
 }
 
 _ONNX = 'export the model to ONNX and use backend: "onnxruntime"'
-# What Triton has and this does not, and what to do instead.
+# Backends that only Triton has, and alternatives.
 _ELSEWHERE = {
     "ensemble": 'an ensemble has platform: "ensemble" and no backend',
     "tensorrt": "a TensorRT plan runs on the GPU it was built for, and only there; load the model it "
@@ -67,9 +67,9 @@ def find_backend(name: str, settings: BackendSettings = MappingProxyType({})) ->
     Raises
     ------
     InvalidArgumentError
-        There is none (V36), with the nearest name.
+        It does not exist (V36), with the nearest name.
     UnsupportedError
-        It is there and cannot be imported.
+        It exists and cannot be imported.
     """
     target = _BUILT_IN.get(name)
     if target is not None:

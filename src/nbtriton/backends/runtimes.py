@@ -31,7 +31,7 @@ def check_runtime(
     Raises
     ------
     ConfigError
-        There is none, with Triton's text.
+        It does not exist, with Triton's text.
     NotFoundError
         It is the model's own, which cannot be loaded here.
     """
@@ -71,7 +71,7 @@ def _directories(source: object) -> tuple[Path, ...]:
 
 
 def _refuse_own(path: str, folder: Path, name: str, model: str, hint: str) -> None:
-    """Refuse a library that is there, in the version's directory or in the model's."""
+    """Refuse a library that exists in the version's directory or in the model's."""
     if not Path(path).exists():
         return
     if not os.path.realpath(path).startswith(os.path.realpath(folder)):

@@ -27,7 +27,7 @@ __all__ = [
 PRIVATE_PACKAGE = "nbtriton_model_"
 _PRIVATE = re.compile(rf"\b{PRIVATE_PACKAGE}\w+\.")
 
-# Files whose frames tell a model's author nothing: the machinery of imports, and ours. Triton's
+# Files whose frames do not help a model's author: the import machinery's, and ours. Triton's
 # own is C++ and has no frames.
 _NOT_USERS = ("<frozen importlib", str(Path(__file__).parents[1]) + os.sep)
 _MACHINERY = ("nbtriton.", "asyncio.", "concurrent.", "importlib.", "torch.nn.modules.", "inspect")

@@ -1,1 +1,1 @@
-"""What every batch runs through, whatever the backend. Compiled where a compiler is."""
+"""The path of every batch in any backend; compiled where a compiler is available."""

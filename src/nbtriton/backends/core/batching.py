@@ -68,7 +68,7 @@ def gather_inputs(
 
     Ragged inputs are joined flat; the batch inputs of the layout are added. The memory is the
     model's own, writable and contiguous; without `copy` a single request's arrays come as they are,
-    for who only reads them.
+    for a model that only reads them.
 
     Raises
     ------
@@ -212,7 +212,7 @@ def scatter_outputs(
         }
     if batches and len(requests) > 1:
         return ScatteredResponses(found, sizes, [request.requested_outputs for request in requests])
-    (request,) = requests  # of a model that does not batch there is one at a time
+    (request,) = requests  # a model that does not batch gets one at a time
     asked = request.requested_outputs
     return [
         Response({n: a[0] if isinstance(a, list) else a for n, a in found.items() if n in asked})

@@ -1,4 +1,4 @@
-"""Who is executing: the link from the code inside a model to what called it.
+"""The executing instance: the link from the code inside a model to its caller.
 
 One context variable serves the engine and the backends: it is set around every call of a model, and
 a second one would make a step of an ensemble 5% dearer. Tasks and `asyncio.to_thread` inherit it.
@@ -15,7 +15,7 @@ __all__ = ["EXECUTING", "Executing", "running_as"]
 
 
 class Executing:
-    """What is known where a model's code runs. Not to be changed.
+    """The context in which a model's code runs; immutable.
 
     Attributes
     ----------
@@ -33,8 +33,8 @@ class Executing:
         self.running = running
 
 
-_NOBODY: Final = Executing()
-EXECUTING: Final[ContextVar[Executing]] = ContextVar("nbtriton_executing", default=_NOBODY)
+_NO_CONTEXT: Final = Executing()
+EXECUTING: Final[ContextVar[Executing]] = ContextVar("nbtriton_executing", default=_NO_CONTEXT)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Where arrays of one batch meet the host: one wait per batch, none without a GPU."""
+"""Synchronization of arrays on a GPU with the host: one wait per batch, none without a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ndarray: Final = np.ndarray
 
 
 def copies_of(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return copies that are complete: whoever gets them may use any stream, or the host."""
+    """Return copies that are complete: their receiver may use any stream, or the host."""
     copies = {name: copy_of(array) for name, array in arrays.items()}
     wait_for_outputs(copies.values())
     return copies
@@ -26,7 +26,7 @@ def copies_of(arrays: Mapping[str, Array]) -> dict[str, Array]:
 def wait_for_outputs(arrays: Iterable[Array]) -> None:
     """Wait until the GPU has written these arrays, as far as this thread's streams produce them.
 
-    Whoever gets them next may use another stream or another library, and needs no event then.
+    Their receiver may then use another stream or another library without an event.
     """
     devices = set()
     for array in arrays:

@@ -18,7 +18,7 @@ from nbtriton.errors import InternalError
 
 __all__ = ["OnnxRuntimeBackend"]
 
-# The largest batch of a model that could batch and does not say how much; 4 unless told otherwise.
+# max_batch_size of a model that could batch and whose configuration has none; 4 by default.
 DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
 
 
@@ -38,7 +38,7 @@ class OnnxRuntimeBackend(Backend):
         """Return True for a path to an ``.onnx`` file, an ``onnx.ModelProto``, and `bytes`."""
         if isinstance(source, Path):
             return source.suffix == ".onnx"
-        # Told by its name: whoever made it has imported onnx, we need not.
+        # By its name: the caller that made it has imported onnx, nbtriton need not.
         return isinstance(source, bytes | bytearray) or type(source).__name__ == "ModelProto"
 
     def prefers_gpu(self) -> bool:
@@ -58,7 +58,7 @@ class OnnxRuntimeBackend(Backend):
         check(context.config, self._described(context))
 
     def open(self, context: ModelContext) -> None:
-        """Let go of the session that described the model where no instance will run it."""
+        """Release the session that described the model where no instance will run it."""
         kinds = {enum_name(group, "kind") for group in context.config.instance_group}
         if kinds == {"KIND_GPU"} and self._sessions is not None:
             self._sessions.drop(None)
@@ -83,7 +83,7 @@ class OnnxRuntimeBackend(Backend):
         return source if isinstance(source, Path) else model_bytes(source)
 
     def close(self) -> None:
-        """Let go of the weights."""
+        """Release the weights."""
         if self._sessions is not None:
             self._sessions.close()
             self._sessions = None

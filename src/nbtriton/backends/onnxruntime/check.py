@@ -1,4 +1,4 @@
-"""Does a configuration fit the model? Checks and texts of Triton's onnxruntime backend."""
+"""Checks of a configuration against the model, with the texts of Triton's onnxruntime backend."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Model", "check"]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a session says of its model.
+    """The inputs and outputs of a model, as its session describes them.
 
     Parameters
     ----------

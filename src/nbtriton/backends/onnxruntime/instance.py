@@ -44,7 +44,7 @@ class OnnxInstance(BatchInstance):
         made = batch_input_names(config)
         self._inputs = [name for name in self._infos if name not in made]
         self._outputs = model.outputs
-        # What the model gives without any dimension gets those of the configuration.
+        # Outputs that the model gives without dimensions get those of the configuration.
         self._scalars = {
             name: model_dims(spec)
             for name, spec in output_specs(config).items()
@@ -54,7 +54,7 @@ class OnnxInstance(BatchInstance):
         self._values = import_onnxruntime().OrtValue
 
     def finalize(self) -> None:
-        """Let go of the session."""
+        """Release the session."""
         self._session = None
 
     def run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:

@@ -1,4 +1,4 @@
-"""One model version's sessions: read once a device, shared by all instances there.
+"""One model version's sessions: read once a device, shared by all its instances.
 
 Triton makes a session an instance. Sessions may be run by several threads at once, with the same
 results, so one copy of the weights and one pool of threads do.
@@ -38,7 +38,7 @@ class Sessions:
         Raises
         ------
         UnavailableError
-            There is no such file.
+            The file does not exist.
         InternalError
             ONNX Runtime cannot load the model, with its own text.
         InvalidArgumentError, UnsupportedError
@@ -50,12 +50,12 @@ class Sessions:
             return self._by_device[device_id]
 
     def drop(self, device_id: int | None) -> None:
-        """Let go of one session."""
+        """Release one session."""
         with self._lock:
             self._by_device.pop(device_id, None)
 
     def close(self) -> None:
-        """Let go of all sessions."""
+        """Release all sessions."""
         with self._lock:
             self._by_device.clear()
 

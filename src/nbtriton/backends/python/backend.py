@@ -63,8 +63,8 @@ class PythonBackend(Backend):
     def based_on(cls, name: str, code: Path) -> type[PythonBackend]:
         """Return the backend of this name whose models all run one ``model.py``.
 
-        Triton calls it a Python-based backend. A model of it has its configuration and whatever
-        the code looks for in ``pb_utils.get_model_dir()``.
+        Triton calls it a Python-based backend. A model of it has its configuration and the
+        files that the code reads from ``pb_utils.get_model_dir()``.
         """
         members = {"name": name, "code": code, "runtime": code.name, "needs_source": False}
         return type("PythonBasedBackend", (cls,), members)
@@ -218,8 +218,8 @@ def _device(context: InstanceContext) -> str | None:
     torch = sys.modules.get("torch")
     if context.kind != "KIND_GPU" or torch is None:
         return None
-    there = context.device_id < torch.cuda.device_count()
-    return f"cuda:{context.device_id}" if there else None
+    exists = context.device_id < torch.cuda.device_count()
+    return f"cuda:{context.device_id}" if exists else None
 
 
 def _check_name(name: str) -> None:

@@ -28,7 +28,7 @@ from nbtriton.tensors import Array, to_protocol
 
 __all__ = ["CallableModel", "complete_callable", "is_callable_model", "open_callable"]
 
-# Gets the inputs of a batch by name and the names of the outputs that anybody wants.
+# Gets the inputs of a batch by name and the names of the requested outputs.
 Call: TypeAlias = Callable[[Mapping[str, Array], frozenset[str]], Any]
 
 
@@ -39,7 +39,7 @@ class CallableModel:
     Parameters
     ----------
     call : callable
-        Gets the inputs of a batch by name, and the names of the outputs that anybody wants.
+        Gets the inputs of a batch by name, and the names of the requested outputs.
     inputs : mapping of str to str
         Names of the tensors that it takes, and the kind of array of each: ``"numpy"``, ``"torch"``,
         ``"cupy"``, or ``""`` for what the instance's device is used with.
@@ -48,7 +48,7 @@ class CallableModel:
     streams : bool
         Whether it yields any number of responses to one request.
     selective : bool
-        Whether it gives only the outputs that anybody wants.
+        Whether it gives only the requested outputs.
     """
 
     call: Call
@@ -97,7 +97,7 @@ def complete_callable(source: Any, config: ModelConfig, example: object) -> Mode
         )
     _check_agreement(source, config, signature)
     inputs = {name: spec for name, spec in signature.inputs.items() if name not in made}
-    # A state is nobody's to see, unless the configuration lists it as an output too.
+    # A state is no output, unless the configuration lists it as one too.
     hidden = {*state_outputs(config)} - {*output_specs(config)}
     outputs = {name: spec for name, spec in signature.outputs.items() if name not in hidden}
     completed = complete_signature(config, inputs, outputs)

@@ -99,7 +99,7 @@ def predictor_call(
 
 
 def _results(source: Any, batch: Array, names: Sequence[str]) -> dict[str, Array]:
-    """Return the outputs of these names; all that there are for no names."""
+    """Return the outputs of these names; all outputs for no names."""
     if is_pipeline(source):
         return _pipeline_results(source, batch, names)
     names = names or [name for name in _METHODS if callable(getattr(source, name, None))]

@@ -15,14 +15,14 @@ from nbtriton.backends.tracebacks import describe
 
 __all__ = ["TIMEOUT_S", "Readiness"]
 
-# What Triton waits for an answer.
+# As long as Triton waits for an answer.
 TIMEOUT_S = 5.0
 
 _log = logging.getLogger("nbtriton.python")
 
 
 class Readiness:
-    """Asks a model whether it is ready; who asks while it thinks gets the same answer.
+    """Asks a model whether it is ready; callers that ask meanwhile get the same answer.
 
     Parameters
     ----------

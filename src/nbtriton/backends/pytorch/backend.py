@@ -29,7 +29,7 @@ _log = logging.getLogger("nbtriton.pytorch")
 class PyTorchBackend(Backend):
     """Runs torch modules, by the conventions of Triton's backend of the same name.
 
-    Instances on the host share the weights of one version; on a GPU there is one copy a device.
+    Instances on the host share the weights of one version; on a GPU each device has one copy.
     """
 
     name: ClassVar[str] = "pytorch"
@@ -110,7 +110,7 @@ class PyTorchBackend(Backend):
         return source if isinstance(source, Path) else self._of(context).master()
 
     def close(self) -> None:
-        """Let go of the weights."""
+        """Release the weights."""
         if self._modules is not None:
             self._modules.close()
             self._modules = None

@@ -1,4 +1,4 @@
-"""Does a configuration fit the module? Checks and texts of Triton's PyTorch backend (libtorch.cc)."""
+"""Checks of a configuration against the module, with the texts of Triton's PyTorch backend."""
 
 from __future__ import annotations
 

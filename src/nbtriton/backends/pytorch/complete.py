@@ -86,7 +86,7 @@ def _from_example(name: str, config: ModelConfig, modules: Modules, example: obj
                 hint="with max_batch_size > 0 the example and the outputs are whole batches",
                 field=key,
             )
-    # What is configured already counts; complete_signature says where it contradicts.
+    # The configuration wins; complete_signature refuses contradictions.
     return complete_signature(
         config,
         {} if config.input else specs_in,

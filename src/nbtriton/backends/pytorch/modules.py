@@ -81,7 +81,7 @@ class Modules:
             return self._by_device[key]
 
     def close(self) -> None:
-        """Let go of all weights."""
+        """Release all weights."""
         with self._lock:
             self._master = self._program = None
             self._by_device.clear()

@@ -1,1 +1,1 @@
-"""What `triton_python_backend_utils` gives to a model."""
+"""The contents of `triton_python_backend_utils`."""

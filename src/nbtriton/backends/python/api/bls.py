@@ -73,7 +73,7 @@ class ResponseIterator:
     Notes
     -----
     A decoupled target that ends with a bare final flag gives one last response without tensors.
-    Who iterates again gets the same responses again; one loop that ended early goes on in the next.
+    A second loop gets the same responses again; after a loop that ended early the next one continues.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ResponseIterator:
         on_first: Callable[[ResponseIterator], None] | None = None,
     ) -> None:
         self._preferred = preferred
-        self._on_first = on_first  # called once there is something to iterate over
+        self._on_first = on_first  # called with the first response
         # Responses and whether each is the last one; None for an end without one.
         self._queue: SimpleQueue[tuple[InferenceResponse, bool] | None] = SimpleQueue()
         self._future: Any = None
@@ -114,7 +114,7 @@ class ResponseIterator:
         return item[0]
 
     def _next(self) -> tuple[InferenceResponse, bool] | None:
-        if self._future is None:  # it was refused: what there is, is there
+        if self._future is None:  # it was refused: its one response is in the queue
             return self._queue.get()
         taken: list[tuple[InferenceResponse, bool] | None] = []
 
@@ -130,7 +130,7 @@ class ResponseIterator:
         return taken[0]
 
     def cancel(self) -> None:
-        """Tell the target that no more is wanted; the iterator still ends by itself.
+        """Ask the target to end; the iterator still ends by itself.
 
         A target that honours it ends with an error of the code CANCELLED.
         """
@@ -160,8 +160,8 @@ class ResponseIterator:
             self._fail(_failed(str(getattr(error, "message", error)), self._code(error)))
 
     def _code(self, error: BaseException) -> TritonErrorCode:
-        # INTERNAL, whatever the target's own status was: so does Triton (PB60). But whoever cancels
-        # a call wants to tell that from a failure.
+        # INTERNAL for every status of the target, as in Triton (PB60), except that the caller can
+        # distinguish a cancelled call from a failure.
         cancelled = self._cancelled and isinstance(error, CancelledError)
         return TritonErrorCode.CANCELLED if cancelled else TritonErrorCode.INTERNAL
 
@@ -182,7 +182,7 @@ def execute(request: ModelCall, decoupled: bool) -> InferenceResponse | Response
     if decoupled:
         return _iterate(server, request)
     if request._trace._trace is not None:
-        # A traced call goes the usual way: nobody measures what is traced.
+        # A traced call goes the usual way: its speed does not matter.
         future = _submit(server, request)
         if isinstance(future, InferenceResponse):
             return future
@@ -208,7 +208,7 @@ def execute(request: ModelCall, decoupled: bool) -> InferenceResponse | Response
 def execute_async(request: ModelCall, decoupled: bool) -> asyncio.Future[Any]:
     """Return an awaitable of what `execute` returns; needs a running event loop.
 
-    An iterator is there with its first response: until then nothing blocks the loop.
+    An iterator is the result with its first response: nothing blocks the loop.
     """
     loop = asyncio.get_running_loop()
     server = _server(request)
@@ -219,7 +219,7 @@ def execute_async(request: ModelCall, decoupled: bool) -> asyncio.Future[Any]:
             answer.set_result(response)
 
     def deliver(response: InferenceResponse | ResponseIterator) -> None:
-        # the loop was closed: nobody waits
+        # the loop was closed
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(set_answer, response)
 
@@ -388,7 +388,7 @@ def _admission_text(server: ServerHandle, request: ModelCall, error: EngineError
 
 
 def _late_text(error: BaseException) -> str:
-    # What the target itself answered is passed on unchanged.
+    # The target's own error is passed on unchanged.
     return error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
 
 

@@ -25,7 +25,7 @@ TritonErrorCode.__name__ = "__ErrorCode"  # as Triton's module calls it
 
 
 class TritonModelException(Exception):  # noqa: N818 - Triton's name
-    """What a model raises to fail its batch, and what every call of this API raises."""
+    """The exception of every call of this API; a model raises it to fail its batch."""
 
 
 class TritonError:

@@ -67,7 +67,7 @@ class Logger:
         _write(message, LogLevel.VERBOSE)
 
 
-# Named in the class's own body it would be no type there.
+# Set in the class's own body, the name would no longer be the type in its annotations.
 Logger.LogLevel = LogLevel  # type: ignore[attr-defined]
 
 

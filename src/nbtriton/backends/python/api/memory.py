@@ -1,4 +1,4 @@
-"""Where the outputs of a call to another model are wanted."""
+"""The preferred memory of the outputs of a call to another model."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["MemoryType", "PreferredMemory", "place"]
 
 
 class MemoryType(BoundEnum):
-    """Where a tensor is wanted."""
+    """The kind of memory of a tensor."""
 
     TRITONSERVER_MEMORY_GPU = 0
     TRITONSERVER_MEMORY_CPU = 1
 
 
 class PreferredMemory:
-    """Where the outputs of a call to another model are wanted."""
+    """The preferred memory of the outputs of a call to another model."""
 
     __slots__ = ("device_id", "memory_type")
 

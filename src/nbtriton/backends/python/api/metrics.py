@@ -80,7 +80,7 @@ def family_of(server: ServerHandle | None, name: str, description: str, kind: Me
 
 
 class MetricFamily:
-    """Metrics of one name, told apart by labels.
+    """Metrics of one name, distinguished by labels.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class MetricFamily:
 
 
 class Metric:
-    """One value, or one histogram; of use while the `MetricFamily` that made it is there."""
+    """One value, or one histogram; usable while the `MetricFamily` that made it exists."""
 
     def __init__(
         self,

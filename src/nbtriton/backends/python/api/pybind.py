@@ -77,7 +77,7 @@ def warn_newer(what: str) -> None:
     what : str
         As the model writes it.
     """
-    frame = sys._getframe(1)  # noqa: SLF001 - there is no other way to the caller's line
+    frame = sys._getframe(1)  # noqa: SLF001 - no other way leads to the caller's line
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("nbtriton."):
         frame = frame.f_back
     warnings.warn_explicit(

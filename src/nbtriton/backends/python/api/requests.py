@@ -33,7 +33,7 @@ _RELEASE_RESCHEDULE = 2
 _one_sender = per_process(threading.Lock)
 # Not `str | bytes`: to make that union takes 0.2 us.
 _TEXT = (str, bytes)
-# What pybind11 takes for a list: anything with a length and places, such as numpy's arrays.
+# Lists for pybind11: anything with a length and places, such as numpy's arrays.
 _SEQUENCES = (Sequence, np.ndarray)
 _LARGEST_FLAGS = 2**32 - 1
 _END_OF_IDS = 2**64
@@ -188,7 +188,7 @@ class InferenceRequest(ModelCall):
         return self._trace
 
     def is_cancelled(self) -> bool:
-        """Return True once nobody waits for the answer any more."""
+        """Return True once the request was cancelled."""
         return False
 
     def get_response_sender(self) -> InferenceResponseSender:
@@ -270,7 +270,7 @@ class ReceivedRequest(InferenceRequest):
     def get_response_sender(self) -> InferenceResponseSender:
         if self._sender is None:
             # The instance's thread may ask at the same moment as the model's own: a second sender
-            # that is let go would answer the request.
+            # would answer the request when it is released.
             with _one_sender():
                 if self._sender is None:
                     self._sender = InferenceResponseSender(

@@ -1,4 +1,4 @@
-"""`pb_utils.InferenceResponseSender`, and the answer to requests that their model let go."""
+"""`pb_utils.InferenceResponseSender`, and the answer to abandoned requests."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class InferenceResponseSender:
 
     Notes
     -----
-    When the last reference to a sender goes before the final flag was sent, nobody can ever answer
-    the request. Triton lets its client wait for ever; here it is answered with an error, or, where
+    When the last reference to a sender is dropped before the final flag was sent, no code can answer
+    the request. Triton's client waits forever; here it is answered with an error, or, where
     the one response of an ordinary model was sent, with the final flag.
     """
 
@@ -46,7 +46,7 @@ class InferenceResponseSender:
         self._decoupled = decoupled
         self._closed = False
         self._count = 0
-        # Reentrant: whoever waits for this response may be called back on this very thread.
+        # Reentrant: a callback of this response may run on this very thread.
         self._lock = threading.RLock()
         _abandoned().start()
 
@@ -95,7 +95,7 @@ class InferenceResponseSender:
         return self._closed
 
     def is_cancelled(self) -> bool:
-        """Return True once nobody waits for the answer any more; the final flag is still needed."""
+        """Return True once the request was cancelled; the final flag is still needed."""
         return self._request.is_cancelled()
 
     def _check_and_count(self, response: InferenceResponse | None, final: bool) -> None:
@@ -121,7 +121,7 @@ class InferenceResponseSender:
 
 
 class _Abandoned:
-    """Answers requests whose sender is gone, on a thread of its own."""
+    """Answers requests whose sender was dropped, on a thread of its own."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[BackendRequest, InternalError | None] | None] = SimpleQueue()
@@ -171,7 +171,7 @@ def stop_answering_abandoned() -> None:
 
 
 def unanswered_error() -> InternalError:
-    """Return the error of a request that its model let go without an answer."""
+    """Return the error of a request that its model abandoned."""
     return InternalError(
         "The model finished with the request without sending a final response.",
         hint="return an InferenceResponse for it, or call "

@@ -61,7 +61,7 @@ class PythonInstance(BackendInstance):
     source_name : str
         File or class, for messages.
     release : callable
-        Called when the model object has gone.
+        Called after the model object was released.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class PythonInstance(BackendInstance):
                 array, mine = given, name in owned
                 if type(given) is not _ndarray and self._force_cpu and is_on_device(given):
                     array, mine = to_host(given), True
-                tensor._array = _lent(array) if reads_only else own(array, mine)
+                tensor._array = _read_only_input(array) if reads_only else own(array, mine)
             received.append(_received(request, tensors, self._decoupled))
         return received
 
@@ -291,11 +291,11 @@ def _answer_failed(instance: str, received: list[ReceivedRequest], future: Futur
             _log.debug("answered in between: %s", request.request_id)
 
 
-# In the place of a response that the model sent itself: nothing of it is looked at again.
+# In the place of a response that the model sent itself; it is not read.
 _SENT: Final = InferenceResponse()
 
 
-def _lent(array: Array) -> Array:
+def _read_only_input(array: Array) -> Array:
     """Return an input for a model that only reads: read-only, as numpy if that can have it."""
     if type(array) is not _ndarray and not is_on_device(array) and datatype_of(array) != "BF16":
         array = to_numpy(array)

@@ -53,7 +53,7 @@ class InferenceResponse:
         error: TritonError | None = None,
         parameters: Mapping[str, bool | int | str] | None = None,
     ) -> None:
-        given: Sequence[Any] = output_tensors  # whatever a model gives
+        given: Sequence[Any] = output_tensors  # of any type: models are not typed
         if type(given) is not list and isinstance(given, (set, Iterator)):
             raise incompatible("", "a list of Tensor", given)
         for tensor in given:

@@ -26,7 +26,7 @@ def check_environment(config: ModelConfig, directory: Path | None) -> None:
     Raises
     ------
     InternalError
-        There is none, with Triton's text.
+        It does not exist, with Triton's text.
     """
     if ENVIRONMENT not in config.parameters:
         return

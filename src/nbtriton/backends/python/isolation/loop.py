@@ -16,7 +16,7 @@ __all__ = ["LoopThread", "Outcome"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a coroutine came to: exactly one of value and error counts."""
+    """The result of a coroutine: either a value or an error."""
 
     value: object = None
     error: BaseException | None = None

@@ -1,8 +1,8 @@
-"""Who is running: the link from code inside a model to the instance that called it.
+"""The running instance: the link from code inside a model to the instance that called it.
 
 `triton_python_backend_utils` is one module for the whole process, but several instances of several
 servers run at once. What executes is in a context variable around every call of the model
-(`nbtriton.backends.core.executing`). A thread that a model starts itself inherits nothing; there the
+(`nbtriton.backends.core.executing`). A thread that a model starts itself inherits nothing; in it the
 answer is taken if it cannot be wrong: all live instances have the same server.
 """
 
@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """What code inside a model may know about its instance.
+    """An instance, as the code inside its model may know it.
 
     ``initialized`` is True between the end of ``initialize`` and the start of ``finalize``:
     Triton allows business logic scripting in just that span.

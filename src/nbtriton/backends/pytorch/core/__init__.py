@@ -1,1 +1,1 @@
-"""What every batch of the pytorch backend runs through. Compiled where a compiler is."""
+"""The path of every batch in the pytorch backend; compiled where a compiler is available."""

@@ -74,16 +74,16 @@ class ModuleInstance(BatchInstance):
         self._outputs = output_types(config)
         self._results = arrange_outputs(list(self._outputs))
         self._reads_only = reads_only(config)
-        # One for all batches: there is one at a time.
+        # One for all batches, which run one at a time.
         self._guard = torch.inference_mode() if inference_mode else torch.no_grad()
         script = isinstance(module, torch.jit.ScriptModule)
         self._plain_execution = script and not optimized
         self._stream = None
         if device is not None and device.type == "cuda":
-            self._stream = torch.cuda.Stream(device)
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def finalize(self) -> None:
-        """Let go of the module."""
+        """Release the module."""
         self._module = None
         self._stream = None
 
@@ -103,7 +103,7 @@ class ModuleInstance(BatchInstance):
                 # Else the allocator reuses the memory while the caller's last kernel still reads it.
                 if is_on_device(array):
                     array.record_stream(callers)
-            # Once per batch: whoever gets the outputs may use any stream or the host.
+            # Once per batch: the receiver of the outputs may use any stream or the host.
             self._stream.synchronize()
         timer.infer_done()
         return self.scatter(requests, outputs)
@@ -146,7 +146,7 @@ class ModuleInstance(BatchInstance):
             if _is_text(given):
                 inputs[name] = [item.decode() for item in given.reshape(-1).tolist()]
                 continue
-            # What goes from the host to a GPU, or back, is a copy there.
+            # A transfer between the host and a GPU makes a copy.
             stays = device is None or is_on_device(given) == (device.type != "cpu")
             array = own(given, name in owned) if copies and stays else given
             inputs[name] = to_torch(array, device).contiguous()
@@ -155,7 +155,7 @@ class ModuleInstance(BatchInstance):
     def _forward(self, inputs: Mapping[str, Array]) -> Any:
         try:
             if self._plain_execution:
-                with self._torch.jit.optimized_execution(False):  # type: ignore[no-untyped-call]
+                with self._torch.jit.optimized_execution(False):
                     return self._order.call(self._module, inputs)
             return self._order.call(self._module, inputs)
         except (EngineError, KeyboardInterrupt):
@@ -188,8 +188,8 @@ class ModuleInstance(BatchInstance):
                 )
         return named
 
-    def _as_numpy(self, tensor: torch.Tensor) -> Array:
-        """Return what is on the host as numpy, split and looked at in a tenth of the time."""
+    def _as_numpy(self, tensor: Array) -> Array:
+        """Return a tensor on the host as numpy: cut and inspected in a tenth of the time."""
         if type(tensor) is _ndarray:  # strings
             return tensor
         # numpy may have no BF16: its reader decides.

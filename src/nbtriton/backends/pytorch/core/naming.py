@@ -1,4 +1,4 @@
-"""Which tensor of a configuration is which argument and which result of ``forward``.
+"""The mapping of a configuration's tensors to arguments and results of ``forward``.
 
 The rules are those of Triton's PyTorch backend (``GetNamingConvention`` of libtorch.cc): inputs by
 the names of the arguments of ``forward``, else by ``NAME__index``, else in the order of the
@@ -33,7 +33,7 @@ _INDEXED = re.compile(r"(?:(?!__).)*__(\d*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """What ``forward`` takes.
+    """The arguments of ``forward``.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Forward:
     required : int
         How many of them have no default.
     variadic : bool
-        Whether there may be more of them (``*args``).
+        Whether more of them are allowed (``*args``).
     dictionary : bool
         Whether the only argument is a dictionary of tensors, by name.
     """
@@ -55,7 +55,7 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class InputOrder:
-    """How inputs are passed: by keyword, in one dictionary, or by position in the order of `names`."""
+    """The way in which inputs are passed: by keyword, in one dictionary, or by position in the order of `names`."""
 
     names: tuple[str, ...]
     by_keyword: bool = False
@@ -81,7 +81,7 @@ def arrange_inputs(
         In the order of the configuration.
     forward : Forward
     indexed : sequence of str
-        Controls and states of sequences, which go by their index whatever the inputs go by.
+        Controls and states of sequences, which always go by their index.
 
     Raises
     ------
