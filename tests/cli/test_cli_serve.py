@@ -23,7 +23,7 @@ import pytest
 
 from nbtriton.cli import main
 from nbtriton.frontends.serve.command import model_table
-from tests.children import finish, run_python
+from tests.children import CHILD_TIMEOUT_S, finish, run_python
 from tests.until import until
 
 pytestmark = pytest.mark.slow  # most start a server of its own
@@ -70,6 +70,9 @@ def serving(*flags: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, int]
     assert process.stderr is not None
     lines: list[str] = []
     ports: dict[str, int] = {}
+    # A child that does not start writes the stacks of its threads, and ends.
+    watchdog = threading.Timer(CHILD_TIMEOUT_S, process.send_signal, [signal.SIGABRT])
+    watchdog.start()
     try:
         for line in process.stderr:
             lines.append(line.rstrip("\n"))
@@ -78,8 +81,15 @@ def serving(*flags: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, int]
                 ports[found[1]] = int(found[2])
             if "Started Metrics" in line:
                 break
+        watchdog.cancel()
         yield process, ports, lines
+    except BaseException:
+        if process.poll() is None:  # it may be what the test waits for
+            process.send_signal(signal.SIGABRT)
+            print("the child at that moment:", *lines, *process.communicate(), sep="\n")
+        raise
     finally:
+        watchdog.cancel()
         process.kill()
         process.communicate()
 
