@@ -81,6 +81,7 @@ def serving(*flags: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, int]
                 ports[found[1]] = int(found[2])
             if "Started Metrics" in line:
                 break
+        assert not watchdog.finished.is_set(), "the server did not start in time"
         watchdog.cancel()
         yield process, ports, lines
     except BaseException:

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import ipaddress
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from nbtriton.engine.forks import tell_children
 from nbtriton.engine.interrupts import interrupts_deferred
@@ -20,10 +22,11 @@ from nbtriton.frontends.http1.endpoint import HttpEndpoint
 from nbtriton.frontends.http1.handlers import Handlers
 from nbtriton.frontends.http1.response import HttpResponse, error_body
 from nbtriton.frontends.kserve.forwarding import forwards_of
+from nbtriton.frontends.listener import Listener
 from nbtriton.frontends.loop import LoopThread
 from nbtriton.frontends.metrics import Metrics, MetricsConfig
 from nbtriton.frontends.serve.logs import LogSettings
-from nbtriton.frontends.service import Control, Endpoint, Limits, NoControl, Service
+from nbtriton.frontends.service import Control, Limits, NoControl, Service
 from nbtriton.frontends.tls import Tls
 from nbtriton.frontends.tracing import TraceValues, Tracing
 from nbtriton.packages import needed
@@ -61,21 +64,21 @@ class Endpoints:
         self._thread = thread
         self._own_log = own_log
         self._in_child = False
-        self._open: dict[str, Endpoint] = {}
-        self._leaving: list[threading.Thread] = []
+        self._open: dict[str, Listener[Any]] = {}
+        self._stopping: Future[None] | None = None
         self._closing = threading.Lock()
         tell_children(self)
 
     def in_child(self) -> None:
         """Leave the ports of a forked process to its parent."""
         self._in_child = True
-        for endpoint in self._open.values():
-            endpoint.in_child()
+        for listener in self._open.values():
+            listener.in_child()
         self._open.clear()
 
-    def add(self, protocol: str, endpoint: Endpoint) -> None:
-        """Add an endpoint; `close` closes it with the others."""
-        self._open[protocol] = endpoint
+    def add(self, protocol: str, listener: Listener[Any]) -> None:
+        """Add the listener of a protocol; `close` closes it with the others."""
+        self._open[protocol] = listener
 
     @property
     def http_port(self) -> int | None:
@@ -120,30 +123,20 @@ class Endpoints:
         if self._in_child:
             return
         with self._closing:
-            # Side by side: each may take all of `drain_s`.
             with interrupts_deferred():
-                while self._open:
-                    protocol, endpoint = self._open.popitem()
-                    thread = threading.Thread(
-                        target=endpoint.close,
-                        kwargs={"drain_s": drain_s},
-                        name=f"nbtriton-close-{protocol}",
-                        daemon=True,
-                    )
-                    try:
-                        thread.start()
-                    except RuntimeError:  # the interpreter exits: one after the other
-                        endpoint.close(drain_s=drain_s)
-                    else:
-                        self._leaving.append(thread)
-            while self._leaving:
-                self._leaving[-1].join()
-                self._leaving.pop()
+                if self._stopping is None:  # else a Ctrl-C ended the wait of an earlier call
+                    self._stopping = self._thread.start(self._stop(drain_s))
+            self._stopping.result()
             self._thread.stop()
             self.service.trace.close()
             self.service.shared_memory.close()
             if self._own_log:
                 self.service.log.close()
+
+    async def _stop(self, drain_s: float) -> None:
+        # Concurrently: each may take all of `drain_s`.
+        await asyncio.gather(*(listener.stop(drain_s) for listener in self._open.values()))
+        self._open.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -295,7 +288,7 @@ def serve(
                 module.GrpcEndpoint(
                     service, hosts["grpc"][1], grpc_port, thread, options=grpc_options,
                     restricted=grpc_restricted, tls=grpc_tls,
-                ),
+                ).listener,
             )  # fmt: skip
         if http_port is not None:
             handle = Handlers(service).handle

@@ -86,7 +86,7 @@ class Listener(ABC, Generic[_C]):
     Attributes
     ----------
     closing : bool
-        Whether `close` has begun.
+        Whether `stop` has begun.
     """
 
     def __init__(
@@ -131,10 +131,6 @@ class Listener(ABC, Generic[_C]):
     def dispatch(self) -> None:
         """Answer the requests that have been read; must not raise."""
 
-    def close(self, *, drain_s: float = 0.0) -> None:
-        """Stop listening, wait for running requests at most `drain_s`, abort the rest; once only."""
-        self.thread.call(self._stop(drain_s))
-
     def in_child(self) -> None:
         """Close a forked process's copies of the sockets: they would stay open while it lives.
 
@@ -168,7 +164,8 @@ class Listener(ABC, Generic[_C]):
             self._at.shutdown(socket.SHUT_RDWR)
         self._server.close()
 
-    async def _stop(self, drain_s: float) -> None:
+    async def stop(self, drain_s: float) -> None:
+        """Stop listening, wait for running requests at most `drain_s`, abort the rest; once only."""
         self._stop_listening()
         self.closing = True
         self._idle = asyncio.Event()
@@ -205,7 +202,7 @@ class Listener(ABC, Generic[_C]):
         self.dispatch()
 
     def request_finished(self) -> None:
-        """Note that a request has ended: it may be the last one that `close` waits for."""
+        """Note that a request has ended: it may be the last one that `stop` waits for."""
         if self._idle is not None and not any(c.busy for c in self.connections):
             self._idle.set()
 

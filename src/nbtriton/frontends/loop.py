@@ -10,7 +10,7 @@ import threading
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from time import monotonic
 from typing import Any, TypeVar, cast
 
@@ -101,9 +101,13 @@ class LoopThread:
         if self._deferred:
             self.loop.call_soon(self._run_deferred)
 
+    def start(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
+        """Start a coroutine on the loop; from any thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
     def call(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine on the loop, and wait for its result; from another thread."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+        return self.start(coroutine).result()
 
     def run_on_worker(self, task: Callable[[], None]) -> None:
         """Run a long task on a worker; dropped after `stop`."""

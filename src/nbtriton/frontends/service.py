@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nbtriton.engine import Server
     from nbtriton.frontends.kserve.forwarding import Forwards
 
-__all__ = ["EXTENSIONS", "Control", "Endpoint", "FailedControl", "Limits", "NoControl", "Service"]
+__all__ = ["EXTENSIONS", "Control", "FailedControl", "Limits", "NoControl", "Service"]
 
 # Triton's version; clients compare it with their own.
 PROTOCOL_VERSION = "2.51.0"
@@ -62,20 +62,6 @@ class Control(Protocol):
 
     def is_server_ready(self) -> bool:
         """Return True if no model failed or is still loading; unloaded ones do not count."""
-        ...
-
-
-class Endpoint(Protocol):
-    """One protocol on one port."""
-
-    @property
-    def port(self) -> int: ...
-    def close(self, *, drain_s: float = 0.0) -> None:
-        """Accept no more requests, wait at most `drain_s` for those that run, then cancel them."""
-        ...
-
-    def in_child(self) -> None:
-        """Leave the port of a forked process to its parent."""
         ...
 
 

@@ -91,7 +91,7 @@ class GrpcEndpoint:
             return _Refused(rpc, refusal) if refusal else InferStream(inference, rpc)
 
         handlers[f"/{SERVICE}/ModelStreamInfer".encode()] = StreamHandler(open_stream)
-        self._listener = GrpcListener(
+        self.listener = GrpcListener(
             host,
             port,
             handlers,
@@ -102,18 +102,6 @@ class GrpcEndpoint:
             after_messages=inference.submit,
             tls=tls,
         )
-
-    @property
-    def port(self) -> int:
-        return self._listener.port
-
-    def close(self, *, drain_s: float = 0.0) -> None:
-        """Take no more calls, wait so long for those that run, then cancel them."""
-        self._listener.close(drain_s=drain_s)
-
-    def in_child(self) -> None:
-        """Leave the port to the parent of this process, which was forked."""
-        self._listener.in_child()
 
     def _unary(
         self, method: Method | Callable[[bytes], bytes]
