@@ -75,7 +75,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         Raises
         ------
         NotFoundError
-            There is no such directory.
+            The directory does not exist.
         """
         from nbtriton.repository.control import ModelControl
 
@@ -120,7 +120,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         Parameters
         ----------
         directory : path
-            Made if it is not there; one that holds other things is refused without `overwrite`.
+            Made if it does not exist; one that holds other things is refused without `overwrite`.
         models : sequence of str, optional
             All by default; the models of an ensemble come with it, and those that a model was seen
             to call by business logic scripting since this server began.
@@ -208,7 +208,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         return endpoints
 
     def close(self, *, timeout_s: float = 5.0) -> None:
-        """Stop: endpoints first, then what polls, then the models. Harmless when repeated.
+        """Stop: endpoints first, then the polling of repositories, then the models. Idempotent.
 
         Parameters
         ----------
@@ -238,7 +238,7 @@ def server(**options: Any) -> Server:
     **options
         Of `Server`, such as ``cache_bytes=…``, ``rate_limit="execution_count"``, ``gpus=[0]`` or
         ``backend_config={…}``. What is not named stays as it is. Other options than it has change
-        the server that is there: its models are loaded anew, as by `Server.set_options`, which
+        the existing server: its models are loaded anew, as by `Server.set_options`, which
         returns their names.
 
     Raises
@@ -260,7 +260,7 @@ def server(**options: Any) -> Server:
 
 
 def close_server() -> None:
-    """Close the process-wide server, if there is one; the next `server()` makes a new one."""
+    """Close the process-wide server, if it exists; the next `server()` makes a new one."""
     global _server
     with _lock():
         closing, _server = _server, None

@@ -1,4 +1,4 @@
-"""What a model may ask of the server that runs it (business logic scripting, B1 to B10)."""
+"""The part of a server that model code uses: business logic scripting (B1 to B10)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ModelRepository", "ModelServer"]
 
 
 class ModelRepository(Protocol):
-    """Where models come from by name: Triton's model control."""
+    """A source of models by name: Triton's model control."""
 
     def load(self, name: str, parameters: Mapping[str, Any]) -> None:
         """Load a model; ``config`` and ``file:<path>`` replace what the repository has."""
@@ -127,7 +127,7 @@ class ModelServer:
     ) -> None:
         """Load a model again, with another configuration if one is given.
 
-        Without a repository there is nothing to take an unknown model or new files from.
+        Without a repository neither an unknown model nor new files can be loaded.
         """
         control = self._engine.model_control
         if control is not None:

@@ -8,7 +8,7 @@ from nbtriton.engine.bls import ModelRepository, ModelServer
 from nbtriton.engine.core.registry import Registry
 from nbtriton.engine.diagnostics.inspection import Inspection
 from nbtriton.engine.dispatch import RequestDispatcher
-from nbtriton.engine.forks import elsewhere, keep_for_good, tell_children
+from nbtriton.engine.forks import elsewhere, keep_forever, notify_in_children
 from nbtriton.engine.lifecycle.model_lifecycle import ModelLifecycle
 from nbtriton.engine.lifecycle.options import ServerOptions
 
@@ -46,7 +46,7 @@ class Engine:
         self.lifecycle = ModelLifecycle(self.registry, options, self.model_server)
         self.model_control: ModelRepository | None = None
         self.in_parent = False
-        tell_children(self)
+        notify_in_children(self)
 
     @property
     def state(self) -> str:
@@ -71,11 +71,11 @@ class Engine:
             self.lifecycle.close(timeout_s=timeout_s)
 
     def in_child(self) -> None:
-        """Stand in a forked child for a server whose threads are in the parent process."""
+        """Become the stand-in of a server whose threads are in the parent process."""
         self.in_parent = True
         self.registry.closed = elsewhere
         self.lifecycle.detach()
-        keep_for_good(self.registry, self.lifecycle)
+        keep_forever(self.registry, self.lifecycle)
         absent = _Elsewhere()
         self.registry = cast("Registry", absent)
         self.inspection = cast("Inspection", absent)

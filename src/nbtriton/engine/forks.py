@@ -1,7 +1,7 @@
-"""What a forked child has to be told: it has copies of everything, but none of the threads.
+"""Objects in a forked child: it has copies of everything, but none of the threads.
 
-DataLoader and multiprocessing fork. Whatever waits for a thread would wait for ever there, locks that
-other threads held at that moment stay locked, and sockets stay open as long as the child lives.
+DataLoader and multiprocessing fork. To wait for a thread would never end there, locks that other
+threads held at that moment stay locked, and sockets stay open as long as the child lives.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from weakref import WeakSet
 from nbtriton.backends.forking import after_fork
 from nbtriton.errors import EngineStoppedError
 
-__all__ = ["InChild", "elsewhere", "tell_children"]
+__all__ = ["ForkAware", "elsewhere", "notify_in_children"]
 
 
-class InChild(Protocol):
-    """What is told in each child."""
+class ForkAware(Protocol):
+    """An object that is notified in every forked child."""
 
     def in_child(self) -> None:
-        """Be of no harm in a process that was forked; called before anything else runs there."""
+        """Become harmless in a forked child; called before anything else runs there."""
         ...
 
 
-_told: WeakSet[InChild] = WeakSet()
+_notified: WeakSet[ForkAware] = WeakSet()
 
 
-def tell_children(thing: InChild) -> None:
-    """Tell something of every fork, as long as it lives."""
-    _told.add(thing)
+def notify_in_children(thing: ForkAware) -> None:
+    """Notify an object of every fork, as long as it lives."""
+    _notified.add(thing)
 
 
 _parents: list[object] = []
 
 
-def keep_for_good(*things: object) -> object:
-    """Keep what the parent had: to let go of it could run code of models that it still uses."""
+def keep_forever(*things: object) -> object:
+    """Keep what the parent had: finalizers could run code of models that the parent still uses."""
     _parents.append(things)
     return things
 
 
 def elsewhere() -> EngineStoppedError:
-    """Return the error of what is asked in a child, but lives in its parent."""
+    """Return the error of a call, in a child, of what lives in its parent."""
     return EngineStoppedError(
         "this process was forked: the server that it asks lives in its parent, with all the threads",
         hint="make an nbtriton.Server() in the child, or ask the parent's over HTTP "
@@ -50,9 +50,9 @@ def elsewhere() -> EngineStoppedError:
     )
 
 
-def _tell() -> None:
-    for thing in list(_told):
+def _notify() -> None:
+    for thing in list(_notified):
         thing.in_child()
 
 
-after_fork(_tell)
+after_fork(_notify)

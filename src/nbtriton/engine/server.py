@@ -132,7 +132,7 @@ class Server:
         name : str, optional
             Needed where the configuration has none.
         version : int, optional
-            By default the highest version there is, or 1.
+            By default the highest version that is loaded, or 1.
         example : array, tuple or mapping of arrays, optional
             Sample inputs with a batch dimension, from which a torch module's tensors are learnt.
         batching : object, optional
@@ -342,7 +342,7 @@ class Server:
         """Send one request and return at once; arguments and errors as for `infer`.
 
         The inputs are copied: their memory may be changed as soon as this returns. Those of a model
-        with READ_ONLY_INPUTS are not; leave them alone until the answer is there.
+        with READ_ONLY_INPUTS are not; leave them alone until the response has come.
 
         Parameters
         ----------
@@ -350,7 +350,7 @@ class Server:
             ``on_response(response, final)`` for every response, on the thread that sends it;
             needed for decoupled models.
         trace : Trace, optional
-            Told what happens; ended in any case.
+            Records what happens; ended in any case.
 
         Returns
         -------
@@ -374,7 +374,7 @@ class Server:
 
         A coroutine: nothing is sent, and no input copied, before it runs, which a task does when
         its maker next awaits. So give each an array of its own, or use `submit`, whose future can
-        be awaited too. A cancelled task gives its request up.
+        be awaited too. A cancelled task cancels its request.
         """
         return await self.submit(name, inputs, **options)
 
@@ -410,7 +410,7 @@ class Server:
         )
 
     def close(self, *, timeout_s: float = 5.0) -> None:
-        """Stop: finish what runs, answer what waits, end all threads. Harmless when repeated.
+        """Stop: finish what runs, answer what waits, end all threads. Idempotent.
 
         Parameters
         ----------
@@ -458,9 +458,9 @@ class ModelHandle:
         config = self.server.config(self.name)
         inputs = ", ".join(tensor.name for tensor in config.input)
         outputs = ", ".join(tensor.name for tensor in config.output)
-        facts = [
+        traits = [
             config.backend or "ensemble",
             f"max_batch_size {config.max_batch_size}",
             scheduling_choice(config) or "default scheduler",
         ]
-        return f"<model '{self.name}': {inputs} -> {outputs} | {', '.join(facts)}>"
+        return f"<model '{self.name}': {inputs} -> {outputs} | {', '.join(traits)}>"

@@ -38,7 +38,7 @@ class ResponseStream:
         self._request: InferenceRequest | None = None
         self._cancelling: Generator[None, None, None] | None = None
         self._ended = False
-        # One of the two, by who asks first.
+        # One of the two: the first way of iterating decides.
         self._arrived: queue.SimpleQueue[_Arrived] | None = None
         self._arriving: asyncio.Queue[_Arrived] | None = None
 
@@ -60,23 +60,23 @@ class ResponseStream:
             put = arrived.put
             self._begin(lambda response, final: put((response, final)))
         assert self._request is not None
-        taken: list[_Arrived] = []
+        received: list[_Arrived] = []
 
-        def take(timeout_s: float) -> bool:
+        def receive(timeout_s: float) -> bool:
             try:
-                taken.append(arrived.get(timeout=timeout_s))
+                received.append(arrived.get(timeout=timeout_s))
             except queue.Empty:
                 return False
             return True
 
         try:
-            # Most have come while the one before was looked at: then nobody waits for anything.
-            if arrived.empty() or not take(0):
-                self._request.expect().wait_for(take)
+            # Most came while the caller used the one before: then there is no wait.
+            if arrived.empty() or not receive(0):
+                self._request.expect().wait_for(receive)
         except BaseException:
-            self.close()  # Ctrl-C: nobody waits any more
+            self.close()  # Ctrl-C: the caller waits no more
             raise
-        return taken.pop()
+        return received.pop()
 
     def __aiter__(self) -> Self:
         return self
@@ -99,7 +99,7 @@ class ResponseStream:
             put = arriving.put_nowait
 
             def hand_over(response: Response, final: bool) -> None:
-                with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
+                with contextlib.suppress(RuntimeError):  # the loop was closed: no task waits
                     loop.call_soon_threadsafe(put, (response, final))
 
             self._begin(hand_over)

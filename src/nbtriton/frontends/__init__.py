@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from nbtriton.engine.forks import tell_children
+from nbtriton.engine.forks import notify_in_children
 from nbtriton.engine.interrupts import interrupts_deferred
 from nbtriton.frontends.http1.cycle import RequestResponseCycle
 from nbtriton.frontends.http1.endpoint import HttpEndpoint
@@ -67,7 +67,7 @@ class Endpoints:
         self._open: dict[str, Listener[Any]] = {}
         self._stopping: Future[None] | None = None
         self._closing = threading.Lock()
-        tell_children(self)
+        notify_in_children(self)
 
     def in_child(self) -> None:
         """Leave the ports of a forked process to its parent."""

@@ -106,7 +106,7 @@ def find_model(
 
     A `TritonPythonModel` is the model whatever else the cell holds, as in a ``model.py``. Else it
     is the last torch module, as a network is written below its blocks, else the one function whose
-    annotations name tensors, or the only function there is. `chosen` is the name of another one.
+    annotations name tensors, or the only function. `chosen` is the name of another one.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What all magics share: options, values from the notebook's variables, results that are kept."""
+"""Shared parts of the magics: options, values from the notebook's variables, kept results."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _is_expression(text: str) -> bool:
-    """Tell Python from pbtxt, and from the name of a file that is not there."""
+    """Distinguish Python from pbtxt, and from the name of a file that does not exist."""
     if text.isidentifier() or re.fullmatch(
         r"[\w.~/\\-]*\.(pbtxt|json|txt)|[^\s:{(]*/[^\s:{(]*", text
     ):

@@ -171,14 +171,14 @@ class DefineMagics(Magics):
         with in_cell(cell) as text:
             config = amend(before, text, source=cell_name(self.shell))
         handle = _load(config, name=options.name)
-        gone = {field.name for field, _ in before.ListFields()}
-        gone -= {field.name for field, _ in config.ListFields()} | {"name"}
+        unset = {field.name for field, _ in before.ListFields()}
+        unset -= {field.name for field, _ in config.ListFields()} | {"name"}
         why = "this is a whole configuration"
         if not is_whole(as_config(text)):
-            gone &= _SCHEDULERS  # others are not gone, they were set to 0 or to nothing
+            unset &= _SCHEDULERS  # others are not unset, they were set to 0 or to nothing
             why = "this scheduler takes its place"
-        if gone:
-            _say(f"{options.name}: no longer set, as {why}: {', '.join(sorted(gone))}")
+        if unset:
+            _say(f"{options.name}: no longer set, as {why}: {', '.join(sorted(unset))}")
         configured = self._configured.setdefault(server(), {})
         configured.setdefault(options.name, set()).update(_differing(before, config))
         return keep(self.shell, options.out, handle)

@@ -101,12 +101,12 @@ def show_handle(
         for way, specs in (("in", input_specs(config)), ("out", output_specs(config)))
         for spec in specs.values()
     ]
-    facts = " · ".join(_facts(config))
+    traits = " · ".join(_traits(config))
     return {
-        "text/plain": f"{handle.name}: {facts}\n{table_text(columns, rows)}",
+        "text/plain": f"{handle.name}: {traits}\n{table_text(columns, rows)}",
         "text/html": (
             '<div class="nbt-model"><div style="margin:.3em 0">'
-            f"<b>{escape(handle.name)}</b> {escape(facts)}</div>{table_html(columns, rows)}</div>"
+            f"<b>{escape(handle.name)}</b> {escape(traits)}</div>{table_html(columns, rows)}</div>"
         ),
     }
 
@@ -152,8 +152,8 @@ def _nothing(_value: object) -> None:
     """Show nothing."""
 
 
-def _facts(config: ModelConfig) -> list[str]:
-    facts = [config.backend or config.platform, f"max_batch_size {config.max_batch_size}"]
+def _traits(config: ModelConfig) -> list[str]:
+    traits = [config.backend or config.platform, f"max_batch_size {config.max_batch_size}"]
     if config.HasField("dynamic_batching"):
         batching = config.dynamic_batching
         words = "dynamic batching"
@@ -161,15 +161,15 @@ def _facts(config: ModelConfig) -> list[str]:
             words += f", preferred {', '.join(map(str, batching.preferred_batch_size))}"
         if batching.max_queue_delay_microseconds:
             words += f", delay {batching.max_queue_delay_microseconds} µs"
-        facts.append(words)
+        traits.append(words)
     elif not config.HasField("ensemble_scheduling"):
-        facts.append(scheduling_choice(config) or "no dynamic batching")
+        traits.append(scheduling_choice(config) or "no dynamic batching")
     instances = sum(
         max(1, group.count) * max(1, len(group.gpus)) for group in config.instance_group
     )
     if instances:
-        facts.append(f"{instances} instance{'s' if instances > 1 else ''}")
-    return facts
+        traits.append(f"{instances} instance{'s' if instances > 1 else ''}")
+    return traits
 
 
 def _spent(timing: RequestTiming) -> list[tuple[str, str, float]]:

@@ -1,4 +1,4 @@
-"""Tell the inputs of ``%triton_infer`` from its options: ``NAME --version 2 IN=np.ones((1, 4))``."""
+"""Separate the inputs of ``%triton_infer`` from its options: ``NAME --version 2 IN=np.ones((1, 4))``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["split_inputs"]
 
 # A tensor's name, of any alphabet, and a single `=`, where a word of the line begins.
 _INPUT = re.compile(r"([^\W\d][\w.:/\-]*)\s*=(?!=)\s*")
-# `x --y` and `x -o y` are no Python that anybody writes; these are options.
+# `x --y` and `x -o y` are not Python in practice: they are options.
 _OPTION = re.compile(r"(-o|--[a-z][a-z-]*)(?=\s|=|$)")
 _QUOTED = re.compile(r"'''.*?'''|\"\"\".*?\"\"\"|'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LiveRun", "progress_line"]
 
-# What is over sooner needs no sign of life.
+# A shorter run is not shown live.
 _SHOW_AFTER_S = 0.3
 
 

@@ -73,7 +73,9 @@ class MeasureMagics(Magics):
         "--intervals", "--request-intervals", type=unquoted, metavar="LIST|EXPR",
         help="or the gaps themselves in microseconds",
     )  # fmt: skip
-    @argument("--request-count", type=int, default=0, metavar="N", help="so many requests a level")
+    @argument(
+        "--request-count", type=int, default=0, metavar="N", help="exactly N requests a level"
+    )
     @argument("-b", "--batch-size", type=int_list, metavar="LIST", help="rows per request")
     @argument(
         "--inputs", type=unquoted, metavar="EXPR",

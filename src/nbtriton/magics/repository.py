@@ -21,7 +21,7 @@ __all__ = ["RepositoryMagics"]
 
 
 def _tls(*files: str | None) -> Any:
-    """Return what the three files are for; None if there are none."""
+    """Return the TLS settings of the three files; None without any."""
     if not any(files):
         return None
     from nbtriton.frontends import Tls
@@ -134,7 +134,7 @@ class RepositoryMagics(Magics):
         requests = None
         if options.requests is not None:
             requests = evaluate(self.shell, unquoted(options.requests), "--requests ")
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             result = server().export(
                 Path(unquoted(options.directory)).expanduser(),
@@ -146,7 +146,7 @@ class RepositoryMagics(Magics):
                 requests=requests,
                 reference=options.reference and unquoted(options.reference),
             )
-        for warning in told:
+        for warning in caught:
             if warning.category.__name__ == "ExportWarning":
                 print(warning.message, file=sys.stderr)  # noqa: T201 - a cell's own stderr
         return keep(self.shell, options.out, result)

@@ -103,7 +103,7 @@ class Recorder:
 
     @property
     def covered_s(self) -> float:
-        """How far back there is something to see: whole seconds, at most the span."""
+        """How far back the samples reach: whole seconds, at most the span."""
         with self._lock:
             oldest = min((s[0].at_ns for s in self._samples.values()), default=self._now_ns)
         return min(self.span_s, max(1.0, float(math.ceil((self._now_ns - oldest) / _NS))))

@@ -65,7 +65,7 @@ class CurveView(LiveView):
         self._news = True
 
     def finish(self) -> None:
-        """Send the last state; there is nothing to stop any more."""
+        """Send the last state; the Stop button has no effect any more."""
         self._news = True
         self.running = False
         super().finish()

@@ -84,7 +84,7 @@ class Publisher(Generic[State]):
         return True
 
     def flush(self) -> None:
-        """Send what waits now, whatever was sent before: the last state must arrive."""
+        """Send what waits now, without regard to the rate: the last state must arrive."""
         with self._lock:
             waiting, self._newest = self._newest, []
         for state in waiting:
@@ -107,7 +107,7 @@ class Polled(Protocol):
 class Hub:
     """Tick every open view ten times a second; the thread ends with the last of them.
 
-    A view that raises is closed and the error kept in `last_error`; nothing is ever printed.
+    A view that raises is closed and the error kept in `last_error`; nothing is printed.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ from nbtriton.widgets.static import StaticView
 __all__ = ["LiveView", "asset"]
 
 _HERE = Path(__file__).parent
-# Every frame drawn is acknowledged, so a view that is silent for so long is gone: its page was
+# Every frame drawn is acknowledged, so a view that is silent for this long has ended: its page was
 # closed or reloaded without a message. Long, as some hosts deliver no message while a cell runs.
 _SILENT_S = 30.0
 # A host may take a view down and put it up again, as when an output moves.
@@ -104,7 +104,7 @@ class LiveView(anywidget.AnyWidget):
 
         ipykernel 7.4 hands it to the shell that last sent something on the comm instead. For a
         cell or a thread that is the main shell, which is busy while a cell runs: "Stop" would
-        be heard when there is nothing left to stop.
+        arrive when nothing is left to stop.
         """
         with suppress(AttributeError):
             del self.comm._reply_subshell_id  # noqa: SLF001 -- no public way
@@ -141,7 +141,7 @@ class LiveView(anywidget.AnyWidget):
             call()
 
     def _observe(self) -> Any:
-        """Return the state to be sent, or None if there is nothing new."""
+        """Return the state to be sent, or None if it has not changed."""
         return None
 
     def _send_state(self, state: Any) -> None:

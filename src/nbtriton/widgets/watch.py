@@ -60,7 +60,7 @@ class WatchView(LiveView):
             self.frame = encode(self.frames_sent, models)
 
     def static(self) -> StaticView:
-        """Return what was seen, at most the last half minute; rates are over the working time."""
+        """Return at most the last half minute; rates are means over the time with requests."""
         models = self.recorder.models(whole=True)
         span = self.recorder.covered_s
         return StaticView(

@@ -1,7 +1,7 @@
-"""The response cache: answers to requests that were answered before (K1 to K10).
+"""The response cache: responses to requests that were answered before (K1 to K10).
 
 Differences from the reference, all deliberate: the key also holds datatypes, shapes and the
-requested outputs, and errors are never kept. What is kept and what is handed out are copies.
+requested outputs, and errors are never kept. Both what is kept and what is returned are copies.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ class ResponseCache:
         return None if found is None else copies_of(found[0])
 
     def insert(self, key: bytes, outputs: Mapping[str, Array]) -> bool:
-        """Keep outputs, letting the least recent ones go, unless they are too large for that.
+        """Keep outputs, evicting the least recent ones, unless they are too large for that.
 
-        False if there are outputs under this key already: then nothing was missing.
+        False if the key has outputs already: then nothing was missing.
         """
         start_ns = monotonic_ns()
         kept = copies_of(outputs)

@@ -1,8 +1,8 @@
-"""What is wrong with a request, in the order in which Triton finds it (A3 to A11).
+"""The errors of a request, in the order in which Triton finds them (A3 to A11).
 
-Names of outputs, how many inputs there are, all batch sizes, then each input by itself: datatype, shape,
-bytes. Inputs are looked at in the order of Triton's hash table. Asked for where a request is known to
-be refused.
+Names of outputs, the number of inputs, all batch sizes, then each input by itself: datatype, shape,
+bytes. Inputs are checked in the order of Triton's hash table. Only a request that will be refused
+comes here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nbtriton.tensors import format_shape, numpy_dtype
 
 __all__ = ["Claim", "Faults"]
 
-# The datatype and the shape that an input is said to have.
+# The datatype and the shape that an input claims.
 Claim = tuple[str, tuple[int, ...]]
 
 # Triton keeps the batch size in 32 bits without a sign, and compares it with one.
@@ -33,7 +33,7 @@ _SHAPE_NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Finds what is wrong with requests to one model.
+    """Finds the errors of requests to one model.
 
     Parameters
     ----------
@@ -48,14 +48,14 @@ class Faults:
     inputs: Mapping[str, TensorSpec]
     outputs: Collection[str]
 
-    def complain(
+    def check(
         self,
         claims: Mapping[str, Claim],
         outputs: Collection[str] = (),
         request_id: str = "",
         look: Callable[[str, int], None] | None = None,
     ) -> None:
-        """Raise what Triton says of a request; nothing if it says nothing.
+        """Raise Triton's error of a request, if it has one.
 
         Parameters
         ----------
@@ -65,8 +65,8 @@ class Faults:
             The requested ones.
         request_id : str
         look : callable, optional
-            ``look(name, count)`` raises if an input has not the bytes of so many elements; by default
-            those of its shape are what it has.
+            ``look(name, count)`` raises if an input does not have the bytes of `count` elements; by
+            default it has those of its shape.
 
         Raises
         ------
@@ -96,7 +96,7 @@ class Faults:
         for name in names:
             spec, (_, shape) = self.inputs[name], claims[name]
             item = self._item_of(spec, claims[name], prefix)
-            # A batch of 0 counts as one item there: Triton misses its content (A14).
+            # A batch of 0 counts as one item here: Triton misses its content (A14).
             count = math.prod(item) * (batch_size or 1)
             if look is not None:
                 look(name, count)

@@ -1,7 +1,7 @@
 """The order in which Triton goes through the tensors of a request: that of its hash table.
 
-What is wrong with several inputs is said of the first one in this order, lists of names in messages
-stand in it, and so do the outputs of an ensemble. It is that of ``std::unordered_map<std::string, …>`` in
+Errors of several inputs name the first one in this order; lists of names in messages, and the outputs
+of an ensemble, follow it. It is that of ``std::unordered_map<std::string, …>`` in
 GNU's C++ library, whose hash has no seed of its own: the same names that come in the same order always
 stand in the same order. Made where a request is refused or a model is loaded, never for each request.
 """
@@ -37,7 +37,7 @@ def hash_order(names: Iterable[str]) -> list[str]:
 
 
 def _insert(listed: list[str], name: str, hashes: dict[str, int], size: int) -> None:
-    """Put a name before the others of its bucket, or before all if there are none."""
+    """Put a name before the others of its bucket, or before all if its bucket is empty."""
     bucket = hashes[name] % size
     places = (place for place, other in enumerate(listed) if hashes[other] % size == bucket)
     listed.insert(next(places, 0), name)

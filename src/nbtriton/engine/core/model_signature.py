@@ -1,4 +1,4 @@
-"""What a request must be before any scheduler sees it (A3 to A16).
+"""The checks of a request before any scheduler sees it (A3 to A16).
 
 Failures here are raised to the caller at once; they never count in the model's statistics.
 """
@@ -35,17 +35,17 @@ __all__ = ["ModelSignature"]
 _ndarray: Final = np.ndarray
 
 _ANY_PRIORITY: Final = 2**64 - 1
-# Of one input, kept as known to be good; 1,000 lengths of text would be some 200 kB.
-_KNOWN_SHAPES: Final = 1000
+# Of one input, cached as accepted; 1,000 lengths of text would be some 200 kB.
+_MOST_SHAPES: Final = 1000
 # Floats come over gRPC alone.
 _PARAMETER: Final = (bool, int, str, float)
 
 
 class _InputRule:
-    """What one input must be, prepared for the hot path."""
+    """The checks of one input, prepared for the hot path."""
 
     __slots__ = (
-        "compared", "datatype", "dims", "dtype", "fixed", "known", "name", "optional", "plain",
+        "cached", "compared", "datatype", "dims", "dtype", "fixed", "name", "optional", "plain",
         "reshape",
     )  # fmt: skip
 
@@ -61,8 +61,8 @@ class _InputRule:
         self.dtype = numpy_dtype(spec.datatype) if spec.datatype not in ("BYTES", "BF16") else None
         # Nothing follows from its shape but the batch size.
         self.plain = self.reshape is None and not self.compared
-        # Whole shapes that have passed, with the shape of one item: most clients send few.
-        self.known: dict[tuple[int, ...], tuple[int, ...]] = {}
+        # Whole shapes that were accepted, with the shape of one item: most clients send few.
+        self.cached: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def matches(self, shape: tuple[int, ...]) -> bool:
         """True if a shape without batch dimension fits ``dims``."""
@@ -80,7 +80,7 @@ class _InputRule:
 
 
 class ModelSignature:
-    """The signature of one model version, and the gate that every request passes.
+    """The signature of one model version: it checks and builds every request.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class ModelSignature:
         Normalised and completed.
     version : int
     runtime : Runtime, optional
-        Who is to take the requests that pass.
+        The version that the requests are for.
     """
 
     def __init__(
@@ -153,23 +153,23 @@ class ModelSignature:
         if outputs:
             requested = frozenset(outputs)
             if not requested <= self._all_outputs:
-                self.faults.complain({}, outputs)
+                self.faults.check({}, outputs)
         rules = self._rules
-        # The dict that an ensemble makes for its step belongs to nobody else.
+        # The dict that an ensemble makes for its step is the step's own.
         arrays: dict[str, Any] = (
             inputs if parent is not None and isinstance(inputs, dict) else dict(inputs)
         )
         usual = len(arrays) == len(rules)
         for name in arrays:
             usual = usual and name in rules
-        if not usual and not self._known(arrays):
+        if not usual and not self._acceptable(arrays):
             self._refuse(inputs, request_id)
         kind = "numpy"
         batching = self.max_batch_size > 0
         batch_size = 0
         first = True
         key: list[Hashable] = []
-        changed: dict[str, Any] | None = None  # not put in yet: who is refused is told of what came
+        changed: dict[str, Any] | None = None  # not yet replaced: an error describes what came
         for name, given in arrays.items():
             rule = rules[name]
             value: Array = given
@@ -183,9 +183,9 @@ class ModelSignature:
             if batching and (not shape or (not first and shape[0] != batch_size)):
                 self._refuse(inputs, request_id)
             first = False
-            item = rule.known.get(shape)
+            item = rule.cached.get(shape)
             if item is None:
-                item = self._learn(rule, shape)
+                item = self._checked(rule, shape)
                 if item is None:
                     self._refuse(inputs, request_id)
             if batching:
@@ -247,25 +247,25 @@ class ModelSignature:
     def _priority(self, priority: int) -> int:
         return priority if 0 < priority <= self._priority_levels else self._default_priority  # A16
 
-    def _known(self, inputs: Mapping[str, Any]) -> bool:
+    def _acceptable(self, inputs: Mapping[str, Any]) -> bool:
         """True if inputs that are not exactly those of the model will do."""
         rules = self._rules
         return all(name in rules for name in inputs) and all(
             name in inputs for name in self._required
         )
 
-    def _learn(self, rule: _InputRule, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    def _checked(self, rule: _InputRule, shape: tuple[int, ...]) -> tuple[int, ...] | None:
         """Check a shape that is new, and return that of one item; None if it does not fit."""
         item = tuple(shape[1:] if self.max_batch_size > 0 else shape)
         if not rule.matches(item):
             return None
-        if len(rule.known) >= _KNOWN_SHAPES:
-            rule.known.clear()
-        rule.known[tuple(shape)] = item
+        if len(rule.cached) >= _MOST_SHAPES:
+            rule.cached.clear()
+        rule.cached[tuple(shape)] = item
         return item
 
     def _refuse(self, inputs: Mapping[str, Any], request_id: str) -> NoReturn:
-        """Say what is wrong with inputs of which something is."""
+        """Raise the error of inputs that are wrong."""
         claims: dict[str, Claim] = {}
         for name, value in inputs.items():
             spec = self.inputs.get(name)
@@ -274,12 +274,12 @@ class ModelSignature:
             else:
                 array = as_array(value, spec.datatype, name=name)
                 claims[name] = (datatype_of(array), shape_of(array))
-        self.faults.complain(claims, (), request_id)
+        self.faults.check(claims, (), request_id)
         raise InternalError(f"a request to '{self.name}' was refused without a reason")
 
 
 def _check_parameters(parameters: Any) -> None:
-    """Refuse what no client could send: the endpoints look at theirs by themselves."""
+    """Refuse what no client could send; the endpoints check theirs themselves."""
     if not isinstance(parameters, Mapping):
         raise InvalidArgumentError(
             f"the parameters of a request are a mapping, found type {type(parameters).__name__}"

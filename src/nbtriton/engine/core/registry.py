@@ -61,7 +61,7 @@ class Registry:
     stopping : bool
         True once clients may begin nothing new.
     closed : callable, optional
-        Makes the error of whatever is asked after the end of the server.
+        Makes the error of calls after the end of the server.
     """
 
     def __init__(self) -> None:

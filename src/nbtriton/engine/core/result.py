@@ -1,4 +1,4 @@
-"""What a caller gets back from a request."""
+"""The result of a request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["InferenceResult", "RequestTiming"]
 class RequestTiming(NamedTuple):
     """Where the time of one request went; durations in nanoseconds (T9).
 
-    ``batch_size`` is the size of the batch it rode in. For an ensemble the compute times are the
+    ``batch_size`` is the size of its batch. For an ensemble the compute times are the
     sums over its steps, which may run side by side.
     """
 
@@ -30,7 +30,7 @@ class RequestTiming(NamedTuple):
 
 
 class InferenceResult(Mapping[str, Array]):
-    """The output tensors of one response by name, and the facts about the response.
+    """The output tensors of one response by name, and what the response says of itself.
 
     Tensors are of the caller's kind (numpy in, numpy out; torch or CuPy in, same kind out); one
     that lives on a device comes to the host when it is looked at, not before.
@@ -106,10 +106,10 @@ class InferenceResult(Mapping[str, Array]):
         return name in self._outputs
 
     def _unknown(self, name: object) -> str:
-        there = ", ".join(self._outputs) or "none"
+        present = ", ".join(self._outputs) or "none"
         close = nearest(str(name), self._outputs)
         hint = f", {close}" if close.startswith("did") else ""
-        return f"the response of '{self.model_name}' has no output '{name}'; it has {there}{hint}"
+        return f"the response of '{self.model_name}' has no output '{name}'; it has {present}{hint}"
 
     def to_frame(self) -> pd.DataFrame:
         """Return the outputs as a pandas DataFrame, one row for each row of the batch.

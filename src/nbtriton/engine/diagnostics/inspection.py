@@ -42,7 +42,7 @@ class Inspection:
             raise UnavailableError(self._registry.refusal or "Server not ready")
 
     def is_known(self, name: str) -> bool:
-        """Return True if a model is loaded, was, or was to be: Triton's lifecycle knows it."""
+        """Return True if a load of a model has ever begun: Triton's lifecycle knows it."""
         return name in self._registry.entries or name in self._registry.absent
 
     def has_no_version(self, name: str) -> bool:
@@ -58,7 +58,7 @@ class Inspection:
         return True
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
-        """Return what clients are told of a version: `is_ready`, and what the model itself says.
+        """Return True if a version `is_ready` and its model itself says so: what clients see.
 
         Python models may say so by ``is_ready``; with it this may take 5 s an instance.
         """
@@ -69,7 +69,7 @@ class Inspection:
         return all(check() for check in checks)
 
     def has_own_checks(self) -> bool:
-        """Return True if `is_model_ready` may take long, as some model has its own say."""
+        """Return True if `is_model_ready` may take long, as some model has a check of its own."""
         return any(
             slot.runtime.own_checks()
             for entry in list(self._registry.entries.values())
@@ -81,7 +81,7 @@ class Inspection:
         return self._registry.resolve(name, version).signature.decoupled
 
     def signature(self, name: str, version: int = -1) -> ModelSignature:
-        """Return the signature of a version: what the endpoints read requests by."""
+        """Return the signature of a version: by which the endpoints read requests."""
         return self._registry.resolve(name, version).signature
 
     def config(self, name: str, version: int = -1) -> ModelConfig:
@@ -131,13 +131,13 @@ class Inspection:
         }
 
     def failures(self, name: str, version: int) -> dict[str, int]:
-        """Return how many requests to a version failed, by Triton's reasons; none if it is gone."""
+        """Return how many requests to a version failed, by Triton's reasons; none if it is unloaded."""
         entry = self._registry.entries.get(name)
         slot = entry.slots.get(version) if entry is not None else None
         return dict(slot.runtime.statistics.failures) if slot is not None else {}
 
     def summaries(self, name: str, version: int) -> LatencySummaries | None:
-        """Return the latency summaries of a version, where the server keeps them."""
+        """Return the latency summaries of a version, if the server keeps them."""
         entry = self._registry.entries.get(name)
         slot = entry.slots.get(version) if entry is not None else None
         return slot.runtime.statistics.summaries if slot is not None else None

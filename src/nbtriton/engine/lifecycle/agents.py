@@ -1,4 +1,4 @@
-"""Repository agents: what looks at a model's directory before the model is loaded from it.
+"""Repository agents, which check a model's directory before the model is loaded from it.
 
 The one that Triton comes with checks files against their checksums (its checksum_repository_agent).
 """
@@ -18,7 +18,7 @@ _KNOWN = ("checksum",)
 
 
 def run_agents(config: ModelConfig, directory: Path) -> None:
-    """Let the agents that a configuration names look at the model's directory.
+    """Run the agents that a configuration names on the model's directory.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How a server ends: closed, dropped by whoever held it, or open until the interpreter exits."""
+"""The end of a server: closed, dropped, or open until the interpreter exits."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["STOPPING", "close_at_exit", "drop", "end"]
 
 _log = logging.getLogger("nbtriton.engine")
 
-# What requests are answered with that a closing server does not finish.
+# The error of requests that a closing server does not finish.
 STOPPING = "Server is stopping"
-# For instances whose last requests have just been given up, to finalize.
+# For instances whose last requests were just failed, to finalize.
 _GRACE_S = 0.25
 # An exit must not hang on a model that does.
 _AT_EXIT_S = 1.0
@@ -39,7 +39,7 @@ _open: WeakSet[_Closable] = WeakSet()
 
 
 def close_at_exit(server: _Closable) -> None:
-    """Close a server when the interpreter exits, if somebody still holds it then."""
+    """Close a server when the interpreter exits, if it still exists then."""
     _open.add(server)
 
 
@@ -64,14 +64,14 @@ def end(runtimes: Sequence[Runtime], clock: SchedulerThread, timeout_s: float) -
 
 
 def _finish(runtimes: Sequence[Runtime], clock: SchedulerThread, timeout_s: float) -> None:
-    if left := _still_there(runtimes, timeout_s):
+    if left := _undrained(runtimes, timeout_s):
         for runtime in left:
             runtime.fail_running(STOPPING)
-        _still_there(left, _GRACE_S)
+        _undrained(left, _GRACE_S)
     clock.stop()
 
 
-def _still_there(runtimes: Iterable[Runtime], timeout_s: float) -> list[Runtime]:
+def _undrained(runtimes: Iterable[Runtime], timeout_s: float) -> list[Runtime]:
     """Wait until the versions are retired, and return those that are not."""
     deadline = monotonic() + timeout_s
     return [
@@ -82,7 +82,7 @@ def _still_there(runtimes: Iterable[Runtime], timeout_s: float) -> list[Runtime]
 
 
 def drop(registry: Registry, leaving: Sequence[Runtime], clock: SchedulerThread) -> None:
-    """End what is left of a server that nobody holds any more, behind its last requests.
+    """End what is left of a dropped server, behind its last requests.
 
     A finalizer: it may run anywhere, also where a lock of the models' or of `threading`'s is held.
     So it waits for nothing and leaves the work to another thread.
@@ -90,7 +90,7 @@ def drop(registry: Registry, leaving: Sequence[Runtime], clock: SchedulerThread)
     names = sorted(registry.entries)
     runtimes = [*registry.runtimes(), *leaving]
     with contextlib.suppress(RuntimeError):  # no more threads
-        start_new_thread(_start_winding_up, (runtimes, clock))
+        start_new_thread(_start_cleanup, (runtimes, clock))
     if names:
         warnings.warn(
             f"an nbtriton.Server was dropped without close(); its models leave: {', '.join(names)}",
@@ -99,14 +99,14 @@ def drop(registry: Registry, leaving: Sequence[Runtime], clock: SchedulerThread)
         )
 
 
-def _start_winding_up(runtimes: list[Runtime], clock: SchedulerThread) -> None:
+def _start_cleanup(runtimes: list[Runtime], clock: SchedulerThread) -> None:
     # A thread that `threading` did not start would be listed by it for good.
     threading.Thread(
-        target=_wind_up, args=(runtimes, clock), name="nbtriton-close", daemon=True
+        target=_clean_up, args=(runtimes, clock), name="nbtriton-close", daemon=True
     ).start()
 
 
-def _wind_up(runtimes: list[Runtime], clock: SchedulerThread) -> None:
+def _clean_up(runtimes: list[Runtime], clock: SchedulerThread) -> None:
     for runtime in runtimes:
         runtime.unpublish()
     while runtimes:

@@ -1,4 +1,4 @@
-"""Which GPUs there are, found out without importing a framework where there can be none."""
+"""The GPUs of this machine, found without importing a framework where there can be none."""
 
 from __future__ import annotations
 

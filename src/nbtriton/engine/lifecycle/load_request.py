@@ -1,4 +1,4 @@
-"""One call of `nbtriton.Server.load`: what it changes of a model that is loaded already."""
+"""One call of `nbtriton.Server.load`: an update of a model that is loaded, or a new version."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nbtriton.backends import find_backend
 from nbtriton.config import ModelConfig, is_ensemble
 from nbtriton.engine.core.model_runtime import ModelRuntime
 from nbtriton.engine.core.runtime import Runtime
-from nbtriton.engine.lifecycle.loading import is_light
+from nbtriton.engine.lifecycle.loading import changes_only_instances
 from nbtriton.engine.lifecycle.model_builder import ModelBuilder
 from nbtriton.engine.lifecycle.mtimes import source_mtime_ns
 from nbtriton.errors import ConfigError, InvalidArgumentError
@@ -47,7 +47,9 @@ class LoadRequest:
     def updatable(self, builder: ModelBuilder) -> ModelRuntime | None:
         """Return the version that can go on, perhaps with other instances; None without one (L16)."""
         runtime, model = self.serving, self.model
-        if not isinstance(runtime, ModelRuntime) or not is_light(runtime, self.config):
+        if not isinstance(runtime, ModelRuntime) or not changes_only_instances(
+            runtime, self.config
+        ):
             return None
         source = runtime.source
         if model is None:  # then the code is that of the latest version

@@ -35,10 +35,10 @@ __all__ = [
     "CODE_TEXTS",
     "build_ensemble",
     "build_model",
+    "changes_only_instances",
     "check_ensemble",
     "check_model",
     "complete_model",
-    "is_light",
     "update_model",
     "updated_config",
 ]
@@ -117,7 +117,7 @@ def complete_model(
 
 
 def check_model(config: ModelConfig, source: object, version: int) -> None:
-    """Check of a completed configuration what a load meets only once its instances are there.
+    """Check what a load of a completed configuration meets only once its instances exist.
 
     Raises
     ------
@@ -181,14 +181,14 @@ def build_model(
     return runtime
 
 
-def is_light(runtime: ModelRuntime, config: ModelConfig) -> bool:
-    """Tell whether a configuration asks for nothing but other instances or versions (L16).
+def changes_only_instances(runtime: ModelRuntime, config: ModelConfig) -> bool:
+    """Return True if a configuration asks for nothing but other instances or versions (L16).
 
     It may be as the user wrote it, or as `nbtriton.Server.config` returns it.
     """
     wanted = normalize(config, name=runtime.name)
-    known = (runtime.config, normalize(runtime.given, name=runtime.name))
-    return any(equal_but_for_instances(wanted, one) for one in known)
+    present = (runtime.config, normalize(runtime.given, name=runtime.name))
+    return any(equal_but_for_instances(wanted, one) for one in present)
 
 
 def updated_config(
@@ -214,7 +214,7 @@ def updated_config(
 def update_model(
     runtime: ModelRuntime, config: ModelConfig, *, gpus: Sequence[int]
 ) -> InstanceUpdate:
-    """Prepare the instances of another configuration, one that `is_light`.
+    """Prepare the instances of another configuration, one that `changes_only_instances`.
 
     Raises
     ------
@@ -298,7 +298,7 @@ def _backend(config: ModelConfig, source: object, settings: BackendSettings) -> 
         )
     if config.backend:
         return find_backend(config.backend, settings)()
-    # What the platform tells where no backend is named (N2).
+    # The platform names the backend where the configuration does not (N2).
     config = normalize(config, name=config.name)
     return (find_backend(config.backend) if config.backend else backend_for(source))()
 
@@ -312,7 +312,7 @@ def _named(config: ModelConfig, backend: Backend) -> ModelConfig:
 
 
 def _check_files(config: ModelConfig, directory: Path | None) -> None:
-    """Check that the files of the model's directory that a configuration names are there."""
+    """Check that the files of the model's directory that a configuration names exist."""
     if directory is None:
         return
     named = [output.label_filename for output in config.output]

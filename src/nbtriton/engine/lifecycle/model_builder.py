@@ -21,7 +21,7 @@ from nbtriton.engine.lifecycle.devices import visible_gpus
 from nbtriton.engine.lifecycle.loading import (
     build_ensemble,
     build_model,
-    is_light,
+    changes_only_instances,
     update_model,
     updated_config,
 )
@@ -160,7 +160,7 @@ class ModelBuilder:
         """Make a version anew, with the instances that it was updated to (L16)."""
         latest = self.registry.entries[runtime.name].user_config
         return self.build(
-            latest if is_light(runtime, latest) else runtime.given,
+            latest if changes_only_instances(runtime, latest) else runtime.given,
             runtime.source,
             runtime.version,
             example=runtime.example,

@@ -20,7 +20,7 @@ from nbtriton.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.engine.interrupts import interrupts_deferred
 from nbtriton.engine.lifecycle.closing import STOPPING, drop, end
 from nbtriton.engine.lifecycle.load_request import LoadRequest, model_name
-from nbtriton.engine.lifecycle.loading import is_light
+from nbtriton.engine.lifecycle.loading import changes_only_instances
 from nbtriton.engine.lifecycle.model_builder import ModelBuilder
 from nbtriton.engine.lifecycle.options import ServerOptions
 from nbtriton.errors import ConfigError, EngineStoppedError, LoadError, TritonError
@@ -178,7 +178,7 @@ class ModelLifecycle:
             runtime = self._registry.resolve(name, version)
         except TritonError:
             return False
-        return isinstance(runtime, ModelRuntime) and is_light(runtime, config)
+        return isinstance(runtime, ModelRuntime) and changes_only_instances(runtime, config)
 
     def install(
         self,
@@ -195,7 +195,7 @@ class ModelLifecycle:
         Raises
         ------
         EngineStoppedError
-            The server is closed; what was made is given back.
+            The server is closed; what was made is released.
         LoadError
             One of the updated versions was replaced or unloaded meanwhile; likewise.
         """

@@ -1,4 +1,4 @@
-"""The options of a server: what `nbtriton.Server` is made with, and what can be set anew."""
+"""The options of a server: the arguments of `nbtriton.Server`, which can be set anew."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RATE_LIMITS = ("off", "execution_count")
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """What holds for all models of a server; each as for `nbtriton.Server`.
+    """Options that hold for all models of a server; each as for `nbtriton.Server`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a server that stops still takes of its clients: what continues a sequence."""
+"""Requests that a stopping server still accepts: those that continue a sequence."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _STOPPED = "Server is stopping, scheduler for model has stopped accepting new in
 
 
 def refusal(runtime: Runtime, request: InferenceRequest) -> TritonError | None:
-    """Return what a client is told whose request begins something new, in Triton's words.
+    """Return the error of a request that begins something new, in Triton's words.
 
-    None for what may go on: the requests of a sequence that has begun, also through an ensemble. What
-    breaks a rule of sequences is left to the batcher, which says so.
+    None for what may go on: the requests of a sequence that has begun, also through an ensemble. A
+    request that breaks a rule of sequences is left to the batcher, which refuses it.
     """
     if isinstance(runtime, EnsembleRuntime):
         return _of_ensemble(runtime, request)

@@ -219,7 +219,7 @@ def _refuse(
     }
     model = signature.name
     prefix = log_prefix(request_id)
-    signature.faults.complain(
+    signature.faults.check(
         claims,
         outputs,
         request_id,
