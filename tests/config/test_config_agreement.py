@@ -72,6 +72,6 @@ def test_the_table_has_every_rule_that_is_tested_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("rule", sorted(TABLE, key=lambda r: int(re.sub(r"\D", "", r))))
-def test_how_it_was_seen_is_what_the_suite_shows(rule: str) -> None:
+def test_the_stated_evidence_is_what_the_suite_shows(rule: str) -> None:
     shown = rules_with_tests()[rule] - NOT_SHOWN - {"circle"}
     assert (TABLE[rule][1] == "suite") == bool(shown)

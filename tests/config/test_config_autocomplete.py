@@ -61,7 +61,7 @@ def test_AC9_add_tensors() -> None:
     }
 
 
-def test_PB51_what_is_left_open_is_filled() -> None:
+def test_PB51_unset_fields_are_filled() -> None:
     config = auto("input { name: 'IN' } input { name: 'MORE' } output { name: 'IN' dims: 4 }")
     config.add_input(IN)
     config.add_output(IN)

@@ -64,7 +64,7 @@ def test_annotations(annotation: str, datatype: str, dims: tuple[int, ...]) -> N
         (float, "write a data type and dims without the batch dimension, such as 'FP32[4]'"),
     ],
 )
-def test_annotations_that_are_none(annotation: Any, hint: str) -> None:
+def test_invalid_annotations(annotation: Any, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_annotation(annotation)
     if "INVALID" not in str(annotation):
@@ -207,7 +207,7 @@ def test_models_that_do_not_batch() -> None:
     validate_ensemble(normalize(alone, name="e"), MODELS)
 
 
-def test_names_that_python_lacks() -> None:
+def test_names_that_are_not_python_names() -> None:
     config = dataflow('S = "my-model"(**{"IN:0": x})')
     (step,) = config.ensemble_scheduling.step
     assert (step.model_name, dict(step.input_map)) == ("my-model", {"IN:0": "x"})
@@ -307,7 +307,7 @@ def test_names_that_python_lacks() -> None:
         ("S = join(**x)", 1, "what follows ** is a dict", '**{"INPUT:0": x}'),
     ],
 )
-def test_lines_that_are_wrong(text: str, line: int, message: str, hint: str) -> None:
+def test_wrong_lines(text: str, line: int, message: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         dataflow(text)
     assert caught.value.message == f"line {line}: {message}"

@@ -1,4 +1,4 @@
-"""What a configuration sets in vain is said, with the reason; what has an effect is not."""
+"""Fields without effect are reported with a reason, and no others."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_a_cache_that_is_not_wanted_is_not_missed():
     assert ignored_fields(as_config("response_cache { }"), cache=False) == []
 
 
-def test_labels_of_a_model_in_memory_are_told():
+def test_labels_of_a_model_in_memory_are_reported():
     text = "output { name: 'a' } output { name: 'b' label_filename: 'labels.txt' }"
     assert paths(text) == []
     ((path, reason),) = ignored_fields(as_config(text), labels=False)

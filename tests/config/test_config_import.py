@@ -63,7 +63,7 @@ def test_the_class_is_the_one_of_tritonclient(order: str) -> None:
     run(order + CHECK)
 
 
-def test_the_pure_python_protobuf_will_do() -> None:
+def test_the_pure_python_protobuf_is_enough() -> None:
     run(
         'import os; os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"\n'
         + OURS

@@ -1,4 +1,4 @@
-"""What Triton fills in (N1-N13), the instances that follow, and options laid over it."""
+"""Triton's defaults (N1 to N13), the instances that follow, and options laid over them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def groups(text: str, gpus: tuple[int, ...] = (), **known: str) -> list[dict[str
     return list(to_dict(config).get("instance_group", []))
 
 
-def test_normalize_leaves_its_argument_alone() -> None:
+def test_normalize_does_not_change_its_argument() -> None:
     config = parse_pbtxt("dynamic_batching { }")
     normalize(config, name="m")
     assert config == parse_pbtxt("dynamic_batching { }")
@@ -257,7 +257,7 @@ def test_options(before: str, options: dict[str, Any], after: str) -> None:
         ("sequence_batching { }", {"preferred": [4]}, "dynamic_batching"),
     ],
 )
-def test_options_that_cannot_be(before: str, options: dict[str, Any], field: str) -> None:
+def test_invalid_options(before: str, options: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError) as caught:
         apply_options(parse_pbtxt(before), **options)
     assert caught.value.field == field

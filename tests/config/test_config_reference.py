@@ -56,7 +56,7 @@ def put(repository: Path, name: str, text: str, *, has_file: bool) -> None:
 
 
 def said(text: str, name: str) -> str:
-    """Check as a server without GPUs does when it loads, and return the first complaint."""
+    """Check as a server without GPUs does when it loads, and return the first error."""
     try:
         config = normalize(parse_pbtxt(text), name=name)
         validate(config)
@@ -71,7 +71,7 @@ def said(text: str, name: str) -> str:
 def put_models(repository: Path) -> list[Case]:
     cases = []
     for index, (rule, check, text, _) in enumerate((*rules.RULES, *ensemble_rules.RULES)):
-        # A model file, or an empty configuration, would let the server tell the backend itself.
+        # A model file, or an empty configuration, would let the server deduce the backend.
         if check in NOT_SHOWN or not text:
             continue
         name = f"m{index}"

@@ -286,7 +286,7 @@ def test_bytes_with_foreign_values() -> None:
         ),
     ],
 )
-def test_F1_errors_say_where_and_what_instead(
+def test_F1_errors_have_a_place_and_a_hint(
     text: str, line: int, column: int, field: str, detail: str, hint: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -299,7 +299,7 @@ def test_F1_errors_say_where_and_what_instead(
     assert isinstance(error, InvalidArgumentError)
 
 
-def test_columns_count_what_stands_in_the_text() -> None:
+def test_columns_count_characters_of_the_text() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_pbtxt("name: '#', input [ { dims: [ 1 ], } ]\n# x\n\té", source="f")
     # A tab goes to the next multiple of 8, as protobuf counts; for who shows the line it is one.
@@ -460,7 +460,7 @@ def test_every_form_gives_the_same_message_back(config: ModelConfig) -> None:
     assert same(from_dict(json.loads(json.dumps(to_reported_dict(config)))), config)
 
 
-def test_floats_that_json_lacks() -> None:
+def test_floats_without_a_json_form() -> None:
     config = parse_pbtxt("sequence_batching { direct { minimum_slot_utilization: inf } }")
     assert same(as_config(to_json(config)), config)
     config.sequence_batching.direct.minimum_slot_utilization = math.nan

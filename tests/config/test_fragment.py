@@ -72,7 +72,7 @@ def test_a_bad_fragment_changes_nothing():
 
 def test_an_object_with_model_dump_is_a_configuration():
     class Config:
-        """What pydantic's models are to us."""
+        """The one method of pydantic's models that is used."""
 
         def model_dump(self, *, mode: str, exclude_none: bool) -> dict[str, object]:
             assert (mode, exclude_none) == ("json", True)

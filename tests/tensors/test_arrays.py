@@ -1,4 +1,4 @@
-"""Facts about arrays, views, and the ways between numpy and torch."""
+"""Arrays: kind, datatype, views, and conversions between numpy and torch."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_datatype_of_numpy_and_torch(datatype):
     assert datatype_of(torch.from_numpy(array)) == datatype
 
 
-def test_datatype_of_the_rare_ones():
+def test_datatype_of_rare_dtypes():
     assert datatype_of(np.array([b"a"], dtype=object)) == "BYTES"
     assert datatype_of(np.array([b"abc"])) == "BYTES"
     assert datatype_of(torch.zeros(2, dtype=torch.bfloat16)) == "BF16"
@@ -80,18 +80,18 @@ def test_datatype_of_the_rare_ones():
         (torch.zeros(2, dtype=torch.complex64), ""),
     ],
 )
-def test_dtypes_that_triton_lacks_are_refused(array, hint):
+def test_dtypes_without_a_triton_datatype_are_refused(array, hint):
     with pytest.raises(InvalidArgumentError, match="has no Triton datatype") as caught:
         datatype_of(array)
     assert hint in caught.value.hint
 
 
-def test_what_is_no_array_is_refused_by_type():
+def test_other_types_than_arrays_are_refused():
     with pytest.raises(InvalidArgumentError, match="found type 'list'"):
         datatype_of([1, 2])
 
 
-def test_facts():
+def test_kind_datatype_shape_and_size():
     array = np.zeros((2, 3), np.float32)
     assert shape_of(torch.zeros(2, 3)) == (2, 3)
     assert type(shape_of(torch.zeros(2, 3))) is tuple

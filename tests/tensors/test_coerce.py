@@ -36,7 +36,7 @@ def test_python_values_take_the_declared_datatype(value, datatype, dtype, shape)
     [([1.5], "INT32"), ([256], "UINT8"), ([-1], "UINT32"), ([1e300], "FP32"), (["1"], "FP32"),
      ([1], "BOOL"), ([True], "FP32"), ([1j], "FP32"), ([None], "FP32")],
 )  # fmt: skip
-def test_a_value_that_would_be_lost_is_refused(value, datatype):
+def test_lossy_conversions_are_refused(value, datatype):
     with pytest.raises(InvalidArgumentError, match=f"input 'IN' expects {datatype}"):
         as_array(value, datatype, name="IN")
 

@@ -26,7 +26,7 @@ def test_a_row_of_the_batch_is_a_row():
 
 
 @pytest.mark.parametrize("other", [np.arange(3), np.array(5)])
-def test_without_a_common_dimension_all_of_it_is_one_row(other):
+def test_outputs_without_a_common_dimension_are_one_row(other):
     frame = frame_of({"A": np.arange(2), "B": other})
     assert frame["A"].tolist() == [[0, 1]]
     assert len(frame) == 1

@@ -20,7 +20,7 @@ def objects(items):
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
-def test_what_is_serialized_comes_back(items):
+def test_serialized_elements_are_read_again(items):
     back = deserialize_bytes(serialize_bytes(objects(items)))
     assert back.dtype == object
     assert back.shape == (len(items),)
@@ -84,7 +84,7 @@ def test_an_array_of_bytes_is_not_copied():
 
 
 @given(st.lists(st.binary(max_size=300), min_size=60, max_size=120))
-def test_many_elements_are_found_whatever_is_in_them(items):
+def test_many_elements_of_any_content(items):
     assert deserialize_bytes(serialize_bytes(objects(items))).tolist() == items
 
 

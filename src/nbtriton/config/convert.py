@@ -1,4 +1,4 @@
-"""Between `ModelConfig` and the other forms of the same thing: dicts, JSON, text of either kind."""
+"""Conversion between `ModelConfig` and dicts, JSON text and protobuf text."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = [
 
 
 class Dumpable(Protocol):
-    """What pydantic's models can do."""
+    """The one method of pydantic's models that is used here."""
 
     def model_dump(self, *, mode: str, exclude_none: bool) -> dict[str, Any]:
         """Return the fields as plain values."""

@@ -30,7 +30,7 @@ __all__ = ["parse_dataflow"]
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One line: which model, from which tensors, to which."""
+    """One line: a model, the tensors that it reads, and those that it writes."""
 
     number: int
     model: str

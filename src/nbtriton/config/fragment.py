@@ -45,7 +45,7 @@ def amend(
     given : str, bytes, mapping or ModelConfig
         As for `as_config`; whole or a fragment by `is_whole`.
     source : str
-        What a text is called in errors.
+        Name of a text in errors.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a name that ModelConfig does not have was probably meant to be."""
+"""Suggestions for names that ModelConfig does not have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["hint_for_json", "hint_unknown_field", "hint_unknown_value", "known_data_type"]
 
-# What frameworks call Triton's data types, in capitals and without the "TYPE_".
+# Frameworks' names of Triton's data types, in capitals and without the "TYPE_".
 _OTHER_NAMES = {
     "FLOAT": "FP32", "FLOAT32": "FP32", "SINGLE": "FP32", "F32": "FP32",
     "DOUBLE": "FP64", "FLOAT64": "FP64", "F64": "FP64",

@@ -138,7 +138,7 @@ def ignored_fields(
 
 
 class FieldEffect(NamedTuple):
-    """A field of ModelConfig, and what becomes of it: `effect` is one of `EFFECTS`."""
+    """A field of ModelConfig and its effect, one of `EFFECTS`."""
 
     path: str
     effect: str
@@ -149,7 +149,7 @@ EFFECTS: Final = ("has effect", "checked only", "told as ignored")
 
 
 def field_effects() -> list[FieldEffect]:
-    """Return what becomes of every field of ModelConfig, in the order of the message."""
+    """Return the effect of every field of ModelConfig, in the order of the message."""
     found = list(_effects(ModelConfig.DESCRIPTOR, (), None))
     after = next(i for i, one in enumerate(found) if one.path.startswith("parameters"))
     for key, reason in sorted(_PARAMETERS.items()):
@@ -160,18 +160,18 @@ def field_effects() -> list[FieldEffect]:
 def _effects(
     message: Descriptor, above: tuple[str, ...], outer: FieldEffect | None
 ) -> Iterator[FieldEffect]:
-    """Yield every field that holds a value; one says what the message around it says."""
+    """Yield every field that holds a value; without an entry it has that of the message around it."""
     for field in message.fields:
         at = (*above, field.name)
         own = _effect(".".join(at))
-        told = outer._replace(path=own.path) if outer is not None and not own.note else own
+        effect = outer._replace(path=own.path) if outer is not None and not own.note else own
         inner = field.message_type
         if inner is not None and is_map(field):
             inner = inner.fields_by_name["value"].message_type
         if inner is not None and inner.fields:
-            yield from _effects(inner, at, told)
+            yield from _effects(inner, at, effect)
         else:
-            yield told
+            yield effect
 
 
 def _effect(path: str) -> FieldEffect:

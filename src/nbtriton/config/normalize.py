@@ -278,7 +278,7 @@ def _fill_backend(config: ModelConfig, name: str, filenames: Collection[str] | N
         if config.backend != family.backend:
             continue
         if family.backend == "tensorflow" and config.platform != family.platform:
-            continue  # its two platforms cannot be told from the backend alone
+            continue  # the backend alone does not say which of its two platforms it is
         config.platform = config.platform or family.platform
         config.default_model_filename = config.default_model_filename or family.filename
     nothing_known = not (config.backend or config.platform or config.default_model_filename)

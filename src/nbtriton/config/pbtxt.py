@@ -1,4 +1,4 @@
-"""Protobuf text (``config.pbtxt``) in and out, with errors that say where and what instead.
+"""Protobuf text (``config.pbtxt``), read and written; errors have the place and a hint.
 
 `nbtriton.config.textproto` reads it as Triton does; this module turns its errors into
 `ConfigError`, with the nearest name, or the bracket that was left open, as the hint.
@@ -32,7 +32,7 @@ def parse_pbtxt(text: str | bytes, *, source: str = "config.pbtxt") -> ModelConf
     text : str or bytes
         The text. Bytes that are not UTF-8 are accepted in comments, as Triton does.
     source : str
-        What the text is called in errors.
+        Name of the text in errors.
 
     Returns
     -------
@@ -43,7 +43,7 @@ def parse_pbtxt(text: str | bytes, *, source: str = "config.pbtxt") -> ModelConf
     ------
     ConfigError
         With Triton's ``failed to read text proto from …``, its parser's detail, `line`, `column`
-        and what would be right as the hint.
+        and a hint.
     """
     data = _bytes(text)
     read = data.decode("latin-1")
@@ -65,7 +65,7 @@ def parse_pbtxt(text: str | bytes, *, source: str = "config.pbtxt") -> ModelConf
 
 
 def lay_over_pbtxt(config: ModelConfig, text: str | bytes) -> None:
-    """Set in a configuration what a text names that `parse_pbtxt` can read; lists get longer."""
+    """Set the fields that a text names, which `parse_pbtxt` can read; lists are appended to."""
     Reader(_bytes(text).decode("latin-1"), overwrite=True).read(config)
 
 
@@ -80,7 +80,7 @@ def format_pbtxt(config: ModelConfig) -> str:
 
 
 def looks_like_pbtxt(text: str) -> bool:
-    """Tell whether a text begins as a configuration does: with a field, known or not, and a value."""
+    """Return True if a text begins as a configuration does: with a field, known or not, and a value."""
     return _BEGINS.match(text) is not None
 
 
@@ -114,7 +114,7 @@ def _config_error(error: TextError, reader: Reader, text: str, source: str) -> C
 
 
 def _hint(detail: str, reader: Reader, text: str) -> tuple[str, str]:
-    """Return what would be right, and the path of the field at fault."""
+    """Return a hint, and the path of the field at fault."""
     path = list(dict.fromkeys(one.field for one in reader.opened))
     if match := re.search(r'has no field named "(.+?)"', detail):
         return _hint_field(match[1], reader.opened, text), ".".join([*path, match[1]])

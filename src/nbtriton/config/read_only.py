@@ -1,4 +1,4 @@
-"""READ_ONLY_INPUTS: a parameter of nbtriton's own, by which a model gets its inputs uncopied."""
+"""READ_ONLY_INPUTS: a parameter of nbtriton's own for models that get their inputs uncopied."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ READ_ONLY_INPUTS = "READ_ONLY_INPUTS"
 
 
 def reads_only(config: ModelConfig) -> bool:
-    """Return whether a model's owner says that it only reads its inputs.
+    """Return True if the configuration says that the model only reads its inputs.
 
     Raises
     ------
     ConfigError
-        The parameter is there and neither yes nor no.
+        The parameter is neither yes nor no.
     """
     if READ_ONLY_INPUTS not in config.parameters:
         return False

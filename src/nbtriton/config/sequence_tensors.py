@@ -1,4 +1,4 @@
-"""Tensors that a sequence model gets or gives besides its inputs and outputs."""
+"""Controls and states: tensors of sequence models besides their inputs and outputs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-r"""Protobuf text read into a message, with the rules and the words of protobuf's C++ parser.
+r"""Parser of protobuf text, with the rules and the messages of protobuf's C++ parser.
 
 Triton reads ``config.pbtxt`` with it. The parser in protobuf's Python package accepts other texts
-(``+1``, ``1_000``, ``"\q"``), refuses some that Triton takes (``- 1``), and says other things of what
-both refuse. The rules are those of ``TextFormat::Parser`` (``google/protobuf/text_format.cc``).
+(``+1``, ``1_000``, ``"\q"``), refuses some that Triton takes (``- 1``), and has other messages for
+those that both refuse. The rules are those of ``TextFormat::Parser`` (``google/protobuf/text_format.cc``).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Opened:
 
 
 class Reader:
-    """One text on its way into one message.
+    """Reader of one text into one message.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Reader:
     token : Token
         The next one: after an error, where it was found.
     before : Token
-        The one before it: where protobuf tells only after a name that it is wrong.
+        The one before it, for names that protobuf looks up after it has passed them.
     opened : list of Opened
         The brackets around it, the outermost first.
     field : Descriptor or None

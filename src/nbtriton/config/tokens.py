@@ -1,4 +1,4 @@
-"""Protobuf text cut into tokens, as protobuf's C++ tokenizer does it, with its words for what is none.
+"""Tokens of protobuf text, as protobuf's C++ tokenizer finds them, with its error messages.
 
 The rules are those of ``google/protobuf/io/tokenizer.cc`` as ``TextFormat`` sets it up: ``#`` starts
 a comment, a float may end in ``f``, a number and a word need a space between them. Texts are bytes
@@ -36,7 +36,7 @@ _ESCAPE: Final = re.compile(
 
 
 class TextError(Exception):
-    """What is wrong at one place of a text.
+    """An error at one place of a text.
 
     Parameters
     ----------

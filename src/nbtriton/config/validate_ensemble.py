@@ -1,4 +1,4 @@
-"""Triton's checks of ensembles: the graph alone (class P) and with the composing models (class E).
+"""Triton's checks of ensembles: their graph (class P), and their composing models (class E).
 
 ``ValidateEnsembleSchedulingConfig`` of core's model_config_utils.cc, ``ValidateEnsembleConfig`` of
 ensemble_utils.cc, ``CircularDependencyCheck`` of model_repository_manager.cc. Where Triton walks a
