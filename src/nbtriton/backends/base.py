@@ -49,41 +49,35 @@ class RequestTrace(Protocol):
 
 
 class BackendRequest(Protocol):
-    """One request as a backend sees it; the engine's own request object fulfils this."""
+    """One request as a backend sees it; the engine's own request object fulfils this.
+
+    Attributes
+    ----------
+    inputs : dict of str to array
+    requested_outputs : frozenset of str
+        Never empty: all outputs of the model where the client named none.
+    owned_inputs : frozenset of str
+        Names of inputs that nothing else refers to: the model may have them as they are. All others
+        are to be copied before the model may write to them or keep them.
+    batch_size : int
+        First dimension of the inputs, 1 for a model that does not batch.
+    trace : RequestTrace or None
+        The trace that the request belongs to; None for most requests.
+    """
+
+    inputs: dict[str, Array]
+    requested_outputs: frozenset[str]
+    owned_inputs: frozenset[str]
+    batch_size: int
+    request_id: str
+    correlation_id: int | str
+    flags: int
+    timeout_us: int
+    priority: int
+    parameters: Mapping[str, bool | int | str]
 
     @property
-    def inputs(self) -> dict[str, Array]: ...
-    @property
-    def requested_outputs(self) -> frozenset[str]:
-        """Names asked for; never empty: all outputs of the model when the client named none."""
-
-    @property
-    def owned_inputs(self) -> frozenset[str]:
-        """Names of inputs that nothing else refers to: the model may have them as they are.
-
-        All others are to be copied before the model may write to them or keep them.
-        """
-
-    @property
-    def batch_size(self) -> int:
-        """First dimension of the inputs, 1 for a model that does not batch."""
-
-    @property
-    def request_id(self) -> str: ...
-    @property
-    def correlation_id(self) -> int | str: ...
-    @property
-    def flags(self) -> int: ...
-    @property
-    def timeout_us(self) -> int: ...
-    @property
-    def priority(self) -> int: ...
-    @property
-    def parameters(self) -> Mapping[str, bool | int | str]: ...
-    @property
-    def trace(self) -> RequestTrace | None:
-        """The trace that the request belongs to; None for most requests."""
-
+    def trace(self) -> RequestTrace | None: ...
     def is_cancelled(self) -> bool: ...
     def reschedule(self) -> None:
         """Execute the request once more after this batch, which must leave it unanswered.
