@@ -205,27 +205,23 @@ class PythonInstance(BackendInstance):
             return responses
         items = self._checked(received, result)
         for item, request, view in zip(items, requests, received, strict=True):
+            sender = view._sender
             if view._rescheduled:
                 responses.append(_run_again(view))
-            elif item is _SENT:
-                responses.append(None)
-            elif item is None:
+            elif item is None or (sender is not None and sender.was_used()):
                 _leave_open(view)
                 responses.append(None)
             else:
-                # Answered by the returned response: a sender that was taken and not used is
-                # worthless now.
-                if view._sender is not None:
-                    view._sender.close()
+                # The returned response ends the request: its unused sender is closed.
+                if sender is not None:
+                    sender.close()
                 responses.append(to_engine_response(item, request, foreign))
         wait_for_outputs(foreign)
         return responses
 
     def _checked(self, received: list[ReceivedRequest], result: object) -> list[Any]:
-        """Return what ``execute`` returned if it may; `_SENT` stands for what a sender answered."""
-        by_sender = [r._sender is not None and r._sender.was_used() for r in received]
-        ended = [r._sender is not None and r._sender.is_closed() for r in received]
-        if result is None or all(ended):
+        """Return the valid list of ``execute``: a response, or None, for each request."""
+        if result is None or all(r._sender is not None and r._sender.is_closed() for r in received):
             result = [None] * len(received)
         if not isinstance(result, list):
             raise self._error(
@@ -237,20 +233,23 @@ class PythonInstance(BackendInstance):
                 f"objects. InferenceRequest(s) size is:{len(received)}, and InferenceResponse(s) "
                 f"size is:{len(result)}\n"
             )
-        for item, view, sent, over in zip(result, received, by_sender, ended, strict=True):
-            if item is not None and view._rescheduled:
+        for item, view in zip(result, received, strict=True):
+            if item is None:
+                continue
+            if view._rescheduled:
                 raise self._error(
                     "Expected a None object in the execute function return list for reschduled "
                     f"request, found type '{type(item)}'."
                 )
-            if item is not None and not isinstance(item, InferenceResponse):
+            if not isinstance(item, InferenceResponse):
                 raise self._error(
                     "Expected an 'InferenceResponse' object in the execute function return list, "
                     f"found type '{type(item)}'."
                 )
-            if item is not None and sent and not over:
+            sender = view._sender
+            if sender is not None and sender.was_used() and not sender.is_closed():
                 raise self._error(SECOND_RESPONSE)
-        return [_SENT if sent else item for item, sent in zip(result, by_sender, strict=True)]
+        return result
 
     def _finish_decoupled(
         self,
@@ -289,10 +288,6 @@ def _answer_failed(instance: str, received: list[ReceivedRequest], future: Futur
                 request.send(Response(error=failure), final=True)
         except EngineError:
             _log.debug("answered in between: %s", request.request_id)
-
-
-# In the place of a response that the model sent itself; it is not read.
-_SENT: Final = InferenceResponse()
 
 
 def _read_only_input(array: Array) -> Array:
