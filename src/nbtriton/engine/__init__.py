@@ -2,7 +2,7 @@
 
 from nbtriton.engine.core.future import InferenceFuture
 from nbtriton.engine.core.model_signature import ModelSignature
-from nbtriton.engine.core.request import InferenceRequest
+from nbtriton.engine.core.request import BARE_FINAL, InferenceRequest
 from nbtriton.engine.core.result import InferenceResult, RequestTiming
 from nbtriton.engine.core.snapshot import (
     BatchRecord,
@@ -11,11 +11,16 @@ from nbtriton.engine.core.snapshot import (
     ServerSnapshot,
 )
 from nbtriton.engine.describing import describe
+from nbtriton.engine.diagnostics.tracing import Activity, TensorActivity, Trace, TraceSample
 from nbtriton.engine.dispatch import Submission
 from nbtriton.engine.engine import Engine
+from nbtriton.engine.lifecycle.loading import CODE_TEXTS
 from nbtriton.engine.server import ModelHandle, Server
 
 __all__ = [
+    "BARE_FINAL",
+    "CODE_TEXTS",
+    "Activity",
     "BatchRecord",
     "Engine",
     "InferenceFuture",
@@ -29,6 +34,9 @@ __all__ = [
     "Server",
     "ServerSnapshot",
     "Submission",
+    "TensorActivity",
+    "Trace",
+    "TraceSample",
 ]
 
 describe(InferenceFuture, InferenceResult)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nbtriton.engine.diagnostics.tracing import Activity, TensorActivity, Trace, TraceSample
+from nbtriton.engine import Activity, TensorActivity, Trace, TraceSample
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.tensors import Array
 

@@ -10,7 +10,7 @@ from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.engine.core.request import BARE_FINAL
+from nbtriton.engine import BARE_FINAL
 from nbtriton.errors import CancelledError, InternalError, TritonError, UnsupportedError
 from nbtriton.frontends.kserve.call import InferCall
 from nbtriton.frontends.kserve.proto_codec import parse_infer, read_request, read_version

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nbtriton.engine.core.request import BARE_FINAL
+from nbtriton.engine import BARE_FINAL
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.frontends.http1.cycle import RequestResponseCycle
 from nbtriton.frontends.http1.response import (

@@ -9,8 +9,7 @@ from nbtriton.engine import Submission
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response
-    from nbtriton.engine import InferenceRequest, ModelSignature
-    from nbtriton.engine.diagnostics.tracing import Trace
+    from nbtriton.engine import InferenceRequest, ModelSignature, Trace
     from nbtriton.frontends.kserve.call import InferCall
 
 __all__ = ["Responder"]

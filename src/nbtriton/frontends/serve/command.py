@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends import SETTINGS_OF_ALL, find_backend
-from nbtriton.engine.lifecycle.loading import CODE_TEXTS
+from nbtriton.engine import CODE_TEXTS
 from nbtriton.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.frontends.serve.flag_settings import (
     backend_config,
