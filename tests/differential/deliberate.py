@@ -41,6 +41,7 @@ NAMES = {
     "calls-at-a-time": (
         "tests/frontends/test_starving.py::test_the_limit_of_open_calls_is_advertised_and_enforced"
     ),
+    "http2-violations": "tests/frontends/h2/test_rfc9113_5_streams.py::test_5_streams",
     "connections-at-a-time": (
         "tests/frontends/test_connections.py::test_too_many_connections_are_refused"
     ),
