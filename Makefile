@@ -1,11 +1,11 @@
-# `make demo` (see it work), `make test-fast` (while you work), `make test` (before it lands).
-# Everything lands in .venv/ and build/; nothing has to be installed by hand.
+# `make demo` (see it work), `make test-fast` (while you work), `make test` (before you commit).
+# Everything is made in .venv/ and build/; nothing has to be installed by hand.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
-# Jupyter refuses to run as root unless told; in a container one often is.
+# Jupyter refuses to run as root unless asked to; in a container one often is.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # As `python -m bench --list` has them.
 BENCHES := kernel ensemble bls compiled large http grpc strings torch batching scale import memory others threads interpreters
