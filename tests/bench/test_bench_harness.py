@@ -4,11 +4,12 @@ import contextlib
 import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bench import history
+from bench import against, history
 from bench.__main__ import BENCHES, figures, main
 from bench.figures import (
     Figure,
@@ -303,3 +304,24 @@ def test_a_compiled_build_has_a_course_of_its_own():
 def test_the_page_shows_every_bench():
     shown = re.findall(r"<!-- (?:figures|stages): (.*?) -->", PAGE.read_text())
     assert {name for names in shown for name in names.split()} == {*BENCHES, *TABLES}
+
+
+def test_two_builds_are_compared_round_by_round():
+    slower = replace(of([], [])[0], name="a.slower")
+    alone = replace(of([], [])[0], name="a.alone")
+    kept: dict[str, against.Comparison] = {}
+    for old, new in [(10.0, 11.0), (20.0, 22.0), (30.0, 24.0)]:
+        rounds = (
+            {"a.slower compiled": {"ours": value, "ratio": 100 / value}} for value in (old, new)
+        )
+        before, after = rounds
+        against.compare(slower, before, after, kept)
+        against.compare(
+            alone, {**before, "a.alone compiled": {"ours": 1.0, "ratio": None}}, after, kept
+        )
+    (one,) = kept.values()
+    assert one.gains == pytest.approx([10 / 11, 20 / 22, 30 / 24])
+    assert one.worse
+    line = against.table([one]).splitlines()[1]
+    assert "0.91x (0.91 to 1.25)" in line
+    assert line.endswith("WORSE")
