@@ -69,11 +69,15 @@ def rules(root: Path = ROOT) -> list[Rule]:
 
 def citations(ids: Iterable[str], root: Path = ROOT) -> Citations:
     """Return the files that cite each id, known or not, whose prefix is that of a rule."""
-    pattern = _pattern(ids)
+    an_id, pattern = _patterns(ids)
+    loose = re.compile(rf"(?<![A-Za-z0-9]){an_id}(?![A-Za-z0-9])")
     found: dict[str, dict[str, bool]] = defaultdict(dict)
     for path in _files(root):
         name = path.relative_to(root).as_posix()
-        for text, holds in _texts(path, is_test=name.startswith("tests/")):
+        source = path.read_text()
+        if not loose.search(source):
+            continue  # to parse such files takes as long as all the others
+        for text, holds in _texts(source, path.suffix, is_test=name.startswith("tests/")):
             for one in _ids(pattern, text):
                 found[one][name] = found[one].get(name, False) or holds
     return found
@@ -134,10 +138,11 @@ def _files(root: Path) -> Iterator[Path]:
     yield from (root / name for name in PAGES if (root / name).exists())
 
 
-def _pattern(ids: Iterable[str]) -> re.Pattern[str]:
+def _patterns(ids: Iterable[str]) -> tuple[str, re.Pattern[str]]:
+    """Return the pattern of an id, and that of a citation: an id, or the first and the last of several."""
     prefixes = sorted({one.rstrip("abcdefg").rstrip("0123456789") for one in ids}, key=len)
     one = rf"(?:{'|'.join(reversed(prefixes))})\d{{1,3}}[a-c]?"
-    return re.compile(rf"(?<![\w./:%#'\"-])({one})(?: to ({one}))?(?![\w-]|[.:]\d)")
+    return one, re.compile(rf"(?<![\w./:%#'\"-])({one})(?: to ({one}))?(?![\w-]|[.:]\d)")
 
 
 def _ids(pattern: re.Pattern[str], text: str) -> Iterator[str]:
@@ -150,10 +155,9 @@ def _ids(pattern: re.Pattern[str], text: str) -> Iterator[str]:
         yield from (f"{prefix}{number}" for number in range(numbers[0], numbers[1] + 1))
 
 
-def _texts(path: Path, *, is_test: bool) -> Iterator[tuple[str, bool]]:
+def _texts(source: str, suffix: str, *, is_test: bool) -> Iterator[tuple[str, bool]]:
     """Return the texts of a file that may cite, and whether a test that cites there holds the rule."""
-    source = path.read_text()
-    if path.suffix != ".py":
+    if suffix != ".py":
         yield source, False
         return
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
