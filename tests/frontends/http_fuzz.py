@@ -117,7 +117,7 @@ class Collected(RequestResponseCycle):
     __slots__ = ("ended", "replies")
 
     def __init__(self, head: RequestHead, body: bytes) -> None:
-        super().__init__(head, body)
+        super().__init__(None, head, body)  # type: ignore[arg-type]
         self.replies: list[tuple[int, bytes]] = []
         self.ended = threading.Event()
 
@@ -133,9 +133,6 @@ class Collected(RequestResponseCycle):
 
     def end(self) -> None:
         self.ended.set()
-
-    def is_disconnected(self) -> bool:
-        return False
 
     def work(self, task: Any) -> None:
         task()

@@ -37,38 +37,6 @@ _PIPELINED = 16
 _LINGER_S = 2.0
 
 
-class _HttpCycle(RequestResponseCycle):
-    """A request of one connection."""
-
-    __slots__ = ("connection", "finished", "keep_alive")
-
-    def __init__(
-        self, connection: HttpConnection, head: RequestHead, data: Data, start: int
-    ) -> None:
-        super().__init__(head, data, start)
-        self.connection = connection
-        self.keep_alive = head.keep_alive
-        self.finished = False  # answered, or the client has gone
-
-    def respond(self, response: HttpResponse) -> None:
-        self.connection.run(self.connection.respond, self, response)
-
-    def begin(self, status: int, content_type: bytes) -> None:
-        self.connection.run(self.connection.begin, self, status, content_type)
-
-    def chunk(self, data: bytes) -> None:
-        self.connection.run(self.connection.chunk, self, data)
-
-    def end(self) -> None:
-        self.connection.run(self.connection.end, self)
-
-    def is_disconnected(self) -> bool:
-        return self.finished
-
-    def work(self, task: Callable[[], None]) -> None:
-        self.connection.listener.thread.run_on_worker(task)
-
-
 class HttpConnection(asyncio.BufferedProtocol):
     """One connection.
 
@@ -101,8 +69,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport: Any = None
         self._state = ConnectionState()
         self._reader = new_reader(self._state, self._request_read, self._expect_continue)
-        self._current: _HttpCycle | None = None
-        self._pending: deque[_HttpCycle] = deque()
+        self._current: RequestResponseCycle | None = None
+        self._pending: deque[RequestResponseCycle] = deque()
         self._full = False  # as many requests are pending as may be
         self._rest = b""  # received, to be read in a later turn
         self._paused = False  # nothing is received meanwhile
@@ -194,7 +162,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         reader.remember(unknown, end)
 
     def _request_read(self, head: RequestHead, data: Data, start: int) -> None:
-        cycle = _HttpCycle(self, head, data, start)
+        cycle = RequestResponseCycle(self, head, data, start)
         if not self._active:
             self._active = True
             self.listener.mark_active(self)
@@ -246,7 +214,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         else:
             thread.post(function, *arguments)
 
-    def respond(self, cycle: _HttpCycle, response: HttpResponse) -> None:
+    def work(self, task: Callable[[], None]) -> None:
+        """Run a long task on a worker of the loop."""
+        self.listener.thread.run_on_worker(task)
+
+    def respond(self, cycle: RequestResponseCycle, response: HttpResponse) -> None:
         """Send a whole response."""
         if cycle is not self._current:
             return
@@ -268,7 +240,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._transport.write(part)
         self._finish(cycle)
 
-    def begin(self, cycle: _HttpCycle, status: int, content_type: bytes) -> None:
+    def begin(self, cycle: RequestResponseCycle, status: int, content_type: bytes) -> None:
         """Start a response of unknown length."""
         if cycle is not self._current:
             return
@@ -278,7 +250,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             chunked_head(status, content_type, _connection_field(cycle), chunked=chunked)
         )
 
-    def chunk(self, cycle: _HttpCycle, data: bytes) -> None:
+    def chunk(self, cycle: RequestResponseCycle, data: bytes) -> None:
         """Send the next part."""
         if cycle is not self._current or not data:
             return
@@ -286,7 +258,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._transport.get_write_buffer_size() > self.listener.limits.unread_bytes:
             self.abort()
 
-    def end(self, cycle: _HttpCycle) -> None:
+    def end(self, cycle: RequestResponseCycle) -> None:
         """Finish a response of unknown length."""
         if cycle is not self._current:
             return
@@ -294,7 +266,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.write(b"0\r\n\r\n")
         self._finish(cycle)
 
-    def _finish(self, cycle: _HttpCycle) -> None:
+    def _finish(self, cycle: RequestResponseCycle) -> None:
         cycle.finished = True
         cycle.on_disconnect = None
         self._current = None
@@ -370,7 +342,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._refuse(408, "the request did not come in time")
 
 
-def _connection_field(cycle: _HttpCycle) -> bytes:
+def _connection_field(cycle: RequestResponseCycle) -> bytes:
     if not cycle.keep_alive:
         return b"close"
     return b"keep-alive" if cycle.head.old else b""

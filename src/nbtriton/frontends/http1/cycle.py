@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from nbtriton.frontends.http1.response import Data, HttpResponse
 from nbtriton.frontends.tracing import NOT_SEEN
 
-__all__ = ["RequestHead", "RequestResponseCycle"]
+__all__ = ["RequestHead", "RequestResponseCycle", "ResponseWriter"]
 
 
 class RequestHead:
@@ -55,13 +54,25 @@ class RequestHead:
         self.route_handler: Any = None
 
 
-class RequestResponseCycle(ABC):
+class ResponseWriter(Protocol):
+    """Writes the responses of a connection, on its loop."""
+
+    def run(self, function: Callable[..., None], *arguments: Any) -> None: ...
+    def respond(self, cycle: RequestResponseCycle, response: HttpResponse) -> None: ...
+    def begin(self, cycle: RequestResponseCycle, status: int, content_type: bytes) -> None: ...
+    def chunk(self, cycle: RequestResponseCycle, data: bytes) -> None: ...
+    def end(self, cycle: RequestResponseCycle) -> None: ...
+    def work(self, task: Callable[[], None]) -> None: ...
+
+
+class RequestResponseCycle:
     """A request that has arrived completely, and its response, from any thread.
 
     Either `respond` is called once, or `begin`, any number of `chunk`, and `end`.
 
     Parameters
     ----------
+    writer : ResponseWriter
     head : RequestHead
     data : bytes-like
         Ends with the body.
@@ -70,18 +81,29 @@ class RequestResponseCycle(ABC):
 
     Attributes
     ----------
+    finished : bool
+        Whether it is answered, or the client has left.
+    keep_alive : bool
+        Whether the connection stays open after the response.
     on_disconnect : callable
         Called if the client leaves before the response.
     received_ns : tuple of int
         When the first and the last byte came; zeros where nothing is traced.
     """
 
-    __slots__ = ("data", "head", "on_disconnect", "received_ns", "start")
+    __slots__ = (
+        "data", "finished", "head", "keep_alive", "on_disconnect", "received_ns", "start", "writer",
+    )  # fmt: skip
 
-    def __init__(self, head: RequestHead, data: Data = b"", start: int = 0) -> None:
+    def __init__(
+        self, writer: ResponseWriter, head: RequestHead, data: Data = b"", start: int = 0
+    ) -> None:
+        self.writer = writer
         self.head = head
         self.data = data
         self.start = start
+        self.keep_alive = head.keep_alive
+        self.finished = False
         self.on_disconnect: Callable[[], object] | None = None
         self.received_ns = NOT_SEEN
 
@@ -90,26 +112,22 @@ class RequestResponseCycle(ABC):
         """The body."""
         return memoryview(self.data)[self.start :] if self.start else self.data
 
-    @abstractmethod
     def respond(self, response: HttpResponse) -> None:
         """Send a whole response."""
+        self.writer.run(self.writer.respond, self, response)
 
-    @abstractmethod
     def begin(self, status: int, content_type: bytes) -> None:
         """Start a response of unknown length."""
+        self.writer.run(self.writer.begin, self, status, content_type)
 
-    @abstractmethod
     def chunk(self, data: bytes) -> None:
         """Send the next part of it."""
+        self.writer.run(self.writer.chunk, self, data)
 
-    @abstractmethod
     def end(self) -> None:
         """Finish it."""
+        self.writer.run(self.writer.end, self)
 
-    @abstractmethod
-    def is_disconnected(self) -> bool:
-        """True once no client waits for the response."""
-
-    @abstractmethod
     def work(self, task: Callable[[], None]) -> None:
-        """Run something long where no other request waits for it."""
+        """Run a long task where no other request waits for it."""
+        self.writer.work(task)

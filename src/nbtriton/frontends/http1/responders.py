@@ -67,7 +67,7 @@ class HttpResponder(Responder):
             return
         cycle = self.cycle
         cycle.on_disconnect = request.cancel
-        if cycle.is_disconnected():
+        if cycle.finished:
             request.cancel()
 
     def refuse(self, response: HttpResponse) -> None:
