@@ -173,9 +173,10 @@ def run_open_loop(load, count: int, *, service_ns: int = 0, seed: int = 0):
     clock = VirtualClock()
     start_ns = clock.time_ns
     target = Instant(clock, service_ns)
-    run = driver.make_load(
+    spec = driver.LoadSpec(
         target, "m", load, Repeated([{}]), limit=count, seed=seed, clock=clock
     )  # fmt: skip
+    run = driver.make_load(spec)
     run.start()
     assert run.finished.wait(60)
     run.stop()
@@ -635,7 +636,7 @@ def test_PA15_an_interrupt_while_the_last_requests_end_keeps_the_level(server):
 
 
 def test_a_load_that_never_started_stops_at_once(server):
-    run = driver.make_load(server, "double", driver.Concurrency(2), Repeated([{}]))
+    run = driver.make_load(driver.LoadSpec(server, "double", driver.Concurrency(2), Repeated([{}])))
     run.stop()
     assert not run.finished.is_set()
 

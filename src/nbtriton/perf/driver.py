@@ -12,6 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from nbtriton.perf.windows import Window
 if TYPE_CHECKING:
     from nbtriton.perf.remote import Pending, Target
 
-__all__ = ["Clock", "LoadRun", "make_load"]
+__all__ = ["Clock", "LoadRun", "LoadSpec", "make_load"]
 
 # Open loop: a server that falls behind by this number of requests will not catch up within a
 # window; beyond it only the memory of waiting requests would grow. Later sends count as delayed.
@@ -47,26 +48,51 @@ class Clock:
         stop.wait(duration_ns / 1e9)
 
 
-class LoadRun(ABC):
-    """A load that runs until it is stopped, or until `limit` requests have ended.
+@dataclass(frozen=True, slots=True)
+class LoadSpec:
+    """A load on a model.
 
     Parameters
     ----------
-    server : Server or RemoteServer
+    target : Server or RemoteServer
     model : str
+    load : Load
     traffic : Traffic
     limit : int
         Requests to send in all; 0 for no limit.
+    seed : int
+        Of a schedule with random gaps.
+    streaming : bool
+        Record each response, and not only the end.
+    lanes : int
+        Live sequences that share a request rate, in turn; a closed loop has one for each request
+        outstanding.
+    serial : bool
+        Of an open loop: at most one request outstanding a lane; a request waits for a free lane.
+    clock : Clock
+        Of an open loop: the clock of its schedule.
     """
 
-    def __init__(self, server: Target, model: str, traffic: Traffic, limit: int) -> None:
+    target: Target
+    model: str
+    load: Load
+    traffic: Traffic
+    limit: int = 0
+    seed: int = 0
+    streaming: bool = False
+    lanes: int = 1
+    serial: bool = False
+    clock: Clock = Clock()  # noqa: RUF009 - it has no state
+
+
+class LoadRun(ABC):
+    """A load that runs until it is stopped, or until `spec.limit` requests have ended."""
+
+    def __init__(self, spec: LoadSpec) -> None:
         self.finished = threading.Event()
-        self._server = server
-        self._model = model
-        self._traffic = traffic
-        tickets: Iterator[int] = iter(range(limit)) if limit else itertools.count()
+        self._spec = spec
         # Numbers of requests; `next` is atomic, for any threads.
-        self._tickets = tickets
+        self._tickets: Iterator[int] = iter(range(spec.limit)) if spec.limit else itertools.count()
         self._stopping = False
         self._cancelled = False
         self._slots: list[Slot] = []
@@ -133,11 +159,11 @@ class LoadRun(ABC):
     def _next(self, lane: int) -> Call | None:
         """Return the next request of a lane, None when no more are to be sent."""
         ticket = None if self._stopping else next(self._tickets, None)
-        return self._closing(lane) if ticket is None else self._traffic.next(lane, ticket)
+        return self._closing(lane) if ticket is None else self._spec.traffic.next(lane, ticket)
 
     def _closing(self, lane: int) -> Call | None:
         """Return the request that ends a lane's sequence, None once requests are cancelled."""
-        return None if self._cancelled else self._traffic.closing(lane)
+        return None if self._cancelled else self._spec.traffic.closing(lane)
 
 
 class OneCaller(LoadRun):
@@ -146,7 +172,7 @@ class OneCaller(LoadRun):
     def _run(self) -> None:
         slot = Slot()
         self._slots.append(slot)
-        infer, model, now = self._server.infer, self._model, monotonic_ns
+        infer, model, now = self._spec.target.infer, self._spec.model, monotonic_ns
         while (call := self._next(0)) is not None:
             slot.call = call
             slot.start_ns = now()
@@ -162,23 +188,20 @@ class OneCaller(LoadRun):
 class _Submitting(LoadRun):
     """The common part of the two loads over ``submit``."""
 
-    def __init__(
-        self, server: Target, model: str, traffic: Traffic, limit: int, *, streaming: bool
-    ) -> None:
-        super().__init__(server, model, traffic, limit)
+    def __init__(self, spec: LoadSpec) -> None:
+        super().__init__(spec)
         self._local = threading.local()
-        self._streaming = streaming
 
     def _send(self, slot: Slot, call: Call) -> None:
         slot.call = call
         on_response = on_error = None
-        if self._streaming:
+        if self._spec.streaming:
             on_response, on_error = self._listeners(slot)
         self._local.sending = True
         slot.start_ns = monotonic_ns()
         try:
-            slot.pending = pending = self._server.submit(
-                self._model, call.inputs, on_response=on_response, **call.options
+            slot.pending = pending = self._spec.target.submit(
+                self._spec.model, call.inputs, on_response=on_response, **call.options
             )
         except Exception as error:
             self._record_error(slot, monotonic_ns(), error)
@@ -250,17 +273,8 @@ class _Submitting(LoadRun):
 class ClosedLoop(_Submitting):
     """Exactly N requests outstanding: a new one is sent at once when one ends."""
 
-    def __init__(
-        self,
-        server: Target,
-        model: str,
-        traffic: Traffic,
-        limit: int,
-        concurrency: int,
-        *,
-        streaming: bool,
-    ) -> None:
-        super().__init__(server, model, traffic, limit, streaming=streaming)
+    def __init__(self, spec: LoadSpec, concurrency: int) -> None:
+        super().__init__(spec)
         self._slots = [self._new_slot(lane) for lane in range(concurrency)]
         self._idle: deque[Slot] = deque()
         self._inbox: SimpleQueue[Slot | None] = SimpleQueue()
@@ -289,42 +303,19 @@ class ClosedLoop(_Submitting):
 
 
 class OpenLoop(_Submitting):
-    """Requests are sent at their due times, whether or not those before have ended.
+    """Requests are sent at their due times, whether or not those before have ended."""
 
-    Parameters
-    ----------
-    lanes : int
-        Live sequences, which take turns; 1 without sequences.
-    serial : bool
-        At most one request outstanding a lane; a request waits for a free lane.
-    """
-
-    def __init__(
-        self,
-        server: Target,
-        model: str,
-        traffic: Traffic,
-        limit: int,
-        load: RequestRate | RequestIntervals,
-        seed: int,
-        *,
-        streaming: bool,
-        lanes: int,
-        serial: bool,
-        clock: Clock,
-    ) -> None:
-        super().__init__(server, model, traffic, limit, streaming=streaming)
-        self._clock = clock
-        self._due = send_times_ns(load, seed=seed)
+    def __init__(self, spec: LoadSpec, load: RequestRate | RequestIntervals) -> None:
+        super().__init__(spec)
+        self._due = send_times_ns(load, seed=spec.seed)
         self._idle: SimpleQueue[Slot] = SimpleQueue()
         self._stop = threading.Event()
-        self._lanes = range(lanes)
-        self._serial = serial
+        self._lanes = range(spec.lanes)
         # Lanes in turn; None once the load is to stop.
         self._turns: SimpleQueue[int | None] = SimpleQueue()
 
     def _run(self) -> None:
-        clock = self._clock
+        clock = self._spec.clock
         start_ns = clock.now_ns()
         for lane in self._lanes:
             self._turns.put(lane)
@@ -334,7 +325,7 @@ class OpenLoop(_Submitting):
             if wait_ns > 0:
                 clock.wait(self._stop, wait_ns)
             turn = self._turns.get()
-            if self._serial:
+            if self._spec.serial:
                 wait_ns = min(wait_ns, start_ns + due_ns - clock.now_ns())
             call = None if turn is None else self._next(turn)
             if turn is None or call is None:
@@ -343,7 +334,7 @@ class OpenLoop(_Submitting):
             slot.lane = turn
             # PA14: late is a request that was due before its turn, not one that a timer overslept.
             slot.late_ns = max(0, -wait_ns)
-            if not self._serial:
+            if not self._spec.serial:
                 self._turns.put(turn)
             self._send(slot, call)
             if call.closing:
@@ -377,44 +368,17 @@ class OpenLoop(_Submitting):
             return slot
 
     def _free(self, slot: Slot, *, inline: bool) -> None:  # noqa: ARG002  same either way
-        if self._serial:
+        if self._spec.serial:
             self._turns.put(slot.lane)
         self._idle.put(slot)
 
 
-def make_load(
-    server: Target,
-    model: str,
-    load: Load,
-    traffic: Traffic,
-    *,
-    limit: int = 0,
-    seed: int = 0,
-    streaming: bool = False,
-    lanes: int = 1,
-    serial: bool = False,
-    clock: Clock | None = None,
-) -> LoadRun:
-    """Return a load on a model, not yet started.
-
-    Parameters
-    ----------
-    streaming : bool
-        Record each response, and not only the end.
-    lanes : int
-        Sequences that share a request rate; a closed loop has one for each request outstanding.
-    serial : bool
-        Of an open loop: at most one request outstanding a sequence.
-    clock : Clock, optional
-        Of an open loop: the clock of its schedule.
-    """
-    match load:
-        case Concurrency(value=1) if not streaming:
-            return OneCaller(server, model, traffic, limit)
+def make_load(spec: LoadSpec) -> LoadRun:
+    """Return a load on a model, not yet started."""
+    match spec.load:
+        case Concurrency(value=1) if not spec.streaming:
+            return OneCaller(spec)
         case Concurrency(value=concurrency):
-            return ClosedLoop(server, model, traffic, limit, concurrency, streaming=streaming)
+            return ClosedLoop(spec, concurrency)
         case RequestRate() | RequestIntervals():
-            return OpenLoop(
-                server, model, traffic, limit, load, seed,
-                streaming=streaming, lanes=lanes, serial=serial, clock=clock or Clock(),
-            )  # fmt: skip
+            return OpenLoop(spec, spec.load)

@@ -14,7 +14,7 @@ from nbtriton.perf.breakdown import (
     breakdown,
     with_composing,
 )
-from nbtriton.perf.driver import LoadRun, make_load
+from nbtriton.perf.driver import LoadRun, LoadSpec, make_load
 from nbtriton.perf.loads import Concurrency, Load, RequestIntervals
 from nbtriton.perf.point import LoadMode, PerfPoint
 from nbtriton.perf.prepare import Workload
@@ -214,9 +214,11 @@ def _load(server: Target, model: str, level: Level) -> LoadRun:
         )
         traffic = Sequences(level.workload.sequences, lanes=lanes, seed=level.seed)
     return make_load(
-        server, model, level.load, traffic,
-        limit=level.request_count, seed=level.seed, streaming=level.streaming, lanes=lanes,
-        serial=serial,
+        LoadSpec(
+            server, model, level.load, traffic,
+            limit=level.request_count, seed=level.seed, streaming=level.streaming, lanes=lanes,
+            serial=serial,
+        )
     )  # fmt: skip
 
 

@@ -44,6 +44,21 @@ _QUICK_LONGEST_S = 0.3
 _QUICK_LEVELS = 8
 
 
+# Options that are numbers, with perf_analyzer's names and bounds.
+_BOUNDS = (
+    ("measurement_interval_ms", "--measurement-interval (-p)", "> 0 msec"),
+    ("measurement_request_count", "--measurement-request-count", "> 0"),
+    ("max_trials", "--max-trials (-r)", "> 0"),
+    ("request_count", "--request-count", ">= 0"),
+    ("stability_percentage", "--stability-percentage (-s)", ">= 0.0"),
+    ("latency_threshold_ms", "--latency-threshold (-l)", ">= 0 msecs"),
+    ("string_length", "--string-length", "> 0"),
+    ("sequence_length", "--sequence-length", "> 0"),
+    ("sequence_length_variation", "--sequence-length-variation", ">= 0.0"),
+    ("num_of_sequences", "--num-of-sequences", "> 0"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class PerfOptions:
     """The arguments of `nbtriton.perf.perf`, by the same names.
@@ -202,37 +217,13 @@ def _check_choice(name: str, value: str | None, allowed: Sequence[Any]) -> None:
 
 def _check_numbers(options: PerfOptions) -> None:
     """Refuse numbers that mean nothing, with perf_analyzer's texts."""
-    interval, length = options.measurement_interval_ms, options.sequence_length
-    for wrong, text in (
-        (
-            options.percentile is not None and not 0 < options.percentile < 100,
-            "--percentile. The value must be -1 for not reporting or in range (0, 100).",
-        ),
-        (
-            interval is not None and interval <= 0,
-            "--measurement-interval (-p). The value must be > 0 msec.",
-        ),
-        (
-            options.measurement_request_count <= 0,
-            "--measurement-request-count. The value must be > 0.",
-        ),
-        (options.max_trials <= 0, "--max-trials (-r). The value must be > 0."),
-        (options.request_count < 0, "--request-count. The value must be >= 0."),
-        (
-            options.stability_percentage < 0,
-            "--stability-percentage (-s). The value must be >= 0.0.",
-        ),
-        (
-            (options.latency_threshold_ms or 0.0) < 0,
-            "--latency-threshold (-l). The value must be >= 0 msecs.",
-        ),
-        (options.string_length <= 0, "--string-length. The value must be > 0."),
-        (length is not None and length <= 0, "--sequence-length. The value must be > 0."),
-        (
-            options.sequence_length_variation < 0,
-            "--sequence-length-variation. The value must be >= 0.0.",
-        ),
-        (options.num_of_sequences <= 0, "--num-of-sequences. The value must be > 0."),
-    ):
-        if wrong:
-            raise InvalidArgumentError(f"Failed to parse {text}")
+    percentile = options.percentile
+    if percentile is not None and not 0 < percentile < 100:
+        raise InvalidArgumentError(
+            "Failed to parse --percentile. The value must be -1 for not reporting or in range (0, 100)."
+        )
+    for name, option, bound in _BOUNDS:
+        value = getattr(options, name)
+        allowed = value is None or (value > 0 if bound.startswith("> ") else value >= 0)
+        if not allowed:
+            raise InvalidArgumentError(f"Failed to parse {option}. The value must be {bound}.")

@@ -1,0 +1,335 @@
+"""One model written into a repository: its versions, its files and its configuration."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+
+from nbtriton.backends.python.predictors import is_pipeline, is_predictor
+from nbtriton.config import ModelConfig, format_pbtxt, is_ensemble
+from nbtriton.engine import Server
+from nbtriton.errors import InvalidArgumentError, UnsupportedError
+from nbtriton.repository.export.modelfile import (
+    ModelFile,
+    class_file,
+    estimator_file,
+    function_file,
+    torch_file,
+)
+from nbtriton.repository.export.onnxfiles import external_files
+
+__all__ = ["TORCH_FORMATS", "ExportedModel", "ModelWriter"]
+
+TORCH_FORMATS = ("torchscript", "export", "python")
+
+# Fields that completion adds and a file may have; the rest is Triton's defaults.
+_COMPLETED = (
+    "backend", "max_batch_size", "dynamic_batching", "sequence_batching",
+    "model_transaction_policy",
+)  # fmt: skip
+
+# In the text of every model that calls others (business logic scripting).
+_BLS_CALL = "InferenceRequest("
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedModel:
+    """One exported model.
+
+    Attributes
+    ----------
+    kind : str
+        ``"class"``, ``"function"``, ``"estimator"``, ``"TorchScript"``, ``"ONNX"``, ``"files"``, ``"configuration"``
+        (a backend that runs no code) or ``"ensemble"``.
+    carried, missing : mapping of str to str
+        Notebook variables that the files have, and those that they use and lack.
+    notes : tuple of str
+    """
+
+    name: str
+    versions: tuple[int, ...]
+    kind: str
+    carried: Mapping[str, str]
+    missing: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences for the user."""
+        lines = list(self.notes)
+        if self.missing:
+            names = ", ".join(f"'{name}' ({what})" for name, what in self.missing.items())
+            lines.append(
+                f"the file of model '{self.name}' will not have {names}: define "
+                f"{'it' if len(self.missing) == 1 else 'them'} in the model's cell, or carry "
+                f"{'it' if len(self.missing) == 1 else 'them'} along with carry="
+                f"{list(self.missing)!r}"
+            )
+        return tuple(lines)
+
+
+class ModelWriter:
+    """Writes one model.
+
+    Parameters
+    ----------
+    server : Server
+    name : str
+    folder : Path
+        The model's directory, to be created.
+    carry, torch
+        As in `nbtriton.repository.export.writer.export_repository`.
+    """
+
+    def __init__(
+        self, server: Server, name: str, folder: Path, carry: Collection[str] | bool, torch: str
+    ) -> None:
+        self._inspection = server.engine.inspection
+        self._server = server
+        self._name = name
+        self._folder = folder
+        self._carry = carry
+        self._torch = torch
+        self._completed = server.config(name)
+        self._config = _sensible(self._inspection.user_config(name), self._completed)
+        self._notes: list[str] = []
+
+    def write(
+        self, names: Collection[str], extra: Mapping[str, str | bytes | Path]
+    ) -> ExportedModel:
+        """Write the versions, further files and the configuration.
+
+        Parameters
+        ----------
+        names : collection of str
+            All models of the export.
+        extra : mapping
+            Further files by path.
+        """
+        self._folder.mkdir()
+        versions = sorted(
+            model.version
+            for model in self._server.models()
+            if model.name == self._name and model.state == "READY"
+        )
+        carried: dict[str, str] = {}
+        missing: dict[str, str] = {}
+        kind = ""
+        for version in versions:
+            place = self._folder / str(version)
+            place.mkdir()
+            kind, file = self._write_version(version, place)
+            carried |= file.carried
+            missing |= file.missing
+        for path, content in extra.items():
+            _write_extra(self._folder, path, content)
+        text = format_pbtxt(self._config)
+        (self._folder / "config.pbtxt").write_text(text, encoding="utf-8")
+        notes = self._notes + _missing_files(self._completed, self._folder)
+        notes += self._call_notes(names)
+        return ExportedModel(
+            self._name, tuple(versions), kind, carried, missing, tuple(dict.fromkeys(notes))
+        )
+
+    def _write_version(self, version: int, place: Path) -> tuple[str, ModelFile]:
+        """Write one version; return its kind, and its ``model.py`` if it has one."""
+        name, config = self._name, self._config
+        if is_ensemble(config):
+            (place / ".keep").touch()  # git and zip forget an empty directory
+            return "ensemble", ModelFile()
+        if self._inspection.forms_own_batches(name, version):
+            self._notes.append(
+                f"model '{name}' has custom batching in Python, which Triton takes as a C library only: "
+                "there its batches are those of the dynamic batcher"
+            )
+        completed = self._server.config(name, version)
+        source = self._inspection.served(name, version)
+        if isinstance(source, Path):
+            if completed.runtime == "model.py":
+                self._notes.append(
+                    f"model '{name}' runs the code of the Python-based backend '{config.backend}', "
+                    "which is not written: Triton needs its folder among its backends"
+                )
+            _copy_files(source, place, config)
+            return "files", ModelFile()
+        if source is None:
+            (place / ".keep").touch()
+            return "configuration", ModelFile()
+        if isinstance(source, bytes):
+            (place / "model.onnx").write_bytes(source)
+            config.ClearField("default_model_filename")
+            return "ONNX", ModelFile()
+        if isinstance(source, type):
+            file = class_file(source, carry=self._carry)
+            return "class", self._write_python(file, place)
+        if isinstance(source, FunctionType):
+            if len(config.batch_input):
+                self._notes.append(
+                    f"model '{name}' has batch inputs, which Triton's python backend does not make: "
+                    "its function will not get them there"
+                )
+            streams = completed.model_transaction_policy.decoupled
+            file = function_file(source, streams=streams, carry=self._carry)
+            return "function", self._write_python(file, place)
+        if is_predictor(source) and not is_pipeline(source):
+            outputs = [tensor.name for tensor in completed.output]
+            file = estimator_file(source, outputs, completed.input[0].name)
+            package = type(source).__module__.partition(".")[0]
+            self._notes.append(
+                f"model '{name}' is pickled: the server needs the same version of {package}"
+            )
+            return "estimator", self._write_python(file, place)
+        return self._write_module(source, completed, place)
+
+    def _write_python(self, file: ModelFile, place: Path) -> ModelFile:
+        file.write(place)
+        self._config.backend = "python"
+        self._config.ClearField("default_model_filename")
+        return file
+
+    def _write_module(
+        self, module: object, completed: ModelConfig, place: Path
+    ) -> tuple[str, ModelFile]:
+        if not hasattr(module, "forward"):
+            raise UnsupportedError(
+                f"model '{completed.name}' is a {type(module).__name__}, which has no file",
+                hint="a class, a function, an estimator, a torch module or a file can be written: make "
+                "the object in the initialize of a class TritonPythonModel",
+            )
+        from nbtriton.repository.export.torchfiles import save_program, save_torchscript
+
+        config = self._config
+        config.ClearField("platform")
+        config.ClearField("default_model_filename")
+        config.backend = "pytorch"
+        if self._torch == "export":
+            save_program(module, completed, place / "model.pt2")
+            config.default_model_filename = "model.pt2"
+            return "torch.export", ModelFile()
+        self._notes += save_torchscript(module, completed, place / "model.pt")
+        if self._torch == "torchscript":
+            return "TorchScript", ModelFile()
+        return "TorchScript in model.py", self._write_python(torch_file("model.pt"), place)
+
+    def _call_notes(self, names: Collection[str]) -> list[str]:
+        """Return notes about the models that a model calls by business logic scripting, as far as known."""
+        name = self._name
+        calls = self._server.engine.model_server.called_by(name)
+        if calls:
+            brought = [callee for callee in calls if callee in names]
+            missing = [callee for callee in calls if callee not in names]
+            notes = []
+            if brought:
+                notes.append(
+                    f"model '{name}' called {_quoted(brought)} when it ran here: written along"
+                )
+            if missing:
+                notes.append(
+                    f"model '{name}' called {_quoted(missing)} when it ran here, which is not loaded now "
+                    "and not written"
+                )
+            return notes
+        if any(
+            _BLS_CALL in file.read_text(errors="replace")
+            for file in self._folder.glob("*/model.py")
+        ):
+            text = "can call other models and called none here so far: name those that it needs, or run it first"
+            return [f"model '{name}' {text}"]
+        return []
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def _sensible(given: ModelConfig, completed: ModelConfig) -> ModelConfig:
+    """Return a configuration as a person would write it: the given one, with fields of completion."""
+    config = ModelConfig()
+    config.CopyFrom(given)
+    for field in _COMPLETED:
+        descriptor = ModelConfig.DESCRIPTOR.fields_by_name[field]
+        message = descriptor.message_type is not None
+        absent = not config.HasField(field) if message else not getattr(config, field)
+        completes = completed.HasField(field) if message else bool(getattr(completed, field))
+        if absent and completes and not (message and _has_other_scheduler(config, field)):
+            if message:
+                getattr(config, field).CopyFrom(getattr(completed, field))
+            else:
+                setattr(config, field, getattr(completed, field))
+    for field in ("input", "output"):
+        config.ClearField(field)
+        getattr(config, field).extend(getattr(completed, field))
+    if is_ensemble(completed):
+        config.platform = "ensemble"
+        config.ClearField("backend")
+    return config
+
+
+def _has_other_scheduler(config: ModelConfig, field: str) -> bool:
+    chosen = config.WhichOneof("scheduling_choice")
+    return field in ("dynamic_batching", "sequence_batching") and chosen is not None
+
+
+def _copy_files(source: Path, place: Path, config: ModelConfig) -> None:
+    """Copy the files of a model: in a repository everything in its directory."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    if not source.exists():
+        raise UnsupportedError(
+            f"the file '{source}' of model '{config.name}' is not there any more"
+        )
+    version = source if source.is_dir() and source.name == place.name else source.parent
+    if version.name != place.name:  # in no repository
+        if source.is_dir():
+            shutil.copytree(source, place / source.name, ignore=ignored)
+        else:
+            shutil.copyfile(source, place / source.name)
+        for name in external_files(source):
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source.parent / name, place / name)
+        defaults = {"python": "model.py", "pytorch": "model.pt", "onnxruntime": "model.onnx"}
+        if defaults.get(config.backend) != source.name:
+            config.default_model_filename = source.name
+        return
+    shutil.copytree(version, place, dirs_exist_ok=True, ignore=ignored)
+    for path in version.parent.iterdir():
+        target = place.parent / path.name
+        if path.name in ("config.pbtxt", "configs", "__pycache__") or target.exists():
+            continue
+        if path.is_dir() and not path.name.isdigit():
+            shutil.copytree(path, target, ignore=ignored)
+        elif path.is_file():
+            shutil.copyfile(path, target)
+
+
+def _write_extra(folder: Path, path: str, content: str | bytes | Path) -> None:
+    target = (folder / path).resolve()
+    if not target.is_relative_to(folder.resolve()) or target == folder.resolve():
+        raise InvalidArgumentError(
+            f"file '{path}' is outside the directory of model '{folder.name}'"
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, Path):
+        shutil.copyfile(content, target)
+    else:
+        target.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def _missing_files(config: ModelConfig, folder: Path) -> list[str]:
+    """Return notes about files that the configuration names and the directory lacks."""
+    wanted = [str(output.label_filename) for output in config.output if output.label_filename]
+    for sample in config.model_warmup:
+        wanted += [
+            f"warmup/{spec.input_data_file}"
+            for spec in sample.inputs.values()
+            if spec.input_data_file
+        ]
+    for state in config.sequence_batching.state:
+        wanted += [f"initial_state/{i.data_file}" for i in state.initial_state if i.data_file]
+    return [
+        f"model '{folder.name}' refers to {path}, which was not given with files="
+        for path in dict.fromkeys(wanted)
+        if not (folder / path).exists()
+    ]
