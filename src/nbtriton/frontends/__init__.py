@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Self
 from nbtriton.engine.forks import notify_in_children
 from nbtriton.engine.interrupts import interrupts_deferred
 from nbtriton.frontends.http1.cycle import RequestResponseCycle
-from nbtriton.frontends.http1.endpoint import HttpEndpoint
 from nbtriton.frontends.http1.handlers import Handlers
+from nbtriton.frontends.http1.listener import HttpListener
 from nbtriton.frontends.http1.response import HttpResponse, error_body
 from nbtriton.frontends.kserve.forwarding import forwards_of
 from nbtriton.frontends.listener import Listener
@@ -110,7 +110,7 @@ class Endpoints:
             Connections that are still open.
         """
         http = self._open.get("http")
-        return http.wait_for_clients(timeout_s) if isinstance(http, HttpEndpoint) else 0
+        return http.wait_for_clients(timeout_s) if isinstance(http, HttpListener) else 0
 
     def close(self, *, drain_s: float = 0.0) -> None:
         """Close all ports; harmless when repeated.
@@ -294,7 +294,7 @@ def serve(
             handle = Handlers(service).handle
             endpoints.add(
                 "http",
-                HttpEndpoint(
+                HttpListener(
                     handle, host, http_port, service.limits, service.trace, thread,
                     keep_fields=forwards is not None, tls=http_tls,
                 ),
@@ -303,7 +303,7 @@ def serve(
             answer = _MetricsHandler(Metrics(server, metrics or MetricsConfig()))
             endpoints.add(
                 "metrics",
-                HttpEndpoint(
+                HttpListener(
                     answer, hosts["metrics"][1], metrics_port, service.limits, service.trace, thread
                 ),
             )

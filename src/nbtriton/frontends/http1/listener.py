@@ -18,13 +18,13 @@ from nbtriton.frontends.service import Limits
 from nbtriton.frontends.tls import Tls
 from nbtriton.frontends.tracing import Tracing
 
-__all__ = ["HttpEndpoint"]
+__all__ = ["HttpListener"]
 
 # Bytes that are received at a time, as in asyncio.
 _READ_SIZE = 256 << 10
 
 
-class HttpEndpoint(Listener[HttpConnection]):
+class HttpListener(Listener[HttpConnection]):
     """A listener for HTTP.
 
     Parameters
