@@ -13,11 +13,9 @@ from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.diagnostics.tracing import Trace
 from nbtriton.engine.interrupts import interrupts_deferred
 from nbtriton.engine.lifecycle.stopping import refusal
-from nbtriton.errors import TritonError, UnsupportedError
+from nbtriton.errors import TritonError
 
 __all__ = ["RequestDispatcher", "Submission"]
-
-_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"  # Y5
 
 
 class Submission(NamedTuple):
@@ -58,7 +56,7 @@ class RequestDispatcher:
         with interrupts_deferred():
             accepted = False
             while not accepted:  # replaced between the look-up and now: its successor takes it
-                runtime = self._resolve(name, version, decoupled=False)
+                runtime = self._registry.find(name, version, False)
                 request = runtime.signature.build_request(inputs, options)
                 accepted = runtime.submit_here(request)
             if request.outcome is None:
@@ -83,7 +81,7 @@ class RequestDispatcher:
         with interrupts_deferred():
             try:
                 while True:
-                    runtime = self._resolve(name, version, decoupled=on_response is not None)
+                    runtime = self._registry.find(name, version, on_response is not None)
                     request = runtime.signature.build_request(inputs, options)
                     if not runtime.signature.reads_only:
                         request.copy_inputs()
@@ -116,7 +114,7 @@ class RequestDispatcher:
             places: dict[Runtime, list[int]] = {}
             for place, call in enumerate(calls):
                 try:
-                    runtime = self._resolve(call.name, call.version, decoupled=True)
+                    runtime = self._registry.find(call.name, call.version, True)
                     request = runtime.signature.build_request(call.inputs, call.options)
                     if self._registry.stopping and (error := refusal(runtime, request)) is not None:
                         raise error
@@ -143,15 +141,6 @@ class RequestDispatcher:
                     elif not accepted:  # replaced between the look-up and now
                         found[place] = self.submit_many([calls[place]])[0]
         return found
-
-    def _resolve(self, name: str, version: int, *, decoupled: bool) -> Runtime:
-        registry = self._registry
-        if registry.closed is not None:
-            raise registry.closed()
-        runtime = registry.resolve(name, version)
-        if runtime.signature.decoupled and not decoupled:
-            raise UnsupportedError(_DECOUPLED, hint="use server.stream(…)")
-        return runtime
 
 
 def _pass_on(

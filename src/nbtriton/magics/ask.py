@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -33,6 +34,12 @@ from nbtriton.packages import needed
 
 __all__ = ["AskMagics", "check_known"]
 
+# Of `%triton_infer`, by the names of `Server.infer`.
+_REQUEST_OPTIONS = (
+    "version", "outputs", "request_id", "priority", "timeout_us", "correlation_id",
+    "sequence_start", "sequence_end",
+)  # fmt: skip
+
 
 def _sequence_id(text: str) -> int | str:
     """Read a correlation id: digits are a number, unless they are quoted."""
@@ -56,7 +63,7 @@ class AskMagics(Magics):
     @argument("--priority", type=int, default=0, metavar="N")
     @argument("--timeout-us", type=int, default=0, metavar="US", help="longest wait in the queue")
     @argument(
-        "--sequence-id", type=_sequence_id, default=0, metavar="ID",
+        "--sequence-id", dest="correlation_id", type=_sequence_id, default=0, metavar="ID",
         help="the sequence that the request belongs to: a number, or a text",
     )  # fmt: skip
     @argument("--sequence-start", action="store_true", help="it is the sequence's first request")
@@ -82,16 +89,7 @@ class AskMagics(Magics):
                 f"'{options.inputs[0]}' is neither an option nor an input: write INPUT=expression"
             )
         values = {name: evaluate(self.shell, text, f"{name}=") for name, text in inputs.items()}
-        given = {
-            "version": options.version,
-            "outputs": options.outputs,
-            "request_id": options.request_id,
-            "priority": options.priority,
-            "timeout_us": options.timeout_us,
-            "correlation_id": options.sequence_id,
-            "sequence_start": options.sequence_start,
-            "sequence_end": options.sequence_end,
-        }
+        given = {name: getattr(options, name) for name in _REQUEST_OPTIONS}
         try:
             if server().engine.inspection.is_decoupled(options.name, options.version):
                 result: Any = Responses.of(server().stream(options.name, values, **given))
@@ -123,15 +121,9 @@ class AskMagics(Magics):
         if options.name is not None:
             check_known(options.name)
         if options.live:
-            return keep(self.shell, options.out, self._live_status(options.name))
+            table = views.show_table(self.shell, partial(status, server(), options.name))
+            return keep(self.shell, options.out, table)
         return keep(self.shell, options.out, status(server(), options.name))
-
-    def _live_status(self, name: str | None) -> Any:
-        with needed("a live view"):
-            from nbtriton.widgets import LiveTable
-
-        now = server()
-        return views.show_table(self.shell, LiveTable(lambda: status(now, name)))
 
     @magic_arguments()
     @argument("name", help="a model or an ensemble")
@@ -157,7 +149,9 @@ class AskMagics(Magics):
         options = parse(self.triton_dag, line)
         check_known(options.name)
         if options.live:
-            return keep(self.shell, options.out, self._show(DagView.of(server(), options.name)))
+            return keep(
+                self.shell, options.out, views.show(self.shell, DagView.of(server(), options.name))
+            )
         return keep(self.shell, options.out, dag(server(), options.name))
 
     @magic_arguments()
@@ -178,11 +172,9 @@ class AskMagics(Magics):
         options = parse(self.triton_watch, line)
         for name in options.names:
             check_known(name)
-        return keep(self.shell, options.out, self._show(WatchView(server(), options.names)))
-
-    def _show(self, view: Any) -> Any:
-        """Show a live view, instead of the one that the same cell showed before."""
-        return views.show(self.shell, view)
+        return keep(
+            self.shell, options.out, views.show(self.shell, WatchView(server(), options.names))
+        )
 
 
 def check_known(name: str) -> None:

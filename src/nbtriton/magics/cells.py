@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -166,29 +168,20 @@ def cell_name(shell: InteractiveShell) -> str:
     return f"Cell In[{shell.displayhook.prompt_count}]"
 
 
-class in_cell:  # noqa: N801 - reads as a phrase: `with in_cell(cell):`
+@contextmanager
+def in_cell(cell: str) -> Iterator[str]:
     """Show the line of the cell beside a configuration error that knows its line.
 
-    The text is to be parsed with a line in front, `numbered`, so that lines are those of the cell.
+    Yields the text to parse: with a line in front, so that lines are those of the cell.
     """
-
-    def __init__(self, cell: str) -> None:
-        self._lines = ["", *cell.splitlines()]
-        self.numbered = "\n" + cell
-
-    def __enter__(self) -> str:
-        return self.numbered
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if not isinstance(error, ConfigError) or not 1 < error.line <= len(self._lines):
-            return
-        shown = [f"{error.line:>5} {self._lines[error.line - 1]}"]
-        if error.column > 0:
-            shown.append(" " * (5 + error.column) + "^")
-        rendered = error._render_traceback_()
-        error._render_traceback_ = lambda: [*shown, *rendered]  # type: ignore[method-assign]
+    lines = ["", *cell.splitlines()]
+    try:
+        yield "\n" + cell
+    except ConfigError as error:
+        if 1 < error.line <= len(lines):
+            shown = [f"{error.line:>5} {lines[error.line - 1]}"]
+            if error.column > 0:
+                shown.append(" " * (5 + error.column) + "^")
+            rendered = error._render_traceback_()
+            error._render_traceback_ = lambda: [*shown, *rendered]  # type: ignore[method-assign]
+        raise

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nbtriton.config import input_specs, output_specs, scheduling_choice
-from nbtriton.drawing import Column, count, measure, table_html, table_text
+from nbtriton.drawing import count, measure, table_html, table_text
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -51,24 +51,14 @@ def unregister(shell: InteractiveShell) -> None:
         shell.display_formatter.ipython_display_formatter.pop(f"{module}.{name}", None)
 
 
-def show_result(
-    result: InferenceResult,
-    include: Sequence[str] | None = None,  # noqa: ARG001 - IPython's protocol
-    exclude: Sequence[str] | None = None,  # noqa: ARG001
-) -> dict[str, str]:
+def show_result(result: InferenceResult, **_options: object) -> dict[str, str]:
     """Show the outputs of a request, and where its time went."""
     timing = result.timing
     head = (
         f"{result.model_name} v{result.model_version}: {measure(timing.total_ns / 1000)} µs, "
         f"batch of {timing.batch_size}"
     )
-    columns = [
-        Column("output"),
-        Column("datatype"),
-        Column("shape"),
-        Column("place"),
-        Column("values"),
-    ]
+    columns = ("output", "datatype", "shape", "place", "values")
     rows = [
         (name, datatype, shape, place, preview(result.raw(name), place))
         for name, datatype, shape, place in result.describe()
@@ -86,11 +76,7 @@ def show_result(
     }
 
 
-def show_handle(
-    handle: ModelHandle,
-    include: Sequence[str] | None = None,  # noqa: ARG001
-    exclude: Sequence[str] | None = None,  # noqa: ARG001
-) -> dict[str, str]:
+def show_handle(handle: ModelHandle, **_options: object) -> dict[str, str]:
     """Show what a model takes and gives, and how it is scheduled."""
     if not handle.server.is_ready(handle.name):
         return {"text/plain": repr(handle)}
@@ -111,11 +97,7 @@ def show_handle(
     }
 
 
-def show_options(
-    options: ServerOptions,
-    include: Sequence[str] | None = None,  # noqa: ARG001
-    exclude: Sequence[str] | None = None,  # noqa: ARG001
-) -> dict[str, str]:
+def show_options(options: ServerOptions, **_options: object) -> dict[str, str]:
     """Show what is set for a server, under the names of `nbtriton.Server`."""
     size = options.cache_bytes
     settings = [

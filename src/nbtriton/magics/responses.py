@@ -100,11 +100,7 @@ class Responses(Sequence["InferenceResult"]):
                 words += f", the last after {measure(self.times_ms[-1])} ms"
         return words + (", interrupted" if self.interrupted else "")
 
-    def _repr_mimebundle_(
-        self,
-        include: object = None,  # noqa: ARG002 - IPython's protocol
-        exclude: object = None,  # noqa: ARG002
-    ) -> dict[str, str]:
+    def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
         headline = self._headline()
         if not self:
             return {"text/plain": headline}

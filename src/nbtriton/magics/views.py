@@ -31,9 +31,13 @@ class Views:
         self._ends[_cell_id(shell)] = shown.finish
         return shown
 
-    def show_table(self, shell: InteractiveShell, table: LiveTable) -> LiveTable:
+    def show_table(self, shell: InteractiveShell, source: Callable[[], Any]) -> LiveTable:
         """Show a table that stays up to date, likewise."""
+        with needed("a live view"):
+            from nbtriton.widgets import LiveTable
+
         self._end_previous(shell)
+        table = LiveTable(source)
         self._ends[_cell_id(shell)] = table.stop
         return table.show()
 

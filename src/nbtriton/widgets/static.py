@@ -39,11 +39,7 @@ class StaticView:
     def __repr__(self) -> str:
         return self.text
 
-    def _repr_mimebundle_(
-        self,
-        include: Sequence[str] | None = None,  # noqa: ARG002 -- IPython's protocol
-        exclude: Sequence[str] | None = None,  # noqa: ARG002
-    ) -> dict[str, str]:
+    def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
         bundle = {"text/plain": self.text, "text/html": self.html}
         if self.svg:
             bundle["image/svg+xml"] = self.svg

@@ -13,9 +13,17 @@ from typing import Any, SupportsIndex
 
 from nbtriton.config import ModelConfig, is_ensemble
 from nbtriton.engine.core.runtime import Runtime
-from nbtriton.errors import NotFoundError, TritonError, UnavailableError, nearest
+from nbtriton.errors import (
+    NotFoundError,
+    TritonError,
+    UnavailableError,
+    UnsupportedError,
+    nearest,
+)
 
 __all__ = ["Entry", "Registry", "Slot", "versions_to_keep"]
+
+_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"  # Y5
 
 
 @dataclass(slots=True, frozen=True)
@@ -100,6 +108,27 @@ class Registry:
         versions = self.absent.setdefault(name, {})
         if not versions.get(version):
             versions.pop(version, None)
+
+    def find(self, name: str, version: SupportsIndex, decoupled: bool) -> Runtime:
+        """Return the version that takes a request.
+
+        Parameters
+        ----------
+        decoupled : bool
+            Whether the sender takes any number of responses.
+
+        Raises
+        ------
+        EngineStoppedError
+            The server is closed.
+        NotFoundError, UnavailableError, UnsupportedError
+            With Triton's texts.
+        """
+        self.check_open()
+        runtime = self.resolve(name, version)
+        if runtime.signature.decoupled and not decoupled:
+            raise UnsupportedError(_DECOUPLED, hint="use server.stream(…)")
+        return runtime
 
     def resolve(self, name: str, version: SupportsIndex = -1) -> Runtime:
         """Return the runtime of a version; -1 is the highest that is ready (A1, A2).

@@ -1,0 +1,81 @@
+"""The public interface of a server: the verbs of a user, and their options."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+
+import nbtriton as nt
+from nbtriton.backends import RequestOptions
+from nbtriton.config import as_config, normalize
+from nbtriton.engine.core.model_signature import ModelSignature
+
+VERBS = {
+    "batches", "close", "config", "endpoints", "engine", "export", "ignored", "infer",
+    "infer_async", "is_ready", "load", "load_repository", "metadata", "models", "options", "serve",
+    "set_options", "snapshot", "statistics", "stream", "submit", "unload",
+}  # fmt: skip
+
+
+def test_a_server_shows_the_verbs_of_a_user_alone():
+    with nt.Server() as server:
+        assert {name for name in dir(server) if not name.startswith("_")} == VERBS
+
+
+def test_the_docstring_and_the_options_of_a_server_are_those_of_the_engine_s():
+    assert "cache_bytes : int, optional" in (nt.Server.__doc__ or "")
+    assert set(inspect.signature(nt.Server).parameters) == {
+        "gpus", "cache_bytes", "rate_limit", "rate_limit_resources", "backend_config", "summaries",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", ["infer", "submit", "stream"])
+def test_the_verbs_of_a_request_have_the_same_options(verb):
+    names = list(inspect.signature(getattr(nt.Server, verb)).parameters)
+    assert names[:12] == [
+        "self", "name", "inputs", "version", "outputs", "request_id", "priority", "timeout_us",
+        "correlation_id", "sequence_start", "sequence_end", "parameters",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("start", "end"), [(np.True_, np.False_), (2, 0), (True, False)])
+def test_the_flags_of_a_sequence_are_truth_values(start, end):
+    config = """max_batch_size: 4 sequence_batching { }
+        input { name: "IN" data_type: TYPE_FP32 dims: [1] }
+        output { name: "OUT" data_type: TYPE_FP32 dims: [1] }"""
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            import triton_python_backend_utils as pb_utils
+
+            return [
+                pb_utils.InferenceResponse(
+                    [pb_utils.Tensor("OUT", np.full((1, 1), request.flags(), np.float32))]
+                )
+                for request in requests
+            ]
+
+    with nt.Server() as server:
+        server.load(config, TritonPythonModel, name="m")
+        given = {"correlation_id": 7, "sequence_start": start, "sequence_end": end}
+        result = server.infer("m", {"IN": np.ones((1, 1), np.float32)}, **given)
+        assert result["OUT"][0, 0] == 1
+
+
+def test_requests_may_share_their_options():
+    config = as_config(
+        'name: "m" max_batch_size: 4 input { name: "IN" data_type: TYPE_FP32 dims: [1] } '
+        'output { name: "OUT" data_type: TYPE_FP32 dims: [1] }'
+    )
+    signature = ModelSignature(normalize(config, name="m"))
+    options = RequestOptions(request_id="a", timeout_us=np.int64(5), parameters={"k": 1})
+    own = options.copy()
+    own.request_id = "b"
+    first, second = (
+        signature.build_request({"IN": np.ones((1, 1), np.float32)}, one) for one in (options, own)
+    )
+    assert (first.request_id, second.request_id) == ("a", "b")
+    assert first.timeout_us == second.timeout_us == 5
+    assert first.parameters == second.parameters == {"k": 1}
