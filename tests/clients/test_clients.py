@@ -1,0 +1,148 @@
+"""Both clients at one server of ours: the same responses, the same errors, one outcome a request."""
+
+# ruff: noqa: F821, N803, UP037 - function models: Triton's datatypes as annotations
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+
+import nbtriton as nt
+from nbtriton.clients.base import Client, PendingRequest, StreamResponse
+from nbtriton.clients.grpc import GrpcClient
+from nbtriton.clients.http import HttpClient
+from nbtriton.errors import (
+    CancelledError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+    UnsupportedError,
+)
+
+ROWS = {
+    "IN": np.arange(8, dtype=np.float32).reshape(2, 4),
+    "TEXT": np.array([[b"a"], [b"bc"]], object),
+}
+
+
+def double(IN: "FP32[4]", TEXT: "BYTES[1]") -> {"OUT": "FP32[4]", "SAME": "BYTES[1]"}:
+    return {"OUT": IN * 2, "SAME": TEXT}
+
+
+@pytest.fixture(scope="module")
+def urls() -> Iterator[dict[str, str]]:
+    with nt.Server(gpus=()) as server:
+        server.load("max_batch_size: 8", model=double, name="double")
+        with server.serve(http_port=0, grpc_port=0, metrics_port=None) as endpoints:
+            yield {
+                "http": f"127.0.0.1:{endpoints.http_port}",
+                "grpc": f"127.0.0.1:{endpoints.grpc_port}",
+            }
+
+
+@pytest.fixture(params=["http", "grpc"])
+def client(request, urls) -> Iterator[Client]:
+    kind = {"http": HttpClient, "grpc": GrpcClient}[request.param]
+    with kind(urls[request.param], 30) as client:
+        yield client
+
+
+def test_a_request_is_encoded_sent_and_decoded(client):
+    response = client.infer("double", ROWS)
+    assert response.model_version == 1
+    np.testing.assert_array_equal(response.outputs["OUT"], ROWS["IN"] * 2)
+    assert response.outputs["SAME"].tolist() == ROWS["TEXT"].tolist()
+
+
+def test_further_parameters_leave_the_tensors_as_they_are(client):
+    request = client.encode("double", ROWS)
+    given = client.with_parameters(request, {"priority": 1, "note": "x", "flag": True})
+    assert given != request
+    response = client.decode(client.send(given))
+    np.testing.assert_array_equal(response.outputs["OUT"], ROWS["IN"] * 2)
+
+
+def test_configuration_statistics_and_name(client, urls):
+    config = client.config("double")
+    assert (config.name, config.max_batch_size) == ("double", 8)
+    assert config == GrpcClient(urls["grpc"]).config("double")
+    (entry,) = client.statistics("double")["model_stats"]
+    assert (entry["name"], entry["version"]) == ("double", "1")
+    assert client.describe().startswith("triton ")
+
+
+def test_errors_have_the_servers_status(client):
+    with pytest.raises(NotFoundError, match="unknown model: 'nope'"):
+        client.infer("nope", ROWS)
+    with pytest.raises(InvalidArgumentError, match="double"):
+        client.infer("double", {"IN": ROWS["IN"]})
+
+
+def test_requests_in_flight_reuse_their_connections(client):
+    request = client.encode("double", ROWS)
+    ended = threading.Semaphore(0)
+    for _ in range(3):
+        pending = [client.submit(request) for _ in range(4)]
+        for each in pending:
+            each.add_done_callback(lambda _: ended.release())
+        assert all(ended.acquire(timeout=30) for _ in pending)
+        assert [each.exception() for each in pending] == [None] * 4
+    if isinstance(client, HttpClient):
+        assert len(client._connections) <= 12
+
+
+def test_streams_are_for_grpc(client):
+    request = client.encode("double", ROWS)
+    responses: list[tuple[StreamResponse, bool]] = []
+    final = threading.Event()
+
+    def on_response(response: StreamResponse, last: bool) -> None:
+        responses.append((response, last))
+        if last:
+            final.set()
+
+    if isinstance(client, HttpClient):
+        with pytest.raises(UnsupportedError, match="only allowed with gRPC"):
+            client.submit_streaming(request, on_response)
+        return
+    client.submit_streaming(request, on_response)
+    assert final.wait(30)
+    assert [sorted(response.outputs) for response, _ in responses if response.outputs] == [
+        ["OUT", "SAME"]
+    ]
+    decoded = list(client.stream("double", ROWS))
+    np.testing.assert_array_equal(decoded[0].outputs["OUT"], ROWS["IN"] * 2)
+    assert decoded[-1].final
+
+
+def test_a_pending_request_ends_once():
+    aborted = []
+    pending = PendingRequest()
+    pending.abort = lambda: aborted.append(True)
+    assert pending.cancel()
+    assert not pending.cancel()
+    assert not pending.finish(None)
+    assert isinstance(pending.exception(), CancelledError)
+    assert aborted == [True]
+    answered = PendingRequest()
+    assert answered.finish(None)
+    assert not answered.cancel()
+    assert answered.exception() is None
+
+
+@pytest.mark.parametrize("kind", [HttpClient, GrpcClient])
+def test_close_ends_requests_at_a_server_that_never_answers(kind):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = kind(f"127.0.0.1:{silent.getsockname()[1]}")
+        pending = client.submit(client.encode("double", ROWS))
+        connection, _ = silent.accept()
+        with connection:
+            assert connection.recv(1)
+            client.close()
+            assert isinstance(pending.exception(30), UnavailableError | CancelledError)
