@@ -217,7 +217,7 @@ def serve(
     name : str
         In the server's metadata; Triton's ``--id``.
     log : LogSettings, optional
-        By default clients find Triton's, and what they change applies to the loggers under
+        By default clients find Triton's, and their changes apply to the loggers under
         ``nbtriton`` until the endpoints close.
     metrics : MetricsConfig, optional
         Triton's ``--metrics-config``.

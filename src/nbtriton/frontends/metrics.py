@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_QUANTILES", "Metrics", "MetricsConfig", "parse_quantiles"]
 
 _log = logging.getLogger("nbtriton.metrics")
-# What C++'s `stod` reads of a text; the rest of it is ignored.
+# The beginning of a text that C++'s `stod` reads.
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", re.IGNORECASE)
 
 _COUNTS = (

@@ -44,7 +44,7 @@ def parse_number(name: str, text: str) -> int:
     name : str
         ``"trace_rate"``, ``"trace_count"`` or ``"log_frequency"``.
     text : str
-        What follows the digits is ignored.
+        Text behind the digits is ignored.
 
     Raises
     ------
@@ -198,7 +198,7 @@ class Tracing:
         return self._sampling.get(model) or self._sampling[""]
 
     def _still_given(self, model: str) -> dict[str, Any]:
-        """Return what clients have set; for a count the requests still to be traced."""
+        """Return the settings of clients; for a count the requests still to be traced."""
         given = dict(self._given.get(model, {}))
         if "count" in given:
             given["count"] = self._of(model).values.count

@@ -33,7 +33,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _JOINED = 64 << 10
 # Requests of one client that wait behind the one in progress; beyond, nothing more is read.
 _PIPELINED = 16
-# How long what a refused client still sends is discarded, so that it can read the refusal.
+# How long the input of a refused client is discarded, so that it can read the refusal.
 _LINGER_S = 2.0
 
 
@@ -136,7 +136,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     # -- reading ---------------------------------------------------------------------------------
 
     def _read(self, data: memoryview) -> None:
-        """Read what has arrived for as long as a turn of the loop may take; keep the rest."""
+        """Read input for as long as a turn of the loop may take; defer the rest."""
         state, reader = self._state, self._reader
         if not state.reads:
             return
@@ -312,7 +312,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._linger()
 
     def _linger(self) -> None:
-        """Send what is left, and let the client read it: closing at once might destroy it."""
+        """Send the refusal, and let the client read it: closing at once might destroy it."""
         self._state.process(Event.LAST_RESPONSE)
         self._rest = b""
         self._transport.write(self._refusal)

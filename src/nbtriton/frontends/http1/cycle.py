@@ -1,4 +1,4 @@
-"""One HTTP request with its response: what a handler gets, without the connection."""
+"""One HTTP request with its response, as handlers know it."""
 
 from __future__ import annotations
 

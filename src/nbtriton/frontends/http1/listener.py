@@ -62,7 +62,7 @@ class HttpListener(Listener[HttpConnection]):
         tls: Tls | None = None,
     ) -> None:
         self._handle = handle
-        # One for all: what is received is parsed before anything else is received.
+        # One for all connections: bytes are parsed before others are received.
         self._buffer = memoryview(bytearray(_READ_SIZE))
         self._new_reader = partial(RequestReader, limits, HeadTemplates(), keep_fields)
         self._ready: list[RequestResponseCycle] = []

@@ -115,18 +115,18 @@ class RequestReader:
         self._body: list[bytes] = []
         self._body_size = 0
         self._head_size = 0  # names and values that were read, in front of the body and behind it
-        self._framing = 0  # what came since the last piece of a body in chunks
+        self._framing = 0  # bytes since the last piece of a body in chunks
         self._head_pieces = 0  # whole pieces of the same head
 
     def close(self) -> None:
-        """Read no more, and drop what refers to the connection."""
+        """Stop reading, and drop references to the connection."""
         self.place = None
         self._parser = self._on_request = self._on_expect_continue = None  # type: ignore[assignment]
 
     # -- bytes in --------------------------------------------------------------------------------
 
     def read_template(self, data: memoryview) -> bytes | None:
-        """Read what is one whole request with a known head.
+        """Read a whole request whose head has a template.
 
         Returns
         -------
@@ -229,13 +229,13 @@ class RequestReader:
     def _ignore_upgrade(self) -> None:
         """Read the request as if it did not ask for another protocol (RFC 9110, 7.8).
 
-        The parser takes what follows such a head for that protocol, also where it is a body.
+        The parser takes the bytes behind such a head for that protocol, also a body.
         """
         self._upgrades = False
         method = self._parser.get_method()
         version = self._parser.get_http_version().encode()
         self._parser = self._new_parser()
-        if method == b"CONNECT":  # which is answered; what follows it has no known end
+        if method == b"CONNECT":  # it is answered; the bytes behind it have no known end
             self._state.process(Event.LAST_REQUEST)
             return
         fields = self._fields or list(self._headers.items())
@@ -319,11 +319,11 @@ class RequestReader:
         self._last = (head, self._body_size)
         self._state.process(Event.REQUEST_COMPLETE)
         self._on_request(head, body, padding)
-        # A client that sent both a length and chunks may mean the next request by what follows, or not.
+        # After both a length and chunks the bytes behind it are ambiguous.
         if self._is_ambiguous():
             self._state.process(Event.LAST_REQUEST)
 
-    # -- what was read ---------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------
 
     def _check_head(self) -> None:
         if len(self._url) + self._head_size > self._limits.header_bytes:

@@ -61,7 +61,7 @@ class HttpResponder(Responder):
         self.cycle = cycle
 
     def submitted(self, request: InferenceRequest | TritonError) -> None:
-        """Handle what the engine made of the request."""
+        """Handle the accepted request, or the error of a refused one."""
         if isinstance(request, TritonError):
             self.refuse(error_response(request))
             return
@@ -153,7 +153,7 @@ class InferResponder(HttpResponder):
         if self._encoding == "identity":
             return HttpResponse(200, kind, parts, headers)
         body = b"".join(parts)
-        # Level 6 is what zlib and Triton take by default.
+        # Level 6 is the default of zlib and Triton.
         deflate = self._encoding == "deflate"
         packed = zlib.compress(body) if deflate else gzip.compress(body, 6, mtime=0)
         headers = (*headers, (b"Content-Encoding", self._encoding.encode()))

@@ -15,7 +15,7 @@ _VERSION = rf"{_MODEL}(?:/versions/(?P<version>[0-9]+))?"
 _REPOSITORY = r"repository(?:/(?P<repository>[^/]+))?"
 _MEMORY = r"(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?"
 
-# What follows ``/v2``, and the handler, methods and category of it; the first row that fits counts.
+# Path behind ``/v2``, handler, methods and category; the first row that fits counts.
 _ROUTES = [
     (re.compile(f"/v2{pattern and '/'}{pattern}"), handler, methods, category)
     for pattern, handler, methods, category in (

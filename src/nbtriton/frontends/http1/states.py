@@ -8,18 +8,18 @@ __all__ = ["TRANSITIONS", "ConnectionState", "Event", "State"]
 
 
 class State(Enum):
-    """What a connection is doing."""
+    """State of a connection."""
 
     IDLE = auto()  # between two requests
     HEAD = auto()  # inside the request line and header fields of a request
     BODY = auto()  # inside its body
-    MUST_CLOSE = auto()  # what arrives is discarded; the requests before are still answered
-    LINGERING = auto()  # all is sent; the client gets time to read it
+    MUST_CLOSE = auto()  # input is discarded; earlier requests are still answered
+    LINGERING = auto()  # everything is sent; the client gets time to read it
     CLOSED = auto()
 
 
 class Event(Enum):
-    """What happens to a connection."""
+    """Event in the life of a connection."""
 
     REQUEST_STARTED = auto()
     HEAD_COMPLETE = auto()
@@ -49,7 +49,7 @@ class ConnectionState:
     in_request : bool
         Whether part of a request has been read.
     reads : bool
-        Whether what arrives is read, not discarded.
+        Whether input is read, not discarded.
     """
 
     __slots__ = ("in_request", "now", "reads")

@@ -97,7 +97,7 @@ def _map(
 
 
 def _deduced(spec: TensorSpec, batches: bool, count: int) -> tuple[int, ...]:
-    """Return the shape: the innermost variable dimension takes what the fixed ones leave."""
+    """Return the shape: the innermost variable dimension gets the quotient."""
     shape = [-1, *spec.dims] if batches else list(spec.dims)
     fixed = math.prod(dim for dim in shape if dim != -1)
     rest, remainder = divmod(count, fixed) if fixed else (0, 1)

@@ -112,7 +112,7 @@ def _output_field(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
 def _plain_fields(
     name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> tuple[bytes, bytes] | None:
-    """Return an output's field, and what stands before its bytes, if these are the array's own."""
+    """Return an output's field and the head of its bytes, if these are the array's own."""
     if dtype.kind not in "fiub":
         return None
     size = math.prod(shape) * dtype.itemsize

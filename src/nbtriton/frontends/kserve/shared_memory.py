@@ -282,7 +282,7 @@ class SharedMemory:
             yield
 
     def status(self, kind: Kind, name: str = "") -> list[dict[str, Any]]:
-        """Return what Triton reports of a region, or of all of a kind by name.
+        """Return Triton's report of a region, or of all of a kind by name.
 
         Raises
         ------

@@ -116,7 +116,7 @@ def arrays_of(
     Raises
     ------
     InvalidArgumentError
-        Bytes do not fit what the client claims, with Triton's text. Where the engine would refuse
+        Bytes do not fit the claims of the client, with Triton's text. Where the engine would refuse
         the claims themselves, its error comes first, as in Triton.
     """
     arrays: dict[str, Array] = {}

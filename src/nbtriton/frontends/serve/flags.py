@@ -54,7 +54,7 @@ class Flag:
 
     @property
     def attribute(self) -> str:
-        """Its name in what `parse_flags` returns."""
+        """Its name in the result of `parse_flags`."""
         return self.name.replace("-", "_")
 
 
