@@ -136,6 +136,14 @@ def test_a_pending_request_ends_once():
     assert answered.exception() is None
 
 
+def test_a_cancelled_request_is_not_sent_later(urls):
+    with HttpClient(urls["http"]) as client:
+        pending = PendingRequest()
+        assert pending.cancel()
+        client._send(pending, client.encode("double", ROWS))
+        assert client._connections == []
+
+
 @pytest.mark.parametrize("kind", [HttpClient, GrpcClient])
 def test_close_ends_requests_at_a_server_that_never_answers(kind):
     with socket.create_server(("127.0.0.1", 0)) as silent:

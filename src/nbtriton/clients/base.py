@@ -73,7 +73,7 @@ class PendingRequest(Future[None]):
         super().__init__()
         self.abort: Callable[[], object] | None = None
 
-    def finish(self, error: TritonError | None) -> bool:
+    def finish(self, error: Exception | None) -> bool:
         """Record the outcome; False if the request has ended before."""
         try:
             if error is None:

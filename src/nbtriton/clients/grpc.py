@@ -235,6 +235,8 @@ class GrpcClient(Client[bytes]):
                 on_response(self._stream_response(data, _undecoded))
         except self._grpc.RpcError as error:
             return self._error_of(error)
+        except Exception as error:  # the request in flight ends with it
+            return InternalError(f"{type(error).__name__}: {error}")
         return UnavailableError("the server ended the stream")
 
     def _stream_response(

@@ -82,8 +82,10 @@ class HttpClient(Client[EncodedRequest]):
         with self._lock:
             connections = list(self._connections)
         for connection in connections:  # a server may never answer
-            connection.close()
+            connection.abort(for_good=True)
         self._senders.shutdown()
+        for connection in connections:
+            connection.close()
 
     def encode(self, name: str, inputs: Mapping[str, Any], version: int = -1) -> EncodedRequest:
         """Return a request with binary tensors both ways."""
@@ -191,7 +193,9 @@ class HttpClient(Client[EncodedRequest]):
                 self._idle.append(connection)
 
     def _send(self, pending: PendingRequest, request: EncodedRequest) -> None:
-        error: TritonError | None = None
+        if pending.done():  # cancelled before its turn
+            return
+        error: Exception | None = None
         try:
             with self._connection() as connection:
                 pending.abort = connection.abort
@@ -199,7 +203,7 @@ class HttpClient(Client[EncodedRequest]):
                     connection.infer(request)
                 finally:
                     pending.abort = None
-        except TritonError as raised:
+        except Exception as raised:
             error = raised
         # Last: a callback may submit the next request at once, on the connection that is free now.
         pending.finish(error)
@@ -244,17 +248,19 @@ class _Connection:
             raise _BY_STATUS.get(response.status, InternalError)(_message(content))
         return content, response.headers.get(_HEADER_LENGTH, "")
 
-    def close(self) -> None:
-        """Close the connection for good."""
-        self._closed = True
-        self.abort()
+    def abort(self, *, for_good: bool = False) -> None:
+        """End the request in flight, from another thread; its sender closes the connection.
 
-    def abort(self) -> None:
-        """Close the connection under a request; the next request opens it anew."""
+        The next request opens it anew, unless it is aborted for good.
+        """
+        self._closed = self._closed or for_good
         opened = self._connection.sock
         if opened is not None:
             with contextlib.suppress(OSError):  # it has just ended by itself
                 opened.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connection, without a request in flight."""
         self._connection.close()
 
 
