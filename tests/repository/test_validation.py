@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nbtriton.cli import main
-from nbtriton.errors import NotFoundError
-from nbtriton.repository.reader import read_repository
+from nbtriton.errors import ConfigError, NotFoundError
+from nbtriton.repository.reader import read_config, read_repository
 from nbtriton.repository.validation import validate_repository
 
 MODEL = """
@@ -118,6 +118,14 @@ def test_F7_without_auto_completion_inputs_are_checked_before_the_directory(repo
     root = repository("m", config=f'{WITHOUT_DIMS} name: "other"', source=MODEL)
     assert "must specify 'dims'" in lines(root, auto_complete=False)["m"]
     assert "unexpected directory name" in lines(root)["m"]
+
+
+def test_F7_without_auto_completion_an_ensemble_is_checked_when_it_is_polled(repository):
+    config = ENSEMBLE.format(member="m", input="IN").replace(" dims: 4", "", 1)
+    (model,) = read_repository(repository("e", config=config))
+    assert read_config(model).name == "e"
+    with pytest.raises(ConfigError, match="model input 'X' must specify 'dims' for e"):
+        read_config(model, auto_complete=False)
 
 
 def test_V51_no_version_is_left(repository):

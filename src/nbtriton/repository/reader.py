@@ -8,7 +8,6 @@ from pathlib import Path
 
 from nbtriton.config import (
     ModelConfig,
-    is_ensemble,
     normalize,
     parse_pbtxt,
     validate,
@@ -125,7 +124,7 @@ def check_config(
         ]
     config = normalize(config, name=model.name, filenames=filenames)
     validate(config)
-    if not auto_complete and not is_ensemble(config):
+    if not auto_complete:
         validate_io(config)
     if config.name != model.name:
         raise ConfigError(
