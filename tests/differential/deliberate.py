@@ -23,16 +23,16 @@ NAMES = {
     "empty-batches": CASE,
     "one-memory": CASE,
     "exact-numbers": "tests/frontends/test_codec.py::test_numbers_in_json_are_the_nearest_ones",
-    "bool-bytes": "tests/frontends/test_cases.py::test_answer",
+    "bool-bytes": "tests/frontends/test_cases.py::test_KS3_KS5_answer",
     "repeated-inputs": "tests/engine/test_lifecycle.py::test_the_first_tensor_of_a_name_counts",
     "repeated-outputs": "tests/backends/test_execute.py::test_the_first_output_of_a_name_counts",
-    "deadly-requests": "tests/frontends/test_cases.py::test_answer",
+    "deadly-requests": "tests/frontends/test_cases.py::test_KS3_KS5_answer",
     "classification-ties": "tests/frontends/test_codec.py::test_classification_is_a_stable_sort",
     "http-syntax": "tests/frontends/test_connections.py::test_bytes_that_are_not_http_end_only_their_own_connection",
     "shared-memory-regions": (
-        "tests/frontends/test_shared_memory.py::test_P43_offsets_count_once_and_keys_may_be_shared"
+        "tests/frontends/test_shared_memory.py::test_KS43_offsets_count_once_and_keys_may_be_shared"
     ),
-    "zero-bytes": "tests/frontends/test_cases.py::test_answer",
+    "zero-bytes": "tests/frontends/test_cases.py::test_KS3_KS5_answer",
     "log-settings": "tests/frontends/test_logs.py::test_a_refused_request_changes_nothing",
     "truncated-compression": (
         "tests/frontends/test_connections.py::test_a_compressed_body_that_cannot_be_read_is_refused"
@@ -59,24 +59,24 @@ NAMES = {
         "tests/backends/test_imports.py::test_an_instance_s_modules_have_a_package_of_their_own"
     ),
     "packed-environments": (
-        "tests/repository/test_validation.py::test_an_environment_that_is_there"
+        "tests/repository/test_validation.py::test_PB91_an_existing_environment"
     ),
     "names-of-python-models": (
         "tests/backends/test_python_based.py::test_a_name_with_a_character_that_triton_refuses_is_refused"
     ),
-    "missing-model-file": "tests/backends/test_lifecycle.py::test_B6_a_missing_file_fails_at_once",
+    "missing-model-file": "tests/backends/test_lifecycle.py::test_PB6_a_missing_file_fails_at_once",
     "long-file-path": (
         "tests/repository/test_control.py::test_L12_a_name_that_no_file_system_takes_is_refused"
     ),
     "input-order": (
         "tests/engine/test_ensembles.py::test_inputs_stand_in_the_order_in_which_they_were_sent"
     ),
-    "newer-fields": "tests/engine/test_inflight.py::test_E21_a_step_holds_so_many_requests_and_no_more",
+    "newer-fields": "tests/engine/test_step_gate.py::test_E21_a_step_holds_so_many_requests_and_no_more",
     "response-parameters": (
         "tests/backends/test_pb_calls.py"
         "::test_parameters_of_a_response_work_with_a_warning_that_they_are_newer"
     ),
-    "tensor-datatype-number": "tests/backends/test_pb_utils.py::test_a_tensor_is_its_array",
+    "tensor-datatype-number": "tests/backends/test_pb_utils.py::test_PB42_a_tensor_is_its_array",
     "unreadable-completion": (
         "tests/config/test_config_autocomplete.py::test_AC4_nonsense_is_an_error"
     ),

@@ -34,7 +34,7 @@ FLAGS = [
     "--force-color-profile=srgb",
 ]
 # A busy machine needs long for everything.
-PATIENCE_MS = 90_000
+PATIENCE_MS = 150_000
 
 
 class Lab:

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.lab,
     pytest.mark.browser,
     pytest.mark.slow,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(600),
 ]
 
 QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01_quickstart.ipynb"

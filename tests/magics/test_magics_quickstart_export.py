@@ -29,7 +29,7 @@ def quickstart(notebook):
 
 @pytest.mark.reference
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_the_quickstart_walks_out(quickstart, reference, tmp_path):
     out = tmp_path / "out"
     ran = quickstart.ok(f"exported = %triton_export {out}")

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01_quickstart.ipynb"
 PEAK = "import resource\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
