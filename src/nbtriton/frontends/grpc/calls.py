@@ -9,7 +9,6 @@ import asyncio
 import logging
 from _thread import get_ident
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic_ns
 from typing import Any, Protocol
@@ -36,10 +35,7 @@ from nbtriton.frontends.http2.errors import ErrorCode
 from nbtriton.frontends.http2.streams import Http2Stream, StreamState
 from nbtriton.frontends.listener import Listener
 
-__all__ = [
-    "Call", "CallConnection", "CallListener", "Handler", "StreamCall", "StreamHandler", "UnaryCall",
-    "UnaryHandler",
-]  # fmt: skip
+__all__ = ["Call", "CallConnection", "CallListener", "Handler", "StreamCall", "UnaryCall"]
 
 _log = logging.getLogger("nbtriton.frontends")
 
@@ -83,31 +79,7 @@ class CallListener(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class UnaryHandler:
-    """``answer(message, rpc)`` must lead to one `UnaryCall.reply` or `UnaryCall.fail`, on any thread."""
-
-    answer: Callable[[bytes, UnaryCall], None]
-
-    def begin(
-        self, connection: CallConnection, stream: Http2Stream, headers: RequestHeaders
-    ) -> Call:
-        return UnaryCall(connection, stream, headers, self)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamHandler:
-    """``open(rpc)`` returns the receiver of the messages."""
-
-    open: Callable[[StreamCall], CallListener]
-
-    def begin(
-        self, connection: CallConnection, stream: Http2Stream, headers: RequestHeaders
-    ) -> Call:
-        return StreamCall(connection, stream, headers, self)
-
-
-Handler = UnaryHandler | StreamHandler
+_Request = tuple[CallConnection, Http2Stream, RequestHeaders]
 
 
 class Call:
@@ -318,19 +290,21 @@ def _frame(message: bytes, encoding: bytes) -> tuple[bytes, bytes]:
 
 
 class UnaryCall(Call):
-    """One unary call."""
+    """One unary call.
 
-    __slots__ = ("_handler", "_is_read")
+    Parameters
+    ----------
+    answer : callable
+        ``answer(message, call)`` must lead to one `reply` or `fail`, on any thread.
+    connection, stream, headers
+        As for `Call`.
+    """
 
-    def __init__(
-        self,
-        connection: CallConnection,
-        stream: Http2Stream,
-        headers: RequestHeaders,
-        handler: UnaryHandler,
-    ) -> None:
-        super().__init__(connection, stream, headers)
-        self._handler = handler
+    __slots__ = ("_answer", "_is_read")
+
+    def __init__(self, answer: Callable[[bytes, UnaryCall], None], *request: *_Request) -> None:
+        super().__init__(*request)
+        self._answer = answer
         self._is_read = False
 
     def _handle_message(self, message: bytes) -> None:
@@ -339,7 +313,7 @@ class UnaryCall(Call):
         self._is_read = True
         self.connection.listener.schedule_dispatch()
         try:
-            self._handler.answer(message, self)
+            self._answer(message, self)
         except Exception as error:
             _log.exception("a call failed")
             self.fail(InternalError(f"{type(error).__name__}: {error}"))
@@ -378,20 +352,21 @@ class StreamCall(Call):
     """One bidirectional call; `send`, `message_done` and `finish` may be called from any thread.
 
     What they do is done in that order, on the loop, also if it is the loop that calls.
+
+    Parameters
+    ----------
+    begin : callable
+        ``begin(call)`` returns the receiver of the messages.
+    connection, stream, headers
+        As for `Call`.
     """
 
     __slots__ = ("_in_flight", "_listener")
 
-    def __init__(
-        self,
-        connection: CallConnection,
-        stream: Http2Stream,
-        headers: RequestHeaders,
-        handler: StreamHandler,
-    ) -> None:
-        super().__init__(connection, stream, headers)
+    def __init__(self, begin: Callable[[StreamCall], CallListener], *request: *_Request) -> None:
+        super().__init__(*request)
         self._in_flight = 0
-        self._listener = handler.open(self)
+        self._listener = begin(self)
         self.on_cancel = self._listener.on_cancel
 
     def _handle_message(self, message: bytes) -> None:
@@ -451,3 +426,7 @@ class StreamCall(Call):
     def finish(self, code: int = OK, text: str = "") -> None:
         """End the call once everything is sent; harmless when repeated."""
         self._post(self._finish, code, text)
+
+
+# What begins a call: `UnaryCall` or `StreamCall` with its first argument.
+Handler = Callable[[CallConnection, Http2Stream, RequestHeaders], Call]

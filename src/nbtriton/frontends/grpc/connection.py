@@ -163,7 +163,7 @@ class GrpcConnection(asyncio.Protocol):
             self.http2.send_headers(stream, trailers, end_stream=True)
             self.record_response()
             return
-        call = stream.owner = handler.begin(self, stream, headers)
+        call = stream.owner = handler(self, stream, headers)
         if end_stream:
             call.half_close()
 

@@ -8,14 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nbtriton.errors import InternalError, TritonError, UnavailableError
-from nbtriton.frontends.grpc.calls import (
-    CallListener,
-    Handler,
-    StreamCall,
-    StreamHandler,
-    UnaryCall,
-    UnaryHandler,
-)
+from nbtriton.frontends.grpc.calls import CallListener, Handler, StreamCall, UnaryCall
 from nbtriton.frontends.grpc.connection import GrpcListener
 from nbtriton.frontends.grpc.inference import GrpcInference, InferStream
 from nbtriton.frontends.grpc.keepalive import ChannelArguments
@@ -79,18 +72,18 @@ class GrpcEndpoint:
         self._thread = thread
         inference = GrpcInference(service)
         handlers: dict[bytes, Handler] = {
-            name: UnaryHandler(self._unary(method))
+            name: partial(UnaryCall, self._unary(method))
             for name, method in grpc_methods(service).items()
         }
-        handlers[f"/{SERVICE}/ModelInfer".encode()] = UnaryHandler(
-            self._guarded("inference", inference.infer)
+        handlers[f"/{SERVICE}/ModelInfer".encode()] = partial(
+            UnaryCall, self._guarded("inference", inference.infer)
         )
 
         def open_stream(rpc: StreamCall) -> CallListener:
             refusal = self._refusal("inference", rpc.metadata)
             return _Refused(rpc, refusal) if refusal else InferStream(inference, rpc)
 
-        handlers[f"/{SERVICE}/ModelStreamInfer".encode()] = StreamHandler(open_stream)
+        handlers[f"/{SERVICE}/ModelStreamInfer".encode()] = partial(StreamCall, open_stream)
         self.listener = GrpcListener(
             host,
             port,

@@ -68,7 +68,7 @@ class GrpcInference:
             then = partial(self._put_unary, rpc, times)
             rpc.run_on_worker(partial(self.read_long, data, rpc.metadata, then, unary=True))
         else:
-            self.put(_Unary(self, *found, rpc), times)
+            self.put(_Unary(self, found, rpc), times)
 
     def _put_unary(
         self, rpc: UnaryCall, times: tuple[int, int], found: _Read | TritonError
@@ -76,7 +76,7 @@ class GrpcInference:
         if isinstance(found, TritonError):
             rpc.fail(found)
         else:
-            self.put(_Unary(self, *found, rpc), times)
+            self.put(_Unary(self, found, rpc), times)
 
     def now_ns(self) -> int:
         """Return what time it is if traces are taken, else 0."""
@@ -187,18 +187,16 @@ class _Waiting(Responder):
     Parameters
     ----------
     inference : GrpcInference
-    signature, version, call
-        As for `Responder`.
+    found : tuple
+        Signature, version and call, as for `Responder`.
     """
 
     __slots__ = ("_is_over", "_request", "_service")
 
     call: InferCall
 
-    def __init__(
-        self, inference: GrpcInference, signature: ModelSignature, version: int, call: InferCall
-    ) -> None:
-        super().__init__(signature, version, call)
+    def __init__(self, inference: GrpcInference, found: _Read) -> None:
+        super().__init__(*found)
         self._service = inference.service
         self._request: InferenceRequest | None = None
         self._is_over = False
@@ -221,7 +219,7 @@ class _Waiting(Responder):
         self._request = None
 
     def cancel(self) -> None:
-        """Nobody waits for the answer any more."""
+        """The answer is not wanted any more."""
         request = self._request
         if request is not None:
             request.cancel()
@@ -248,7 +246,7 @@ class _Waiting(Responder):
 
     @abstractmethod
     def is_cancelled(self) -> bool:
-        """True if nobody waits for the answer any more."""
+        """True if the answer is not wanted any more."""
 
     @abstractmethod
     def refused(self, error: TritonError) -> None:
@@ -260,15 +258,8 @@ class _Unary(_Waiting):
 
     __slots__ = ("_answer", "_rpc")
 
-    def __init__(
-        self,
-        inference: GrpcInference,
-        signature: ModelSignature,
-        version: int,
-        call: InferCall,
-        rpc: UnaryCall,
-    ) -> None:
-        super().__init__(inference, signature, version, call)
+    def __init__(self, inference: GrpcInference, found: _Read, rpc: UnaryCall) -> None:
+        super().__init__(inference, found)
         self._rpc = rpc
         self._answer: bytes | TritonError | None = None
         rpc.on_cancel = self.cancel
@@ -346,7 +337,7 @@ class InferStream:
             rpc.send(encode_stream_error(found.message, _request_id(data)))
             rpc.message_done()
             return
-        request = _Streamed(self._inference, *found, self, rpc)
+        request = _Streamed(self._inference, found, self, rpc)
         with self._lock:
             self._running.add(request)
         self._inference.put(request, times)
@@ -360,7 +351,7 @@ class InferStream:
             self._rpc.finish()
 
     def on_cancel(self) -> None:
-        """Nobody waits any more (GS8)."""
+        """Responses are not wanted any more (GS8)."""
         with self._lock:
             running = list(self._running)
         for request in running:
@@ -389,15 +380,9 @@ class _Streamed(_Waiting):
     __slots__ = ("_only", "_rpc", "_stream")
 
     def __init__(
-        self,
-        inference: GrpcInference,
-        signature: ModelSignature,
-        version: int,
-        call: InferCall,
-        stream: InferStream,
-        rpc: StreamCall,
+        self, inference: GrpcInference, found: _Read, stream: InferStream, rpc: StreamCall
     ) -> None:
-        super().__init__(inference, signature, version, call)
+        super().__init__(inference, found)
         self._stream = stream
         self._rpc = rpc
         self._only: bytes | None = None

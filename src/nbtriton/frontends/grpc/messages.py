@@ -48,7 +48,13 @@ class MessageReader:
             _append(self._rest, data)
 
     def next_message(self) -> tuple[int, bytes] | None:
-        """Return the next whole message with its flag; None if there is none yet, or StatusError is raised."""
+        """Return the next whole message with its flag; None if none is complete.
+
+        Raises
+        ------
+        StatusError
+            A message is too large.
+        """
         if self._pieces is None and not self._begin():
             return None
         if self._lacking:

@@ -147,7 +147,7 @@ class Http2Connection:
         # A long DATA frame that is read as it comes: its stream, bytes to come, END_STREAM.
         self._long_id = self._long_left = 0
         self._long_end = False
-        self._received = 0  # bytes of the connection's window that have not been given back
+        self._received = 0  # bytes since the connection's window was last updated
         self._reset_ids: dict[int, None] = {}  # whose frames are ignored, the oldest first
         self._skipped_ids: list[range] = []  # never to be used
         self._goaway_id: int | None = None  # the last stream that is answered

@@ -32,7 +32,7 @@ class HeaderBlock:
         Whether they may begin a request, and whether they may end one.
     content_length : int, optional
     parsed : object
-        For whoever uses the connection: what these fields mean to it.
+        For the user of the connection: what these fields mean to it.
     """
 
     __slots__ = ("are_trailers", "content_length", "fields", "is_request", "parsed")

@@ -140,13 +140,13 @@ class Decoder:
 
     def _entry(self, index: int) -> Field:
         if not index:
-            raise HpackError("there is no field 0")
+            raise HpackError("no field has the index 0")
         if index <= len(_STATIC):
             return _STATIC[index - 1]
         try:
             return self._table.fields[index - len(_STATIC) - 1]
         except IndexError:
-            raise HpackError(f"there is no field {index}") from None
+            raise HpackError(f"no field has the index {index}") from None
 
 
 def _read_integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
@@ -187,7 +187,7 @@ class Encoder:
     Parameters
     ----------
     indexed : container of fields
-        Fields that are sent often: each takes an entry of the peer's table, and a byte from then on.
+        Fields that are sent often: each takes an entry of the peer's table, and one byte in every later block.
     """
 
     __slots__ = ("_blocks", "_indexed", "_smallest", "_table")

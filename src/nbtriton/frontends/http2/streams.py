@@ -44,15 +44,15 @@ class Violation(NamedTuple):
 
 _IDLE, _OPEN, _LOCAL, _REMOTE, _CLOSED = StreamState
 _unused: Final = Violation(ErrorCode.PROTOCOL_ERROR, ends_connection=True)
-_gone: Final = Violation(ErrorCode.STREAM_CLOSED, ends_connection=False)
+_reset: Final = Violation(ErrorCode.STREAM_CLOSED, ends_connection=False)
 _ended: Final = Violation(ErrorCode.STREAM_CLOSED, ends_connection=True)
 
 # The next state by input and, in this order, the state: idle, open, half-closed (local), half-closed (remote),
 # closed. WINDOW_UPDATE and RST_STREAM may follow the end of a stream, as they may have been on their way.
 TRANSITIONS: Final[Mapping[StreamInput, tuple[StreamState | Violation, ...]]] = {
-    StreamInput.RECEIVE_HEADERS: (_OPEN, _OPEN, _LOCAL, _gone, _ended),
-    StreamInput.RECEIVE_DATA: (_unused, _OPEN, _LOCAL, _gone, _gone),
-    StreamInput.RECEIVE_END_STREAM: (_unused, _REMOTE, _CLOSED, _gone, _gone),
+    StreamInput.RECEIVE_HEADERS: (_OPEN, _OPEN, _LOCAL, _reset, _ended),
+    StreamInput.RECEIVE_DATA: (_unused, _OPEN, _LOCAL, _reset, _reset),
+    StreamInput.RECEIVE_END_STREAM: (_unused, _REMOTE, _CLOSED, _reset, _reset),
     StreamInput.RECEIVE_RST_STREAM: (_unused, _CLOSED, _CLOSED, _CLOSED, _CLOSED),
     StreamInput.RECEIVE_WINDOW_UPDATE: (_unused, _OPEN, _LOCAL, _REMOTE, _CLOSED),
     StreamInput.SEND_END_STREAM: (_unused, _LOCAL, _ended, _CLOSED, _ended),
@@ -75,9 +75,9 @@ class Http2Stream:
     Attributes
     ----------
     owner : object
-        For whoever uses the connection: what the stream carries.
+        For the user of the connection: what the stream carries.
     received : int
-        Bytes of the peer's window that have not been given back.
+        Bytes that the peer has sent since its window was last updated.
     queue : deque of bytes-like, optional
         Data that waits for the peer's windows; `queued` is their size.
     trailers : tuple of fields, optional
