@@ -1,4 +1,4 @@
-"""From a configuration and a source to a version that serves (F7)."""
+"""Completion and checks of a configuration (F7)."""
 
 from __future__ import annotations
 
@@ -7,40 +7,33 @@ from pathlib import Path
 from types import MappingProxyType
 
 from nbtriton.backends import BackendSettings, backend_for, check_runtime, find_backend
-from nbtriton.backends.base import Backend, ModelContext, ServerHandle
+from nbtriton.backends.base import Backend, ModelContext
 from nbtriton.config import (
     ModelConfig,
     equal_but_for_instances,
     is_ensemble,
     normalize,
     normalize_instance_groups,
-    plan_instances,
     validate,
     validate_ensemble,
     validate_instance_groups,
     validate_io,
     validate_load,
 )
-from nbtriton.engine.core.custom_batching import check_library, find_strategy
-from nbtriton.engine.core.ensemble_runtime import EnsembleRuntime, Resolve
-from nbtriton.engine.core.instance_update import InstanceUpdate
-from nbtriton.engine.core.limiter import Limiter
+from nbtriton.engine.core.custom_batching import check_library
 from nbtriton.engine.core.model_runtime import ModelRuntime
-from nbtriton.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.engine.core.warmup import check_samples
-from nbtriton.engine.lifecycle.mtimes import source_mtime_ns
 from nbtriton.errors import ConfigError, InternalError, LoadError, NotFoundError, TritonError
 
 __all__ = [
     "CODE_TEXTS",
-    "build_ensemble",
-    "build_model",
     "changes_only_instances",
     "check_ensemble",
     "check_model",
     "complete_model",
-    "update_model",
-    "updated_config",
+    "load_failure",
+    "model_directory",
+    "resolve_instances",
 ]
 
 # What Triton writes for a status in front of a message.
@@ -90,11 +83,11 @@ def complete_model(
     try:
         check_runtime(config, type(backend), source, settings)
     except NotFoundError as error:
-        raise _load_error(config.name, version, error) from error
+        raise load_failure(config.name, version, error) from error
     config = named
     if auto_complete:
         context = ModelContext(
-            config.name, version, config, source, _model_directory(source), None, example,
+            config.name, version, config, source, model_directory(source), None, example,
             {**settings.get("", {}), **settings.get(backend.name, {})},
         )  # fmt: skip
         try:
@@ -102,17 +95,17 @@ def complete_model(
         except ConfigError:
             raise
         except TritonError as error:
-            raise _load_error(config.name, version, error) from error
+            raise load_failure(config.name, version, error) from error
         validate(config)
     validate_io(config)
-    config = _with_instances(config, backend, gpus)
+    config = resolve_instances(config, backend, gpus)
     validate_load(config)
     try:
         check_library(config)
-        _check_files(config, _model_directory(source))
-        backend.check(ModelContext(config.name, version, config, source, _model_directory(source)))
+        _check_files(config, model_directory(source))
+        backend.check(ModelContext(config.name, version, config, source, model_directory(source)))
     except TritonError as error:
-        raise _load_error(config.name, version, error) from error
+        raise load_failure(config.name, version, error) from error
     return backend, config
 
 
@@ -125,60 +118,9 @@ def check_model(config: ModelConfig, source: object, version: int) -> None:
         A warmup sample is no request for the model, with Triton's text.
     """
     try:
-        check_samples(config, _model_directory(source))
+        check_samples(config, model_directory(source))
     except TritonError as error:
-        raise _load_error(config.name, version, error) from error
-
-
-def build_model(
-    config: ModelConfig,
-    source: object,
-    version: int,
-    *,
-    example: object,
-    gpus: Sequence[int],
-    server: ServerHandle,
-    clock: SchedulerThread,
-    limiter: Limiter | None = None,
-    batching: object = None,
-    auto_complete: bool = True,
-    settings: BackendSettings = MappingProxyType({}),
-) -> ModelRuntime:
-    """Complete and check a configuration, and create the instances.
-
-    `batching` is the custom batching that the caller wants; None for what the model brings itself.
-
-    Raises
-    ------
-    ConfigError
-        The configuration is wrong.
-    LoadError
-        The model's own code failed, with Triton's text and the model's traceback.
-    """
-    mtime_ns = source_mtime_ns(source)
-    backend, completed = complete_model(
-        config, source, version,
-        example=example, gpus=gpus, auto_complete=auto_complete, settings=settings,
-    )  # fmt: skip
-    context = ModelContext(
-        completed.name, version, completed, source, _model_directory(source), server, example
-    )
-    try:
-        strategy = find_strategy(context, batching, backend.batching(context))
-        backend.open(context)
-        runtime = ModelRuntime(
-            context, backend, plan_instances(completed, gpus=gpus), clock, limiter, strategy
-        )
-        runtime.batching = batching
-        runtime.given.CopyFrom(config)
-        runtime.auto_complete = auto_complete
-        runtime.mtime_ns = mtime_ns
-        if strategy is not None:
-            strategy.open(context)
-        runtime.start()
-    except Exception as error:
-        raise _load_error(config.name, version, error) from error
-    return runtime
+        raise load_failure(config.name, version, error) from error
 
 
 def changes_only_instances(runtime: ModelRuntime, config: ModelConfig) -> bool:
@@ -191,46 +133,14 @@ def changes_only_instances(runtime: ModelRuntime, config: ModelConfig) -> bool:
     return any(equal_but_for_instances(wanted, one) for one in present)
 
 
-def updated_config(
-    runtime: ModelRuntime, config: ModelConfig, *, gpus: Sequence[int]
-) -> ModelConfig:
-    """Return a version's configuration with the instances and version policy of another one.
+def resolve_instances(config: ModelConfig, backend: Backend, gpus: Sequence[int]) -> ModelConfig:
+    """Return a configuration with its instance groups resolved for these GPUs.
 
     Raises
     ------
     ConfigError
         An instance group is wrong.
     """
-    wanted = normalize(config, name=runtime.name)
-    changed = ModelConfig()
-    changed.CopyFrom(runtime.config)
-    changed.ClearField("instance_group")
-    changed.instance_group.extend(wanted.instance_group)
-    changed.version_policy.CopyFrom(wanted.version_policy)
-    validate(changed)
-    return _with_instances(changed, runtime.backend, gpus)
-
-
-def update_model(
-    runtime: ModelRuntime, config: ModelConfig, *, gpus: Sequence[int]
-) -> InstanceUpdate:
-    """Prepare the instances of another configuration, one that `changes_only_instances`.
-
-    Raises
-    ------
-    ConfigError
-        An instance group is wrong.
-    LoadError
-        A new instance failed, with Triton's text; the version serves as before.
-    """
-    changed = updated_config(runtime, config, gpus=gpus)
-    try:
-        return runtime.prepare_update(changed, plan_instances(changed, gpus=gpus))
-    except Exception as error:
-        raise _load_error(runtime.name, runtime.version, error, state="READY") from error
-
-
-def _with_instances(config: ModelConfig, backend: Backend, gpus: Sequence[int]) -> ModelConfig:
     config = normalize_instance_groups(
         config,
         gpus=gpus,
@@ -238,25 +148,6 @@ def _with_instances(config: ModelConfig, backend: Backend, gpus: Sequence[int]) 
     )
     validate_instance_groups(config, gpus=gpus)
     return config
-
-
-def build_ensemble(
-    config: ModelConfig,
-    version: int,
-    members: Mapping[str, ModelConfig],
-    versions: Mapping[str, Collection[int]],
-    resolve: Resolve,
-    directory: Path | None = None,
-) -> EnsembleRuntime:
-    """Check an ensemble against its composing models and make it.
-
-    Raises
-    ------
-    ConfigError, LoadError
-        As `check_ensemble`.
-    """
-    completed = check_ensemble(config, version, members, versions, directory)
-    return EnsembleRuntime(completed, version, resolve, directory)
 
 
 def check_ensemble(
@@ -282,7 +173,7 @@ def check_ensemble(
     try:
         _check_files(config, directory)
     except TritonError as error:
-        raise _load_error(config.name, version, error) from error
+        raise load_failure(config.name, version, error) from error
     return config
 
 
@@ -330,7 +221,7 @@ def _check_files(config: ModelConfig, directory: Path | None) -> None:
             )
 
 
-def _model_directory(source: object) -> Path | None:
+def model_directory(source: object) -> Path | None:
     """``<repository>/<model>`` for a version folder or a file in it."""
     if not isinstance(source, Path):
         return None
@@ -338,9 +229,10 @@ def _model_directory(source: object) -> Path | None:
     return folder.parent if folder.name.isdigit() else folder
 
 
-def _load_error(
+def load_failure(
     name: str, version: int, error: Exception, *, state: str = "UNAVAILABLE"
 ) -> LoadError:
+    """Return Triton's error of a version that failed to load."""
     if isinstance(error, TritonError):
         code, text, hint = CODE_TEXTS[error.status], error.message, error.hint
     else:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from nbtriton.backends import BackendSettings
-from nbtriton.backends.base import ServerHandle
-from nbtriton.config import ModelConfig, ignored_fields
+from nbtriton.backends.base import ModelContext, ServerHandle
+from nbtriton.config import ModelConfig, ignored_fields, normalize, plan_instances, validate
 from nbtriton.engine.core.cache import ResponseCache
+from nbtriton.engine.core.custom_batching import find_strategy
+from nbtriton.engine.core.ensemble_runtime import EnsembleRuntime
 from nbtriton.engine.core.instance_update import InstanceUpdate
 from nbtriton.engine.core.limiter import Limiter
 from nbtriton.engine.core.model_runtime import ModelRuntime
@@ -19,12 +22,14 @@ from nbtriton.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.engine.core.summaries import LatencySummaries
 from nbtriton.engine.lifecycle.devices import visible_gpus
 from nbtriton.engine.lifecycle.loading import (
-    build_ensemble,
-    build_model,
     changes_only_instances,
-    update_model,
-    updated_config,
+    check_ensemble,
+    complete_model,
+    load_failure,
+    model_directory,
+    resolve_instances,
 )
+from nbtriton.engine.lifecycle.mtimes import source_mtime_ns
 from nbtriton.engine.lifecycle.options import ServerOptions
 from nbtriton.errors import LoadError, TritonError
 
@@ -65,24 +70,17 @@ class ModelBuilder:
         options: ServerOptions,
     ) -> ModelBuilder:
         """Return the builder of a new server."""
-        return cls(registry, server, thread, options, options.make_cache(), options.make_limiter())
+        made = options.make_cache(), options.make_limiter()
+        return cls(registry, server, thread, options, *made)
 
     def changed(self, options: ServerOptions) -> ModelBuilder:
         """Return the builder for other options; cache and limiter stay where theirs are the same."""
-        old = self.options
-        same_cache = options.cache_bytes == old.cache_bytes
-        same_limits = (options.rate_limit, options.rate_limit_resources) == (
-            old.rate_limit,
-            old.rate_limit_resources,
-        )
-        return ModelBuilder(
-            self.registry,
-            self.server,
-            self.scheduler_thread,
-            options,
-            self.cache if same_cache else options.make_cache(),
-            self.limiter if same_limits else options.make_limiter(),
-        )
+        changes: dict[str, Any] = {"options": options}
+        if options.cache_bytes != self.options.cache_bytes:
+            changes["cache"] = options.make_cache()
+        if options.limits != self.options.limits:
+            changes["limiter"] = options.make_limiter()
+        return replace(self, **changes)
 
     @property
     def settings(self) -> BackendSettings:
@@ -123,27 +121,13 @@ class ModelBuilder:
             registry.record_loading(config.name, version)
         try:
             if ensemble:
-                runtime = build_ensemble(
-                    config,
-                    version,
-                    registry.configs(),
-                    registry.versions(),
-                    registry.resolve,
-                    directory,
+                completed = check_ensemble(
+                    config, version, registry.configs(), registry.versions(), directory
                 )
+                runtime = EnsembleRuntime(completed, version, registry.resolve, directory)
             else:
-                runtime = build_model(
-                    config,
-                    source,
-                    version,
-                    example=example,
-                    gpus=self.gpus,
-                    server=self.server,
-                    clock=self.scheduler_thread,
-                    limiter=self.limiter,
-                    batching=batching,
-                    auto_complete=auto_complete,
-                    settings=self.settings,
+                runtime = self._build_model(
+                    config, source, version, example, batching, auto_complete
                 )
         except TritonError as error:
             if not ensemble or isinstance(error, LoadError):
@@ -154,6 +138,52 @@ class ModelBuilder:
             runtime.cache = self.cache
         if self.options.summaries:
             runtime.statistics.summaries = LatencySummaries(cached=cached)
+        return runtime
+
+    def _build_model(
+        self,
+        config: ModelConfig,
+        source: object,
+        version: int,
+        example: object,
+        batching: object,
+        auto_complete: bool,
+    ) -> ModelRuntime:
+        """Complete and check a configuration, and create the instances.
+
+        `batching` is the custom batching that the caller wants; None for the model's own.
+        """
+        mtime_ns = source_mtime_ns(source)
+        gpus = self.gpus
+        backend, completed = complete_model(
+            config, source, version,
+            example=example, gpus=gpus, auto_complete=auto_complete, settings=self.settings,
+        )  # fmt: skip
+        context = ModelContext(
+            completed.name,
+            version,
+            completed,
+            source,
+            model_directory(source),
+            self.server,
+            example,
+        )
+        try:
+            strategy = find_strategy(context, batching, backend.batching(context))
+            backend.open(context)
+            runtime = ModelRuntime(
+                context, backend, plan_instances(completed, gpus=gpus), self.scheduler_thread,
+                self.limiter, strategy,
+            )  # fmt: skip
+            runtime.batching = batching
+            runtime.given.CopyFrom(config)
+            runtime.auto_complete = auto_complete
+            runtime.mtime_ns = mtime_ns
+            if strategy is not None:
+                strategy.open(context)
+            runtime.start()
+        except Exception as error:
+            raise load_failure(config.name, version, error) from error
         return runtime
 
     def rebuild(self, runtime: ModelRuntime) -> Runtime:
@@ -169,12 +199,37 @@ class ModelBuilder:
         )
 
     def updated_config(self, runtime: ModelRuntime, config: ModelConfig) -> ModelConfig:
-        """Return a version's configuration with the instances and version policy of another one."""
-        return updated_config(runtime, config, gpus=self.gpus)
+        """Return a version's configuration with the instances and version policy of another one.
+
+        Raises
+        ------
+        ConfigError
+            An instance group is wrong.
+        """
+        wanted = normalize(config, name=runtime.name)
+        changed = ModelConfig()
+        changed.CopyFrom(runtime.config)
+        changed.ClearField("instance_group")
+        changed.instance_group.extend(wanted.instance_group)
+        changed.version_policy.CopyFrom(wanted.version_policy)
+        validate(changed)
+        return resolve_instances(changed, runtime.backend, self.gpus)
 
     def update(self, runtime: ModelRuntime, config: ModelConfig) -> InstanceUpdate:
-        """Make the instances by which a version that goes on must grow (L16)."""
-        return update_model(runtime, config, gpus=self.gpus)
+        """Make the instances by which a version that goes on must grow (L16).
+
+        Raises
+        ------
+        ConfigError
+            An instance group is wrong.
+        LoadError
+            A new instance failed, with Triton's text; the version serves as before.
+        """
+        changed = self.updated_config(runtime, config)
+        try:
+            return runtime.prepare_update(changed, plan_instances(changed, gpus=self.gpus))
+        except Exception as error:
+            raise load_failure(runtime.name, runtime.version, error, state="READY") from error
 
     def ignored_fields(
         self, user_config: ModelConfig, runtimes: Sequence[Runtime], *, agents: bool

@@ -200,51 +200,17 @@ class ModelLifecycle:
             One of the updated versions was replaced or unloaded meanwhile; likewise.
         """
         with self._lock, interrupts_deferred():
-            before = self._slots(name)
-            try:
-                self._registry.check_open()
-                kept = {update.runtime.version: _updated(before, update) for update in updates}
-            except TritonError:
-                for runtime in runtimes:
-                    runtime.drain()
-                for update in updates:
-                    update.runtime.discard_update(update)
-                raise
-            for update in updates:
-                update.runtime.apply_update(update)
-            self._registry.entries[name] = Entry(
-                kept | {runtime.version: Slot(runtime) for runtime in runtimes},
-                user_config,
-                self.builder.ignored_fields(
-                    user_config, [*runtimes, *(u.runtime for u in updates)], agents=True
-                ),
-            )
-            for version, slot in before.items():
-                if version not in kept:
-                    self._unload(slot.runtime)
-            self._check_dependents(name)
-
-    def _slots(self, name: str) -> Mapping[int, Slot]:
-        entry = self._registry.entries.get(name)
-        return entry.slots if entry is not None else {}
+            kept = self._check_updates(name, runtimes, updates)
+            slots = kept | {runtime.version: Slot(runtime) for runtime in runtimes}
+            self._publish(name, user_config, slots, runtimes, updates, agents=True)
 
     def _put(
         self, name: str, user_config: ModelConfig, runtime: Runtime, update: InstanceUpdate | None
     ) -> None:
         """Let a version serve, or go on with other instances, as its version policy allows."""
-        before: Mapping[int, Slot] = {}
-        try:
-            self._registry.check_open()
-            before = self._slots(name)
-            if update is not None:
-                _updated(before, update)
-        except TritonError:  # another load was faster, perhaps the model's own
-            if update is None:
-                runtime.drain()
-            else:
-                update.runtime.discard_update(update)
-            raise
-        slots = {**before, runtime.version: Slot(runtime)}
+        runtimes, updates = ([runtime], []) if update is None else ([], [update])
+        self._check_updates(name, runtimes, updates)
+        slots = {**self._slots(name), runtime.version: Slot(runtime)}
         kept = versions_to_keep(runtime.config if update is None else update.config, slots)
         if update is None and runtime.version not in kept:
             self._unpublish(runtime)
@@ -256,15 +222,47 @@ class ModelLifecycle:
                 f"at least one version must be available under the version policy of model '{name}'",
                 field="version_policy",
             )
-        if update is not None:
+        slots = {number: slot for number, slot in slots.items() if number in kept}
+        self._publish(name, user_config, slots, runtimes, updates, agents=False)
+
+    def _slots(self, name: str) -> Mapping[int, Slot]:
+        entry = self._registry.entries.get(name)
+        return entry.slots if entry is not None else {}
+
+    def _check_updates(
+        self, name: str, runtimes: Sequence[Runtime], updates: Sequence[InstanceUpdate]
+    ) -> dict[int, Slot]:
+        """Return the slots of the updated versions; on an error release what was made."""
+        before = self._slots(name)
+        try:
+            self._registry.check_open()
+            return {update.runtime.version: _updated(before, update) for update in updates}
+        except TritonError:  # another load was faster, perhaps the model's own
+            for runtime in runtimes:
+                runtime.drain()
+            for update in updates:
+                update.runtime.discard_update(update)
+            raise
+
+    def _publish(
+        self,
+        name: str,
+        user_config: ModelConfig,
+        slots: Mapping[int, Slot],
+        runtimes: Sequence[Runtime],
+        updates: Sequence[InstanceUpdate],
+        *,
+        agents: bool,
+    ) -> None:
+        """Let these slots be the model's; versions that are in none of them are unloaded."""
+        before = self._slots(name)
+        for update in updates:
             update.runtime.apply_update(update)
-        self._registry.entries[name] = Entry(
-            {number: slot for number, slot in slots.items() if number in kept},
-            user_config,
-            self.builder.ignored_fields(user_config, [runtime], agents=False),
-        )
+        made = [*runtimes, *(update.runtime for update in updates)]
+        ignored = self.builder.ignored_fields(user_config, made, agents=agents)
+        self._registry.entries[name] = Entry(slots, user_config, ignored)
         for number, slot in before.items():
-            if number not in kept or (update is None and number == runtime.version):
+            if number not in slots or slots[number].runtime is not slot.runtime:
                 self._unload(slot.runtime)
         self._check_dependents(name)
 

@@ -53,6 +53,11 @@ class ServerOptions:
         ):
             object.__setattr__(self, name, value)
 
+    @property
+    def limits(self) -> tuple[str, Sequence[str]]:
+        """The options of the rate limiter."""
+        return self.rate_limit, self.rate_limit_resources
+
     def changed(self, **changes: Any) -> ServerOptions:
         """Return these options with others in place of those that are named.
 
