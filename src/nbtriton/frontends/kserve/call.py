@@ -10,7 +10,7 @@ import numpy as np
 
 from nbtriton.backends import RequestOptions
 from nbtriton.errors import UnsupportedError
-from nbtriton.frontends.kserve.wire import WireInput, arrays_of
+from nbtriton.frontends.kserve.wire import DTYPES, WireInput, arrays_of
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
 
 if TYPE_CHECKING:
@@ -23,15 +23,8 @@ __all__ = ["SEQUENCE_FLAGS", "InferCall", "InferTemplate", "OutputRequest"]
 # The request parameters that are flags of a sequence.
 SEQUENCE_FLAGS = {"sequence_start": SEQUENCE_START, "sequence_end": SEQUENCE_END}
 _LONGEST_ID = 128
-# Bytes that numpy can view as they are.
-_VIEWED = {
-    name: np.dtype(kind)
-    for name, kind in (
-        ("UINT8", "u1"), ("UINT16", "<u2"), ("UINT32", "<u4"), ("UINT64", "<u8"), ("INT8", "i1"),
-        ("INT16", "<i2"), ("INT32", "<i4"), ("INT64", "<i8"), ("FP16", "<f2"), ("FP32", "<f4"),
-        ("FP64", "<f8"),
-    )
-}  # fmt: skip
+# BOOL is copied: any byte except 0 is true.
+_VIEWED = {name: dtype for name, dtype in DTYPES.items() if name != "BOOL"}
 
 
 @dataclass(slots=True)

@@ -25,13 +25,14 @@ from nbtriton.frontends.kserve.jsontext import (
     parse,
 )
 from nbtriton.frontends.kserve.wire import (
+    DTYPES,
     WireInput,
     duplicate_input,
     element_count,
     log_prefix,
     raw_input,
 )
-from nbtriton.tensors import DATATYPES, numpy_dtype
+from nbtriton.tensors import DATATYPES
 
 if TYPE_CHECKING:
     from nbtriton.engine import ModelSignature
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["decode_infer", "read_json_data", "read_parameter"]
 
-_KNOWN = frozenset(DATATYPES)
-_DTYPES = {name: numpy_dtype(name) for name in DATATYPES if name not in ("BYTES", "BF16")}
 _NO_JSON = ("FP16", "BF16")  # KS24
 _INT64 = range(-(1 << 63), 1 << 63)
 _UINT64 = range(1 << 64)
@@ -252,7 +251,7 @@ def _json_tensor(
     if count == 0:
         return b"" if datatype != "BYTES" else []
     if count > _MOST_ELEMENTS:
-        size = count * (_DTYPES[datatype].itemsize if datatype in _DTYPES else 1)
+        size = count * (DTYPES[datatype].itemsize if datatype in DTYPES else 1)
         raise InvalidArgumentError(
             f"{log_prefix(request_id)}input byte size mismatch for input '{name}' for model "
             f"'{model}'. Expected {size}, got no more than a request can hold"
@@ -294,9 +293,9 @@ def read_json_data(
             f"receiving {datatype} data via JSON is not supported. Please use the binary data "
             f"format for input {name}"
         )
-    if datatype not in _KNOWN:
+    if datatype not in DATATYPES:
         raise InvalidArgumentError(f"invalid datatype for input {name}")
-    dtype = _DTYPES[datatype]
+    dtype = DTYPES[datatype]
     wanted, message = _KINDS[dtype.kind]
     if len(flat) != count or not kinds <= wanted:
         _refuse_elements(flat, wanted, message, count)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nbtriton.frontends.kserve.shared_memory import Lease
 
 __all__ = [
+    "DTYPES",
     "BrokenStringError",
     "WireInput",
     "arrays_of",
@@ -42,11 +43,11 @@ __all__ = [
     "write_shared",
 ]
 
-_DTYPES = {name: numpy_dtype(name) for name in DATATYPES if name not in ("BYTES", "BF16")}
+# Of the datatypes whose bytes numpy can view.
+DTYPES = {name: numpy_dtype(name) for name in DATATYPES if name not in ("BYTES", "BF16")}
 # A torch tensor of bytes where a client's shared memory is on a GPU.
 Data = bytes | memoryview | np.ndarray[Any, Any] | Any
 
-_KNOWN = frozenset(DATATYPES)
 _LENGTH_SIZE = 4
 
 
@@ -121,7 +122,7 @@ def arrays_of(
     """
     arrays: dict[str, Array] = {}
     for tensor in inputs:
-        dtype = _DTYPES.get(tensor.datatype)
+        dtype = DTYPES.get(tensor.datatype)
         data = tensor.data
         if dtype is not None and not isinstance(data, list):
             size = len(data) if isinstance(data, bytes) else data.nbytes
@@ -214,7 +215,10 @@ def _refuse(
     """Raise the first error: of the claims, or of the bytes."""
     by_name = {tensor.name: tensor for tensor in inputs}
     claims = {
-        tensor.name: (tensor.datatype if tensor.datatype in _KNOWN else "<invalid>", tensor.shape)
+        tensor.name: (
+            tensor.datatype if tensor.datatype in DATATYPES else "<invalid>",
+            tensor.shape,
+        )
         for tensor in inputs
     }
     model = signature.name
@@ -233,7 +237,7 @@ def _check_bytes(tensor: WireInput, count: int, model: str, prefix: str) -> None
     if tensor.datatype == "BYTES":
         _check_strings(tensor, count, model, prefix)
         return
-    expected = count * (2 if tensor.datatype == "BF16" else _DTYPES[tensor.datatype].itemsize)
+    expected = count * (2 if tensor.datatype == "BF16" else DTYPES[tensor.datatype].itemsize)
     found = _size(tensor.data)
     if expected != found:
         raise InvalidArgumentError(
@@ -327,7 +331,7 @@ def raw_input(
                 "shape [1]"
             )
         return WireInput(spec.name, "BYTES", (*batch, *spec.dims), [bytes(body)])
-    size = 2 if spec.datatype == "BF16" else _DTYPES[spec.datatype].itemsize
+    size = 2 if spec.datatype == "BF16" else DTYPES[spec.datatype].itemsize
     rest = len(body) // fixed // size if fixed else 0
     shape = (*batch, *(rest if dim == -1 else dim for dim in spec.dims))
     return WireInput(spec.name, spec.datatype, shape, body, label="raw_input")
