@@ -8,7 +8,7 @@ from typing import ClassVar
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
 from nbtriton.backends.onnxruntime.check import Model, check
 from nbtriton.backends.onnxruntime.complete import complete, is_complete
-from nbtriton.backends.onnxruntime.instance import OnnxInstance
+from nbtriton.backends.onnxruntime.core.instance import OnnxInstance
 from nbtriton.backends.onnxruntime.options import CUDA, run_options
 from nbtriton.backends.onnxruntime.runtime import has_provider, import_onnxruntime, tensor_infos
 from nbtriton.backends.onnxruntime.sessions import Sessions, model_bytes
