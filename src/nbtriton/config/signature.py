@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nbtriton.config._proto import PROTOCOL_TYPES, ModelConfig, protocol_name
@@ -69,28 +69,20 @@ def output_specs(config: ModelConfig) -> dict[str, TensorSpec]:
 def all_input_specs(config: ModelConfig) -> list[TensorSpec]:
     """Return the inputs as the configuration lists them."""
     return [
-        _spec(tensor, optional=tensor.optional, allow_ragged_batch=tensor.allow_ragged_batch)
-        for tensor in config.input
+        replace(_spec(one), optional=one.optional, allow_ragged_batch=one.allow_ragged_batch)
+        for one in config.input
     ]
 
 
 def all_output_specs(config: ModelConfig) -> list[TensorSpec]:
     """Return the outputs as the configuration lists them."""
-    return [_spec(tensor, label_filename=tensor.label_filename) for tensor in config.output]
+    return [replace(_spec(one), label_filename=one.label_filename) for one in config.output]
 
 
-def _spec(
-    tensor: ModelInput | ModelOutput,
-    *,
-    optional: bool = False,
-    allow_ragged_batch: bool = False,
-    label_filename: str = "",
-) -> TensorSpec:
+def _spec(tensor: ModelInput | ModelOutput) -> TensorSpec:
     reshape = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None
-    return TensorSpec(
-        tensor.name, protocol_name(tensor.data_type), tuple(tensor.dims),
-        optional, allow_ragged_batch, reshape, label_filename,
-    )  # fmt: skip
+    datatype = protocol_name(tensor.data_type)
+    return TensorSpec(tensor.name, datatype, tuple(tensor.dims), reshape=reshape)
 
 
 def _by_name(listed: Iterable[TensorSpec]) -> dict[str, TensorSpec]:
