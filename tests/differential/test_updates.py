@@ -21,7 +21,7 @@ import pytest
 
 import nbtriton
 from nbtriton.clients.http import HttpClient
-from nbtriton.config import as_config, format_pbtxt
+from nbtriton.config import as_config, format_pbtxt, to_reported_dict
 from tests.differential.harness import Model, write
 from tests.until import until
 
@@ -241,7 +241,7 @@ def test_same_settings_are_the_same_instances(sides: tuple[Side, Side]) -> None:
         seen: list[Any] = [side.load("model", group(2)), side.infer("model")]
         for one, begun, ended in changes:
             seen += [side.load("model", one), side.lives("model", begun, ended)]
-            config = side.client.config("model")
+            config = to_reported_dict(side.client.config("model"))
             seen += [side.counted("model", {"2": 1}), config["instance_group"]]
         return seen
 
