@@ -92,7 +92,7 @@ NAMES = {
     ),
     "instance-names": "tests/engine/test_updates.py::test_instances_have_names_of_their_own",
     "version-policy-reported": (
-        "tests/engine/test_updates.py::test_L16_L17_a_new_version_policy_is_light_too"
+        "tests/engine/test_updates.py::test_L16_L17_a_new_version_policy_alone_is_an_update_too"
     ),
     "update-does-not-wait": (
         "tests/engine/test_updates.py::test_L16_requests_under_way_are_answered_where_they_are"

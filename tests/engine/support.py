@@ -1,7 +1,7 @@
 """Models and waits that the engine's tests share.
 
 Nothing here sleeps: a model that has to be busy stands at a `Gate` until the test opens it, and
-every wait gives up after `WAIT_S`.
+every wait ends after `WAIT_S`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Gate:
         self._passes.release(count)
 
     def open(self) -> None:
-        """Let everybody pass from now on."""
+        """Let all pass from now on."""
         self._opened.set()
         self._passes.release(1000)
 
@@ -79,9 +79,9 @@ def ones(size: int = 1) -> np.ndarray:
 
 
 def order_of(futures: dict[str, Any]) -> Callable[[], list[str]]:
-    """Call before the futures can be answered; what is returned waits for all, and tells the order.
+    """Call before the futures can be answered; what is returned waits for all, and returns the order.
 
-    Their results may be there a moment before their callbacks are called.
+    Their results may be ready a moment before their callbacks are called.
     """
     order: list[str] = []
     answered = threading.Semaphore(0)

@@ -1,4 +1,4 @@
-"""The response cache at work: rules K1 to K10 and E19, with our differences."""
+"""The response cache: rules K1 to K10 and E19, with our differences."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations

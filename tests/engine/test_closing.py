@@ -123,7 +123,7 @@ def test_requests_whose_senders_are_kept_are_answered_by_close(server: Server, c
     )
     futures = [server.submit("m", {"IN": ones()}, **options) for _ in range(3)]
     kept = [senders.get(timeout=WAIT_S) for _ in futures]
-    assert not server.unload("m"), "a model is there until its last answer"
+    assert not server.unload("m"), "a model is loaded until its last response"
     server.close(timeout_s=0.05)
     assert len(kept) == len(futures)
     for future in futures:
@@ -163,7 +163,7 @@ def test_a_request_that_runs_too_long_is_answered_by_close(gate: Gate, server: S
 
 @pytest.mark.parametrize("where", ["model", "callback", "infer", "ensemble"])
 def test_who_closes_from_the_inside_does_not_wait_for_itself(where: str):
-    """The time limit is longer than the test's: whoever waited would fail it."""
+    """The time limit is longer than the test's: a caller that waited would fail it."""
     server = Server(gpus=())
     closed = threading.Event()
     before = set(threading.enumerate())

@@ -26,7 +26,7 @@ from tests.engine.support import (
 
 
 def test_20000_requests_from_8_threads(server: Server):
-    """Every request is answered exactly once, with its own answer, and the books add up."""
+    """Every request is answered exactly once, with its own answer, and the statistics add up."""
     threads, each = 8, 2500
     server.load(
         echo("dynamic_batching {} instance_group { count: 2 kind: KIND_CPU }"),
@@ -37,7 +37,7 @@ def test_20000_requests_from_8_threads(server: Server):
     answers: Counter[int] = Counter()
     wrong: list[object] = []
     finished = threading.Barrier(threads + 1, timeout=60)
-    checked = threading.Semaphore(0)  # a result is there before the callbacks have had it
+    checked = threading.Semaphore(0)  # a result is ready before its callbacks are called
     rows = [0] * threads
 
     def ask(worker: int) -> None:
@@ -123,7 +123,7 @@ def test_the_books_of_20000_mixed_requests_add_up(server: Server):
     for what in ("answer", "one", "all"):
         assert total[what] == total[f"expected {what}"] > 0
     counts = fields(server.statistics(), "m")
-    # Y2: an error for one request is a success in Triton's books.
+    # Y2: an error for one request is a success in Triton's statistics.
     assert counts["success"] == total["answer"] + total["one"]
     assert counts["fail"] == total["all"]
     assert counts["execution_count"] == threads * each
@@ -144,7 +144,7 @@ def test_ensembles_of_failing_models_under_load(server: Server):
         name="e",
     )
     answers: Counter[int] = Counter()
-    answered = threading.Semaphore(0)  # a result is there before the callbacks have had it
+    answered = threading.Semaphore(0)  # a result is ready before its callbacks are called
     chosen = random.Random(7)
     hows = [chosen.choice((0, 0, 1, 2, 6)) for _ in range(2000)]
     futures = []
@@ -314,7 +314,7 @@ def test_an_ensemble_survives_what_no_step_can_take(broken: Server):
 
 
 def test_a_request_that_a_model_forgets_is_answered_with_an_error(server: Server):
-    """Triton never answers it; here the caller would wait for ever in a cell."""
+    """Triton never answers it; here the caller would wait forever in a cell."""
 
     class TritonPythonModel:
         def execute(self, requests):

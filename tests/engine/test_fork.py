@@ -1,4 +1,4 @@
-"""A forked child has no thread of the server's: it is told so, at once, and can have its own."""
+"""A forked child has no thread of the server's: calls fail at once and say so, and it can have its own."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_a_child_may_have_a_server_of_its_own(server: Server):
 
 @pytest.mark.slow
 def test_forks_while_other_threads_infer(server: Server):
-    """Whatever they hold at that moment, the child hangs on none of it."""
+    """The child waits for no lock that they hold at that moment."""
     server.load(echo("dynamic_batching {}"), lambda IN: {"OUT": IN}, name="m")
     stop = threading.Event()
     answered = [0, 0, 0]
@@ -91,10 +91,10 @@ def test_forks_while_other_threads_infer(server: Server):
         try:
             server.infer("m", {"IN": ones()})
         except EngineStoppedError as error:
-            told = error.message
+            text = error.message
         with Server(gpus=()) as own:
             own.load(echo("dynamic_batching {}"), lambda IN: {"OUT": IN}, name="m")
-            return told, float(own.submit("m", {"IN": row(4)}).result(WAIT_S)["OUT"][0, 0])
+            return text, float(own.submit("m", {"IN": row(4)}).result(WAIT_S)["OUT"][0, 0])
 
     threads = [threading.Thread(target=infer, args=(place,)) for place in range(3)]
     for thread in threads:
@@ -102,8 +102,8 @@ def test_forks_while_other_threads_infer(server: Server):
     try:
         for _ in range(10):
             for wait in [start_child(ask) for _ in range(2)]:
-                told, value = wait()
-                assert "this process was forked" in told
+                text, value = wait()
+                assert "this process was forked" in text
                 assert value == 4
     finally:
         stop.set()

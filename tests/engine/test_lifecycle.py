@@ -1,4 +1,4 @@
-"""Load, replace, unload, close: what is accepted is answered, what is gone leaves nothing behind."""
+"""Load, replace, unload, close: accepted requests are answered, unloaded models leave nothing behind."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
@@ -42,7 +42,7 @@ def plus(amount: float):
 
 
 def counted(log: list[str], amount: float = 0, *, gate: Gate | None = None) -> type:
-    """A model that tells when it begins and ends, and adds `amount`."""
+    """A model that records when it begins and ends, and adds `amount`."""
     import triton_python_backend_utils as pb_utils
 
     class TritonPythonModel:
@@ -682,15 +682,15 @@ def test_W3_data_from_a_file_of_the_models_own(server: Server, tmp_path):
 def test_what_has_no_effect_is_told_at_every_load_and_at_no_request(server: Server):
     text = echo("instance_group { host_policy: 'p' } response_cache { enable: true }")
     for _ in range(2):
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             server.load(text, counted([]), name="m")
-        assert [str(one.message).split(" has no effect here: ")[0] for one in told] == [
+        assert [str(one.message).split(" has no effect here: ")[0] for one in caught] == [
             "model 'm': instance_group[0].host_policy",
             "model 'm': response_cache",
         ]
-        assert {one.category for one in told} == {ConfigWarning}
-        assert {one.filename for one in told} == {__file__}
+        assert {one.category for one in caught} == {ConfigWarning}
+        assert {one.filename for one in caught} == {__file__}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         server.infer("m", {"IN": ones()})
@@ -712,11 +712,11 @@ def test_the_first_tensor_of_a_name_counts(server: Server):
     )
     server.load(text, plus(1), name="m")
     assert server.infer("m", {"IN": row(1)})["OUT"][0, 0] == 2
-    told = server.metadata("m")
-    assert [(one["datatype"], one["shape"]) for one in told["inputs"]] == [
+    metadata = server.metadata("m")
+    assert [(one["datatype"], one["shape"]) for one in metadata["inputs"]] == [
         ("FP32", [-1, 4]), ("INT32", [-1, 2]),
     ]  # fmt: skip
-    assert [one["shape"] for one in told["outputs"]] == [[-1, 4], [-1, 1]]
+    assert [one["shape"] for one in metadata["outputs"]] == [[-1, 4], [-1, 1]]
 
 
 def test_labels_are_told_where_no_file_of_them_can_be(server: Server, tmp_path: Path):

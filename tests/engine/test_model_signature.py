@@ -1,4 +1,4 @@
-"""Requests that no scheduler ever sees: rules A1 to A16."""
+"""Requests that no scheduler sees: rules A1 to A16."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
@@ -225,7 +225,7 @@ def test_request_is_refused(server: Server, rule: str):
             send("m", inputs, **options)
         assert caught.value.message == text
         assert caught.value.status == "INVALID_ARG"
-    # What admission refuses never happened, as far as the books are concerned.
+    # A request that the signature refuses is in no statistics.
     counts = fields(server.statistics(), "m")
     assert not any(value for key, value in counts.items() if key != "batches")
     assert counts["batches"] == {}

@@ -22,12 +22,12 @@ NOBODY = "[request id: <id_unknown>] "
 def client(server: Server, name: str, correlation_id: int = 0, flags: int = 0) -> Any:
     """Send a request as an endpoint does; return its response."""
     found: list[Response] = []
-    there = threading.Event()
+    done = threading.Event()
 
     def take(_: InferenceRequest, response: Response, final: bool) -> None:
         found.append(response)
         if final:
-            there.set()
+            done.set()
 
     options = RequestOptions(correlation_id=correlation_id, flags=flags)
     (sent,) = server.engine.dispatcher.submit_many(
@@ -35,7 +35,7 @@ def client(server: Server, name: str, correlation_id: int = 0, flags: int = 0) -
     )
     if not isinstance(sent, InferenceRequest):
         raise sent
-    assert there.wait(WAIT_S)
+    assert done.wait(WAIT_S)
     if found[0].error is not None:
         raise found[0].error
     return found[0].outputs["OUT"]

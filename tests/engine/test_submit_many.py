@@ -18,7 +18,7 @@ BATCHING = echo("dynamic_batching { }")
 
 
 class Answers:
-    """What comes back, by request id, and when all of it is there."""
+    """The responses by request id, and an event once all have come."""
 
     def __init__(self, count: int) -> None:
         self.found: dict[str, Response] = {}

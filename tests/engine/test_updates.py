@@ -24,15 +24,15 @@ def count(number: int, rest: str = "") -> str:
     return echo(f"instance_group {{ count: {number} kind: KIND_CPU {rest} }}")
 
 
-class Told:
-    """What the instances of a model tell: who begins, who executes what, who ends."""
+class Journal:
+    """The events of a model's instances: begin, execute, end."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.may_begin = True
         self._news = threading.Condition()
 
-    def tell(self, line: str) -> None:
+    def record(self, line: str) -> None:
         with self._news:
             self.lines.append(line)
             self._news.notify_all()
@@ -46,15 +46,15 @@ class Told:
         return sorted(self.of("end"))
 
     def model(self, gate: Gate | None = None) -> type:
-        told = self
+        journal = self
 
         class TritonPythonModel:
             def initialize(self, args):
                 self.name = args["model_instance_name"]
-                if not told.may_begin:
+                if not journal.may_begin:
                     raise ValueError("not now")
                 self.executed = 0
-                told.tell(f"begin {self.name}")
+                journal.record(f"begin {self.name}")
 
             def execute(self, requests):
                 import triton_python_backend_utils as pb_utils
@@ -62,7 +62,7 @@ class Told:
                 if gate is not None:
                     gate.stand([request.request_id() for request in requests])
                 self.executed += 1
-                told.tell(f"execute {self.name}")
+                journal.record(f"execute {self.name}")
                 rows = [r.inputs()[0].as_numpy() for r in requests]
                 return [
                     pb_utils.InferenceResponse(
@@ -72,14 +72,14 @@ class Told:
                 ]
 
             def finalize(self):
-                told.tell(f"end {self.name}")
+                journal.record(f"end {self.name}")
 
         return TritonPythonModel
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def journal() -> Journal:
+    return Journal()
 
 
 def executed(server: Server) -> float:
@@ -95,76 +95,78 @@ def instances(server: Server, name: str = "m") -> list[str]:
 # -- what stays, what comes, what goes -----------------------------------------------------------
 
 
-def test_L16_only_the_missing_instances_are_made(server: Server, told: Told):
-    server.load(count(1), told.model(), name="m")
+def test_L16_only_the_missing_instances_are_made(server: Server, journal: Journal):
+    server.load(count(1), journal.model(), name="m")
     assert [executed(server) for _ in range(3)] == [1, 2, 3]
     server.load(count(3), name="m")
-    assert sorted(told.of("begin")) == ["m_0_0", "m_0_1", "m_0_2"]
-    assert told.of("end") == []
+    assert sorted(journal.of("begin")) == ["m_0_0", "m_0_1", "m_0_2"]
+    assert journal.of("end") == []
     assert instances(server) == ["m_0_0", "m_0_1", "m_0_2"]
     assert server.config("m").instance_group[0].count == 3
     executed(server)
     assert fields(server.statistics(), "m")["success"] == 4
 
 
-def test_L16_surplus_instances_go_and_the_last_one_stays_as_it_is(server: Server, told: Told):
-    server.load(count(3), told.model(), name="m")
+def test_L16_surplus_instances_go_and_the_last_one_stays_as_it_is(server: Server, journal: Journal):
+    server.load(count(3), journal.model(), name="m")
     server.load(count(1), name="m")
-    assert told.wait_for_ends(2) == ["m_0_0", "m_0_1"]
+    assert journal.wait_for_ends(2) == ["m_0_0", "m_0_1"]
     assert instances(server) == ["m_0_2"]
     assert [executed(server) for _ in range(2)] == [1, 2]
     server.load(count(2), name="m")
     server.load(count(1), name="m")
-    assert len(told.of("begin")) == 4
-    assert told.wait_for_ends(3) == ["m_0_0", "m_0_1", "m_0_2"]
+    assert len(journal.of("begin")) == 4
+    assert journal.wait_for_ends(3) == ["m_0_0", "m_0_1", "m_0_2"]
     assert instances(server) == ["m_0_1"]
 
 
-def test_L16_requests_under_way_are_answered_where_they_are(server: Server, told: Told, gate: Gate):
-    server.load(count(3), told.model(gate), name="m")
+def test_L16_requests_under_way_are_answered_where_they_are(
+    server: Server, journal: Journal, gate: Gate
+):
+    server.load(count(3), journal.model(gate), name="m")
     flying = [server.submit("m", {"IN": ones()}) for _ in range(3)]
     gate.wait_entered(3)
     waiting = [server.submit("m", {"IN": ones()}) for _ in range(3)]
     server.load(count(1), name="m")
-    assert told.of("end") == []  # nobody waits for them, and they for nobody
+    assert journal.of("end") == []  # nobody waits for them, and they for nobody
     gate.open()
     for future in (*flying, *waiting):
         future.result(WAIT_S)
-    assert told.wait_for_ends(2) == ["m_0_0", "m_0_1"]
-    assert told.of("execute").count("m_0_2") == 4
+    assert journal.wait_for_ends(2) == ["m_0_0", "m_0_1"]
+    assert journal.of("execute").count("m_0_2") == 4
     assert fields(server.statistics(), "m")["success"] == 6
 
 
-def test_L16_whose_group_has_other_settings_is_made_anew(server: Server, told: Told):
-    server.load(count(2), told.model(), name="m")
+def test_L16_whose_group_has_other_settings_is_made_anew(server: Server, journal: Journal):
+    server.load(count(2), journal.model(), name="m")
     server.load(count(2, 'name: "other"'), name="m")  # a name is no setting
     assert instances(server) == ["m_0_0", "m_0_1"]
     server.load(count(2, 'host_policy: "fast"'), name="m")
-    assert told.wait_for_ends(2) == ["m_0_0", "m_0_1"]
-    assert len(told.of("begin")) == 4
+    assert journal.wait_for_ends(2) == ["m_0_0", "m_0_1"]
+    assert len(journal.of("begin")) == 4
     assert [executed(server) for _ in range(4)] == [1, 1, 2, 2]  # idle instances take turns
 
 
-def test_L16_P7_passive_instances_come_and_go(server: Server, told: Told):
-    server.load(count(1), told.model(), name="m")
+def test_L16_P7_passive_instances_come_and_go(server: Server, journal: Journal):
+    server.load(count(1), journal.model(), name="m")
     passive = 'instance_group { count: 2 name: "p" kind: KIND_CPU passive: true }'
     server.load(count(1) + passive, name="m")
-    first, *others = told.of("begin")
+    first, *others = journal.of("begin")
     assert (first, sorted(others)) == ("m_0_0", ["p_0", "p_1"])
     assert [executed(server) for _ in range(4)] == [1, 2, 3, 4]
     server.load(count(1), name="m")
-    assert told.wait_for_ends(2) == ["p_0", "p_1"]
+    assert journal.wait_for_ends(2) == ["p_0", "p_1"]
     assert executed(server) == 5
 
 
-def test_W6_only_new_instances_warm_up(server: Server, told: Told):
+def test_W6_only_new_instances_warm_up(server: Server, journal: Journal):
     warmup = (
         'model_warmup { name: "w" batch_size: 2 inputs { key: "IN" '
         "value { data_type: TYPE_FP32 dims: 4 zero_data: true } } }"
     )
-    server.load(count(1) + warmup, told.model(), name="m")
+    server.load(count(1) + warmup, journal.model(), name="m")
     server.load(count(3) + warmup, name="m")
-    assert sorted(told.of("execute")) == ["m_0_0", "m_0_1", "m_0_2"]
+    assert sorted(journal.of("execute")) == ["m_0_0", "m_0_1", "m_0_2"]
     assert fields(server.statistics(), "m")["inference_count"] == 6
 
 
@@ -198,16 +200,16 @@ def test_instances_have_names_of_their_own():
         count(2) + 'parameters { key: "a" value { string_value: "b" } }',
     ],
 )
-def test_L15_another_field_makes_it_a_reload(server: Server, told: Told, other: str):
-    server.load(count(1), told.model(), name="m")
+def test_L15_another_field_makes_it_a_reload(server: Server, journal: Journal, other: str):
+    server.load(count(1), journal.model(), name="m")
     executed(server)
     server.load(other, name="m")
-    assert told.wait_for_ends(1) == ["m_0_0"]
-    assert len(told.of("begin")) == 3
+    assert journal.wait_for_ends(1) == ["m_0_0"]
+    assert len(journal.of("begin")) == 3
     assert fields(server.statistics(), "m")["success"] == 0
 
 
-def test_the_configuration_that_the_server_tells_will_do(server: Server, told: Told):
+def test_the_configuration_that_the_server_returns_can_be_loaded(server: Server, journal: Journal):
     """It is complete: more than the user wrote, and the same model."""
 
     def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:  # noqa: F821, N803, UP037
@@ -225,8 +227,8 @@ def test_the_configuration_that_the_server_tells_will_do(server: Server, told: T
     assert fields(server.statistics(), "f")["success"] == 1
 
 
-def test_the_same_object_goes_on_another_one_does_not(server: Server, told: Told):
-    model = told.model()
+def test_the_same_object_goes_on_another_one_does_not(server: Server, journal: Journal):
+    model = journal.model()
     server.load(count(1), model, name="m")
     executed(server)
     server.load(count(2), model, name="m")
@@ -234,7 +236,7 @@ def test_the_same_object_goes_on_another_one_does_not(server: Server, told: Told
     server.load(count(2), model, name="m")  # nothing is different: who says so wants it anew
     assert fields(server.statistics(), "m")["success"] == 0
     executed(server)
-    server.load(count(1), told.model(), name="m")
+    server.load(count(1), journal.model(), name="m")
     assert fields(server.statistics(), "m")["success"] == 0
 
 
@@ -263,10 +265,10 @@ def test_a_file_that_was_written_to_is_read_again(server: Server, tmp_path: Path
 # -- failures --------------------------------------------------------------------------------------
 
 
-def test_L16_a_new_instance_that_fails_changes_nothing(server: Server, told: Told):
-    server.load(count(1), told.model(), name="m")
+def test_L16_a_new_instance_that_fails_changes_nothing(server: Server, journal: Journal):
+    server.load(count(1), journal.model(), name="m")
     executed(server)
-    told.may_begin = False
+    journal.may_begin = False
     with pytest.raises(LoadError) as caught:
         server.load(count(3), name="m")
     assert caught.value.message.startswith(
@@ -277,8 +279,8 @@ def test_L16_a_new_instance_that_fails_changes_nothing(server: Server, told: Tol
     with pytest.raises(LoadError):
         server.load(count(1, 'host_policy: "fast"'), name="m")
     assert executed(server) == 2
-    assert told.of("end") == []
-    told.may_begin = True
+    assert journal.of("end") == []
+    journal.may_begin = True
     server.load(count(2), name="m")
     assert instances(server) == ["m_0_0", "m_0_1"]
 
@@ -308,29 +310,29 @@ def test_L16_of_several_new_instances_all_go_if_one_fails(server: Server):
     assert lines == ["begin m_0_0", "begin m_0_1", "end m_0_1"]
 
 
-def test_a_group_that_cannot_be_changes_nothing(server: Server, told: Told):
-    server.load(count(1), told.model(), name="m")
+def test_a_group_that_cannot_be_changes_nothing(server: Server, journal: Journal):
+    server.load(count(1), journal.model(), name="m")
     with pytest.raises(ConfigError, match="has kind KIND_GPU but no GPUs are available") as caught:
         server.load(echo("instance_group { kind: KIND_GPU }"), name="m")
     assert caught.value.field == "instance_group[0].kind"
     assert executed(server) == 1
 
 
-def test_L2_a_policy_that_leaves_no_version_changes_nothing(server: Server, told: Told):
-    server.load(count(1), told.model(), name="m")
+def test_L2_a_policy_that_leaves_no_version_changes_nothing(server: Server, journal: Journal):
+    server.load(count(1), journal.model(), name="m")
     with pytest.raises(ConfigError, match="at least one version must be available"):
         server.load(count(3) + "version_policy { specific { versions: 7 } }", name="m")
-    assert (instances(server), told.wait_for_ends(2)) == (["m_0_0"], ["m_0_1", "m_0_2"])
+    assert (instances(server), journal.wait_for_ends(2)) == (["m_0_0"], ["m_0_1", "m_0_2"])
     assert executed(server) == 1
 
 
 # -- with the rest of the engine -----------------------------------------------------------------
 
 
-def test_L16_L17_a_new_version_policy_is_light_too(server: Server, told: Told):
+def test_L16_L17_a_new_version_policy_alone_is_an_update_too(server: Server, journal: Journal):
     all_of_them = "version_policy { all { } }"
     for version in (1, 2):
-        server.load(count(1) + all_of_them, told.model(), name="m", version=version)
+        server.load(count(1) + all_of_them, journal.model(), name="m", version=version)
     executed(server)
     server.load(count(1) + "version_policy { latest { num_versions: 1 } }", name="m")
     assert [model.version for model in server.models()] == [2]
@@ -339,11 +341,11 @@ def test_L16_L17_a_new_version_policy_is_light_too(server: Server, told: Told):
     assert executed(server) == 2
 
 
-def test_L16_the_limiter_knows_who_comes_and_who_goes(told: Told):
+def test_L16_the_limiter_knows_who_comes_and_who_goes(journal: Journal):
     need = "rate_limiter { resources { name: 'R' count: 3 } }"
     with Server(gpus=(), rate_limit="execution_count") as server:
         gate = Gate()
-        server.load(count(2, need), told.model(gate), name="m")
+        server.load(count(2, need), journal.model(gate), name="m")
         flying = [server.submit("m", {"IN": ones(8)}) for _ in range(4)]
         gate.wait_entered()
         assert server.engine.lifecycle.builder.limiter.resources() == {("r", 0): (3, 3)}
@@ -354,21 +356,21 @@ def test_L16_the_limiter_knows_who_comes_and_who_goes(told: Told):
         gate.open()
         for future in flying:
             future.result(WAIT_S)
-        assert told.wait_for_ends(2) == ["m_0_0", "m_0_1"]
+        assert journal.wait_for_ends(2) == ["m_0_0", "m_0_1"]
         server.infer("m", {"IN": ones()})
         server.load(count(1), name="m")
-        told.wait_for_ends(4)
+        journal.wait_for_ends(4)
         server.infer("m", {"IN": ones()})
         assert server.engine.lifecycle.builder.limiter.resources() == {}
 
 
-def test_R4_a_limit_that_is_too_small_refuses_the_update(told: Told):
+def test_R4_a_limit_that_is_too_small_refuses_the_update(journal: Journal):
     need = "rate_limiter { resources { name: 'R' count: 2 } }"
     with Server(gpus=(), rate_limit="execution_count", rate_limit_resources=["R:2"]) as server:
-        server.load(count(1, need), told.model(), name="m")
+        server.load(count(1, need), journal.model(), name="m")
         with pytest.raises(LoadError, match='Resource count for "R" is limited to 2'):
             server.load(count(2, need.replace("2", "3")), name="m")
-        assert told.wait_for_ends(2) == ["m_0_0", "m_0_1"]
+        assert journal.wait_for_ends(2) == ["m_0_0", "m_0_1"]
         assert [executed(server) for _ in range(2)] == [1, 2]
         assert server.engine.lifecycle.builder.limiter.resources() == {("r", 0): (0, 2)}
 
@@ -405,8 +407,8 @@ def test_L16_sequences_stay_with_their_instance_and_state(server: Server, strate
     assert fields(server.statistics(), "s")["success"] == 10
 
 
-def test_an_ensemble_goes_on_over_a_model_that_is_updated(server: Server, told: Told):
-    server.load(count(1), told.model(), name="m")
+def test_an_ensemble_goes_on_over_a_model_that_is_updated(server: Server, journal: Journal):
+    server.load(count(1), journal.model(), name="m")
     server.load(
         ensemble_text(
             ("m", {"IN": "X"}, {"OUT": "Y"}), inputs={"X": "FP32[4]"}, outputs={"Y": "FP32[4]"}
@@ -421,9 +423,9 @@ def test_an_ensemble_goes_on_over_a_model_that_is_updated(server: Server, told: 
 
 
 def test_unload_and_close_wait_for_instances_that_are_leaving(
-    server: Server, told: Told, gate: Gate
+    server: Server, journal: Journal, gate: Gate
 ):
-    server.load(count(2), told.model(gate), name="m")
+    server.load(count(2), journal.model(gate), name="m")
     flying = [server.submit("m", {"IN": ones()}) for _ in range(2)]
     gate.wait_entered(2)
     server.load(count(1), name="m")
@@ -432,12 +434,12 @@ def test_unload_and_close_wait_for_instances_that_are_leaving(
     for future in flying:
         future.result(WAIT_S)
     server.close()
-    assert sorted(told.of("end")) == ["m_0_0", "m_0_1"]
+    assert sorted(journal.of("end")) == ["m_0_0", "m_0_1"]
 
 
-def test_requests_never_fail_while_instances_come_and_go(server: Server, told: Told):
+def test_requests_never_fail_while_instances_come_and_go(server: Server, journal: Journal):
     config = count(1) + "dynamic_batching { }"
-    server.load(config, told.model(), name="m")
+    server.load(config, journal.model(), name="m")
     stop = threading.Event()
     wrong: list[object] = []
     served = [0] * 4
@@ -466,7 +468,7 @@ def test_requests_never_fail_while_instances_come_and_go(server: Server, told: T
     statistics = fields(server.statistics(), "m")
     assert (statistics["success"], statistics["fail"]) == (sum(served), 0)
     server.close()
-    assert len(told.of("begin")) == len(told.of("end")) > 40
+    assert len(journal.of("begin")) == len(journal.of("end")) > 40
 
 
 def test_an_instance_whose_own_thread_asks_for_its_end_still_runs(server: Server):

@@ -218,8 +218,8 @@ def test_a_cell_says_what_has_no_effect_each_time_it_runs(doubled):
     cell = "%%triton_config double\ninstance_group [ { kind: KIND_CPU host_policy: 'p' } ]\n"
     for _ in range(2):
         ran = doubled.ok(cell)
-        (told,) = [line for line in ran.text.splitlines() if "no effect" in line]
-        assert told.startswith("double: instance_group[0].host_policy has no effect here: ")
+        (line,) = [text for text in ran.text.splitlines() if "no effect" in text]
+        assert line.startswith("double: instance_group[0].host_policy has no effect here: ")
     assert "no effect" not in doubled.ok("%triton_infer double IN=[[1, 2, 3, 4]]").text
     frame = doubled.ok("%triton_status double").value
     assert frame["ignored"].tolist() == ["instance_group[0].host_policy"]

@@ -121,7 +121,7 @@ def test_the_examples_in_the_help_run_as_they_stand(notebook):
                 # The machine that the help speaks of is this one.
                 notebook.ok(cell.replace("gpu-box:8001", f"127.0.0.1:{endpoints.grpc_port}"))
     for cell in examples(shell.find_magic("triton_unload", "line")):
-        # The second unloads what the first one did: it is there again.
+        # The second unloads what the first one did: it is loaded again.
         notebook.ok(f"%%triton_model double --max-batch-size 8\n{DOUBLE}")
         notebook.ok(cell)
 

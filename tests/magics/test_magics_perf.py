@@ -174,7 +174,7 @@ def test_what_stands_in_its_place_is_not_shown_once_more(page):
     ran = page.ok(f"%triton_perf double -c 1 {FAST}")
     assert isinstance(ran.value, PerfReport)
     assert "throughput" not in ran.out
-    # The next cell shows it as ever.
+    # The next cell shows it as usual.
     assert "throughput" in page.ok("_").out
 
 

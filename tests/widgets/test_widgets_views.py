@@ -77,39 +77,39 @@ def test_a_page_that_does_not_answer_gets_one_frame_in_two_seconds(watch, hub, c
 
 
 def test_a_closed_page_ends_it_after_a_moment(watch, hub, clock, server):
-    gone = []
-    watch.on_closed(lambda: gone.append(clock.now))
+    closed = []
+    watch.on_closed(lambda: closed.append(clock.now))
     say(watch, "open")
     run(hub, clock, server, 1, ack=watch)
     say(watch, "close")
     before = watch.frames_sent
     run(hub, clock, server, 1.5)
-    assert not gone
+    assert not closed
     run(hub, clock, server, 1)
-    assert len(gone) == 1
+    assert len(closed) == 1
     assert watch.frames_sent == before
     assert not hub.views
 
 
 def test_a_page_that_opens_again_at_once_keeps_it(watch, hub, clock, server):
-    gone = []
-    watch.on_closed(lambda: gone.append(1))
+    closed = []
+    watch.on_closed(lambda: closed.append(1))
     say(watch, "open", "a")
     say(watch, "close", "a")
     run(hub, clock, server, 1)
     say(watch, "open", "b")
     run(hub, clock, server, 5, ack=watch)
-    assert not gone
+    assert not closed
 
 
 def test_a_page_silent_for_half_a_minute_is_gone(watch, hub, clock, server):
-    gone = []
-    watch.on_closed(lambda: gone.append(1))
+    closed = []
+    watch.on_closed(lambda: closed.append(1))
     say(watch, "open")
     run(hub, clock, server, 29)
-    assert not gone
+    assert not closed
     run(hub, clock, server, 2)
-    assert gone
+    assert closed
 
 
 def test_one_of_two_pages_is_enough(watch, hub, clock, server):
@@ -155,12 +155,12 @@ def test_structure_is_sent_only_when_it_changes(watch, hub, clock, server):
 
 
 def test_a_server_that_fails_ends_the_view_quietly(watch, hub, clock, server, capfd):
-    gone = []
-    watch.on_closed(lambda: gone.append(1))
+    closed = []
+    watch.on_closed(lambda: closed.append(1))
     say(watch, "open")
     server.snapshot = lambda: 1 / 0
     run(hub, clock, server, 1)
-    assert gone
+    assert closed
     assert isinstance(hub.last_error, ZeroDivisionError)
     assert capfd.readouterr() == ("", "")
 
