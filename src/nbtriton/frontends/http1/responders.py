@@ -130,6 +130,8 @@ class InferResponder(HttpResponder):
         if self._response is None or response is not BARE_FINAL:
             self._response = self._written(request, response)
         if final:
+            # First: a client that has the response may unregister the memory.
+            self.call.release()
             self.cycle.respond(self._response)
             self.record("HTTP_SEND_END")
             self.close()
