@@ -2,7 +2,7 @@
 
 OLD and NEW are checkouts, each with its ``build/compiled`` (``make build/compiled``). In each round both run
 their own benches in processes of their own, in an order that changes from round to round, so that
-what else the machine does meets both alike. A figure that only one of them has is left out.
+what else the machine does meets both in the same way. A figure that only one of them has is left out.
 """
 
 from __future__ import annotations

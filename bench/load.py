@@ -1,4 +1,4 @@
-"""How load is made: `nbtriton.perf` in the process, NVIDIA's perf_analyzer for every server."""
+"""How load is made: `nbtriton.perf` in the process, NVIDIA's perf_analyzer forevery server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nbtriton.repository.verify.reference import Reference
 
 __all__ = ["Measured", "analyzer", "in_process"]
 
-# Three windows whatever they say: the rounds and their median are the judge of noise here.
+# Three windows in any case: the rounds and their median are the judge of noise here.
 WINDOWS = 3
 # Of perf_analyzer's windows one may be empty on a busy machine; it then wants three others.
 MOST_WINDOWS = 8

@@ -1,6 +1,6 @@
 """A client that adds as little as it can: one prepared HTTP request on kept connections, in a loop.
 
-The same for every server that is compared over HTTP, so that none is measured through a slower one.
+The same forevery server that is compared over HTTP, so that none is measured through a slower one.
 """
 
 from __future__ import annotations

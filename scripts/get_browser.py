@@ -21,7 +21,7 @@ NAMES = ("chromium", "google-chrome", "google-chrome-stable")
 
 
 def works(path: str | None) -> bool:
-    """Tell whether the program starts at all (Ubuntu's `chromium-browser` may be an empty shell)."""
+    """Return whether the program starts at all (Ubuntu's `chromium-browser` may be an empty shell)."""
     return bool(path) and quietly([str(path), "--version"])
 
 
@@ -70,7 +70,7 @@ def playwright(code: str) -> str:
 
 
 def drives(path: str) -> bool:
-    """Tell whether Playwright can steer this browser."""
+    """Return whether Playwright can steer this browser."""
     launch = f"p.chromium.launch(executable_path={path!r}, args=['--no-sandbox'])"
     return bool(playwright(f"print({launch}.version)"))
 

@@ -33,7 +33,7 @@ FLAGS = [
     "--disable-sync",
     "--force-color-profile=srgb",
 ]
-# A busy machine needs long for everything.
+# A busy machine needs long foreverything.
 PATIENCE_MS = 150_000
 
 
