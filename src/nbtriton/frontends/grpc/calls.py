@@ -17,7 +17,6 @@ from nbtriton.errors import InternalError, TritonError
 from nbtriton.frontends.grpc.headers import (
     OK_TRAILERS,
     RequestHeaders,
-    response_headers,
     status_trailers,
 )
 from nbtriton.frontends.grpc.messages import PREFIX, MessageReader, compress, decompress
@@ -141,7 +140,10 @@ class Call:
             and 0 <= size <= max_size
             and size == int.from_bytes(data[1 : PREFIX.size], "big")
         ):  # a whole message in one frame: the usual case
-            self._receive_message(data[0], data[PREFIX.size :])
+            if data[0]:
+                self._receive_compressed(data[PREFIX.size :])
+            else:
+                self._handle_message(data[PREFIX.size :])
         else:
             if self._reader is None:
                 self._reader = MessageReader(max_size)
@@ -159,14 +161,15 @@ class Call:
                 found = reader.next_message()
                 if found is None:
                     return
-                self._receive_message(*found)
+                flag, message = found
+                if flag:
+                    self._receive_compressed(message)
+                else:
+                    self._handle_message(message)
         except StatusError as error:
             self.abort(error.code, error.text)
 
-    def _receive_message(self, flag: int, message: bytes) -> None:
-        if not flag:
-            self._handle_message(message)
-            return
+    def _receive_compressed(self, message: bytes) -> None:
         limits = self.connection.listener.limits
         most = min(limits.body_bytes, limits.decompressed_bytes)
         try:
@@ -232,7 +235,7 @@ class Call:
         encoding = self._headers.response_encoding
         if not self._has_begun:
             self._has_begun = True
-            http2.send_headers(stream, response_headers(encoding))
+            http2.send_headers(stream, self._headers.response)
         http2.send_data(stream, *_frame(message, encoding))
         self.connection.record_response()
 
@@ -328,11 +331,13 @@ class UnaryCall(Call):
 
     def _reply(self, message: bytes) -> None:
         if not self.is_finished:
-            encoding = self._headers.response_encoding
-            self.connection.http2.send_response(
-                self.stream, response_headers(encoding), _frame(message, encoding), OK_TRAILERS
+            headers, connection = self._headers, self.connection
+            encoding = headers.response_encoding
+            data = (
+                _frame(message, encoding) if encoding else (PREFIX.pack(0, len(message)), message)
             )
-            self.connection.record_response()
+            connection.http2.send_response(self.stream, headers.response, data, OK_TRAILERS)
+            connection.record_response()
             self._release()
 
     def fail(self, error: TritonError) -> None:

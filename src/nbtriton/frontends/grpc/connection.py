@@ -176,7 +176,8 @@ class GrpcConnection(asyncio.Protocol):
 
     def record_response(self) -> None:
         self._keepalive.record_sent()
-        self.schedule_flush()
+        if not self._is_flushing:
+            self.schedule_flush()
 
     def schedule_flush(self) -> None:
         if not self._is_flushing:

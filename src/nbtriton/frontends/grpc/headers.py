@@ -14,7 +14,7 @@ from nbtriton.frontends.grpc.status import INTERNAL, RESOURCE_EXHAUSTED, UNKNOWN
 from nbtriton.frontends.http2.hpack import Field
 
 __all__ = [
-    "INDEXED", "OK_TRAILERS", "RequestHeaders", "read_headers", "response_headers", "status_trailers",
+    "INDEXED", "OK_TRAILERS", "RequestHeaders", "read_headers", "status_trailers",
 ]  # fmt: skip
 
 _STATUS_200 = (b":status", b"200")
@@ -51,6 +51,8 @@ class RequestHeaders:
         How its messages may be compressed; empty for not at all.
     response_encoding : bytes
         How responses are compressed; empty for not at all.
+    response : tuple of fields
+        Those before the first message.
     fault : StatusError, optional
         Why the call is refused.
     """
@@ -60,6 +62,7 @@ class RequestHeaders:
     timeout_s: float | None = None
     encoding: bytes = b""
     response_encoding: bytes = b""
+    response: tuple[Field, ...] = _RESPONSE
     fault: StatusError | None = None
 
 
@@ -79,12 +82,15 @@ def read_headers(fields: Sequence[Field] | None, level: int) -> RequestHeaders:
     named = dict(fields)
     try:
         _check_call(named)
+        encoding = _response_encoding(named.get(b"grpc-accept-encoding", b""), level)
+        response = (_STATUS_200, _CONTENT_TYPE, (b"grpc-encoding", encoding), _ACCEPT)
         return RequestHeaders(
             named[b":path"],
             tuple(_metadata(name, value) for name, value in fields if _is_metadata(name)),
             _timeout_s(named.get(b"grpc-timeout")),
             _encoding(named.get(b"grpc-encoding", b"identity")),
-            _response_encoding(named.get(b"grpc-accept-encoding", b""), level),
+            encoding,
+            response if encoding else _RESPONSE,
         )
     except StatusError as fault:
         return RequestHeaders(fault=fault)
@@ -146,13 +152,6 @@ def _response_encoding(accepted: bytes, level: int) -> bytes:
 
 
 # -- responses ---------------------------------------------------------------------------------------
-
-
-def response_headers(encoding: bytes) -> tuple[Field, ...]:
-    """Return the fields before the first message."""
-    if not encoding:
-        return _RESPONSE
-    return (_STATUS_200, _CONTENT_TYPE, (b"grpc-encoding", encoding), _ACCEPT)
 
 
 def status_trailers(code: int, text: str, *, has_begun: bool) -> tuple[Field, ...]:

@@ -8,7 +8,6 @@ connection error with GOAWAY.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from struct import Struct
@@ -18,7 +17,7 @@ from nbtriton.frontends.http2 import events, frames
 from nbtriton.frontends.http2.errors import ErrorCode, Http2ConnectionError, Http2StreamError
 from nbtriton.frontends.http2.frames import FRAME, frame, number_frame
 from nbtriton.frontends.http2.headers import HeaderBlock
-from nbtriton.frontends.http2.hpack import Decoder, Encoder, Field
+from nbtriton.frontends.http2.hpack import Decoder, Field
 from nbtriton.frontends.http2.streams import (
     TRANSITIONS,
     Http2Stream,
@@ -27,6 +26,7 @@ from nbtriton.frontends.http2.streams import (
     Violation,
 )
 from nbtriton.frontends.http2.token_bucket import TokenBucket
+from nbtriton.frontends.http2.writer import FIRST_FRAME_SIZE, FIRST_WINDOW, FrameWriter
 
 __all__ = ["Http2Connection", "Http2Limits"]
 
@@ -36,17 +36,13 @@ _ON_END_STREAM: Final = TRANSITIONS[StreamInput.RECEIVE_END_STREAM]
 _ON_SEND_END: Final = TRANSITIONS[StreamInput.SEND_END_STREAM]
 _HEAD: Final = FRAME.size
 _unpack_frame: Final = FRAME.unpack_from
-_pack_frame: Final = FRAME.pack
 
-# The peer's settings before it sends any (section 6.5.2).
-_FIRST_WINDOW, _FIRST_FRAME_SIZE = 65_535, 16_384
-# A DATA frame that is longer is read as it comes; longer data is not copied to stand in one write with others.
-_LONG_FRAME, _JOINED = 16 << 10, 64 << 10
+# A DATA frame that is longer is read as it comes.
+_LONG_FRAME = 16 << 10
 # Header blocks that are cached, frames that one may come in, and streams reset here whose peer may not know it.
 _MAX_CACHED, _MAX_CONTINUATIONS, _MAX_RESET_IDS = 256, 64, 1000
 # Flags of HEADERS whose payload is a whole header block and nothing else: of these, END_HEADERS alone.
 _UNUSUAL_HEADERS = frames.END_HEADERS | frames.PADDED | frames.PRIORITY_FLAG
-_LAST_HEADERS = frames.END_HEADERS | frames.END_STREAM
 _SHUTDOWN_PING = b"goodbye!"
 _TWO_NUMBERS = Struct(">II")
 _PAYLOAD_SIZES: Mapping[int, int] = {frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}
@@ -118,11 +114,10 @@ class Http2Connection:
     """
 
     __slots__ = (
-        "_at", "_block", "_block_of", "_blocked", "_blocks", "_decoder", "_encoder",
-        "_events", "_goaway_id", "_is_large", "_is_paused", "_long_end", "_long_id", "_long_left", "_max_control_size",
-        "_now", "_out", "_peer_frame_size", "_peer_window", "_received", "_replies", "_reset_ids", "_resets",
-        "_rest", "_settings", "_skipped_ids", "_window", "has_more", "highest_stream_id", "is_greeted",
-        "is_terminated", "limits", "streams",
+        "_at", "_block", "_block_of", "_blocks", "_decoder", "_events", "_goaway_id", "_long_end", "_long_id",
+        "_long_left", "_max_control_size", "_now", "_peer_window", "_received", "_reset_ids", "_resets", "_rest",
+        "_settings", "_skipped_ids", "_writer", "has_more", "highest_stream_id", "is_greeted", "is_terminated",
+        "limits", "streams",
     )  # fmt: skip
 
     def __init__(self, limits: Http2Limits, now: float, indexed: Container[Field] = ()) -> None:
@@ -133,14 +128,14 @@ class Http2Connection:
         self._now = now
         self._events: list[events.Event] = []
         self._decoder = Decoder()
-        self._encoder = Encoder(indexed)
+        self._writer = FrameWriter(indexed, limits.max_unread_replies)
         self._blocks: dict[
             bytes, HeaderBlock
         ] = {}  # by their bytes, until the decoder's table changes
         self._resets = TokenBucket(limits.max_concurrent_streams, limits.resets_per_s, now)
         self._settings = TokenBucket(limits.settings_at_once, limits.settings_per_s, now)
         self._rest, self._at = b"", 0  # what was not read, from where on
-        self._max_control_size = max(_FIRST_FRAME_SIZE, 2 * limits.max_header_list_size)
+        self._max_control_size = max(FIRST_FRAME_SIZE, 2 * limits.max_header_list_size)
         # A header block that is continued: stream and flags of its HEADERS, and its fragments.
         self._block_of: tuple[int, int] | None = None
         self._block: list[bytes] = []
@@ -151,21 +146,16 @@ class Http2Connection:
         self._reset_ids: dict[int, None] = {}  # whose frames are ignored, the oldest first
         self._skipped_ids: list[range] = []  # never to be used
         self._goaway_id: int | None = None  # the last stream that is answered
-        self._window = self._peer_window = _FIRST_WINDOW
-        self._peer_frame_size = _FIRST_FRAME_SIZE
-        self._blocked: dict[Http2Stream, None] = {}
-        self._is_paused = self._is_large = False
-        self._replies = 0
+        self._peer_window = FIRST_WINDOW
         settings = (
             (frames.MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams),
             (frames.INITIAL_WINDOW_SIZE, limits.stream_window),
             (frames.MAX_FRAME_SIZE, limits.max_frame_size),
             (frames.MAX_HEADER_LIST_SIZE, limits.max_header_list_size),
         )
-        more = limits.connection_window - _FIRST_WINDOW
-        self._out: list[bytes | memoryview] = [
-            frames.settings_frame(settings), number_frame(frames.WINDOW_UPDATE, 0, more),
-        ]  # fmt: skip
+        more = limits.connection_window - FIRST_WINDOW
+        self._writer.write(frames.settings_frame(settings))
+        self._writer.write(number_frame(frames.WINDOW_UPDATE, 0, more))
 
     # -- receiving -------------------------------------------------------------------------------
 
@@ -217,7 +207,7 @@ class Http2Connection:
                 kind, size = word & 0xFF, word >> 8
                 stream_id &= frames.MAX_STREAM_ID  # the bit above is reserved
                 start = at + _HEAD
-                if size > _FIRST_FRAME_SIZE:
+                if size > FIRST_FRAME_SIZE:
                     self._check_size(kind, size)
                 if start + size > end:
                     if (
@@ -288,7 +278,7 @@ class Http2Connection:
         """Read DATA; `size` is with its padding, which counts for flow control."""
         self._received += size
         if self._received > self.limits.connection_window // 2:
-            self._out.append(number_frame(frames.WINDOW_UPDATE, 0, self._received))
+            self._writer.write(number_frame(frames.WINDOW_UPDATE, 0, self._received))
             self._received = 0
         stream = self.streams.get(stream_id)
         if stream is None:
@@ -439,10 +429,10 @@ class Http2Connection:
             if name == frames.INITIAL_WINDOW_SIZE:
                 self._set_peer_window(value)
             elif name == frames.MAX_FRAME_SIZE:
-                self._peer_frame_size = value
+                self._writer.frame_size = value
             elif name == frames.HEADER_TABLE_SIZE:
-                self._encoder.set_max_table_size(value)
-        self._reply(frame(frames.SETTINGS, frames.ACK, 0))
+                self._writer.set_max_table_size(value)
+        self._writer.reply(frame(frames.SETTINGS, frames.ACK, 0))
         self._send_blocked()
 
     def _set_peer_window(self, size: int) -> None:
@@ -459,7 +449,7 @@ class Http2Connection:
 
     def _receive_ping(self, flags: int, _: int, payload: bytes) -> None:
         if not flags & frames.ACK:
-            self._reply(frame(frames.PING, frames.ACK, 0, payload))
+            self._writer.reply(frame(frames.PING, frames.ACK, 0, payload))
             self._events.append(events.PingReceived(payload))
         elif payload == _SHUTDOWN_PING:
             self._events.append(events.ShutdownAcknowledged())
@@ -477,8 +467,8 @@ class Http2Connection:
         if not stream_id:
             if not more:
                 raise Http2ConnectionError("a window that is no wider")
-            self._window += more
-            if self._window > frames.MAX_WINDOW:
+            self._writer.window += more
+            if self._writer.window > frames.MAX_WINDOW:
                 raise Http2ConnectionError(
                     "a window that is too wide", ErrorCode.FLOW_CONTROL_ERROR
                 )
@@ -493,24 +483,16 @@ class Http2Connection:
             raise Http2StreamError(stream_id)
         if stream.window > frames.MAX_WINDOW:
             raise Http2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
-        if stream in self._blocked:
+        if stream in self._writer.blocked:
             self._send_queue(stream)
 
     def acknowledge(self, stream: Http2Stream) -> None:
         """Give a stream's window back, once half of it is used: its data has been read."""
         if stream.received > self.limits.stream_window // 2 and stream.state is _OPEN:
-            self._out.append(number_frame(frames.WINDOW_UPDATE, stream.stream_id, stream.received))
+            self._writer.write(
+                number_frame(frames.WINDOW_UPDATE, stream.stream_id, stream.received)
+            )
             stream.received = 0
-
-    def _reply(self, data: bytes) -> None:
-        """Acknowledge a frame, without limit only to a peer that reads."""
-        if self._is_paused:
-            self._replies += 1
-            if self._replies > self.limits.max_unread_replies:
-                raise Http2ConnectionError(
-                    "acknowledgements are not read", ErrorCode.ENHANCE_YOUR_CALM
-                )
-        self._out.append(data)
 
     _CONTROL: ClassVar[Mapping[int, Callable[[Http2Connection, int, int, bytes], None]]] = {
         frames.PRIORITY: _receive_priority,
@@ -539,7 +521,7 @@ class Http2Connection:
 
     def _send_reset(self, stream_id: int, code: ErrorCode) -> None:
         self._ignore(stream_id)
-        self._out.append(number_frame(frames.RST_STREAM, stream_id, code))
+        self._writer.write(number_frame(frames.RST_STREAM, stream_id, code))
 
     def reset(self, stream: Http2Stream, code: ErrorCode) -> None:
         """End a stream at once; nothing happens if it has ended."""
@@ -569,14 +551,7 @@ class Http2Connection:
         if stream.queue is not None:
             stream.trailers = fields
             return
-        block = self._encoder.encode(fields)
-        kind, most = frames.HEADERS, self._peer_frame_size
-        flags = frames.END_STREAM if end_stream else 0
-        while len(block) > most:
-            self._out += (_pack_frame(most << 8 | kind, flags, stream.stream_id), block[:most])
-            kind, flags, block = frames.CONTINUATION, 0, block[most:]
-        head = _pack_frame(len(block) << 8 | kind, flags | frames.END_HEADERS, stream.stream_id)
-        self._out += (head, block)
+        self._writer.write_headers(stream.stream_id, fields, end_stream=end_stream)
         if end_stream:
             self._resets.earned += 1
             state = _allowed(_ON_SEND_END[stream.state], stream.stream_id)
@@ -587,27 +562,8 @@ class Http2Connection:
 
     def send_data(self, stream: Http2Stream, *pieces: bytes) -> None:
         """Send data, as soon as the peer's windows have room; of a stream that has ended nothing."""
-        if stream.state is _CLOSED:
-            return
-        size = sum(map(len, pieces))
-        if (
-            stream.queue is None
-            and size <= self._window
-            and size <= stream.window
-            and size <= self._peer_frame_size
-            and not self._is_paused
-        ):
-            self._window -= size
-            stream.window -= size
-            self._out.append(_pack_frame(size << 8 | frames.DATA, 0, stream.stream_id))
-            self._out += pieces
-            self._is_large = self._is_large or size > _JOINED
-            return
-        if stream.queue is None:
-            stream.queue = deque()
-        stream.queue += filter(None, pieces) if size > _JOINED else (b"".join(pieces),)
-        stream.queued += size
-        self._send_queue(stream)
+        if stream.state is not _CLOSED:
+            self._writer.write_data(stream, pieces)
 
     def send_response(
         self,
@@ -616,86 +572,52 @@ class Http2Connection:
         data: tuple[bytes, ...],
         trailers: tuple[Field, ...],
     ) -> None:
-        """Send a whole response: what the three methods above do, at a third of their price where they can."""
-        size = sum(map(len, data))
-        head, tail = self._encoder.cached(headers), self._encoder.cached(trailers)
-        if (
-            not head
-            or not tail
-            or stream.state is not _HALF_CLOSED_REMOTE
-            or size > min(self._window, stream.window, self._peer_frame_size, _JOINED)
-            or self._is_paused
-            or stream.queue is not None
+        """Send a whole response: as `send_headers`, `send_data` and `send_headers`, where it can in one step."""
+        if stream.state is _HALF_CLOSED_REMOTE and self._writer.write_response(
+            stream, headers, data, trailers
         ):
+            self._resets.earned += 1
+            stream.state = _CLOSED
+            del self.streams[stream.stream_id]
+        else:
             self.send_headers(stream, headers)
             self.send_data(stream, *data)
             self.send_headers(stream, trailers, end_stream=True)
-            return
-        self._window -= size
-        stream_id = stream.stream_id
-        self._out += (
-            _pack_frame(len(head) << 8 | frames.HEADERS, frames.END_HEADERS, stream_id), head,
-            _pack_frame(size << 8 | frames.DATA, 0, stream_id), *data,
-            _pack_frame(len(tail) << 8 | frames.HEADERS, _LAST_HEADERS, stream_id), tail,
-        )  # fmt: skip
-        self._resets.earned += 1
-        stream.state = _CLOSED
-        del self.streams[stream_id]
 
     def _send_queue(self, stream: Http2Stream) -> None:
         """Send as much of a stream's data as its peer takes, and what follows it."""
-        queue = stream.queue
-        while queue:
-            data = queue[0]
-            room = min(len(data), self._window, stream.window, self._peer_frame_size)
-            if room <= 0 or self._is_paused:
-                self._blocked[stream] = None
-                return
-            if room < len(data):
-                queue[0] = memoryview(data)[room:]
-                data = memoryview(data)[:room]
-            else:
-                queue.popleft()
-            self._window -= room
-            stream.window -= room
-            stream.queued -= room
-            self._out += (_pack_frame(room << 8 | frames.DATA, 0, stream.stream_id), data)
-            self._is_large = self._is_large or room > _JOINED
-        trailers = stream.trailers
-        self.discard(stream)
-        if trailers is not None:
-            self.send_headers(stream, trailers, end_stream=True)
+        if self._writer.write_queue(stream) and stream.trailers is not None:
+            self.send_headers(stream, stream.trailers, end_stream=True)
 
     def _send_blocked(self) -> None:
-        for stream in list(self._blocked):
-            if self._window <= 0 or self._is_paused:
+        writer = self._writer
+        for stream in list(writer.blocked):
+            if writer.window <= 0 or writer.is_paused:
                 return
             self._send_queue(stream)
 
     def discard(self, stream: Http2Stream) -> None:
-        """Drop a stream's data that waits for the peer's windows."""
-        stream.queue = stream.trailers = None
-        stream.queued = 0
-        self._blocked.pop(stream, None)
+        """Drop a stream's data that waits for the peer's windows, and what follows it."""
+        self._writer.discard(stream)
+        stream.trailers = None
 
     def pause_sending(self) -> None:
         """Hold data back: the transport's buffers are full."""
-        self._is_paused = True
+        self._writer.is_paused = True
 
     def resume_sending(self) -> None:
         """Send what was held back."""
-        self._is_paused = False
-        self._replies = 0
+        self._writer.resume()
         self._send_blocked()
 
     def send_ping(self) -> None:
         """Ask for a sign of life."""
-        self._out.append(frame(frames.PING, 0, 0, bytes(8)))
+        self._writer.write(frame(frames.PING, 0, 0, bytes(8)))
 
     def begin_shutdown(self) -> None:
         """Ask the peer to begin no more streams; it acknowledges that (section 6.8)."""
         self._send_goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR, "")
-        self._out.append(frame(frames.PING, 0, 0, _SHUTDOWN_PING))
+        self._writer.write(frame(frames.PING, 0, 0, _SHUTDOWN_PING))
 
     def finish_shutdown(self) -> None:
         """Ignore streams that begin from now on."""
@@ -710,20 +632,17 @@ class Http2Connection:
             self._send_goaway(last, code, text)
 
     def _send_goaway(self, last: int, code: ErrorCode, text: str) -> None:
-        self._out.append(frame(frames.GOAWAY, 0, 0, _TWO_NUMBERS.pack(last, code) + text.encode()))
+        payload = _TWO_NUMBERS.pack(last, code) + text.encode()
+        self._writer.write(frame(frames.GOAWAY, 0, 0, payload))
 
     @property
     def has_data_to_send(self) -> bool:
         """True if `data_to_send` would return something."""
-        return bool(self._out)
+        return bool(self._writer.out)
 
     def data_to_send(self) -> bytes | list[bytes | memoryview]:
         """Return what is to be sent: bytes or, where long data would have to be copied, its pieces."""
-        out, self._out = self._out, []
-        if self._is_large:
-            self._is_large = False
-            return out
-        return b"".join(out)
+        return self._writer.data_to_send()
 
 
 def _allowed(found: StreamState | Violation, stream_id: int) -> StreamState:

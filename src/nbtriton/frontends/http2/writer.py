@@ -1,0 +1,211 @@
+"""The frames that are sent to one peer: within its windows, its frame size and its HPACK table."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container
+from struct import Struct
+from typing import Final
+
+from nbtriton.frontends.http2 import frames
+from nbtriton.frontends.http2.errors import ErrorCode, Http2ConnectionError
+from nbtriton.frontends.http2.frames import FRAME
+from nbtriton.frontends.http2.hpack import Encoder, Field
+from nbtriton.frontends.http2.streams import Http2Stream
+
+__all__ = ["FIRST_FRAME_SIZE", "FIRST_WINDOW", "FrameWriter"]
+
+_pack_frame: Final = FRAME.pack
+# The peer's settings before it sends any (RFC 9113 section 6.5.2).
+FIRST_WINDOW, FIRST_FRAME_SIZE = 65_535, 16_384
+# Longer data is not copied to stand in one write with other frames.
+_JOINED = 64 << 10
+_LAST_HEADERS = frames.END_HEADERS | frames.END_STREAM
+
+
+class _Response:
+    """A response but for its stream and data, packed in two steps instead of six."""
+
+    __slots__ = (
+        "before",
+        "behind",
+        "head",
+        "head_word",
+        "headers",
+        "tail",
+        "tail_word",
+        "trailers",
+    )
+
+    def __init__(
+        self, headers: tuple[Field, ...], head: bytes, trailers: tuple[Field, ...], tail: bytes
+    ) -> None:
+        self.headers, self.head, self.trailers, self.tail = headers, head, trailers, tail
+        self.head_word = len(head) << 8 | frames.HEADERS
+        self.tail_word = len(tail) << 8 | frames.HEADERS
+        self.before = Struct(f">IBI{len(head)}sIBI").pack
+        self.behind = Struct(f">IBI{len(tail)}s").pack
+
+
+class FrameWriter:
+    """Frames to be sent, and data that waits for room.
+
+    Parameters
+    ----------
+    indexed : container of fields
+        Fields that are worth an entry of the peer's HPACK table.
+    max_unread_replies : int
+        Acknowledgements for a peer that does not read.
+
+    Attributes
+    ----------
+    window : int
+        Bytes of data that the peer takes on all streams.
+    frame_size : int
+        The longest payload that the peer takes.
+    blocked : dict of Http2Stream to None
+        Streams whose data waits, the first one first.
+    is_paused : bool
+        Whether data is held back, as the transport's buffers are full.
+    out : list of bytes-like
+        What is to be sent.
+    """
+
+    __slots__ = (
+        "_encoder", "_is_large", "_max_replies", "_replies", "_response", "blocked", "frame_size", "is_paused", "out", "window",
+    )  # fmt: skip
+
+    def __init__(self, indexed: Container[Field], max_unread_replies: int) -> None:
+        self._encoder = Encoder(indexed)
+        self.window, self.frame_size = FIRST_WINDOW, FIRST_FRAME_SIZE
+        self.blocked: dict[Http2Stream, None] = {}
+        self.is_paused = self._is_large = False
+        self._max_replies = max_unread_replies
+        self._replies = 0
+        self._response: _Response | None = None  # the last one, while the table does not change
+        self.out: list[bytes | memoryview] = []
+
+    def data_to_send(self) -> bytes | list[bytes | memoryview]:
+        """Return what is to be sent: bytes or, where long data would have to be copied, its pieces."""
+        out, self.out = self.out, []
+        if self._is_large:
+            self._is_large = False
+            return out
+        return b"".join(out)
+
+    def write(self, data: bytes) -> None:
+        """Send a whole frame that no window holds back."""
+        self.out.append(data)
+
+    def reply(self, data: bytes) -> None:
+        """Send an acknowledgement, without limit only to a peer that reads."""
+        if self.is_paused:
+            self._replies += 1
+            if self._replies > self._max_replies:
+                text = "acknowledgements are not read"
+                raise Http2ConnectionError(text, ErrorCode.ENHANCE_YOUR_CALM)
+        self.out.append(data)
+
+    def resume(self) -> None:
+        """Hold data back no more."""
+        self.is_paused = False
+        self._replies = 0
+
+    def set_max_table_size(self, size: int) -> None:
+        """Keep within the peer's HPACK table."""
+        self._encoder.set_max_table_size(size)
+        self._response = None
+
+    def write_headers(self, stream_id: int, fields: tuple[Field, ...], *, end_stream: bool) -> None:
+        """Send a header block, in several frames if it is longer than one."""
+        block, most = self._encoder.encode(fields), self.frame_size
+        self._response = None
+        kind, flags = frames.HEADERS, frames.END_STREAM if end_stream else 0
+        while len(block) > most:
+            self.out += (_pack_frame(most << 8 | kind, flags, stream_id), block[:most])
+            kind, flags, block = frames.CONTINUATION, 0, block[most:]
+        head = _pack_frame(len(block) << 8 | kind, flags | frames.END_HEADERS, stream_id)
+        self.out += (head, block)
+
+    def write_data(self, stream: Http2Stream, pieces: tuple[bytes, ...]) -> None:
+        """Send data, as soon as the windows have room."""
+        size = sum(map(len, pieces))
+        if (
+            stream.queue is None
+            and size <= self.window
+            and size <= stream.window
+            and size <= self.frame_size
+            and not self.is_paused
+        ):
+            self.window -= size
+            stream.window -= size
+            self.out.append(_pack_frame(size << 8 | frames.DATA, 0, stream.stream_id))
+            self.out += pieces
+            self._is_large = self._is_large or size > _JOINED
+            return
+        if stream.queue is None:
+            stream.queue = deque()
+        stream.queue += filter(None, pieces) if size > _JOINED else (b"".join(pieces),)
+        stream.queued += size
+        self.write_queue(stream)
+
+    def write_queue(self, stream: Http2Stream) -> bool:
+        """Send as much of a stream's waiting data as the peer takes; True if that is all."""
+        queue = stream.queue
+        while queue:
+            data = queue[0]
+            room = min(len(data), self.window, stream.window, self.frame_size)
+            if room <= 0 or self.is_paused:
+                self.blocked[stream] = None
+                return False
+            if room < len(data):
+                queue[0] = memoryview(data)[room:]
+                data = memoryview(data)[:room]
+            else:
+                queue.popleft()
+            self.window -= room
+            stream.window -= room
+            self.out += (_pack_frame(room << 8 | frames.DATA, 0, stream.stream_id), data)
+            self._is_large = self._is_large or room > _JOINED
+            stream.queued -= room
+        self.discard(stream)
+        return True
+
+    def discard(self, stream: Http2Stream) -> None:
+        """Drop a stream's data that waits for room."""
+        stream.queue = None
+        stream.queued = 0
+        self.blocked.pop(stream, None)
+
+    def write_response(
+        self,
+        stream: Http2Stream,
+        headers: tuple[Field, ...],
+        data: tuple[bytes, ...],
+        trailers: tuple[Field, ...],
+    ) -> bool:
+        """Send a whole response if its blocks are cached and the windows have room; else nothing, and False."""
+        known = self._response
+        if known is None or known.headers is not headers or known.trailers is not trailers:
+            head, tail = self._encoder.cached(headers), self._encoder.cached(trailers)
+            if not head or not tail:
+                return False
+            known = self._response = _Response(headers, head, trailers, tail)
+        size = sum(map(len, data))
+        if (
+            size > self.window
+            or size > stream.window
+            or size > self.frame_size
+            or size > _JOINED
+            or self.is_paused
+            or stream.queue is not None
+        ):
+            return False
+        self.window -= size
+        stream_id = stream.stream_id
+        self.out.append(
+            known.before(known.head_word, frames.END_HEADERS, stream_id, known.head, size << 8, 0, stream_id)
+        )  # fmt: skip
+        self.out += data
+        self.out.append(known.behind(known.tail_word, _LAST_HEADERS, stream_id, known.tail))
+        return True
