@@ -48,6 +48,11 @@ class Server:
     summaries : bool
         Triton's ``--metrics-config summary_latencies``: keep quantiles of latencies for the metrics.
 
+    Attributes
+    ----------
+    engine : Engine
+        The parts of the server, for what is built upon it: endpoints, repositories.
+
     Examples
     --------
     >>> import numpy as np, nbtriton as nt
@@ -69,7 +74,6 @@ class Server:
         backend_config: Mapping[str, Mapping[str, str]] | None = None,
         summaries: bool = False,
     ) -> None:
-        # The parts, for what is built upon a server: endpoints, repositories.
         self.engine = Engine(
             ServerOptions(
                 gpus, cache_bytes, rate_limit, rate_limit_resources, backend_config, summaries
