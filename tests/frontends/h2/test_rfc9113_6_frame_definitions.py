@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from nbtriton.frontends.http2.connection import Http2Limits
 from nbtriton.frontends.http2.errors import ErrorCode
+from nbtriton.frontends.http2.limits import Http2Limits
 from tests.frontends.h2.peer import (
     BODY,
     CONNECTION,

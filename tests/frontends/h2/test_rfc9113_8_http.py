@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from nbtriton.frontends.http2 import events
-from nbtriton.frontends.http2.connection import Http2Limits
 from nbtriton.frontends.http2.errors import ErrorCode
 from nbtriton.frontends.http2.hpack import Encoder
+from nbtriton.frontends.http2.limits import Http2Limits
 from tests.frontends.h2.peer import (
     BODY,
     CONNECTION,

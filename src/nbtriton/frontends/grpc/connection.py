@@ -18,9 +18,10 @@ from nbtriton.frontends.grpc.headers import INDEXED, RequestHeaders, read_header
 from nbtriton.frontends.grpc.keepalive import ChannelArguments, Keepalive
 from nbtriton.frontends.grpc.status import UNIMPLEMENTED, StatusError
 from nbtriton.frontends.http2 import events
-from nbtriton.frontends.http2.connection import Http2Connection, Http2Limits
+from nbtriton.frontends.http2.connection import Http2Connection
 from nbtriton.frontends.http2.errors import ErrorCode
 from nbtriton.frontends.http2.headers import HeaderBlock
+from nbtriton.frontends.http2.limits import Http2Limits
 from nbtriton.frontends.http2.streams import Http2Stream
 from nbtriton.frontends.listener import Listener, listen
 from nbtriton.frontends.loop import TURN_S, LoopThread

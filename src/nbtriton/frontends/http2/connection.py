@@ -9,7 +9,6 @@ connection error with GOAWAY.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
 from struct import Struct
 from typing import ClassVar, Final
 
@@ -18,17 +17,18 @@ from nbtriton.frontends.http2.errors import ErrorCode, Http2ConnectionError, Htt
 from nbtriton.frontends.http2.frames import FRAME, frame, number_frame
 from nbtriton.frontends.http2.headers import HeaderBlock
 from nbtriton.frontends.http2.hpack import Decoder, Field
+from nbtriton.frontends.http2.limits import Http2Limits
 from nbtriton.frontends.http2.streams import (
     TRANSITIONS,
     Http2Stream,
     StreamInput,
     StreamState,
-    Violation,
+    allowed,
 )
 from nbtriton.frontends.http2.token_bucket import TokenBucket
 from nbtriton.frontends.http2.writer import FIRST_FRAME_SIZE, FIRST_WINDOW, FrameWriter
 
-__all__ = ["Http2Connection", "Http2Limits"]
+__all__ = ["Http2Connection"]
 
 _IDLE, _OPEN, _, _HALF_CLOSED_REMOTE, _CLOSED = StreamState
 _ON_DATA: Final = TRANSITIONS[StreamInput.RECEIVE_DATA]
@@ -50,42 +50,6 @@ _PAYLOAD_SIZES: Mapping[int, int] = {frames.RST_STREAM: 4, frames.PING: 8, frame
 _HAS_STREAM: Mapping[int, bool] = {
     frames.PRIORITY: True, frames.RST_STREAM: True, frames.SETTINGS: False, frames.PING: False, frames.GOAWAY: False,
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Http2Limits:
-    """What one peer may cost.
-
-    Parameters
-    ----------
-    max_concurrent_streams : int
-        Streams at a time, and how many the peer may give up at once.
-    max_header_list_size : int
-        As HPACK counts. Twice that is not even read.
-    max_frame_size : int
-        Of frames.DATA.
-    stream_window, connection_window : int
-        Bytes that the peer may send before it is given more room.
-    resets_per_s : float
-        Streams that may be given up in the long run, besides one for each that is answered (CVE-2023-44487).
-    settings_at_once, settings_per_s : float
-        How often settings may change: a change may move every stream.
-    max_unread_replies : int
-        Acknowledgements for a peer that does not read.
-    turn_bytes : int
-        After that many `receive_data` returns, for others to have their turn: some 20 short requests.
-    """
-
-    max_concurrent_streams: int = 1000
-    max_header_list_size: int = 16 << 10
-    max_frame_size: int = 4 << 20
-    stream_window: int = 4 << 20
-    connection_window: int = 16 << 20
-    resets_per_s: float = 100
-    settings_at_once: int = 100
-    settings_per_s: float = 10
-    max_unread_replies: int = 10_000
-    turn_bytes: int = 4 << 10
 
 
 class Http2Connection:
@@ -265,7 +229,7 @@ class Http2Connection:
         """Judge a frame on a stream that is idle or closed; returns if it is to be ignored."""
         if stream_id not in self._reset_ids:
             state = _CLOSED if self._was_used(stream_id) else _IDLE
-            _allowed(TRANSITIONS[received][state], stream_id)
+            allowed(TRANSITIONS[received][state], stream_id)
 
     def _was_used(self, stream_id: int) -> bool:
         return (
@@ -285,7 +249,7 @@ class Http2Connection:
             self._judge_absent(stream_id, StreamInput.RECEIVE_DATA)
             return
         if stream.state is not _OPEN:
-            _allowed(_ON_DATA[stream.state], stream_id)
+            allowed(_ON_DATA[stream.state], stream_id)
         if stream.expected is not None:
             stream.expected -= len(data)
             if stream.expected < 0 or (end_stream and stream.expected):
@@ -303,13 +267,13 @@ class Http2Connection:
         if state is _HALF_CLOSED_REMOTE:
             stream.state = state
         else:
-            self._move(stream, _allowed(state, stream.stream_id))
+            self._move(stream, allowed(state, stream.stream_id))
 
     def _receive_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         depends_on = None
         if flags & (frames.PADDED | frames.PRIORITY_FLAG):
             if flags & frames.PRIORITY_FLAG:
-                depends_on = _read_dependency(payload[flags & frames.PADDED != 0 :])
+                depends_on = frames.read_dependency(payload[flags & frames.PADDED != 0 :])
             payload = frames.strip_padding(flags, payload)
         if flags & frames.END_HEADERS:
             self._receive_block(stream_id, flags, payload)
@@ -351,7 +315,7 @@ class Http2Connection:
                 raise Http2ConnectionError(f"stream {stream_id} does not begin in order")
             self._judge_absent(stream_id, StreamInput.RECEIVE_HEADERS)
             return
-        _allowed(TRANSITIONS[StreamInput.RECEIVE_HEADERS][stream.state], stream_id)
+        allowed(TRANSITIONS[StreamInput.RECEIVE_HEADERS][stream.state], stream_id)
         if not end_stream or not headers.are_trailers or stream.expected:
             raise Http2StreamError(stream_id)
         self._end_request(stream)
@@ -399,7 +363,7 @@ class Http2Connection:
         """Check the form of a priority, which is ignored otherwise (RFC 9113 section 5.3.2)."""
         if len(payload) != 5:
             code = ErrorCode.FRAME_SIZE_ERROR
-        elif _read_dependency(payload) == stream_id:
+        elif frames.read_dependency(payload) == stream_id:
             code = ErrorCode.PROTOCOL_ERROR
         else:
             return
@@ -554,7 +518,7 @@ class Http2Connection:
         self._writer.write_headers(stream.stream_id, fields, end_stream=end_stream)
         if end_stream:
             self._resets.earned += 1
-            state = _allowed(_ON_SEND_END[stream.state], stream.stream_id)
+            state = allowed(_ON_SEND_END[stream.state], stream.stream_id)
             if state is _CLOSED:
                 self._move(stream, state)
             else:
@@ -643,17 +607,3 @@ class Http2Connection:
     def data_to_send(self) -> bytes | list[bytes | memoryview]:
         """Return what is to be sent: bytes or, where long data would have to be copied, its pieces."""
         return self._writer.data_to_send()
-
-
-def _allowed(found: StreamState | Violation, stream_id: int) -> StreamState:
-    """Return the next state of a stream; raises what its violation calls for."""
-    if isinstance(found, Violation):
-        if found.ends_connection:
-            text = f"a frame on stream {stream_id}, which is idle or closed"
-            raise Http2ConnectionError(text, found.code)
-        raise Http2StreamError(stream_id, found.code)
-    return found
-
-
-def _read_dependency(payload: bytes) -> int:
-    return int.from_bytes(payload[:4], "big") & frames.MAX_STREAM_ID

@@ -11,7 +11,7 @@ __all__ = [
     "ACK", "CONTINUATION", "DATA", "ENABLE_PUSH", "END_HEADERS", "END_STREAM", "FRAME", "GOAWAY",
     "HEADERS", "HEADER_TABLE_SIZE", "INITIAL_WINDOW_SIZE", "MAX_CONCURRENT_STREAMS", "MAX_FRAME_SIZE",
     "MAX_HEADER_LIST_SIZE", "MAX_STREAM_ID", "MAX_WINDOW", "PADDED", "PING", "PREFACE", "PRIORITY",
-    "PRIORITY_FLAG", "PUSH_PROMISE", "RST_STREAM", "SETTINGS", "WINDOW_UPDATE", "frame", "number_frame",
+    "PRIORITY_FLAG", "PUSH_PROMISE", "RST_STREAM", "SETTINGS", "WINDOW_UPDATE", "frame", "number_frame", "read_dependency",
     "read_settings", "settings_frame", "strip_padding",
 ]  # fmt: skip
 
@@ -73,3 +73,8 @@ def strip_padding(flags: int, payload: bytes) -> bytes:
     if at > end:
         raise Http2ConnectionError("a frame holds less than its padding")
     return payload[at:end]
+
+
+def read_dependency(payload: bytes) -> int:
+    """Return the stream that a priority depends on (RFC 7540 section 5.3.1)."""
+    return int.from_bytes(payload[:4], "big") & MAX_STREAM_ID

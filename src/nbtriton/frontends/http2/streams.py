@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from nbtriton.frontends.http2.errors import ErrorCode
+from nbtriton.frontends.http2.errors import ErrorCode, Http2ConnectionError, Http2StreamError
 from nbtriton.frontends.http2.hpack import Field
 
-__all__ = ["TRANSITIONS", "Http2Stream", "StreamInput", "StreamState", "Violation"]
+__all__ = ["TRANSITIONS", "Http2Stream", "StreamInput", "StreamState", "Violation", "allowed"]
 
 
 class StreamState(IntEnum):
@@ -58,6 +58,16 @@ TRANSITIONS: Final[Mapping[StreamInput, tuple[StreamState | Violation, ...]]] = 
     StreamInput.SEND_END_STREAM: (_unused, _LOCAL, _ended, _CLOSED, _ended),
     StreamInput.SEND_RST_STREAM: (_unused, _CLOSED, _CLOSED, _CLOSED, _CLOSED),
 }
+
+
+def allowed(found: StreamState | Violation, stream_id: int) -> StreamState:
+    """Return the next state of a stream; raises what its violation calls for."""
+    if isinstance(found, Violation):
+        if found.ends_connection:
+            text = f"a frame on stream {stream_id}, which is idle or closed"
+            raise Http2ConnectionError(text, found.code)
+        raise Http2StreamError(stream_id, found.code)
+    return found
 
 
 class Http2Stream:
