@@ -27,7 +27,7 @@ from nbtriton.backends.base import (
     Response,
 )
 from nbtriton.backends.checks import expect, model_dims
-from nbtriton.backends.parameters import integer_parameter
+from nbtriton.backends.parameters import integer_parameter, text_parameter
 from nbtriton.backends.python.api.metrics import Metric, MetricKind, family_of
 from nbtriton.config import ModelConfig, TensorSpec, input_specs, output_specs
 from nbtriton.errors import InternalError, TritonError, UnknownError
@@ -305,7 +305,7 @@ class SquareBackend(_StreamingBackend):
 
 def _count(config: ModelConfig, key: str) -> int:
     """Return a parameter, 0 for one that is no number: Triton goes on without it, too."""
-    text = config.parameters[key].string_value if key in config.parameters else "0"
+    text = text_parameter(config, key) or "0"
     if text.isascii() and text.isdigit():
         return int(text)
     _log.warning("model '%s': %s string_value is not a number: '%s'", config.name, key, text)

@@ -7,9 +7,14 @@ import re
 from nbtriton.config import ModelConfig
 from nbtriton.errors import InvalidArgumentError
 
-__all__ = ["boolean_parameter", "integer_parameter", "integer_value"]
+__all__ = ["boolean_parameter", "integer_parameter", "integer_value", "text_parameter"]
 
 _TRUE, _FALSE = ("true", "on", "1"), ("false", "off", "0")
+
+
+def text_parameter(config: ModelConfig, key: str) -> str | None:
+    """Return the text of a parameter; None if it is not set."""
+    return config.parameters[key].string_value if key in config.parameters else None
 
 
 def integer_parameter(config: ModelConfig, key: str, default: int = 0) -> int:
@@ -20,9 +25,8 @@ def integer_parameter(config: ModelConfig, key: str, default: int = 0) -> int:
     InvalidArgumentError
         It is set, and is no number of 32 bits.
     """
-    if key not in config.parameters:
-        return default
-    return integer_value(config.parameters[key].string_value, f"it is parameter {key}")
+    text = text_parameter(config, key)
+    return default if text is None else integer_value(text, f"it is parameter {key}")
 
 
 def integer_value(text: str, hint: str = "") -> int:
@@ -47,9 +51,9 @@ def boolean_parameter(config: ModelConfig, key: str, default: bool) -> bool:
     InvalidArgumentError
         It is set, and is neither.
     """
-    if key not in config.parameters:
+    text = text_parameter(config, key)
+    if text is None:
         return default
-    text = config.parameters[key].string_value
     if text.lower() not in (*_TRUE, *_FALSE):
         raise InvalidArgumentError(
             f"failed to convert '{text}' to boolean",

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nbtriton.backends.onnxruntime.runtime import has_provider, runtime_error
-from nbtriton.backends.parameters import boolean_parameter, integer_parameter
+from nbtriton.backends.parameters import boolean_parameter, integer_parameter, text_parameter
 from nbtriton.config import ModelConfig
 from nbtriton.errors import InvalidArgumentError, UnsupportedError
 
@@ -89,8 +89,8 @@ def session_options(ort: Any, config: ModelConfig) -> Any:
     ):
         default = getattr(options, attribute)
         setattr(options, attribute, boolean_parameter(config, key, default))
-    if _DEVICE_ALLOCATOR in config.parameters:
-        value = config.parameters[_DEVICE_ALLOCATOR].string_value
+    value = text_parameter(config, _DEVICE_ALLOCATOR)
+    if value is not None:
         options.add_session_config_entry(_DEVICE_ALLOCATOR, value)
     for path in config.model_operations.op_library_filename:
         try:
@@ -102,10 +102,11 @@ def session_options(ort: Any, config: ModelConfig) -> Any:
 
 def run_options(ort: Any, config: ModelConfig) -> Any:
     """Return an ``onnxruntime.RunOptions``, or None where the defaults do."""
-    if _SHRINKAGE not in config.parameters:
+    value = text_parameter(config, _SHRINKAGE)
+    if value is None:
         return None
     options = ort.RunOptions()
-    options.add_run_config_entry(_SHRINKAGE, config.parameters[_SHRINKAGE].string_value)
+    options.add_run_config_entry(_SHRINKAGE, value)
     return options
 
 

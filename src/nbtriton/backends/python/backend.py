@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
 from nbtriton.backends.core.executing import running_as
+from nbtriton.backends.parameters import text_parameter
 from nbtriton.backends.python.api import pb_utils
 from nbtriton.backends.python.callables import complete_callable, is_callable_model
 from nbtriton.backends.python.core.function import FunctionInstance
@@ -257,9 +258,7 @@ def _initialize_arguments(context: InstanceContext) -> dict[str, str]:
 
 def _force_cpu(config: ModelConfig) -> bool:
     key = "FORCE_CPU_ONLY_INPUT_TENSORS"
-    if key not in config.parameters:
-        return True
-    value = config.parameters[key].string_value
-    if value not in ("yes", "no"):
+    value = text_parameter(config, key)
+    if value not in (None, "yes", "no"):
         raise UnsupportedError(f"Incorrect value for {key}: {value}'", hint="yes or no")
-    return value == "yes"
+    return value != "no"

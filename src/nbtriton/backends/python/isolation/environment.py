@@ -5,6 +5,7 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
+from nbtriton.backends.parameters import text_parameter
 from nbtriton.config import ModelConfig
 from nbtriton.errors import InternalError
 
@@ -28,9 +29,7 @@ def check_environment(config: ModelConfig, directory: Path | None) -> None:
     InternalError
         It does not exist, with Triton's text.
     """
-    if ENVIRONMENT not in config.parameters:
-        return
-    given = config.parameters[ENVIRONMENT].string_value
+    given = text_parameter(config, ENVIRONMENT)
     if not given:
         return
     path = Path(given.replace(_MODEL_DIRECTORY, "" if directory is None else str(directory)))
