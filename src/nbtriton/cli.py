@@ -123,7 +123,7 @@ def _add_perf(perf: argparse.ArgumentParser) -> None:
         help="or requests per second, written likewise",
     )
     add("--request-distribution", choices=("constant", "poisson"), default="constant")
-    add("--request-count", type=int, default=0, metavar="N", help="requests to send a level")
+    add("--request-count", type=int, default=0, metavar="N", help="so many requests a level")
     add("-b", "--batch-size", type=_numbers, metavar="LIST", help="rows per request")
     add(
         "--shape", type=_shape, action="append", default=[], dest="shapes", metavar="NAME:DIMS",

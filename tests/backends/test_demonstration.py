@@ -107,7 +107,8 @@ def test_identity_waits(server):
     delays = parameter("execute_delay_ms", 20) + parameter("instance_wise_delay_multiplier", 2)
     server.load(PAIR + delays + " instance_group { count: 3 }", name="m")
     delays_s = sorted(
-        i._model._delay_s for i in server.engine.registry.entries["m"].latest._instances.values()
+        i._model._delay_s
+        for i in server.engine.registry.entries["m"].latest._instances.active.values()
     )
     assert delays_s == [0.02, 0.04, 0.08]
     timing = server.infer("m", {"INPUT0": np.ones(4, np.float32)}).timing

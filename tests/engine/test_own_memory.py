@@ -369,11 +369,11 @@ def test_what_one_step_alone_reads_is_not_copied_for_it(server: Server):
     inputs, outputs = {"X": "FP32[4]", "V": "FP32[4]"}, {"Y": "FP32[4]", "Z": "FP32[4]"}
     server.load(ensemble_text(*steps, inputs=inputs, outputs=outputs), name="e")
     ensemble = server.engine.registry.resolve("e")
-    crew = ensemble._muster()
-    crew.disband()
+    binding = ensemble._bind()
+    binding.release()
     # X is the caller's until it was copied; T and V have two readers.
-    assert crew.owned == (set(), set(), {"A"}, set())
-    assert crew.owned_of_all == ({"IN"}, set(), {"A"}, set())
+    assert binding.owned == (set(), set(), {"A"}, set())
+    assert binding.owned_of_all == ({"IN"}, set(), {"A"}, set())
 
 
 class Counting:

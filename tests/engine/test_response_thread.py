@@ -200,58 +200,58 @@ def test_a_process_that_can_have_no_more_threads_answers_all_the_same(
 
 
 def test_short_executions_are_answered_on_the_spot():
-    answerer = ResponseThread("nbtriton-test-answers")
-    assert not answerer.helps(MS // 10)
-    assert answerer.helps(MS)
-    answerer.stop()
+    thread = ResponseThread("nbtriton-test-answers")
+    assert not thread.should_offload(MS // 10)
+    assert thread.should_offload(MS)
+    thread.stop()
 
 
 @WITH_GIL
 def test_beside_a_model_that_keeps_the_gil_it_is_asked_less_and_less():
-    answerer = ResponseThread("nbtriton-test-answers")
+    thread = ResponseThread("nbtriton-test-answers")
     executions, asked = 2000, 0
     before = sys.getswitchinterval()
     try:
         sys.setswitchinterval(WAIT_S)  # nobody else runs before this thread waits
         for _ in range(executions):
-            if answerer.helps(MS):
-                answerer.put(int)
+            if thread.should_offload(MS):
+                thread.put(int)
                 asked += 1
-            answerer.catch_up()
+            thread.wait_idle()
     finally:
         sys.setswitchinterval(before)
-        answerer.stop()
+        thread.stop()
     assert 1 < asked < executions // 50
 
 
 def test_one_that_was_late_once_is_soon_asked_again():
-    answerer = ResponseThread("nbtriton-test-answers")
-    assert answerer.helps(MS)
+    thread = ResponseThread("nbtriton-test-answers")
+    assert thread.should_offload(MS)
     for _ in range(50):
         begun = threading.Event()
-        while not answerer.helps(MS):
-            answerer.catch_up()
-        answerer.put(begun.set)
+        while not thread.should_offload(MS):
+            thread.wait_idle()
+        thread.put(begun.set)
         waited(begun)  # the model computes meanwhile
-        answerer.catch_up()
-        assert answerer.helps(MS)
-    answerer.stop()
+        thread.wait_idle()
+        assert thread.should_offload(MS)
+    thread.stop()
 
 
 def test_an_answer_that_ends_abnormally_does_not_end_the_thread(caplog):
-    answerer = ResponseThread("nbtriton-test-answers")
-    assert answerer.helps(MS)
+    thread = ResponseThread("nbtriton-test-answers")
+    assert thread.should_offload(MS)
     answered = threading.Event()
 
     def leave() -> None:
         raise SystemExit(3)
 
-    answerer.put(leave)
-    answerer.put(answered.set)
-    answerer.catch_up()
+    thread.put(leave)
+    thread.put(answered.set)
+    thread.wait_idle()
     assert answered.is_set()
     assert "ended abnormally" in caplog.text
-    answerer.stop()
+    thread.stop()
 
 
 @WITH_GIL  # without it what one thread made another cannot free at once

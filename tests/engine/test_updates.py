@@ -11,7 +11,7 @@ import pytest
 
 from nbtriton.config import InstancePlan
 from nbtriton.engine import Server
-from nbtriton.engine.core.instance_update import match_instances
+from nbtriton.engine.core.instance_set import match_instances
 from nbtriton.errors import ConfigError, LoadError
 from tests.engine.sequence_models import accumulator
 from tests.engine.sequence_models import config as sequences
@@ -480,7 +480,7 @@ def test_an_instance_whose_own_thread_asks_for_its_end_still_runs(server: Server
             import triton_python_backend_utils as pb_utils
 
             runtime = server.engine.registry.resolve("m")
-            found.append(runtime._instances[0].join(0))
+            found.append(runtime._instances.active[0].join(0))
             return [pb_utils.InferenceResponse([]) for _ in requests]
 
     server.load(count(1), TritonPythonModel, name="m")

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from nbtriton.engine import Server
+from nbtriton.engine.diagnostics.deadlocks import DEADLOCKS
 from nbtriton.errors import ModelError, UnavailableError
 from tests.engine.support import (
     WAIT_S,
@@ -20,6 +21,12 @@ from tests.engine.support import (
     row,
     waited,
 )
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits are looked at after a twentieth of a second instead of a second."""
+    monkeypatch.setattr(DEADLOCKS, "patience_s", 0.05)
 
 
 def calling(server: Server, name: str, *, into: str = "IN", out: str = "OUT"):
@@ -281,8 +288,8 @@ def test_a_callback_on_the_answering_thread_may_wait_for_its_own_model(server: S
 # -- what is no circle -------------------------------------------------------------------------------
 
 
-def test_a_busy_model_is_waited_for(server: Server):
-    """What is only slow is no deadlock."""
+def test_a_busy_model_is_waited_for(server: Server, monkeypatch: pytest.MonkeyPatch):
+    """What is only slow is no deadlock, however often it is looked at."""
     gate = Gate()
 
     def slow(IN):
@@ -294,6 +301,10 @@ def test_a_busy_model_is_waited_for(server: Server):
     busy = server.submit("slow", {"IN": ones()})
     gate.wait_entered()
     caller = server.submit("m", {"IN": row(1)})
+    looked = threading.Event()
+    search = DEADLOCKS.search
+    monkeypatch.setattr(DEADLOCKS, "search", lambda: (search(), looked.set()))
+    waited(looked)
     gate.let(1)
     gate.wait_entered()  # the call came through
     gate.open()
@@ -329,3 +340,18 @@ def test_the_error_says_what_helps(server: Server):
     server.load(echo(), model, name="m")
     server.infer("m", {"IN": ones()})
     assert "one more instance" in errors[0].hint
+
+
+def test_a_wait_is_looked_at_only_when_it_has_lasted(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    """A call that is answered in time costs no search."""
+    monkeypatch.setattr(DEADLOCKS, "patience_s", 60)
+    monkeypatch.setattr(DEADLOCKS, "search", lambda: pytest.fail("nothing has lasted"))
+    server.load(echo(), lambda IN: {"OUT": IN}, name="leaf")
+
+    def model(IN):
+        return {"OUT": server.submit("leaf", {"IN": IN}).result()["OUT"]}
+
+    server.load(echo(), model, name="m")
+    assert server.infer("m", {"IN": row(3)})["OUT"][0, 0] == 3

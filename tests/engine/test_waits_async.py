@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from nbtriton.engine import Server
+from nbtriton.engine.diagnostics.deadlocks import DEADLOCKS
 from nbtriton.errors import ModelError
 
 X = np.ones((1, 1), np.float32)
@@ -14,6 +15,12 @@ CONFIG = (
     "output { name: 'OUT' data_type: TYPE_FP32 dims: 1 } "
 )
 WAIT_S = 30
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits are looked at after a twentieth of a second instead of a second."""
+    monkeypatch.setattr(DEADLOCKS, "patience_s", 0.05)
 
 
 def request(pb_utils, target):
@@ -127,8 +134,9 @@ def test_many_coroutines_that_await_a_busy_model_are_no_circle():
         assert server.statistics("leaf")["model_stats"][0]["inference_count"] == 900
 
 
-def test_a_call_with_a_time_limit_is_left_to_it():
-    """A timer will end the wait, so nothing waits for ever: the model's own error is what counts."""
+def test_a_call_with_a_time_limit_is_left_to_it(monkeypatch: pytest.MonkeyPatch):
+    """A limit below the second that a deadlock takes to be seen: the model's own error counts."""
+    monkeypatch.setattr(DEADLOCKS, "patience_s", 60)
 
     class Limited:
         async def execute(self, requests):

@@ -24,7 +24,7 @@ def step(reads: str, makes: str, name: str = "m") -> Step:
 
 
 @dataclass
-class _Wave:
+class _Iteration:
     """One iteration as the oracle sees it, and the tensors kept for it."""
 
     arrived: set[str]
@@ -48,7 +48,7 @@ class Flow:
         self.emitted: list[int] = []
         self.failed = False
         self.done = False
-        self.waves = {0: _Wave(set(plan.inputs), kept=set(plan.inputs))}
+        self.iterations = {0: _Iteration(set(plan.inputs), kept=set(plan.inputs))}
         assert set(plan.needed(frozenset(requested))) == self.needed
         self._check(0, self.run.start())
 
@@ -67,23 +67,23 @@ class Flow:
     def respond(self, at: int) -> None:
         """The step that runs at this place gives a response."""
         index, origin = self.running[at]
-        new_wave = index in self.decoupled
-        iteration, advance = self.run.response(index, origin, new_wave=new_wave)
+        new_iteration = index in self.decoupled
+        iteration, advance = self.run.response(index, origin, new_iteration=new_iteration)
         self.responses += 1
         if self.failed:
-            assert advance == Advance()
+            assert not any((advance.starts, advance.emit, advance.over, advance.done))
             return
-        if new_wave:
-            before = self.waves[origin]
-            assert iteration not in self.waves, "an iteration was used twice"
-            self.waves[iteration] = _Wave(
+        if new_iteration:
+            before = self.iterations[origin]
+            assert iteration not in self.iterations, "an iteration was used twice"
+            self.iterations[iteration] = _Iteration(
                 set(before.arrived), set(before.started), set(), set(before.kept)
             )
         else:
             assert iteration == origin
-        wave = self.waves[iteration]
-        wave.arrived |= self.plan.step_outputs[index]
-        wave.kept |= self.plan.step_outputs[index]
+        state = self.iterations[iteration]
+        state.arrived |= self.plan.step_outputs[index]
+        state.kept |= self.plan.step_outputs[index]
         self._check(iteration, advance)
 
     def answer(self, at: int) -> None:
@@ -95,18 +95,18 @@ class Flow:
         del self.running[at]
         advance = self.run.answered(index, iteration)
         self.responses += 1
-        wave = self.waves[iteration]
-        wave.running.discard(index)
-        wave.arrived |= self.plan.step_outputs[index]
-        wave.kept |= self.plan.step_outputs[index]
+        state = self.iterations[iteration]
+        state.running.discard(index)
+        state.arrived |= self.plan.step_outputs[index]
+        state.kept |= self.plan.step_outputs[index]
         self._check(iteration, advance)
         return None
 
     def finish(self, at: int, answered: Callable[[int, int], Advance] | None = None) -> None:
         """The step that runs at this place is finished."""
         index, iteration = self.running.pop(at)
-        wave = self.waves[iteration]
-        wave.running.discard(index)
+        state = self.iterations[iteration]
+        state.running.discard(index)
         advance = answered(index, iteration) if answered else self.run.finished(iteration)
         assert not advance.starts
         assert not advance.emit
@@ -124,41 +124,41 @@ class Flow:
     # -- what must hold --------------------------------------------------------------------------
 
     def _check(self, iteration: int, advance: Advance) -> None:
-        wave = self.waves[iteration]
+        state = self.iterations[iteration]
         due = [
             index
-            for index in sorted(self.needed - wave.started)
-            if self.plan.step_inputs[index] <= wave.arrived
+            for index in sorted(self.needed - state.started)
+            if self.plan.step_inputs[index] <= state.arrived
         ]
         assert [start.step for start in advance.starts] == due  # E2, E3, E4
         for start in advance.starts:
             reads = self.plan.step_inputs[start.step]
-            assert reads <= wave.kept, "a tensor was let go before its reader started"
-            wave.started.add(start.step)
-            wave.running.add(start.step)
+            assert reads <= state.kept, "a tensor was let go before its reader started"
+            state.started.add(start.step)
+            state.running.add(start.step)
             self.running.append((start.step, iteration))
             for tensor in start.release:
                 assert tensor not in self.requested
-                wave.kept.remove(tensor)  # fails if it was let go before
+                state.kept.remove(tensor)  # fails if it was let go before
             # Let go with its last reader, neither earlier nor later.
             read_later = set().union(
-                *(self.plan.step_inputs[other] for other in self.needed - wave.started)
+                *(self.plan.step_inputs[other] for other in self.needed - state.started)
             )
             assert set(start.release) == reads - read_later - self.requested
         if advance.emit:
-            assert self.requested <= wave.kept
+            assert self.requested <= state.kept
             self.emitted.append(iteration)
-        assert advance.emit == (self.requested <= wave.arrived and not wave.emitted)
-        wave.emitted = wave.emitted or advance.emit
+        assert advance.emit == (self.requested <= state.arrived and not state.emitted)
+        state.emitted = state.emitted or advance.emit
         self._let_go(iteration, advance)
         self.done = advance.done
         assert self.done == (not self.running)
 
     def _let_go(self, iteration: int, advance: Advance) -> None:
-        over = not self.waves[iteration].running
+        over = not self.iterations[iteration].running
         assert advance.over == over
         if over:
-            del self.waves[iteration]
+            del self.iterations[iteration]
 
 
 # -- random graphs -------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nbtriton.scheduling import Advance, EnsemblePlan, EnsembleRun
+from nbtriton.scheduling import EnsemblePlan, EnsembleRun
 from tests.scheduling.flow import Flow, step
 
 
@@ -192,16 +192,16 @@ def test_E14_outputs_from_before_the_fork_are_part_of_every_response():
     assert len(flow.emitted) == 2
 
 
-def test_E14_a_wave_is_let_go_while_the_stream_goes_on():
+def test_E14_an_iteration_is_released_while_the_stream_goes_on():
     """A stream of a thousand responses keeps nothing of those that are through."""
     flow = start([step("I", "a"), step("a", "O")], decoupled=[0])
     for number in range(1000):
         flow.respond(0)
         answer(flow, 1)
-        assert list(flow.waves) == [0], number
+        assert list(flow.iterations) == [0], number
     flow.finish(0)
     assert flow.done
-    assert flow.run._waves == {}
+    assert flow.run._iterations == {}
 
 
 # -- tensors -------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_a_tensor_is_let_go_with_its_last_reader():
     run = EnsembleRun(plan, plan.outputs)
     (first,) = run.start().starts
     assert first.release == ("IMAGE",)
-    _, advance = run.response(0, 0, new_wave=False)
+    _, advance = run.response(0, 0, new_iteration=False)
     assert [start.release for start in advance.starts] == [(), ("preprocessed_image",)]
 
 
@@ -220,12 +220,13 @@ def test_a_requested_tensor_is_kept_for_the_response():
     plan = EnsemblePlan([step("I", "O"), step("O", "P")], ["I"], ["O", "P"])
     run = EnsembleRun(plan, plan.outputs)
     run.start()
-    _, advance = run.response(0, 0, new_wave=False)
+    _, advance = run.response(0, 0, new_iteration=False)
     assert [start.release for start in advance.starts] == [()]
-    assert run.finished(0) == Advance()
-    _, advance = run.response(1, 0, new_wave=False)
+    assert not run.finished(0).over
+    _, advance = run.response(1, 0, new_iteration=False)
     assert advance.emit
-    assert run.finished(0) == Advance(over=True, done=True)
+    last = run.finished(0)
+    assert (last.over, last.done, last.emit, list(last.starts)) == (True, True, False, [])
 
 
 def test_a_response_costs_what_hangs_on_it_not_the_size_of_the_ensemble():
@@ -233,5 +234,5 @@ def test_a_response_costs_what_hangs_on_it_not_the_size_of_the_ensemble():
     chain = [step(f"T{at}", f"T{at + 1}") for at in range(200)]
     plan = EnsemblePlan(chain, ["T0"], ["T200"])
     route = plan.route(frozenset(["T200"]))
-    assert max(len(readers) for readers in route.feeds) == 1
+    assert max(len(readers) for readers in route.readers) == 1
     assert plan.route(frozenset(["T200"])) is route  # worked out once

@@ -67,7 +67,7 @@ EXPECTED = {
         "stopped",
         "timeout",
     },
-    "ensemble_episode": {"decoupled", "failed", "one wave"},
+    "ensemble_episode": {"decoupled", "failed", "one iteration"},
     "order_episode": set(),
     # Of both strategies, direct and oldest.
     "sequence_episode": {
@@ -299,7 +299,7 @@ class EnsembleMachine(RuleBasedStateMachine):
         if self.flow:
             while self.flow.running:
                 self.flow.finish(0)
-            assert not self.flow.waves
+            assert not self.flow.iterations
 
 
 class OrderMachine(RuleBasedStateMachine):

@@ -88,11 +88,11 @@ def ensemble_episode(random: Random) -> tuple[int, set[str]]:
             answered.add((index, iteration))
             (flow.answer if random.random() < 0.5 else flow.respond)(at)
     assert flow.done
-    assert not flow.waves
+    assert not flow.iterations
     if not flow.failed and not flow.decoupled:
         assert flow.emitted == [0]
         assert len(answered) == len(flow.needed)
-    met = {"decoupled"} if flow.decoupled else {"one wave"}
+    met = {"decoupled"} if flow.decoupled else {"one iteration"}
     return facts, met | ({"failed"} if flow.failed else set())
 
 

@@ -140,14 +140,14 @@ class ServerHandle(Protocol):
         raises; one that failed has the error in its response.
         """
 
-    def awaits(self, future: Any, idle: Callable[[], bool]) -> None:
-        """Tell that a coroutine may await a future of `submit`.
+    def awaits(self, future: Any) -> None:
+        """Note that a coroutine of the model that calls may await a future of `submit`."""
 
-        ``idle()`` is True while nothing but such answers can make the caller's coroutines go on.
+    def wait_for_coroutine(self, wait: Callable[[float], bool]) -> None:
+        """Wait until ``wait(seconds)`` is True: until a coroutine of the caller's has ended.
+
+        If it awaits calls that can never be answered, one of them is refused.
         """
-
-    def look_for_circles(self) -> None:
-        """Answer calls that would wait for each other for ever; called when coroutines rest."""
 
     def is_model_ready(self, name: str, version: int = -1) -> bool: ...
     def is_decoupled(self, name: str, version: int = -1) -> bool: ...

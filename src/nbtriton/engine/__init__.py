@@ -1,8 +1,9 @@
 """The live runtime: models, instances, ensembles and the scheduler thread, in this process."""
 
+from nbtriton.engine.core.completion import Completion
 from nbtriton.engine.core.future import InferenceFuture
 from nbtriton.engine.core.model_signature import ModelSignature
-from nbtriton.engine.core.request import BARE_FINAL, InferenceRequest
+from nbtriton.engine.core.request import BARE_FINAL, InferenceRequest, JoinBatch
 from nbtriton.engine.core.result import InferenceResult, RequestTiming
 from nbtriton.engine.core.snapshot import (
     BatchRecord,
@@ -22,11 +23,13 @@ __all__ = [
     "CODE_TEXTS",
     "Activity",
     "BatchRecord",
+    "Completion",
     "Engine",
     "InferenceFuture",
     "InferenceRequest",
     "InferenceResult",
     "InstanceSnapshot",
+    "JoinBatch",
     "ModelHandle",
     "ModelSignature",
     "ModelSnapshot",

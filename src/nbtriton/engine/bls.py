@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from nbtriton.backends.base import RequestOptions, Response
-from nbtriton.backends.core.executing import EXECUTING
-from nbtriton.engine.diagnostics.deadlocks import waits
+from nbtriton.engine.diagnostics.deadlocks import DEADLOCKS
 from nbtriton.engine.diagnostics.inspection import Inspection
 from nbtriton.engine.dispatch import RequestDispatcher
 from nbtriton.engine.lifecycle.model_lifecycle import ModelLifecycle
@@ -99,17 +98,16 @@ class ModelServer:
                 return Response(dict(result), response.error, response.parameters)
         return response
 
-    def awaits(self, future: InferenceFuture, idle: Callable[[], bool]) -> None:
+    def awaits(self, future: InferenceFuture) -> None:
         """Note that a coroutine of the model that calls may await this answer."""
-        callers, request = EXECUTING.get().callers, future.pending
-        if not callers or request is None:
-            return
-        waits.begin_await(callers[-1], request, idle)
-        future.add_done_callback(lambda _: waits.end_await(callers[-1], request))
+        request = future.pending
+        if request is not None:
+            end = DEADLOCKS.begin_call(request)
+            future.add_done_callback(lambda _: end())
 
-    def look_for_circles(self) -> None:
-        """Answer calls that wait for each other; called when coroutines have come to rest."""
-        waits.check()
+    def wait_for_coroutine(self, wait: Callable[[float], bool]) -> None:
+        """Wait for a coroutine of the model that executes here; see `ServerHandle`."""
+        DEADLOCKS.wait_for_coroutine(wait)
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
         """Return True if the model takes requests; False also for an unknown one."""

@@ -8,7 +8,12 @@ from typing import Any, NamedTuple
 
 from nbtriton.backends.base import RequestOptions, Response
 from nbtriton.engine.core.registry import Registry
-from nbtriton.engine.core.request import InferenceRequest, ResponseCallback
+from nbtriton.engine.core.request import (
+    CallbackSink,
+    InferenceRequest,
+    JoinBatch,
+    ResponseCallback,
+)
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.diagnostics.tracing import Trace
 from nbtriton.engine.interrupts import interrupts_deferred
@@ -58,15 +63,15 @@ class RequestDispatcher:
             while not accepted:  # replaced between the look-up and now: its successor takes it
                 runtime = self._registry.find(name, version, False)
                 request = runtime.signature.build_request(inputs, options)
-                accepted = runtime.submit_here(request)
-            if request.outcome is None:
+                accepted = runtime.submit_inline(request)
+            if request.final_response is None:
                 try:
                     request.expect().exception()
                 except BaseException:
                     request.expect().cancel()  # after Ctrl-C no one waits for the answer any more
                     raise
-            assert request.outcome is not None
-            return request, request.outcome
+            assert request.final_response is not None
+            return request, request.final_response
 
     def submit(
         self,
@@ -89,7 +94,7 @@ class RequestDispatcher:
                         trace.follow(request)
                     request.expect()
                     if on_response is not None:
-                        request.on_response = partial(_pass_on, on_response)
+                        request.sink = CallbackSink(partial(_pass_on, on_response))
                     # False: replaced between the look-up and now; its successor takes the request.
                     if runtime.submit(request):
                         return request
@@ -98,11 +103,21 @@ class RequestDispatcher:
                     trace.refused()
                 raise
 
-    def submit_many(self, calls: Sequence[Submission]) -> list[InferenceRequest | TritonError]:
+    def submit_many(
+        self, calls: Sequence[Submission], join_batch: JoinBatch | None = None
+    ) -> list[InferenceRequest | TritonError]:
         """Send requests that came at the same moment, those for one model together.
 
         For endpoints: an idle model gets them as one batch, not the first alone and then the others.
         The requests have no future: all responses, errors too, go to ``on_response``.
+
+        Parameters
+        ----------
+        calls : sequence of Submission
+        join_batch : callable, optional
+            ``join_batch(completion)`` before each response that is one of several of a batch. A
+            function that is deferred there is called once, behind the last of them: an endpoint
+            wakes its own thread for all of them together.
 
         Returns
         -------
@@ -125,7 +140,7 @@ class RequestDispatcher:
                     continue
                 if call.trace is not None:
                     call.trace.follow(request)
-                request.on_response = call.on_response
+                request.sink = CallbackSink(call.on_response, join_batch)
                 if call.owned:
                     request.owned_inputs = frozenset(call.inputs)
                 found.append(request)
@@ -139,7 +154,7 @@ class RequestDispatcher:
                         if trace is not None:
                             trace.refused()
                     elif not accepted:  # replaced between the look-up and now
-                        found[place] = self.submit_many([calls[place]])[0]
+                        found[place] = self.submit_many([calls[place]], join_batch)[0]
         return found
 
 

@@ -291,7 +291,7 @@ def serve(
                 ).listener,
             )  # fmt: skip
         if http_port is not None:
-            handle = Handlers(service).handle
+            handle = Handlers(service, thread.join_batch).handle
             endpoints.add(
                 "http",
                 HttpListener(

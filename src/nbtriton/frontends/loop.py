@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import monotonic
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from nbtriton.engine.core.completion import after_answers
+if TYPE_CHECKING:
+    from nbtriton.engine import Completion
 
 __all__ = ["TURN_S", "LoopThread"]
 
@@ -42,6 +43,8 @@ class LoopThread:
         self.loop = _new_loop()
         self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._awake = False
+        # The threads that answer a batch, and wake the loop at its end.
+        self._in_batch: set[int] = set()
         self._deferred: deque[Callable[[], object]] = deque()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix=f"{name}-worker")
@@ -60,8 +63,19 @@ class LoopThread:
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
         """Run a function on the loop soon; from any thread, in order, harmless after `stop`."""
         self._posted.append((function, arguments))
-        if not self._awake:
-            after_answers(self._wake)
+        if not self._awake and get_ident() not in self._in_batch:
+            self._wake()
+
+    def join_batch(self, completion: Completion) -> None:
+        """Have the posts of this thread wait for the end of a batch: it wakes the loop once."""
+        if get_ident() not in self._in_batch:
+            self._in_batch.add(get_ident())
+            completion.defer(self._end_batch)
+
+    def _end_batch(self) -> None:
+        self._in_batch.discard(get_ident())
+        if self._posted:
+            self._wake()
 
     def _wake(self) -> None:
         if not self._awake:

@@ -1,6 +1,6 @@
 """Server-side numbers of a measurement: the difference of two statistics (PA12, PA13).
 
-The input is Triton's statistics JSON, of a server in the kernel or of one at an address.
+The input is Triton's statistics JSON, so a server in the kernel and one at an address are treated alike.
 """
 
 from __future__ import annotations

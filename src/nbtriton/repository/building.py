@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from nbtriton.engine import Server
-from nbtriton.engine.core.instance_update import InstanceUpdate
+from nbtriton.engine.core.instance_set import InstanceUpdate
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.errors import ConfigError, EngineStoppedError, LoadError, TritonError
 from nbtriton.repository.polling import PolledModel

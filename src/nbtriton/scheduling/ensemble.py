@@ -1,18 +1,17 @@
 """The ensemble scheduler as dataflow (E1 to E21).
 
-`EnsemblePlan` is what an ensemble is, `EnsembleRun` is one request through it. The run knows only
-tensor *names*: the engine keeps the tensors themselves and is told which are needed no more.
+`EnsemblePlan` is an ensemble, `EnsembleRun` is one request's way through it. The run knows only the
+*names* of tensors: the engine keeps the tensors themselves, and learns which are needed no more.
 
-An *iteration* is one wave through the graph. Everything that is there at the start is iteration 0;
-every response of a decoupled step opens a new one, in which the steps behind it run again (E14).
+An *iteration* is one pass through the graph. The ensemble's inputs begin iteration 0; every response
+of a decoupled step begins a new one, in which the steps behind it run again (E14).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Final
 
 __all__ = ["Advance", "EnsemblePlan", "EnsembleRun", "Start", "Step"]
 
@@ -27,35 +26,54 @@ class Step:
     output_map: Mapping[str, str]  # model output -> ensemble tensor
 
 
-@dataclass(slots=True, frozen=True)
 class Start:
-    """Start this step, in the iteration of the fact that it follows from."""
+    """Start a step, in the iteration of the event that it follows from.
 
-    step: int
-    # Ensemble tensors that nobody needs once this step has them.
-    release: tuple[str, ...] = ()
-
-
-@dataclass(slots=True, frozen=True)
-class Advance:
-    """What follows from one fact, all of it in one iteration.
-
-    ``emit``: its outputs make one response now. ``over``: nothing can happen in it any more, once
-    the rest of this is carried out, and its tensors may go. ``done``: no step runs and none can
-    start, in any iteration: the request is finished.
+    Attributes
+    ----------
+    step : int
+    release : tuple of str
+        Ensemble tensors that are needed no more once this step has them.
     """
 
-    starts: tuple[Start, ...] = ()
-    emit: bool = False
-    over: bool = False
-    done: bool = False
+    __slots__ = ("release", "step")
+
+    def __init__(self, step: int, release: tuple[str, ...]) -> None:
+        self.step = step
+        self.release = release
 
 
-_NOTHING: Final = Advance()
+class Advance:
+    """What follows from one event, all of it in one iteration.
+
+    Attributes
+    ----------
+    starts : sequence of Start
+    emit : bool
+        The outputs of the iteration make one response now.
+    over : bool
+        Nothing can happen in the iteration once the rest of this is carried out: its tensors may go.
+    done : bool
+        No step runs and none can start, in any iteration: the request is finished.
+    """
+
+    __slots__ = ("done", "emit", "over", "starts")
+
+    def __init__(
+        self,
+        starts: Sequence[Start] = (),
+        emit: bool = False,
+        over: bool = False,
+        done: bool = False,
+    ) -> None:
+        self.starts = starts
+        self.emit = emit
+        self.over = over
+        self.done = done
 
 
 class EnsemblePlan:
-    """The static half: steps, who feeds whom, and what a set of requested outputs needs.
+    """The static half: the steps, their dependencies, and what a set of requested outputs needs.
 
     Parameters
     ----------
@@ -74,16 +92,11 @@ class EnsemblePlan:
         self.producer = {
             tensor: index for index, made in enumerate(self.step_outputs) for tensor in made
         }
-        # One bit per tensor: what has arrived is one integer, copied for nothing at a fork.
-        named = (self.inputs, *self.step_inputs, *self.step_outputs, self.outputs)
-        bits = {name: 1 << at for at, name in enumerate(dict.fromkeys(chain(*named)))}
-        self.bits = bits
-        self.reads = tuple(_mask(bits, names) for names in self.step_inputs)
-        self.makes = tuple(_mask(bits, names) for names in self.step_outputs)
+        self.tensors = self.inputs.union(self.outputs, *self.step_inputs, *self.step_outputs)
         self._routes: dict[frozenset[str], _Route] = {}
 
     def needed(self, requested: frozenset[str]) -> tuple[int, ...]:
-        """Indices of the steps that these outputs need, transitively (pruning, E4)."""
+        """Return the steps that these outputs need, transitively (pruning, E4)."""
         return self.route(requested).steps
 
     def route(self, requested: frozenset[str]) -> _Route:
@@ -94,132 +107,96 @@ class EnsemblePlan:
         return route
 
 
-# Of one route, remembered: what happened so far and what may come next. Ten branches side by side
-# can be through in 1,024 ways; that many take some 400 kB.
-_KNOWN_STATES: Final = 1024
-# Facts, as `_State.moves` knows them; those of a step have its index in front of the last bit.
-_ANSWERED: Final = 0
-_RESPONDED: Final = 1
-_FINISHED: Final = -1
-_BEGUN: Final = -2
-
-
 class _Route:
-    """The part of a plan that one set of requested outputs needs: an automaton.
+    """The part of a plan that one set of requested outputs needs.
 
-    Tensors are bits (of `EnsemblePlan`), steps too (1 << index): a fact is a few integer
-    operations on the steps that it concerns, whatever the size of the ensemble. Most requests go
-    the way of others before them, so what follows from a fact in a state is remembered.
+    Attributes
+    ----------
+    steps : tuple of int
+        Those needed.
+    missing : list of int
+        For each step, how many of the tensors that it reads are made by other steps.
+    first : tuple of int
+        The needed steps that read nothing but the ensemble's inputs.
+    readers : tuple
+        For each step, the needed steps that read its outputs, with the number of outputs they read.
+    outputs : tuple of int
+        For each step, how many of the requested outputs it makes.
+    awaited : int
+        How many of the requested outputs are made by steps.
     """
 
-    __slots__ = ("_states", "feeds", "given", "makes", "readers", "reads", "requested", "steps")
+    __slots__ = ("_releases", "awaited", "first", "missing", "outputs", "readers", "steps")
 
     def __init__(self, plan: EnsemblePlan, requested: frozenset[str]) -> None:
-        found: set[int] = set()
+        needed: set[int] = set()
         front = [plan.producer[name] for name in requested if name in plan.producer]
         while front:
             index = front.pop()
-            if index not in found:
-                found.add(index)
+            if index not in needed:
+                needed.add(index)
                 front.extend(
                     plan.producer[name] for name in plan.step_inputs[index] if name in plan.producer
                 )
-        self.steps = tuple(sorted(found))
-        self.requested = _mask(plan.bits, requested)
-        self.given = _mask(plan.bits, plan.inputs)
-        self.reads = plan.reads
-        self.makes = plan.makes
-        # The needed steps that read an output of a step, those behind it in order.
-        self.feeds = tuple(
-            tuple(other for other in self.steps if plan.reads[other] & made) for made in plan.makes
-        )
-        # For a step, each tensor that may go after it, with all needed steps that read it.
+        self.steps = tuple(sorted(needed))
+        made = [outputs - plan.inputs for outputs in plan.step_outputs]
+        together = frozenset(chain(*made))
+        self.missing = [len(reads & together) for reads in plan.step_inputs]
+        self.first = tuple([index for index in self.steps if not self.missing[index]])
         self.readers = tuple(
+            tuple(
+                (other, len(plan.step_inputs[other] & outputs))
+                for other in self.steps
+                if plan.step_inputs[other] & outputs
+            )
+            for outputs in made
+        )
+        self.outputs = tuple([len(outputs & requested) for outputs in made])
+        self.awaited = len(requested - plan.inputs)
+        # For each step, the tensors that may go after it, each with the steps that read it as bits.
+        self._releases = tuple(
             tuple(
                 (name, sum(1 << other for other in self.steps if name in plan.step_inputs[other]))
                 for name in sorted(names - requested)
             )
             for names in plan.step_inputs
         )
-        self._states: dict[tuple[int, int, int, bool], _State] = {}
 
-    def state(self, arrived: int, started: int, running: int, emitted: bool) -> _State:
-        """Return the state of an iteration in which this has happened."""
-        key = (arrived, started, running, emitted)
-        state = self._states.get(key)
-        if state is None:
-            if len(self._states) >= _KNOWN_STATES:
-                # Its moves lead to all that it knows: forgotten together, kept by who is there.
-                self._states.clear()
-            state = self._states[key] = _State(*key)
-        return state
-
-    def move(self, state: _State, fact: int) -> _Move:
-        """Work out what follows from a fact that is new in a state."""
-        if fact == _BEGUN:
-            return self._look(state, fact, state.arrived, 0, self.steps)
-        if fact == _FINISHED:
-            return self._look(state, fact, state.arrived, state.running - 1, ())
-        step = fact >> 1
-        running = state.running - 1 if fact & 1 == _ANSWERED else state.running
-        return self._look(state, fact, state.arrived | self.makes[step], running, self.feeds[step])
-
-    def _look(
-        self, state: _State, fact: int, arrived: int, running: int, candidates: Sequence[int]
-    ) -> _Move:
-        """See which of these steps can start now, and whether a response is complete."""
-        started = state.started
-        starts: list[Start] = []
-        for index in candidates:
-            reads = self.reads[index]
-            if arrived & reads == reads and not started >> index & 1:
-                started |= 1 << index
-                starts.append(Start(index, self._released(started, index)))
-        # The end of a step brings no tensor: nothing becomes complete with it.
-        complete = fact != _FINISHED and arrived & self.requested == self.requested
-        emit = complete and not state.emitted
-        running += len(starts)
-        # If nothing runs, its last step is over, or no step reads what opened it.
-        over = not running
-        following = None if over else self.state(arrived, started, running, state.emitted or emit)
-        advance = Advance(tuple(starts), emit, over) if starts or emit or over else _NOTHING
-        move = state.moves[fact] = _Move(following, advance, replace(advance, done=over))
-        return move
-
-    def _released(self, started: int, index: int) -> tuple[str, ...]:
-        """Tensors that this step is the last to read."""
-        return tuple([name for name, readers in self.readers[index] if not readers & ~started])
+    def start(self, step: int, started: int) -> Start:
+        """Return the start of a step, which is the last one in these bits of started steps."""
+        return Start(
+            step,
+            tuple([name for name, readers in self._releases[step] if not readers & ~started]),
+        )
 
 
-class _State:
-    """What has happened in an iteration: tensors that arrived, steps that had them, as bits."""
+class _Iteration:
+    """How far one iteration is.
 
-    __slots__ = ("arrived", "emitted", "moves", "running", "started")
-
-    def __init__(self, arrived: int, started: int, running: int, emitted: bool) -> None:
-        self.arrived = arrived
-        self.started = started
-        self.running = running  # how many steps started here and have not finished
-        self.emitted = emitted
-        self.moves: dict[int, _Move] = {}
-
-
-class _Move:
-    """The next state, or None at the end, and what is to be done.
-
-    ``last`` is the same advance if nothing goes on in any other iteration.
+    Attributes
+    ----------
+    missing : list of int
+        For each step, how many of its input tensors have not arrived.
+    outputs : int
+        How many of the requested outputs have not arrived.
+    arrived, started : int
+        Steps that have answered, and that were started, as bits.
+    running : int
+        How many steps were started here and have not finished.
+    emitted : bool
     """
 
-    __slots__ = ("advance", "last", "state")
+    __slots__ = ("arrived", "emitted", "missing", "outputs", "running", "started")
 
-    def __init__(self, state: _State | None, advance: Advance, last: Advance) -> None:
-        self.state = state
-        self.advance = advance
-        self.last = last
-
-
-def _mask(bits: Mapping[str, int], names: Iterable[str]) -> int:
-    return sum(bits[name] for name in set(names))
+    def __init__(
+        self, missing: list[int], outputs: int, arrived: int, started: int, emitted: bool
+    ) -> None:
+        self.missing = missing
+        self.outputs = outputs
+        self.arrived = arrived
+        self.started = started
+        self.emitted = emitted
+        self.running = 0
 
 
 class EnsembleRun:
@@ -230,36 +207,48 @@ class EnsembleRun:
     plan : EnsemblePlan
     requested : frozenset of str
         Ensemble outputs asked for; never empty.
+
+    Attributes
+    ----------
+    failed : bool
+        True after the first failure: no further step starts.
     """
 
-    __slots__ = ("_iterations", "_route", "_waves", "failed")
+    __slots__ = ("_iterations", "_last", "_route", "failed")
 
     def __init__(self, plan: EnsemblePlan, requested: frozenset[str]) -> None:
-        # True after the first failure: no further step starts.
         self.failed = False
         self._route = plan.route(requested)
-        self._waves: dict[int, _State] = {}  # those in which something can still happen
-        self._iterations = 0
+        self._iterations: dict[int, _Iteration] = {}  # those in which something can still happen
+        self._last = 0
 
     def start(self) -> Advance:
         """All inputs of the ensemble are there (an omitted optional one counts as there, E2)."""
         route = self._route
-        return self._take(0, route.state(route.given, 0, 0, False), _BEGUN)
+        state = _Iteration(route.missing.copy(), route.awaited, 0, 0, False)
+        starts: list[Start] = []
+        for step in route.first:
+            state.started |= 1 << step
+            starts.append(route.start(step, state.started))
+        return self._advance(0, state, starts, arrived=True)
 
     def answered(self, step: int, iteration: int) -> Advance:
-        """A step gave its only response: `response` without a new wave, and `finished`, in one."""
-        fact = _FINISHED if self.failed else step << 1 | _ANSWERED
-        return self._take(iteration, self._waves[iteration], fact)
+        """A step gave its only response: `response` in its own iteration, and `finished`, in one."""
+        state = self._iterations[iteration]
+        state.running -= 1
+        if self.failed:
+            return self._advance(iteration, state, (), arrived=False)
+        return self._advance(iteration, state, self._arrive(step, state), arrived=True)
 
-    def response(self, step: int, iteration: int, *, new_wave: bool) -> tuple[int, Advance]:
+    def response(self, step: int, iteration: int, *, new_iteration: bool) -> tuple[int, Advance]:
         """A step gave one response.
 
         Parameters
         ----------
         step, iteration
             Which step, and the iteration in which it was started.
-        new_wave : bool
-            True if the step's model is decoupled: its tensors open an iteration of their own.
+        new_iteration : bool
+            True if the step's model is decoupled: its tensors begin an iteration of their own.
 
         Returns
         -------
@@ -269,17 +258,21 @@ class EnsembleRun:
             A mapped output that the response lacks counts as arrived, but absent (E11).
         """
         if self.failed:
-            return iteration, _NOTHING
-        state = self._waves[iteration]
-        if new_wave:
-            # Requested outputs and inputs from before the fork stay readable in the new wave.
-            self._iterations = iteration = self._iterations + 1
-            state = self._route.state(state.arrived, state.started, 0, False)
-        return iteration, self._take(iteration, state, step << 1 | _RESPONDED)
+            return iteration, Advance()
+        state = self._iterations[iteration]
+        if new_iteration:
+            # Requested outputs and inputs from before the fork stay readable in the new iteration.
+            self._last = iteration = self._last + 1
+            state = _Iteration(
+                state.missing.copy(), state.outputs, state.arrived, state.started, state.emitted
+            )
+        return iteration, self._advance(iteration, state, self._arrive(step, state), arrived=True)
 
     def finished(self, iteration: int) -> Advance:
         """A step of this iteration gave its final response; after `response` if it made one."""
-        return self._take(iteration, self._waves[iteration], _FINISHED)
+        state = self._iterations[iteration]
+        state.running -= 1
+        return self._advance(iteration, state, (), arrived=False)
 
     def fail(self) -> bool:
         """A step failed; True the first time, when the ensemble is to be answered (E13)."""
@@ -287,12 +280,33 @@ class EnsembleRun:
         self.failed = True
         return first
 
-    def _take(self, iteration: int, state: _State, fact: int) -> Advance:
-        move = state.moves.get(fact)
-        if move is None:
-            move = self._route.move(state, fact)
-        if move.state is not None:
-            self._waves[iteration] = move.state
-            return move.advance
-        self._waves.pop(iteration, None)
-        return move.advance if self._waves else move.last
+    def _arrive(self, step: int, state: _Iteration) -> list[Start]:
+        """The outputs of a step arrive; return the steps that can start now."""
+        starts: list[Start] = []
+        if state.arrived >> step & 1:  # by an earlier response of the same step
+            return starts
+        state.arrived |= 1 << step
+        route = self._route
+        state.outputs -= route.outputs[step]
+        missing = state.missing
+        for reader, count in route.readers[step]:
+            missing[reader] -= count
+            if not missing[reader]:
+                state.started |= 1 << reader
+                starts.append(route.start(reader, state.started))
+        return starts
+
+    def _advance(
+        self, iteration: int, state: _Iteration, starts: Sequence[Start], *, arrived: bool
+    ) -> Advance:
+        # The end of a step brings no tensor: nothing becomes complete with it.
+        emit = arrived and not state.outputs and not state.emitted
+        if emit:
+            state.emitted = True
+        state.running += len(starts)
+        # If nothing runs, its last step has finished, or no step reads what began it.
+        if state.running:
+            self._iterations[iteration] = state
+            return Advance(starts, emit)
+        self._iterations.pop(iteration, None)
+        return Advance(starts, emit, True, not self._iterations)

@@ -1,52 +1,174 @@
-"""Work that waits until a thread has given all the answers of one execution.
+"""What follows from the responses of one execution, and on which thread.
 
-An endpoint that is told of each answer of a batch would wake its own thread for each; told once at
-the end, it handles them together. The next steps of an ensemble would reach their model one by one,
-the first of them alone in a batch; together they are a batch again.
+A `Completion` is an argument of all that happens between an execution and its last response. There
+are two: an instance's thread answers a batch (`BatchCompletion`), or the thread that waits for a
+request executes it itself (`InlineCompletion`). None stands for neither.
 """
 
 from __future__ import annotations
 
-from _thread import get_ident
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final
+from typing import Any
 
-from nbtriton.backends.forking import after_fork
-from nbtriton.engine.core.owed import BatchCompletion
+from nbtriton.scheduling import RunBatch, Ticket
 
-__all__ = ["after_answers", "owe", "owed_here"]
-
-# Final: rule 13 of docs/compiled.md.
-_thread_id: Final = get_ident
-
-# By thread, and empty while none answers a batch, which is all that a request alone needs to know: a
-# thread-local object would take 2% of a step of an ensemble.
-_owed: Final[dict[int, BatchCompletion]] = {}
+__all__ = ["BatchCompletion", "Completion", "Executor", "InlineCompletion"]
 
 
-after_fork(_owed.clear)
+class Executor(ABC):
+    """An instance, as far as a completion has to know it.
 
-
-def owed_here() -> BatchCompletion | None:
-    """Return what this thread owes, or None while it is not answering a batch."""
-    return _owed.get(_thread_id()) if _owed else None
-
-
-def owe(owed: BatchCompletion | None) -> None:
-    """Let this thread owe that from now on; None for nothing."""
-    if owed is None:
-        _owed.pop(_thread_id(), None)
-    else:
-        _owed[_thread_id()] = owed
-
-
-def after_answers(function: Callable[[], object]) -> None:
-    """Call a function once this thread has answered its batch: now, if it is answering none.
-
-    Called once however often it is asked for, after the instance is free again; it must not raise.
+    Attributes
+    ----------
+    any_thread : bool
+        The model's code may run on any thread.
     """
-    owed = owed_here()
-    if owed is None:
+
+    any_thread: bool
+
+    @abstractmethod
+    def put(self, batch: RunBatch) -> None:
+        """Have a batch executed on the instance's own thread."""
+
+    @abstractmethod
+    def execute(self, batch: RunBatch, inline: InlineCompletion | None = None) -> None:
+        """Execute a batch on this thread, which is the caller's if there is an ``inline``."""
+
+
+class Completion(ABC):
+    """What a thread that delivers responses does with what follows from them."""
+
+    @abstractmethod
+    def defer(self, function: Callable[[], object]) -> None:
+        """Call a function once after the last response, however often it is deferred.
+
+        It is called on this thread, when the instance is free again, and must not raise.
+        """
+
+    @abstractmethod
+    def gather(
+        self, function: Callable[[Any, list[Any], Completion], object], key: Any, item: Any
+    ) -> bool:
+        """Keep an item for ``function(key, items, completion)``, with all others of its key.
+
+        A key belongs to one function. False if nothing is gathered here.
+        """
+
+    @abstractmethod
+    def accept(self, executor: Executor, batch: RunBatch, root: Ticket) -> bool:
+        """Accept a batch of one request to be executed on this thread; ``root``: whose step it is."""
+
+
+class BatchCompletion(Completion):
+    """A batch is answered: what follows from its responses waits until all are delivered.
+
+    An endpoint that heard of each response of a batch would wake its own thread for each; told once
+    at the end, it handles them together. The next steps of an ensemble would reach their model one
+    by one, the first of them alone in a batch; together they are a batch again.
+
+    Parameters
+    ----------
+    step_aside : callable, optional
+        Lets others go on without this thread.
+
+    Attributes
+    ----------
+    rest : callable or None
+        Delivers the responses that are left.
+    """
+
+    __slots__ = ("_deferred", "_gathered", "_step_aside", "rest")
+
+    def __init__(self, step_aside: Callable[[], object] | None = None) -> None:
+        self.rest: Callable[[], object] | None = None
+        self._step_aside = step_aside
+        self._deferred: list[Callable[[], object]] = []
+        self._gathered: dict[
+            Any, tuple[Callable[[Any, list[Any], Completion], object], list[Any]]
+        ] = {}
+
+    def defer(self, function: Callable[[], object]) -> None:
+        if function not in self._deferred:
+            self._deferred.append(function)
+
+    def gather(
+        self, function: Callable[[Any, list[Any], Completion], object], key: Any, item: Any
+    ) -> bool:
+        found = self._gathered.get(key)
+        if found is None:
+            found = self._gathered[key] = (function, [])
+        found[1].append(item)
+        return True
+
+    def accept(self, executor: Executor, batch: RunBatch, root: Ticket) -> bool:  # noqa: ARG002
+        return False
+
+    def flush(self) -> None:
+        """Do what has been gathered and deferred, and what follows from that in turn."""
+        # One by one: a callback that waits flushes what is left, or it could wait for that.
+        while self._gathered:
+            key = next(iter(self._gathered))
+            function, items = self._gathered.pop(key)
+            function(key, items, self)
+        while self._deferred:
+            self._deferred.pop(0)()
+
+    def make_way(self) -> None:
+        """Before a callback waits on this thread: what it may wait for must not wait for it."""
+        if self.rest is not None:
+            self.rest()
+        self.flush()
+        if self._step_aside is not None:
+            self._step_aside()
+
+
+class InlineCompletion(Completion):
+    """The thread that waits for a request executes it: its batches, one after the other.
+
+    Parameters
+    ----------
+    root : Ticket
+        The request. Batches of its steps are accepted too, one at a time, so that independent
+        branches of an ensemble still run side by side.
+    """
+
+    __slots__ = ("_batch", "_executor", "_root")
+
+    def __init__(self, root: Ticket) -> None:
+        self._root = root
+        self._executor: Executor | None = None
+        self._batch: RunBatch | None = None
+
+    def defer(self, function: Callable[[], object]) -> None:
         function()
-    else:
-        owed.call(function)
+
+    def gather(
+        self,
+        function: Callable[[Any, list[Any], Completion], object],  # noqa: ARG002
+        key: Any,  # noqa: ARG002
+        item: Any,  # noqa: ARG002
+    ) -> bool:
+        return False
+
+    def accept(self, executor: Executor, batch: RunBatch, root: Ticket) -> bool:
+        if root is not self._root or self._executor is not None or not executor.any_thread:
+            return False
+        self._executor = executor
+        self._batch = batch
+        return True
+
+    def execute(self) -> None:
+        """Execute what was accepted, and what is accepted meanwhile."""
+        while self._executor is not None:
+            executor, batch = self._executor, self._batch
+            assert batch is not None
+            self._executor = self._batch = None
+            executor.execute(batch, self)
+
+    def hand_over(self) -> None:
+        """Leave what was accepted to the instance: this thread was interrupted."""
+        executor, batch = self._executor, self._batch
+        if executor is not None and batch is not None:
+            self._executor = self._batch = None
+            executor.put(batch)

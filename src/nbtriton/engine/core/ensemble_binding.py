@@ -1,4 +1,4 @@
-"""Who does the work of an ensemble: the versions that serve its steps, and how tensors reach them."""
+"""The versions that serve the steps of an ensemble, and how tensors reach them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nbtriton.engine.core.model_signature import ModelSignature
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.scheduling import EnsemblePlan
 
-__all__ = ["EnsembleBinding"]
+__all__ = ["EnsembleBinding", "InputBinding", "OutputBinding"]
 
 
 class InputBinding:
@@ -35,29 +35,48 @@ class InputBinding:
         self.dims = dims
 
 
+class OutputBinding:
+    """An output of the ensemble.
+
+    Attributes
+    ----------
+    name : str
+    dims : tuple of int or None
+        Of the output, where the tensor is to be adapted, as for `InputBinding`.
+    shared : bool
+        True if a step reads the tensor too.
+    """
+
+    __slots__ = ("dims", "name", "shared")
+
+    def __init__(self, name: str, dims: tuple[int, ...] | None, shared: bool) -> None:
+        self.name = name
+        self.dims = dims
+        self.shared = shared
+
+
 class EnsembleBinding:
     """The versions that serve the steps, for all requests that began with them (E17).
 
     Attributes
     ----------
-    runtimes, batching, decoupled, wanted, feeds, makes : tuple
-        One entry a step: the version that serves it, whether that batches, whether it is decoupled,
-        the outputs that are asked of it (none for all of them), its inputs, and where its outputs go.
+    runtimes, batching, decoupled, requested, inputs, outputs : tuple
+        One entry per step: the version that serves it, whether that batches, whether it is
+        decoupled, the outputs that are requested of it (none for all of them), its input bindings,
+        and (output, tensor) for each output that goes to a tensor of the ensemble.
     owned, owned_of_all : tuple
-        One entry a step: the inputs that nobody else gets, where the ensemble's own inputs are
-        somebody else's, and where they are the engine's.
-    inputs : frozenset of str
-        The ensemble's.
-    harvest : tuple
-        The ensemble's outputs, in the order in which Triton answers: name, dims where the tensor is
-        to be adapted, and whether a step gets the tensor, too.
-    flights : int
-        Requests that are with this crew; guarded by the ensemble's lock.
+        One entry per step: the inputs that nothing else gets, where the ensemble's own inputs are
+        the caller's, and where they are the engine's.
+    ensemble_inputs : frozenset of str
+    ensemble_outputs : tuple of OutputBinding
+        In the order in which Triton answers.
+    active : int
+        Requests that are executed with this binding; guarded by the ensemble's lock.
     """
 
     __slots__ = (
-        "batching", "decoupled", "feeds", "flights", "harvest", "inputs", "makes", "owned",
-        "owned_of_all", "runtimes", "wanted",
+        "active", "batching", "decoupled", "ensemble_inputs", "ensemble_outputs", "inputs",
+        "outputs", "owned", "owned_of_all", "requested", "runtimes",
     )  # fmt: skip
 
     def __init__(
@@ -66,18 +85,18 @@ class EnsembleBinding:
         self.runtimes = runtimes
         self.batching = tuple(runtime.signature.max_batch_size > 0 for runtime in runtimes)
         self.decoupled = tuple(runtime.signature.decoupled for runtime in runtimes)
-        self.wanted = tuple(
-            _wanted(step.output_map, runtime.signature)
+        self.requested = tuple(
+            _requested(step.output_map, runtime.signature)
             for step, runtime in zip(plan.steps, runtimes, strict=True)
         )
-        self.makes = tuple(tuple(step.output_map.items()) for step in plan.steps)
+        self.outputs = tuple(tuple(step.output_map.items()) for step in plan.steps)
         own = signature.max_batch_size > 0
         batched = {
             tensor: self.batching[plan.producer[tensor]] if tensor in plan.producer else own
-            for tensor in plan.bits
+            for tensor in plan.tensors
         }
-        self.feeds = tuple(
-            _feeds(step.input_map, runtime.signature, batching, batched)
+        self.inputs = tuple(
+            _input_bindings(step.input_map, runtime.signature, batching, batched)
             for step, runtime, batching in zip(plan.steps, runtimes, self.batching, strict=True)
         )
         readers = Counter(chain(*(step.input_map.values() for step in plan.steps), plan.outputs))
@@ -90,29 +109,29 @@ class EnsembleBinding:
             frozenset(name for name in owned if step.input_map[name] in plan.producer)
             for step, owned in zip(plan.steps, self.owned_of_all, strict=True)
         )
-        self.inputs = frozenset(signature.inputs)
-        self.harvest = tuple(
-            (
+        self.ensemble_inputs = frozenset(signature.inputs)
+        self.ensemble_outputs = tuple(
+            OutputBinding(
                 name,
                 None if batched[name] is own else signature.outputs[name].dims,
                 name not in once,
             )
             for name in hash_order(signature.outputs)
         )
-        self.flights = 0
+        self.active = 0
 
-    def disband(self) -> None:
-        """The last flight has landed, and none will come."""
+    def release(self) -> None:
+        """Release the versions: no request is executed with this binding, and none will be."""
         for runtime in self.runtimes:
             runtime.release()
 
 
-def _wanted(output_map: Mapping[str, str], signature: ModelSignature) -> frozenset[str]:
+def _requested(output_map: Mapping[str, str], signature: ModelSignature) -> frozenset[str]:
     names = frozenset(output_map)
     return frozenset() if names == signature.outputs.keys() else names
 
 
-def _feeds(
+def _input_bindings(
     input_map: Mapping[str, str],
     signature: ModelSignature,
     batching: bool,

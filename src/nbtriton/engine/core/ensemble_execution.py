@@ -1,23 +1,23 @@
-"""One request on its way through an ensemble."""
+"""The execution of one request to an ensemble."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from nbtriton.backends.base import Response
 from nbtriton.backends.core.request_options import RequestOptions
 from nbtriton.backends.core.synchronize import copies_of
-from nbtriton.engine.core.completion import owed_here
+from nbtriton.engine.core.completion import Completion
 from nbtriton.engine.core.ensemble_binding import EnsembleBinding
-from nbtriton.engine.core.execution import StepTimes
-from nbtriton.engine.core.now import now_ns
-from nbtriton.engine.core.request import BARE_FINAL, InferenceRequest
+from nbtriton.engine.core.execution import StepTimes, now_ns
+from nbtriton.engine.core.mailbox import Mailbox
+from nbtriton.engine.core.request import BARE_FINAL, InferenceRequest, ResponseSink
 from nbtriton.engine.core.runtime import Runtime
+from nbtriton.engine.core.step_gate import StepGate, Turn
 from nbtriton.errors import (
     CancelledError,
     EngineStoppedError,
@@ -25,11 +25,8 @@ from nbtriton.errors import (
     InvalidArgumentError,
     TritonError,
 )
-from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, EnsembleRun, Start
+from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, EnsemblePlan, EnsembleRun, Start
 from nbtriton.tensors import Array
-
-if TYPE_CHECKING:
-    from nbtriton.engine.core.ensemble_runtime import EnsembleRuntime
 
 __all__ = ["EnsembleExecution", "placed"]
 
@@ -41,47 +38,64 @@ _Mark = tuple[int | str, int]
 _Ready = tuple[int, int, dict[str, Array], _Mark | None]
 
 
-class EnsembleExecution:
+class EnsembleOwner(Runtime):
+    """The version of an ensemble, as far as the execution of a request has to know it.
+
+    Attributes
+    ----------
+    plan : EnsemblePlan
+    gates : list of StepGate
+        One per step where the requests in a step are limited (E21), else none.
+    """
+
+    plan: EnsemblePlan
+    gates: list[StepGate]
+
+    @abstractmethod
+    def on_complete(self, execution: EnsembleExecution) -> None:
+        """Nothing of an execution runs any more."""
+
+
+class EnsembleExecution(ResponseSink):
     """One request through the ensemble.
 
-    Facts come in on whatever thread finished a step; the lock is held for the dataflow only, never
-    while a step is submitted or a response delivered.
+    Responses come in on whatever thread finished a step; the lock is held for the dataflow only,
+    never while a step is submitted or a response delivered.
     """
 
     __slots__ = (
-        "_lock", "_marks", "_outbox", "_running", "_times", "_waves", "crew", "ensemble",
+        "_lock", "_marks", "_outbox", "_running", "_tensors", "_times", "binding", "ensemble",
         "request", "run",
     )  # fmt: skip
 
     def __init__(
-        self, ensemble: EnsembleRuntime, crew: EnsembleBinding, request: InferenceRequest
+        self, ensemble: EnsembleOwner, binding: EnsembleBinding, request: InferenceRequest
     ) -> None:
         self.ensemble = ensemble
-        self.crew = crew
+        self.binding = binding
         self.request = request
         self.run = EnsembleRun(ensemble.plan, request.requested_outputs)
-        # Tensors by iteration; those that no step needs any more are let go.
-        self._waves: dict[int, dict[str, Array]] = {0: dict(request.inputs)}
+        # Tensors by iteration; those that no step needs any more are released.
+        self._tensors: dict[int, dict[str, Array]] = {0: dict(request.inputs)}
         # Sequence id and flags of the tensors whose step changed them, by iteration (E6).
         self._marks: dict[int, dict[str, _Mark]] | None = None
         self._lock = threading.Lock()
         # The steps that are in flight.
         self._running: set[InferenceRequest] = set()
         self._times = StepTimes()
-        self._outbox = _Outbox() if ensemble.signature.decoupled else None
+        # Responses of a decoupled ensemble: its steps finish on several threads, and the final
+        # response must not overtake one before it.
+        self._outbox: Mailbox[tuple[Response | None, bool]] | None = (
+            Mailbox() if ensemble.signature.decoupled else None
+        )
 
-    def begin(self) -> None:
-        """Start the steps whose inputs the ensemble was given."""
+    def begin(self, completion: Completion | None) -> None:
+        """Start the steps whose inputs are the ensemble's."""
         with self._lock:
             ready = self._ready(self.run.start().starts, 0)
         if not ready:
-            self._conclude()
-        self._start(ready)
-
-    def cancel(self) -> None:
-        """Drop the steps that still wait."""
-        for step in self.running():
-            step.cancel()
+            self._conclude(completion)
+        self._start(ready, completion)
 
     def running(self) -> list[InferenceRequest]:
         """Return the steps that are in flight."""
@@ -89,81 +103,76 @@ class EnsembleExecution:
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def _ready(self, starts: tuple[Start, ...], iteration: int) -> list[_Ready]:
-        """Take the inputs of the steps to start; only then may others be let go."""
-        crew = self.crew
-        wave = self._waves[iteration]
+    def _ready(self, starts: Sequence[Start], iteration: int) -> list[_Ready]:
+        """Collect the inputs of the steps to start; only then may tensors be released."""
+        binding = self.binding
+        tensors = self._tensors[iteration]
         marks = self._marks.get(iteration) if self._marks is not None else None
         ready: list[_Ready] = []
         for start in starts:
             step = start.step
-            feeds = crew.feeds[step]
+            bindings = binding.inputs[step]
             inputs: dict[str, Array] = {}
-            for feed in feeds:
-                value = wave.get(feed.tensor)
+            for bound in bindings:
+                value = tensors.get(bound.tensor)
                 if value is None:  # an omitted optional input, or an output not made (E10, E11)
                     continue
-                if feed.dims is not None:
-                    value = _adapt(value, feed.dims, to_batching=crew.batching[step])
-                inputs[feed.name] = value
+                if bound.dims is not None:
+                    value = _adapt(value, bound.dims, to_batching=binding.batching[step])
+                inputs[bound.name] = value
             mark = None
             if marks is not None:
-                mark = next((marks[feed.tensor] for feed in feeds if feed.tensor in marks), None)
+                mark = next((marks[b.tensor] for b in bindings if b.tensor in marks), None)
             ready.append((step, iteration, inputs, mark))
         for start in starts:
             for tensor in start.release:
-                if tensor in wave:
-                    del wave[tensor]
+                if tensor in tensors:
+                    del tensors[tensor]
         return ready
 
-    def _start(self, ready: list[_Ready]) -> list[threading.Event]:
-        """Start steps, or leave them to do so when there is a place in them (E21).
+    def _start(self, ready: list[_Ready], completion: Completion | None) -> list[Turn]:
+        """Start steps; return the turns of those that wait for a place in their step (E21).
 
         As in Triton, all are checked before one begins: if one is refused, no other one runs.
         """
-        turns: list[threading.Event] = []
+        turns: list[Turn] = []
         gates = self.ensemble.gates
         if gates:
-            for step, iteration, inputs, mark in ready:
-                turn = gates[step].acquire(partial(self._enter, step, iteration, inputs, mark))
+            for one in ready:
+                turn = gates[one[0]].acquire(partial(self._enter, one), completion)
                 if turn is not None:
                     turns.append(turn)
         elif len(ready) == 1:
-            step, iteration, inputs, mark = ready[0]
-            self._enter(step, iteration, inputs, mark)
+            self._enter(ready[0], completion)
         else:
-            admitted = [self._admit(*one) for one in ready]
-            for sub in admitted:
+            for sub in [self._build(one, completion) for one in ready]:
                 if sub is not None:
-                    self._begin_step(sub)
+                    self._begin_step(sub, completion)
         return turns
 
-    def _left(self, step: int) -> None:
-        """A step is over: its place is free."""
+    def _leave(self, step: int, completion: Completion | None) -> None:
+        """A step has ended: its place is free."""
         if self.ensemble.gates:
-            self.ensemble.gates[step].release()
+            self.ensemble.gates[step].release(completion)
 
-    def _enter(
-        self, step: int, iteration: int, inputs: dict[str, Array], mark: _Mark | None
-    ) -> None:
-        sub = self._admit(step, iteration, inputs, mark)
+    def _enter(self, ready: _Ready, completion: Completion | None) -> None:
+        sub = self._build(ready, completion)
         if sub is not None:
-            self._begin_step(sub)
+            self._begin_step(sub, completion)
 
-    def _admit(
-        self, step: int, iteration: int, inputs: dict[str, Array], mark: _Mark | None
-    ) -> InferenceRequest | None:
-        """Make the request for a step; None if it is refused."""
-        crew = self.crew
+    def _build(self, ready: _Ready, completion: Completion | None) -> InferenceRequest | None:
+        """Build the request for a step; None if it is refused."""
+        step, iteration, inputs, mark = ready
+        binding = self.binding
         request = self.request
         correlation_id, flags = request.correlation_id, request.flags
         if mark is not None:
             correlation_id, flags = mark
         try:
-            sub = crew.runtimes[step].signature.build_request(
+            sub = binding.runtimes[step].signature.build_request(
                 inputs,
                 RequestOptions(
-                    crew.wanted[step],
+                    binding.requested[step],
                     request.request_id,
                     request.priority,
                     request.timeout_us,
@@ -174,118 +183,130 @@ class EnsembleExecution:
                 request.parent or request,
             )  # E5
         except Exception as error:
-            self._refused(step, iteration, error)
+            self._refused(step, iteration, error, completion)
             return None
         sub.step = step
         sub.iteration = iteration
         return sub
 
-    def _begin_step(self, sub: InferenceRequest) -> None:
-        crew = self.crew
+    def _begin_step(self, sub: InferenceRequest, completion: Completion | None) -> None:
+        binding = self.binding
         request = self.request
         step = sub.step
-        runtime = crew.runtimes[step]
+        runtime = binding.runtimes[step]
         if self.run.failed:  # while it waited for its place, or beside it
             error = CancelledError("the ensemble's request failed")
-            self._refused(step, sub.iteration, error)
+            self._refused(step, sub.iteration, error, completion)
             return
         if request.trace is not None:
             request.trace.child().follow(sub)
         sub.owned_inputs = (
-            crew.owned_of_all[step] if request.owned_inputs >= crew.inputs else crew.owned[step]
+            binding.owned_of_all[step]
+            if request.owned_inputs >= binding.ensemble_inputs
+            else binding.owned[step]
         )
-        sub.flight = self
+        sub.sink = self
         self._running.add(sub)
-        owed = owed_here()
-        if owed is None:
-            self.submit(runtime, sub)
-        else:  # with what else is ready for this model at the same moment
-            owed.gather(_submit_many, runtime, sub)
+        # In a batch: with the other steps that are ready for this model at the same moment.
+        if completion is None or not completion.gather(_submit_many, runtime, (self, sub)):
+            self.submit(runtime, sub, completion)
 
-    def submit(self, runtime: Runtime, sub: InferenceRequest) -> None:
+    def submit(
+        self, runtime: Runtime, sub: InferenceRequest, completion: Completion | None
+    ) -> None:
         """Submit a step that is ready."""
         try:
-            accepted: bool | TritonError = runtime.submit(sub)
+            accepted: bool | TritonError = runtime.submit(sub, completion)
         except Exception as error:
             accepted = _as_triton_error(error)
         if accepted is not True:
-            self.turned_away(sub, accepted)
+            self.turned_away(sub, accepted, completion)
 
-    def turned_away(self, sub: InferenceRequest, found: bool | TritonError) -> None:
+    def turned_away(
+        self, sub: InferenceRequest, found: bool | TritonError, completion: Completion | None
+    ) -> None:
         """A step was not accepted."""
         with self._lock:
             known = sub in self._running
             self._running.discard(sub)
         if not known:  # something went wrong behind its answer
             return
-        retired = EngineStoppedError("Server is stopping")
-        error = found if isinstance(found, TritonError) else retired
-        self._refused(sub.step, sub.iteration, error)
+        stopped = EngineStoppedError("Server is stopping")
+        error = found if isinstance(found, TritonError) else stopped
+        self._refused(sub.step, sub.iteration, error, completion)
 
-    def _refused(self, step: int, iteration: int, error: Exception) -> None:
+    def _refused(
+        self, step: int, iteration: int, error: Exception, completion: Completion | None
+    ) -> None:
         """A step could not be entered."""
         with self._lock:
             done = self._finished(iteration)
-        self._fail(_as_triton_error(error))
+        self._fail(_as_triton_error(error), completion)
         if done:
-            self._conclude()
-        self._left(step)
+            self._conclude(completion)
+        self._leave(step, completion)
 
-    def responded(self, sub: InferenceRequest, response: Response, final: bool) -> None:
-        """A step gave a response."""
-        step, iteration = sub.step, sub.iteration
+    def respond(
+        self,
+        request: InferenceRequest,
+        response: Response,
+        final: bool,
+        completion: Completion | None,
+    ) -> None:
+        """Handle the response of a step."""
+        step, iteration = request.step, request.iteration
         error = response.error
         emit: Response | None = None
         ready: list[_Ready] = []
         done = False
         outbox = self._outbox
         with self._lock:
-            if sub not in self._running:  # it was given up when it was submitted
+            if request not in self._running:  # it was given up when it was submitted
                 return
             if final:
-                self._running.discard(sub)
+                self._running.discard(request)
             if error is None and response is not BARE_FINAL and not self.run.failed:
-                ready, emit, done, error = self._take(step, iteration, response, final)
+                ready, emit, done, error = self._advance(step, iteration, response, final)
             elif final:
                 done = self._finished(iteration)
             if error is not None:
                 self.run.fail()
             if final:
-                self._account(sub)
+                self._account(request)
             if outbox is not None and (emit is not None or (done and error is None)):
-                outbox.append(emit, done)  # E14
+                outbox.post((emit, done))  # E14
         if error is not None:
-            self._fail(error)
+            self._fail(error, completion)
         elif outbox is not None:
-            outbox.send(self._send)
+            self._send(completion)
         elif emit is not None:
-            self._answer(emit)
-        turns = self._start(ready) if ready else None
+            self._answer(emit, completion)
+        turns = self._start(ready, completion) if ready else None
         if done:
-            self._conclude()
+            self._conclude(completion)
         if final:
-            self._left(step)
+            self._leave(step, completion)
             return
-        # A decoupled model is held back until what it sent has found its places: its next
-        # responses would only pile up in memory.
+        # A decoupled model is held back until all that it sent has its place: its next responses
+        # would only pile up in memory.
         if turns is not None:
             for turn in turns:
                 turn.wait()
 
-    def _take(
+    def _advance(
         self, step: int, iteration: int, response: Response, final: bool
     ) -> tuple[list[_Ready], Response | None, bool, TritonError | None]:
-        """Take a step's response in; the lock is held.
+        """Store a step's response, and see what follows from it; the lock is held.
 
         Returns
         -------
         ready : steps to start
         emit : a response of the ensemble, if one is complete
         done : True if nothing runs any more and nothing is to be started
-        error : what made it impossible
+        error : the reason if that is impossible
         """
-        crew = self.crew
-        decoupled = crew.decoupled[step]
+        binding = self.binding
+        decoupled = binding.decoupled[step]
         mark = None
         if response.parameters:
             try:
@@ -296,16 +317,16 @@ class EnsembleExecution:
         if final and not decoupled:
             advance = self.run.answered(step, iteration)
         else:
-            iteration, advance = self.run.response(step, origin, new_wave=decoupled)
-            if iteration not in self._waves:
-                self._waves[iteration] = self._waves[origin].copy()
+            iteration, advance = self.run.response(step, origin, new_iteration=decoupled)
+            if iteration not in self._tensors:
+                self._tensors[iteration] = self._tensors[origin].copy()
                 if self._marks is not None and origin in self._marks:
                     self._marks[iteration] = self._marks[origin].copy()
-        wave = self._waves[iteration]
+        tensors = self._tensors[iteration]
         outputs = response.outputs
-        for output, tensor in crew.makes[step]:
+        for output, tensor in binding.outputs[step]:
             if output in outputs:
-                wave[tensor] = outputs[output]
+                tensors[tensor] = outputs[output]
                 if mark is not None:
                     if self._marks is None:
                         self._marks = {}
@@ -337,26 +358,27 @@ class EnsembleExecution:
         return advance.done
 
     def _forget(self, iteration: int) -> None:
-        self._waves.pop(iteration, None)
+        self._tensors.pop(iteration, None)
         if self._marks is not None:
             self._marks.pop(iteration, None)
 
     def _outputs(self, iteration: int) -> Response:
         request = self.request
-        wave = self._waves[iteration]
+        tensors = self._tensors[iteration]
         marks = self._marks.get(iteration) if self._marks is not None else None
         correlation_id, flags = request.correlation_id, request.flags
         outputs: dict[str, Array] = {}
         read_too: dict[str, Array] = {}  # by steps, perhaps later
-        for name, dims, shared in self.crew.harvest:
-            value = wave.get(name)
+        for bound in self.binding.ensemble_outputs:
+            name = bound.name
+            value = tensors.get(name)
             if value is None or name not in request.requested_outputs:
                 continue
-            if dims is not None:
+            if bound.dims is not None:
                 batching = self.ensemble.signature.max_batch_size > 0
-                value = _adapt(value, dims, to_batching=batching)
+                value = _adapt(value, bound.dims, to_batching=batching)
             outputs[name] = value
-            if shared:
+            if bound.shared:
                 read_too[name] = value
             if marks is not None:
                 correlation_id, flags = marks.get(name, (correlation_id, flags))
@@ -373,39 +395,48 @@ class EnsembleExecution:
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def _conclude(self) -> None:
+    def _conclude(self, completion: Completion | None) -> None:
         """Nothing runs any more, and nothing can start."""
         if not self.request.is_answered() and self._outbox is None:
             self._fail(
                 InvalidArgumentError(
                     f"{self.request.log_prefix}unexpected deadlock, at least one output is not set "
                     "while no more ensemble steps can be made"
-                )
+                ),
+                completion,
             )  # E12
-        self.ensemble.landed(self)
+        self.ensemble.on_complete(self)
 
-    def _fail(self, error: TritonError) -> None:
+    def _fail(self, error: TritonError, completion: Completion | None) -> None:
         """Answer with the first error; the steps that run are left to run (E13)."""
         response = Response(error=placed(error, self.ensemble.name))
         with self._lock:
             self.run.fail()
             if self._outbox is not None:
-                self._outbox.append(response, True)
+                self._outbox.post((response, True))
         if self._outbox is not None:
-            self._outbox.send(self._send)
+            self._send(completion)
         else:
-            self._answer(response)
+            self._answer(response, completion)
 
-    def _send(self, response: Response | None, final: bool) -> None:
-        if final:
-            self._answer(response)
-        elif response is not None and not self.request.is_answered():
-            self.ensemble.deliver(self.request, response, final=False)
+    def _send(self, completion: Completion | None) -> None:
+        """Deliver the responses of a decoupled ensemble that are in the outbox."""
+        request = self.request
 
-    def _answer(self, response: Response | None) -> None:
+        def deliver(message: tuple[Response | None, bool]) -> None:
+            response, final = message
+            if final:
+                self._answer(response, completion)
+            elif response is not None and not request.is_answered():
+                self.ensemble.deliver(request, response, final=False, completion=completion)
+
+        assert self._outbox is not None
+        self._outbox.drain(deliver)
+
+    def _answer(self, response: Response | None, completion: Completion | None) -> None:
         """Deliver the final response, if there was none; the first one counts."""
         request = self.request
-        if not request.claim():
+        if not request.try_finish():
             return
         if response is not None and response.error is not None:
             # As in Triton: once for its answer, and again for its end where nothing runs on (T4).
@@ -413,7 +444,7 @@ class EnsembleExecution:
             self.ensemble.statistics.failure(times, times * (now_ns() - request.start_ns), "OTHER")
         else:
             self._count_success()
-        self.ensemble.deliver(request, response, final=True)
+        self.ensemble.deliver(request, response, final=True, completion=completion)
 
     def _account(self, sub: InferenceRequest) -> None:
         execution = sub.execution
@@ -436,45 +467,20 @@ class EnsembleExecution:
             books.summaries.executed(total_ns, 0, times.input_ns, times.infer_ns, times.output_ns)
 
 
-class _Outbox:
-    """Responses of a decoupled ensemble, in the order in which they may be seen.
-
-    Steps finish on several threads, and the final response must not overtake one before it.
-    """
-
-    __slots__ = ("_responses", "_sending")
-
-    def __init__(self) -> None:
-        self._responses: deque[tuple[Response | None, bool]] = deque()
-        self._sending = threading.Lock()
-
-    def append(self, response: Response | None, final: bool) -> None:
-        """Add a response, or none with the end."""
-        self._responses.append((response, final))
-
-    def send(self, deliver: Callable[[Response | None, bool], None]) -> None:
-        """Deliver what is there, one thread at a time."""
-        responses = self._responses
-        while responses and self._sending.acquire(blocking=False):
-            try:
-                while responses:
-                    deliver(*responses.popleft())
-            finally:
-                self._sending.release()
-
-
-def _submit_many(runtime: Runtime, steps: list[InferenceRequest]) -> None:
+def _submit_many(
+    runtime: Runtime,
+    steps: list[tuple[EnsembleExecution, InferenceRequest]],
+    completion: Completion,
+) -> None:
     """Submit steps that are ready at the same moment to the model that they have in common."""
     if len(steps) == 1:
-        step = steps[0]
-        assert step.flight is not None
-        step.flight.submit(runtime, step)
+        execution, step = steps[0]
+        execution.submit(runtime, step, None)
         return
-    found: Sequence[bool | TritonError] = runtime.submit_many(steps)
-    for step, accepted in zip(steps, found, strict=True):
+    found = runtime.submit_many([step for _, step in steps], completion)
+    for (execution, step), accepted in zip(steps, found, strict=True):
         if accepted is not True:
-            assert step.flight is not None
-            step.flight.turned_away(step, accepted)
+            execution.turned_away(step, accepted, completion)
 
 
 def placed(error: TritonError, ensemble: str) -> TritonError:

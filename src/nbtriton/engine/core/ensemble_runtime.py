@@ -1,4 +1,4 @@
-"""An ensemble at work: who serves its steps, and the requests that are on their way through it."""
+"""An ensemble at work: who serves its steps, and its requests in flight."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nbtriton.config import ModelConfig
-from nbtriton.engine.core.completion import owe, owed_here
+from nbtriton.engine.core.completion import BatchCompletion, Completion
 from nbtriton.engine.core.ensemble_binding import EnsembleBinding
-from nbtriton.engine.core.ensemble_execution import EnsembleExecution, placed
-from nbtriton.engine.core.now import now_ns
-from nbtriton.engine.core.owed import BatchCompletion
+from nbtriton.engine.core.ensemble_execution import EnsembleExecution, EnsembleOwner, placed
+from nbtriton.engine.core.execution import now_ns
 from nbtriton.engine.core.request import InferenceRequest
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.core.scheduler_settings import ensemble_plan
 from nbtriton.engine.core.snapshot import ModelSnapshot
 from nbtriton.engine.core.step_gate import StepGate
+from nbtriton.engine.diagnostics.deadlocks import Blockers
 from nbtriton.engine.interrupts import wait_in_slices
 from nbtriton.errors import TritonError
 
@@ -25,7 +25,7 @@ __all__ = ["EnsembleRuntime"]
 Resolve = Callable[[str, int], Runtime]
 
 
-class EnsembleRuntime(Runtime):
+class EnsembleRuntime(EnsembleOwner):
     """One version of an ensemble: no queue and no instances of its own (E1).
 
     Parameters
@@ -50,107 +50,107 @@ class EnsembleRuntime(Runtime):
         self.gates = [StepGate(limit) for _ in self.plan.steps] if limit else []
         self.resolve = resolve
         self._lock = threading.Lock()
-        self._crew: EnsembleBinding | None = None
-        self._flights: set[EnsembleExecution] = set()
-        self._retiring = False
-        self._retired = threading.Event()
+        self._binding: EnsembleBinding | None = None
+        self._executions: dict[InferenceRequest, EnsembleExecution] = {}
+        self._draining = False
+        self._drained = threading.Event()
 
-    def _enter(self, request: InferenceRequest) -> bool:
+    def _enter(self, request: InferenceRequest, completion: Completion | None) -> bool:
         with self._lock:
-            if self._retiring:
+            if self._draining:
                 return False
-            crew = self._crew
-            if crew is None:
-                crew = self._crew = self._muster()
-            crew.flights += 1
-            flight = EnsembleExecution(self, crew, request)
-            self._flights.add(flight)
+            binding = self._binding
+            if binding is None:
+                binding = self._binding = self._bind()
+            binding.active += 1
+            execution = EnsembleExecution(self, binding, request)
+            self._executions[request] = execution
         request.enqueued_ns = now_ns()
-        flight.begin()
+        execution.begin(completion)
         return True
 
-    def submit_many(self, requests: Sequence[InferenceRequest]) -> Sequence[bool | TritonError]:
-        """Accept requests that are there at the same moment; their first steps go together."""
-        outer = owed_here()
-        owed = BatchCompletion()
-        owe(owed)
+    def submit_many(
+        self, requests: Sequence[InferenceRequest], completion: Completion | None = None
+    ) -> Sequence[bool | TritonError]:
+        """Accept requests of the same moment; their first steps go together."""
+        if isinstance(completion, BatchCompletion):
+            return super().submit_many(requests, completion)
+        batch = BatchCompletion()
         try:
-            return super().submit_many(requests)
+            return super().submit_many(requests, batch)
         finally:
-            owe(outer)
-            owed.pay()
+            batch.flush()
 
-    def _muster(self) -> EnsembleBinding:
-        """Hold the versions that serve the steps now.
+    def _bind(self) -> EnsembleBinding:
+        """Acquire the versions that serve the steps now.
 
         Raises
         ------
         NotFoundError, UnavailableError
             A composing model has just gone.
         """
-        held: list[Runtime] = []
+        acquired: list[Runtime] = []
         try:
             for step in self.plan.steps:
                 # A version that leaves is not in the registry any more: look again.
                 while not (found := self.resolve(step.model_name, step.model_version)).acquire():
                     continue
-                held.append(found)
+                acquired.append(found)
         except TritonError as error:
-            for runtime in held:
+            for runtime in acquired:
                 runtime.release()
             raise placed(error, self.name) from None
-        return EnsembleBinding(self.plan, self.signature, tuple(held))
+        return EnsembleBinding(self.plan, self.signature, tuple(acquired))
 
     def members_changed(self) -> None:
         """Let later requests find the composing models anew; those in flight keep theirs (E17)."""
         with self._lock:
-            crew, self._crew = self._crew, None
-            idle = crew is not None and not crew.flights
-        if crew is not None and idle:
-            crew.disband()
+            binding, self._binding = self._binding, None
+            idle = binding is not None and not binding.active
+        if binding is not None and idle:
+            binding.release()
 
-    def blockers(self, request: InferenceRequest) -> list[InferenceRequest]:
+    def blockers(self, request: InferenceRequest) -> Blockers:
         """Return the steps of a request that are in flight."""
-        with self._lock:
-            flights = [flight for flight in self._flights if flight.request is request]
-        return [step for flight in flights for step in flight.running()]
+        return Blockers(steps=tuple(self._steps(request)))
 
     def cancel(self, request: InferenceRequest) -> None:
         """Cancel the steps that still wait; steps that run see `is_cancelled`."""
-        with self._lock:
-            found = [flight for flight in self._flights if flight.request is request]
-        for flight in found:
-            flight.cancel()
+        for step in self._steps(request):
+            step.cancel()
 
     def refuse(self, request: InferenceRequest, error: TritonError) -> None:
         """Refuse the steps that are in flight."""
-        for step in self.blockers(request):
-            assert step.runtime is not None
-            step.runtime.refuse(step, error)
+        for step in self._steps(request):
+            step.refuse(error)
 
-    def landed(self, flight: EnsembleExecution) -> None:
-        """Nothing of this flight runs any more."""
-        crew = flight.crew
+    def _steps(self, request: InferenceRequest) -> list[InferenceRequest]:
         with self._lock:
-            self._flights.discard(flight)
-            crew.flights -= 1
-            last = not crew.flights and crew is not self._crew
-            done = self._retiring and not self._flights
+            execution = self._executions.get(request)
+        return [] if execution is None else execution.running()
+
+    def on_complete(self, execution: EnsembleExecution) -> None:
+        binding = execution.binding
+        with self._lock:
+            self._executions.pop(execution.request, None)
+            binding.active -= 1
+            last = not binding.active and binding is not self._binding
+            done = self._draining and not self._executions
         if last:
-            crew.disband()
+            binding.release()
         if done:
             self.log_unloaded()
-            self._retired.set()
+            self._drained.set()
 
     def drain(self) -> None:
         """Take no more requests; those in flight go on."""
         with self._lock:
-            self._retiring = True
-            done = not self._flights
+            self._draining = True
+            done = not self._executions
         self.members_changed()
         if done:
             self.log_unloaded()
-            self._retired.set()
+            self._drained.set()
 
     def fail_pending(self, reason: str) -> None:
         """Nothing waits here; the steps' own queues answer."""
@@ -160,10 +160,10 @@ class EnsembleRuntime(Runtime):
 
     def wait_drained(self, timeout_s: float | None) -> bool:
         """Wait until no request is in flight; False if time ran out."""
-        return wait_in_slices(self._retired.wait, timeout_s)
+        return wait_in_slices(self._drained.wait, timeout_s)
 
     def in_flight(self) -> int:
-        return len(self._flights)
+        return len(self._executions)
 
     def snapshot(self, state: str, reason: str) -> ModelSnapshot:
         """Return what can be seen of this version now."""
@@ -171,7 +171,7 @@ class EnsembleRuntime(Runtime):
         counts, ns = books.counts, books.ns  # each adds the books up
         return ModelSnapshot(
             self.name, self.version, state, reason, "ensemble", self.signature.max_batch_size,
-            0, len(self._flights), (), books.inference_count, books.execution_count,
+            0, len(self._executions), (), books.inference_count, books.execution_count,
             counts["success"], counts["fail"], ns["success"], ns["queue"],
             ns["compute_input"], ns["compute_infer"], ns["compute_output"],
             books.sizes(),

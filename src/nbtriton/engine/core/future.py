@@ -8,10 +8,11 @@ import threading
 from _thread import allocate_lock
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from nbtriton.engine.core.completion import owed_here
-from nbtriton.engine.diagnostics.deadlocks import waits
+from nbtriton.engine.core.result import InferenceResult
+from nbtriton.engine.core.threads import this_thread
+from nbtriton.engine.diagnostics.deadlocks import DEADLOCKS, Call
 from nbtriton.engine.forks import elsewhere
 from nbtriton.engine.interrupts import interrupts_allowed, interrupts_deferred, wait_in_slices
 from nbtriton.errors import CancelledError, TritonError
@@ -19,15 +20,26 @@ from nbtriton.errors import CancelledError, TritonError
 if TYPE_CHECKING:
     import asyncio
 
-    from nbtriton.engine.core.instance import Instance
-    from nbtriton.engine.core.request import InferenceRequest
-    from nbtriton.engine.core.result import InferenceResult
-
 __all__ = ["InferenceFuture"]
 
 _gathering = threading.Lock()
 
 _log = logging.getLogger("nbtriton.engine")
+
+
+class PendingRequest(Call, Protocol):
+    """What a future has to know of its request."""
+
+    @property
+    def runtime(self) -> RunsIn | None: ...
+    def cancel(self) -> None: ...
+
+
+class RunsIn(Protocol):
+    """What a future has to know of the version that is to answer."""
+
+    @property
+    def process(self) -> int: ...
 
 
 class InferenceFuture:
@@ -44,10 +56,10 @@ class InferenceFuture:
 
     __slots__ = ("_crowd", "_done", "_error", "_request", "_result", "_then", "number")
 
-    def __init__(self, request: InferenceRequest) -> None:
-        self.number = request.number
+    def __init__(self, request: PendingRequest, number: int) -> None:
+        self.number = number
         # Until the answer is there, to cancel it; then let go, so that nothing holds its tensors.
-        self._request: InferenceRequest | None = request
+        self._request: PendingRequest | None = request
         self._result: InferenceResult | None = None
         self._error: TritonError | None = None
         self._done = False
@@ -59,7 +71,7 @@ class InferenceFuture:
         self._crowd: _Crowd | None = None
 
     @property
-    def pending(self) -> InferenceRequest | None:
+    def pending(self) -> PendingRequest | None:
         """The request while it has no answer."""
         return self._request
 
@@ -204,24 +216,17 @@ class InferenceFuture:
 
         Whoever waits can be interrupted, and is told where it would wait for ever.
         """
-        owed = owed_here()
-        if owed is not None:  # a callback waits: perhaps for what is to follow from it
-            owed.make_way()
-        # What waits without a limit on an instance's behalf may wait for itself.
+        thread = this_thread()
+        if thread is not None and thread.completion is not None:
+            thread.completion.make_way()
         request = self._request
         runtime = None if request is None else request.runtime
         if runtime is not None and runtime.process != os.getpid():
             raise elsewhere()
-        held: tuple[Instance, ...] = ()
-        if timeout_s is None and request is not None:
-            held = waits.blocked_here()
-            if held:
-                waits.begin(held, request)
-        try:
+        if timeout_s is not None or request is None:
             return interrupts_allowed(wait_in_slices, wait, timeout_s)
-        finally:
-            if held:
-                waits.end(held)
+        DEADLOCKS.wait(wait, (request,))
+        return True
 
     def resolve(self, result: InferenceResult | None, error: TritonError | None) -> bool:
         """Set the answer; False if there was one already."""

@@ -6,28 +6,32 @@ import logging
 import queue
 import threading
 from _thread import get_ident
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response
 from nbtriton.backends.core.executing import EXECUTING, Executing
-from nbtriton.engine.core.completion import owe, owed_here
+from nbtriton.engine.core.completion import (
+    BatchCompletion,
+    Completion,
+    Executor,
+    InlineCompletion,
+)
 from nbtriton.engine.core.execution import Execution
-from nbtriton.engine.core.owed import BatchCompletion
 from nbtriton.engine.core.request import InferenceRequest
 from nbtriton.engine.core.response_thread import ResponseThread
+from nbtriton.engine.core.runtime import Runtime
+from nbtriton.engine.core.sequence_tensors import SequenceTensors
 from nbtriton.engine.core.snapshot import InstanceSnapshot
+from nbtriton.engine.core.threads import EngineThread, engine_thread
 from nbtriton.engine.core.warmup import warm_up
-from nbtriton.engine.diagnostics.deadlocks import waits
 from nbtriton.engine.interrupts import INTERRUPTS, interrupts_allowed, wait_in_slices
 from nbtriton.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.scheduling import RunBatch
 
-if TYPE_CHECKING:
-    from nbtriton.engine.core.model_runtime import ModelRuntime
-
-__all__ = ["Instance"]
+__all__ = ["Instance", "InstanceOwner"]
 
 _log = logging.getLogger("nbtriton.engine")
 
@@ -36,15 +40,55 @@ _interrupts: Final = INTERRUPTS
 _thread_id: Final = get_ident
 
 
-class Instance:
+class InstanceOwner(Runtime):
+    """A version with instances, as far as they have to know it.
+
+    Attributes
+    ----------
+    sequences : SequenceTensors or None
+        Of a model with sequence batching.
+    """
+
+    sequences: SequenceTensors | None
+
+    @property
+    @abstractmethod
+    def has_next(self) -> bool:
+        """True if an instance that becomes free gets a batch at once that grows no more."""
+
+    @abstractmethod
+    def free(
+        self, instance: int, requests: Sequence[InferenceRequest], completion: Completion | None
+    ) -> int:
+        """An instance is idle again; return how many of the requests it is to execute once more."""
+
+    @abstractmethod
+    def keep(self, request: InferenceRequest) -> None:
+        """The execution has ended; the model answers this request later, from its own thread."""
+
+    @abstractmethod
+    def record_ended(self, count: int) -> None:
+        """Nothing more comes of this many requests."""
+
+
+class Instance(Executor):
     """A backend instance with a thread of its own.
 
-    The thread creates it, runs its batches and finalizes it. An idle instance may also run a batch
-    in the thread of the request's caller; the scheduler's books keep the two apart.
+    The thread creates it, runs its batches and finalizes it. An idle instance may also execute a
+    batch in the thread of the request's caller; the scheduler keeps the two apart.
+
+    Attributes
+    ----------
+    running : sequence of InferenceRequest
+        The batch that it executes.
+    busy : bool
+        It executes a batch, or answers one on its own thread.
+    thread : int
+        Where it executes now, or did last.
     """
 
     def __init__(
-        self, owner: ModelRuntime, backend: Backend, context: InstanceContext, index: int
+        self, owner: InstanceOwner, backend: Backend, context: InstanceContext, index: int
     ) -> None:
         self.name = context.name
         self.any_thread = False
@@ -53,19 +97,20 @@ class Instance:
         self._backend = backend
         self._context = context
         self._index = index
-        self._inbox: queue.SimpleQueue[RunBatch | None] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[RunBatch | None] = queue.SimpleQueue()
         self._created = threading.Event()
         self._error: BaseException | None = None
         self.running: Sequence[InferenceRequest] = ()
-        self.busy = False  # runs a batch, or answers it on its own thread
+        self.busy = False
         self.decoupled = owner.signature.decoupled
-        self._home = 0  # its own thread
-        self.thread = 0  # where it executes now, or did last
+        self._own_thread = 0
+        self.thread = 0
         self._batch_size = 0
         self._executions = 0
         self._busy_ns = 0
         self._model: BackendInstance | None = None
-        self._answerer = ResponseThread(f"nbtriton-{context.name}-answers")
+        self._response_thread = ResponseThread(f"nbtriton-{context.name}-answers")
+        self._engine_thread = EngineThread(self)
         # What its model's code knows, where no other model's code called it.
         self._executing = Executing((self,))
         self._worker = threading.Thread(
@@ -83,11 +128,11 @@ class Instance:
 
     def put(self, run: RunBatch) -> None:
         """Hand a batch to the thread."""
-        self._inbox.put(run)
+        self._batches.put(run)
 
     def stop(self) -> None:
         """Finalize once everything in the inbox is done."""
-        self._inbox.put(None)
+        self._batches.put(None)
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the thread's end; False if it still runs, as it does when it asks itself."""
@@ -112,8 +157,8 @@ class Instance:
             self._busy_ns,
         )
 
-    def execute(self, run: RunBatch) -> None:
-        """Run one batch and answer each of its requests exactly once.
+    def execute(self, run: RunBatch, inline: InlineCompletion | None = None) -> None:
+        """Execute one batch and answer each of its requests exactly once.
 
         KeyboardInterrupt passes through, after the requests have been answered and the instance is
         free again.
@@ -157,10 +202,10 @@ class Instance:
         except BaseException:
             error = InternalError(f"the execution of '{self.name}' was interrupted")
             # Ctrl-C comes up in the main thread only: anywhere else a library raised it.
-            if self.thread in (_interrupts.main, self._home):
+            if self.thread in (_interrupts.main, self._own_thread):
                 raise
         finally:
-            self._settle(requests, responses, error, execution)
+            self._settle(requests, responses, error, execution, inline)
 
     def _call(
         self, batch: Sequence[InferenceRequest], execution: Execution
@@ -168,10 +213,6 @@ class Instance:
         """Run the user's code: it can be interrupted, ours cannot."""
         assert self._model is not None
         self.thread = thread = _thread_id()
-        root = batch[0].parent or batch[0]
-        home = root.home
-        # What follows from a response that the code sends early cannot wait for its return.
-        root.home = 0
         executing = self._executing
         callers = EXECUTING.get().callers
         if callers:
@@ -183,7 +224,6 @@ class Instance:
             return interrupts_allowed(self._model.execute, batch, execution)
         finally:
             EXECUTING.reset(token)
-            root.home = home
 
     def _settle(
         self,
@@ -191,6 +231,7 @@ class Instance:
         responses: Sequence[Response | None] | None,
         error: TritonError | None,
         execution: Execution,
+        inline: InlineCompletion | None,
     ) -> None:
         execution.end()
         start, end = execution.start_ns, execution.end_ns
@@ -227,81 +268,94 @@ class Instance:
         self._executions += 1
         self._busy_ns += end - start
         self._batch_size = 0
-        answerer = self._answerer
-        own = self.thread == self._home
-        if own:
-            answerer.catch_up()
-            # What waits is complete: nothing that follows from these answers could be with it.
-            if count > 1 and not self.decoupled and owner.has_next and answerer.helps(end - start):
-                self._free(requests)
-                answerer.put(partial(self._answer_all, requests, responses, error, answerer))
-                return
-        # On the direct path it is idle before it answers: what follows from the answer, such as the
-        # next step of an ensemble, may want it. (Before a sequence goes on, its state has to be
-        # kept; and a thread of its own is not idle while it answers.)
-        early = not own and owner.sequences is None
-        if early:
-            self._free(requests)
-            self._answer_all(requests, responses, error, None)
-        else:
-            self._answer_all(requests, responses, error, self)
+        if inline is not None:
+            # It is idle before it answers: what follows from the answer, such as the next step of an
+            # ensemble, may want it. (Before a sequence goes on, its state has to be kept.)
+            early = owner.sequences is None
+            if early:
+                self._free(requests, inline)
+            self._answer_all(requests, responses, error, inline, frees=not early)
+            return
+        helper = self._response_thread
+        helper.wait_idle()
+        # What waits is complete: nothing that follows from these answers could be with it.
+        if (
+            count > 1
+            and not self.decoupled
+            and owner.has_next
+            and helper.should_offload(end - start)
+        ):
+            self._free(requests, None)
+            helper.put(partial(self._answer_batch, requests, responses, error, helper.thread))
+        elif count > 1:
+            self._answer_batch(requests, responses, error, self._engine_thread)
+        else:  # a thread of its own is not idle while it answers
+            self._answer_all(requests, responses, error, None, frees=True)
 
-    def _free(self, requests: Sequence[InferenceRequest]) -> int:
-        """Have a new batch; return how many of the requests are to be seen once more."""
+    def _free(self, requests: Sequence[InferenceRequest], completion: Completion | None) -> int:
+        """Become idle; return how many of the requests are to be executed once more."""
         self.running = ()
         self.busy = False
-        return self._owner.free(self._index, requests)
+        return self._owner.free(self._index, requests, completion)
+
+    def _answer_batch(
+        self,
+        requests: list[InferenceRequest],
+        responses: Sequence[Response | None] | None,
+        error: TritonError | None,
+        thread: EngineThread,
+    ) -> None:
+        """Answer several requests on a thread of the engine's: this instance's, or its helper."""
+        own = thread is self._engine_thread
+        completion = BatchCompletion(None if own else self._response_thread.step_aside)
+        thread.completion = completion
+        try:
+            try:
+                self._answer_all(requests, responses, error, completion, frees=own)
+            finally:
+                completion.flush()
+        finally:
+            thread.completion = None
 
     def _answer_all(
         self,
         requests: list[InferenceRequest],
         responses: Sequence[Response | None] | None,
         error: TritonError | None,
-        by: Instance | ResponseThread | None,
+        completion: Completion | None,
+        *,
+        frees: bool,
     ) -> None:
-        """Answer a batch.
-
-        Parameters
-        ----------
-        by : Instance, Answerer or None
-            Whose work it is: the instance is freed behind its own; an answerer can step aside.
-        """
+        """Answer a batch; with ``frees`` the instance is idle behind it."""
         owner = self._owner
         count = len(requests)
         again = 0
-        outer = owed_here()
-        # A single answer has nothing to be gathered with.
-        owed = None
-        if count > 1:
-            owed = BatchCompletion(by.step_aside if isinstance(by, ResponseThread) else None)
-        if owed is not outer:
-            owe(owed)
+        batch = completion if isinstance(completion, BatchCompletion) else None
         try:
             if error is not None:
-                if owed is not None:
-                    owed.rest = partial(_fail, requests, error)
-                _fail(requests, error)
+                if batch is not None:
+                    batch.rest = partial(_fail, requests, error, completion)
+                _fail(requests, error, completion)
             elif responses is not None:
                 left = requests if owner.sequences is None else requests.copy()
-                if owed is not None:
-                    owed.rest = partial(self._answer_rest, left, responses)
-                self._answer(left, responses)
+                if batch is not None:
+                    batch.rest = partial(self._answer_rest, left, responses, completion)
+                self._answer(left, responses, completion)
             else:  # a decoupled model, which sends on its own, perhaps for long
                 for request in requests:
                     self._sent_or_late(request)
         finally:
-            if owed is not outer:
-                owe(outer)
-            if isinstance(by, Instance):
-                again = self._free(requests)
-            owner.over(count - again)
-            if owed is not None:
-                owed.pay()
+            if frees:
+                again = self._free(requests, completion)
+            owner.record_ended(count - again)
 
     def _answer(
-        self, requests: list[InferenceRequest], responses: Sequence[Response | None]
+        self,
+        requests: list[InferenceRequest],
+        responses: Sequence[Response | None],
+        completion: Completion | None,
     ) -> None:
-        """Answer each request and let go of it: of a batch nothing is left in the lists.
+        """Answer each request and drop it: of a batch nothing is left in the lists.
 
         What a request holds is made again for the one that follows from its answer. Were all of a
         batch kept until its last answer, each batch would look like new objects that stay: with
@@ -312,14 +366,17 @@ class Instance:
             only = responses[0]
             if only is None:
                 self._sent_or_late(requests[0])
-            elif requests[0].claim():
-                owner.deliver(requests[0], only, final=True)
+            elif requests[0].try_finish():
+                owner.deliver(requests[0], only, final=True, completion=completion)
             return
         requests.reverse()
-        self._answer_rest(requests, responses)
+        self._answer_rest(requests, responses, completion)
 
     def _answer_rest(
-        self, requests: list[InferenceRequest], responses: Sequence[Response | None]
+        self,
+        requests: list[InferenceRequest],
+        responses: Sequence[Response | None],
+        completion: Completion | None,
     ) -> None:
         """Answer those that are left, the last one first; a callback of one may call it again."""
         owner = self._owner
@@ -333,16 +390,16 @@ class Instance:
                 made[at] = None
             if response is None:
                 self._sent_or_late(request)
-            elif request.claim():
-                owner.deliver(request, response, final=True)
+            elif request.try_finish():
+                owner.deliver(request, response, final=True, completion=completion)
 
     def _sent_or_late(self, request: InferenceRequest) -> None:
         """No response: sent already, to be sent later from another thread, or to be run again."""
-        if not request.is_answered() and not request.again:
+        if not request.is_answered() and not request.rescheduled:
             self._owner.keep(request)
 
     def _live(self) -> None:
-        self._home = get_ident()
+        self._own_thread = get_ident()
         try:
             self._model = self._backend.create_instance(self._context)
             self.any_thread = self._model.any_thread
@@ -355,7 +412,7 @@ class Instance:
             self._created.set()
         if self._error is None:
             self._serve()
-        self._answerer.stop()
+        self._response_thread.stop()
         self.readiness = None
         if self._model is not None:
             try:
@@ -367,25 +424,21 @@ class Instance:
             self._executing = Executing((self,))
 
     def _serve(self) -> None:
-        waits.threads[self._home] = self
-        try:
-            self._run_batches()
-        finally:
-            waits.threads.pop(self._home, None)
-
-    def _run_batches(self) -> None:
-        while (run := self._inbox.get()) is not None:
-            try:
-                self.execute(run)
-            except BaseException:
-                # The requests are answered; the instance goes on.
-                _log.exception("an execution of %s ended abnormally", self.name)
-            del run  # its requests hold tensors and connections: not until the next batch
+        with engine_thread(self._engine_thread):
+            while (run := self._batches.get()) is not None:
+                try:
+                    self.execute(run)
+                except BaseException:
+                    # The requests are answered; the instance goes on.
+                    _log.exception("an execution of %s ended abnormally", self.name)
+                del run  # its requests hold tensors and connections: not until the next batch
 
 
-def _fail(requests: Sequence[InferenceRequest], error: TritonError) -> None:
+def _fail(
+    requests: Sequence[InferenceRequest], error: TritonError, completion: Completion | None
+) -> None:
     for request in requests:
-        request.fail(error)
+        request.fail(error, completion)
         error = error.again()  # each has its own
 
 

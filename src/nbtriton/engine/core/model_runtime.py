@@ -1,32 +1,30 @@
-"""A model version with instances: the owner of its batcher and the books around it."""
+"""A model version with instances: the owner of its batcher."""
 
 from __future__ import annotations
 
-import itertools
 import threading
-from _thread import get_ident
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from nbtriton.backends.base import Backend, InstanceContext, ModelContext, Response
+from nbtriton.backends.base import Backend, ModelContext, Response
 from nbtriton.config import InstancePlan, ModelConfig
-from nbtriton.engine.core import events as facts
+from nbtriton.engine.core.completion import Completion
 from nbtriton.engine.core.custom_batching import CustomBatching
+from nbtriton.engine.core.execution import now_ns
+from nbtriton.engine.core.in_flight import InFlight
 from nbtriton.engine.core.instance import Instance
-from nbtriton.engine.core.instance_update import InstanceUpdate, match_instances
+from nbtriton.engine.core.instance_set import InstanceSet, InstanceUpdate, UpdatableRuntime
 from nbtriton.engine.core.limiter import Limiter
-from nbtriton.engine.core.now import now_ns
+from nbtriton.engine.core.mailbox import Mailbox
 from nbtriton.engine.core.request import InferenceRequest
 from nbtriton.engine.core.response_order import InOrder
-from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.core.scheduler_settings import batcher_settings, sequence_settings
 from nbtriton.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.engine.core.sequence_tensors import SequenceTensors
 from nbtriton.engine.core.snapshot import BatchRecord, ModelSnapshot
-from nbtriton.engine.diagnostics.deadlocks import waits
-from nbtriton.engine.interrupts import interrupts_deferred, wait_in_slices
+from nbtriton.engine.diagnostics.deadlocks import Blockers
+from nbtriton.engine.interrupts import wait_in_slices
 from nbtriton.errors import EngineStoppedError, TritonError, error_from_status
 from nbtriton.scheduling import (
     Batcher,
@@ -37,28 +35,41 @@ from nbtriton.scheduling import (
     RunBatch,
     SequenceBatcher,
     StageInstance,
-    TicketState,
 )
 from nbtriton.tensors import read_only
 
 __all__ = ["ModelRuntime"]
 
-# Final: rule 13 of docs/compiled.md.
-_ident: Final = get_ident
-_waiting: Final = waits.waiting
-
-# So many ends of requests are noted at most until they are added up.
-_NOTED: Final = 100
-# Why a request that no instance ran counts as failed (T8).
+# Why a request that no instance executed counts as failed (T8).
 _FAILURES = {"timeout": "REJECTED", "cancelled": "CANCELED"}
 
 
-class ModelRuntime(Runtime):
+class EventKind:
+    """The events that `ModelRuntime` tells its batcher.
+
+    Numbers, as the compiled core calls what follows from them itself. A bound method would be made
+    anew for each event and called as any function of Python's: 800 instructions, twice a step.
+    """
+
+    SUBMIT: Final = 0
+    SUBMIT_MANY: Final = 1
+    IDLE: Final = 2
+    IDLE_IN_SEQUENCE: Final = 3
+    ENDED: Final = 4
+    CANCEL: Final = 5
+    WAKE: Final = 6
+    UPDATE: Final = 7
+    DRAIN: Final = 8
+    FAIL_PENDING: Final = 9
+    REFUSE: Final = 10
+    GRANTED: Final = 11
+
+
+class ModelRuntime(UpdatableRuntime):
     """One version of a model that a backend runs.
 
-    The batcher has one owner at a time, and no thread ever waits for it: whoever brings a fact
-    puts it into the inbox and, if nobody is at work there, works the inbox off. Model code always
-    runs outside.
+    The batcher has one owner at a time, and no thread ever waits for it: events go through a
+    `Mailbox`. Model code always runs outside.
 
     Parameters
     ----------
@@ -83,7 +94,8 @@ class ModelRuntime(Runtime):
         limiter: Limiter | None = None,
         strategy: CustomBatching | None = None,
     ) -> None:
-        super().__init__(context.config, context.version)
+        config = context.config
+        super().__init__(config, context.version)
         self.source = context.source
         self.directory = context.model_directory
         self.example = context.example
@@ -92,61 +104,42 @@ class ModelRuntime(Runtime):
         self._clock = clock
         self._limiter = limiter
         self._strategy = strategy
-        # What the caller of `Server.load` gave; kept when only the configuration is replaced.
+        # The argument of `Server.load`; kept when only the configuration is replaced.
         self.batching: object = None
         # Set by whoever made this version: the configuration before its completion, and how old
         # the source was then.
         self.given = ModelConfig()
         self.auto_complete = True
         self.mtime_ns = 0
-        # By number: those that run batches first, as the batcher numbers them from 0.
-        self._numbers = itertools.count()
-        self._plans = self._numbered(sorted(plans, key=lambda plan: plan.passive))
-        self._instances = self._new_instances(self._plans, passive=False)
-        # Loaded, never scheduled (P7).
-        self._passive = self._new_instances(self._plans, passive=True)
-        self._gone: list[Instance] = []  # removed ones whose threads may still run
-        active = len(self._instances)
+        self._instances = InstanceSet(self, backend, context, plans, limiter)
         self.sequences: SequenceTensors | None = None
         self._batcher: Batcher | SequenceBatcher
-        if context.config.HasField("sequence_batching"):
-            self.sequences = SequenceTensors(context.config, context.model_directory)
-            self._batcher = SequenceBatcher(
-                sequence_settings(context.config), active, gated=limiter is not None
-            )
+        active, gated = len(self._instances.active), limiter is not None
+        if config.HasField("sequence_batching"):
+            self.sequences = SequenceTensors(config, context.model_directory)
+            self._batcher = SequenceBatcher(sequence_settings(config), active, gated=gated)
         else:
             self._batcher = Batcher(
-                batcher_settings(context.config), active, strategy,
-                gated=limiter is not None, rank=None if limiter is None else self._rank,
+                batcher_settings(config), active, strategy,
+                gated=gated, rank=self._rank if gated else None,
             )  # fmt: skip
-        self._inbox: deque[tuple[int, Any]] = deque()
-        # Whoever pops the item owns the batcher until it is put back: atomic with and without a
-        # GIL, and a third of what a lock costs.
-        self._owner = [None]
+        self._mailbox: Mailbox[tuple[int, Any]] = Mailbox()
+        # Owned like the batcher.
         self._woken_at: int | None = None
-        # Requests that were submitted, and those of them that are over: owned like the batcher, but
-        # that any thread may note how many more are over (adding to a list is atomic with and
-        # without a GIL).
-        self._taken = 0
-        self._over = 0
-        self._ended: list[int] = []
+        self._in_flight = InFlight()
+        self._draining = False
         self._ender: threading.Thread | None = None
         self._ends_here = False  # whoever waits for the end does what the thread could not
-        # Requests that the model answers when its execution is over, from a thread of its own.
-        self._late: set[InferenceRequest] = set()
-        self._retiring = False
-        self._shut = False
-        self._door = threading.Lock()
-        self._retired = threading.Event()
+        self._drained = threading.Event()
         # Where the order of responses is preserved.
         self._order: InOrder | None = None
-        batching = context.config
         if (
-            batching.dynamic_batching.preserve_ordering
-            or batching.sequence_batching.oldest.preserve_ordering
+            config.dynamic_batching.preserve_ordering
+            or config.sequence_batching.oldest.preserve_ordering
         ):
-            self._order = InOrder(self._send, per_instance=batching.HasField("sequence_batching"))
-        # Answers go straight to who asked: nothing is kept, put in order, given a shape or counted.
+            self._order = InOrder(self._send, per_instance=config.HasField("sequence_batching"))
+        # Responses go straight to the caller: nothing is kept, put in order, given a shape or
+        # counted.
         self._plain = not (
             self.sequences
             or self._order
@@ -162,10 +155,10 @@ class ModelRuntime(Runtime):
         Raises
         ------
         BaseException
-            What the first failing instance raised, or KeyboardInterrupt.
+            The error of the first failing instance, or KeyboardInterrupt.
         """
         try:
-            first = self._bring_up(self.config, self._plans, self._everyone())
+            first = self._instances.create()
         except BaseException:
             self.drain()
             raise
@@ -173,52 +166,10 @@ class ModelRuntime(Runtime):
             self._end()
             raise first
 
-    def _numbered(self, plans: Iterable[InstancePlan]) -> dict[int, InstancePlan]:
-        return {next(self._numbers): plan for plan in plans}
-
-    def _new_instances(
-        self, plans: Mapping[int, InstancePlan], *, passive: bool
-    ) -> dict[int, Instance]:
-        return {
-            number: Instance(
-                self,
-                self.backend,
-                InstanceContext(self.context, plan.name, plan.kind, plan.device_id),
-                number,
-            )
-            for number, plan in plans.items()
-            if plan.passive is passive
-        }
-
-    def _bring_up(
-        self,
-        config: ModelConfig,
-        plans: Mapping[int, InstancePlan],
-        instances: Mapping[int, Instance],
-    ) -> BaseException | None:
-        """Create instances, side by side; return what was wrong first."""
-        with interrupts_deferred():  # a thread that is half started could not be ended
-            for instance in instances.values():
-                instance.start()
-        errors = [instance.wait_created() for instance in instances.values()]
-        first = next((error for error in errors if error is not None), None)
-        if first is None and self._limiter is not None:
-            active = [number for number, plan in plans.items() if not plan.passive]
-            try:
-                self._limiter.add(
-                    config, [plans[n] for n in active], [instances[n] for n in active]
-                )
-            except TritonError as error:
-                return error
-        return first
-
     def own_checks(self) -> Sequence[Callable[[], bool]]:
         """Return what asks the instances."""
-        checks = [instance.readiness for instance in [*self._instances.values()]]
+        checks = [instance.readiness for instance in [*self._instances.active.values()]]
         return [check for check in checks if check is not None]
-
-    def _everyone(self) -> dict[int, Instance]:
-        return {**self._instances, **self._passive}
 
     def prepare_update(self, config: ModelConfig, plans: Sequence[InstancePlan]) -> InstanceUpdate:
         """Create the instances that a configuration asks for beside those that can stay (L16).
@@ -228,62 +179,33 @@ class ModelRuntime(Runtime):
         Raises
         ------
         BaseException
-            What the first failing instance raised, or KeyboardInterrupt; nothing is left of any.
+            The error of the first failing instance, or KeyboardInterrupt; none of them is left.
         """
-        before = self._plans
-        wanted, removed = match_instances(before, plans)
-        fresh = self._numbered(wanted)
-        added = self._new_instances(fresh, passive=False) | self._new_instances(fresh, passive=True)
-        update = InstanceUpdate(self, before, config, added, fresh, removed)
-        try:
-            first = self._bring_up(config, fresh, added)
-        except BaseException:
-            self.discard_update(update)
-            raise
-        if first is not None:
-            self.discard_update(update)
-            for instance in added.values():
-                instance.join()
-            raise first
-        return update
+        return self._instances.prepare_update(config, plans)
 
     def is_current(self, update: InstanceUpdate) -> bool:
-        """Return True if nothing has come between the update's preparation and now."""
-        return update.before is self._plans and not self._shut
+        return update.before is self._instances.plans and not self._mailbox.closed
 
     def apply_update(self, update: InstanceUpdate) -> None:
-        """Put a current update in force; instances that are removed finish what they have."""
         self.config = update.config
-        removed = set(update.removed)
-        kept = {number: plan for number, plan in update.before.items() if number not in removed}
-        self._plans = {**kept, **update.plans}
-        self._post(facts.UPDATE, update)
+        self._instances.plan_update(update)
+        self._post(EventKind.UPDATE, update)
 
     def discard_update(self, update: InstanceUpdate) -> None:
-        """End the instances that were made for an update."""
-        self._let_go(update.added.values())
-
-    def _let_go(self, instances: Collection[Instance]) -> None:
-        for instance in instances:
-            instance.stop()
-        if self._limiter is not None:
-            self._limiter.remove([*instances])
-        self._gone = [one for one in self._gone if not one.join(0)] + [*instances]
+        self._instances.remove(update.added.values())
 
     def drain(self) -> None:
         """Take no more requests; finish the accepted ones, then finalize on a thread of its own."""
-        # No request can slip in behind this fact: it would be left without an instance.
-        with self._door:
-            self._shut = True
-            self._inbox.append((facts.RETIRE, None))
-        self._work()
+        # No request can slip in behind this event: it would be left without an instance.
+        self._mailbox.close((EventKind.DRAIN, None))
+        self._process_all(None)
 
     def wait_drained(self, timeout_s: float | None) -> bool:
         """Wait until the instances are finalized; False if time ran out."""
         if self._ends_here:
             self._ends_here = False
             self._end()
-        done = wait_in_slices(self._retired.wait, timeout_s)
+        done = wait_in_slices(self._drained.wait, timeout_s)
         if done and self._ender is not None and self._ender.ident is not None:
             self._ender.join()  # it has nothing to do any more: no thread is left behind
         return done
@@ -308,342 +230,313 @@ class ModelRuntime(Runtime):
 
     def fail_pending(self, reason: str) -> None:
         """Answer everything that waits with UNAVAILABLE."""
-        self._post(facts.ABANDON, reason)
+        self._post(EventKind.FAIL_PENDING, reason)
 
     def fail_running(self, reason: str) -> None:
         """Answer everything that still runs."""
-        running = list(self._late)
-        for instance in list(self._everyone().values()):
+        running = list(self._in_flight.late)
+        for instance in list(self._instances.all().values()):
             running += instance.running
         for request in running:
             request.fail(EngineStoppedError(reason))
 
     def _end(self) -> None:
-        everyone = [*self._everyone().values(), *self._gone]
-        for instance in everyone:
-            instance.stop()
-        for instance in everyone:
-            instance.join()
-        if self._limiter is not None:
-            self._limiter.remove(everyone)
+        self._instances.end()
         if self._strategy is not None:
             self._strategy.close()
         self.backend.close()
         self.log_unloaded()
-        self._retired.set()
+        self._drained.set()
 
-    # -- facts -----------------------------------------------------------------------------------
+    def _end_if_drained(self) -> None:
+        if self._ender is not None or not self._in_flight.is_empty():
+            return
+        # Not here: the last batch may have run on the very thread that is to be joined.
+        ender = threading.Thread(target=self._end, name=f"nbtriton-end-{self.name}", daemon=True)
+        try:
+            ender.start()
+        except RuntimeError:  # no more threads for this process, or Python is shutting down
+            self._ends_here = True
+        self._ender = ender
 
-    def _enter(self, request: InferenceRequest) -> bool:
+    # -- requests --------------------------------------------------------------------------------
+
+    def _enter(self, request: InferenceRequest, completion: Completion | None) -> bool:
         if self.sequences is not None:
             self.sequences.check(self.name, request.correlation_id, request.log_prefix)
         if self._strategy is not None:  # it looks at requests, and the model gets copies
             request.inputs = {name: read_only(array) for name, array in request.inputs.items()}
-        return self._bring(facts.SUBMIT, request)
+        return self._submit(EventKind.SUBMIT, request, completion)
 
-    def submit_many(self, requests: Sequence[InferenceRequest]) -> Sequence[bool | TritonError]:
-        """Accept requests that are there at the same moment; see `Runtime.submit_many`."""
+    def submit_many(
+        self, requests: Sequence[InferenceRequest], completion: Completion | None = None
+    ) -> Sequence[bool | TritonError]:
+        """Accept requests of the same moment; see `Runtime.submit_many`."""
         if self.sequences is not None or self.cache is not None:
-            return super().submit_many(requests)
-        return [self._bring(facts.SUBMIT_MANY, requests)] * len(requests)
+            return super().submit_many(requests, completion)
+        return [self._submit(EventKind.SUBMIT_MANY, requests, completion)] * len(requests)
 
-    def _bring(self, verb: int, requests: object) -> bool:
-        """Bring new requests, unless this version takes none any more."""
-        if not self._inbox and self._take_over():
-            # Nobody is at work there: without the inbox. What comes now, a retirement too, is
-            # taken in behind these requests.
-            accepted = not self._shut
+    def _submit(self, kind: int, requests: object, completion: Completion | None) -> bool:
+        """Accept new requests, unless this version is drained."""
+        mailbox = self._mailbox
+        if not mailbox.has_messages() and mailbox.try_acquire():
+            # Without the mailbox. What comes now, the end too, is handled behind these requests.
+            accepted = not mailbox.closed
             if accepted:
-                self._own(verb, requests)
+                self._process(kind, requests, completion)
             else:
-                self._owner.append(None)
+                mailbox.release()
         else:
-            with self._door:
-                accepted = not self._shut
-                if accepted:
-                    self._inbox.append((verb, requests))
-        if self._inbox:
-            self._work()
+            accepted = mailbox.post_if_open((kind, requests))
+        self._process_all(completion)
         return accepted
 
-    def blockers(self, request: InferenceRequest) -> tuple[Instance, ...]:
-        """Return the instance that runs a request, or all of which one must take it."""
+    def blockers(self, request: InferenceRequest) -> Blockers:
+        """Return the instance that executes a request, or all of which one must take it."""
         # A list first: it is made in one go, with and without a GIL, while instances come and go.
-        instances = tuple(list(self._instances.values()))  # noqa: C414
-        if request.state is TicketState.RUNNING:
-            return tuple(i for i in instances if request in i.running)
+        instances = tuple(list(self._instances.active.values()))  # noqa: C414
+        if request.executes:
+            return Blockers(tuple([i for i in instances if request in i.running]))
         limiter = self._limiter
         if limiter is None:
-            return instances
+            return Blockers(instances)
         found: list[Instance] = []
         for instance in instances:  # a staged one is idle until others give its resources back
             others = [] if instance.busy else limiter.in_the_way(instance)
             found += others or [instance]
-        return tuple(found)
+        return Blockers(tuple(found))
 
     def cancel(self, request: InferenceRequest) -> None:
-        """The caller gave the request up."""
-        self._post(facts.CANCEL, request)
+        self._post(EventKind.CANCEL, request)
 
     def refuse(self, request: InferenceRequest, error: TritonError) -> None:
-        """Answer a request that could never run, and take it out of the queue."""
-        if request.claim():
-            self._post(facts.REFUSE, request)
+        if request.try_finish():
+            self._post(EventKind.REFUSE, request)
             self.deliver(request, Response(error=error), final=True)
 
-    def free(self, instance: int, requests: Sequence[InferenceRequest]) -> int:
-        """An instance is idle again; return how many of the requests it is to see once more."""
+    def free(
+        self, instance: int, requests: Sequence[InferenceRequest], completion: Completion | None
+    ) -> int:
+        """An instance is idle again; return how many of the requests it is to execute once more."""
         again: Sequence[InferenceRequest] = ()
         limiter = self._limiter
         ahead = False
         if limiter is not None:
-            idle = self._instances[instance]  # it may leave with this
+            idle = self._instances.active[instance]  # it may be retired with this
             # With a batch that is formed by now it competes for the resources again (R6).
             ahead = self._batcher.forms_ahead
             if not ahead:
                 limiter.finished(idle)
         if self.sequences is None:
-            self._post(facts.IDLE, instance)
+            self._post(EventKind.IDLE, instance, completion)
         else:
-            again = [request for request in requests if request.take_again()]
-            self._post(facts.IDLE_IN_SEQUENCE, (instance, requests, again))
+            again = [request for request in requests if request.pop_rescheduled()]
+            self._post(EventKind.IDLE_IN_SEQUENCE, (instance, requests, again), completion)
         if limiter is not None and ahead:
             limiter.finished(idle)
         return len(again)
 
     def _rank(self, instance: int) -> int:
         assert self._limiter is not None
-        return self._limiter.rank(self._instances[instance])
+        return self._limiter.rank(self._instances.active[instance])
 
     def keep(self, request: InferenceRequest) -> None:
-        """The execution is over; the model answers this request later, from a thread of its own."""
-        self._ended.append(-1)
-        self._late.add(request)
+        self._in_flight.keep(request)
         if request.is_answered():  # meanwhile
-            self._late_answer(request)
+            self._answered_late(request)
 
-    def _late_answer(self, request: InferenceRequest) -> None:
-        try:
-            self._late.remove(request)
-        except KeyError:  # not kept, or told twice
-            return
-        self.over(1)
+    def _answered_late(self, request: InferenceRequest) -> None:
+        if self._in_flight.answered(request):
+            self.record_ended(1)
 
-    def over(self, count: int) -> None:
-        """Nothing more comes of so many requests."""
-        self._ended.append(count)
-        if self._retiring:
-            self._post(facts.OVER, None)
+    def record_ended(self, count: int) -> None:
+        self._in_flight.record_ended(count)
+        if self._draining:
+            self._post(EventKind.ENDED, None)
 
     def batches(self) -> tuple[BatchRecord, ...]:
         """Return the recent executions, oldest first."""
         recent = self.statistics.recent()
         return tuple([execution.record(self.name, self.version) for execution in recent])
 
-    # -- the owner -------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------
 
-    def _post(self, verb: int, fact: object) -> None:
-        """Bring a fact."""
-        if self._inbox or not self._take_over():
-            self._inbox.append((verb, fact))
+    def _post(self, kind: int, payload: object, completion: Completion | None = None) -> None:
+        """Tell the batcher of an event."""
+        mailbox = self._mailbox
+        if mailbox.has_messages() or not mailbox.try_acquire():
+            mailbox.post((kind, payload))
         else:
-            self._own(verb, fact)
-        if self._inbox:
-            self._work()
+            self._process(kind, payload, completion)
+        self._process_all(completion)
 
-    def _work(self) -> None:
-        """Work the inbox off unless somebody is doing so already."""
-        # Checked again after letting go: a fact that came in between must not be left lying.
-        while self._inbox and self._take_over():
-            try:
-                verb, fact = self._inbox.popleft()
-            except IndexError:
-                self._owner.append(None)
-            else:
-                self._own(verb, fact)
+    def _process_all(self, completion: Completion | None) -> None:
+        """Process what was posted, unless another thread does so."""
+        mailbox = self._mailbox
+        while mailbox.has_messages():
+            event = mailbox.acquire_next()
+            if event is None:
+                return
+            self._process(event[0], event[1], completion)
 
-    def _take_over(self) -> bool:
-        """Become the batcher's owner if it has none."""
+    def _process(self, kind: int, payload: object, completion: Completion | None) -> None:
+        """Process an event and all that were posted meanwhile; this thread owns the batcher."""
+        mailbox = self._mailbox
         try:
-            self._owner.pop()
-        except IndexError:
-            return False
-        return True
-
-    def _own(self, verb: int, fact: object) -> None:
-        """Take in a fact and all others that are there; the caller owns the batcher until then."""
-        try:
-            decisions = self._take_in(verb, fact)
-            while self._inbox:
-                try:
-                    verb, fact = self._inbox.popleft()
-                except IndexError:
+            decisions = self._handle(kind, payload)
+            while mailbox.has_messages():
+                event = mailbox.pop()
+                if event is None:
                     break
-                decisions += self._take_in(verb, fact)
+                decisions += self._handle(event[0], event[1])
             if self._order is not None:
                 self._order.line_up(decisions)
-            if len(self._ended) >= _NOTED:
-                self._add_up()
+            self._in_flight.sum_up()
             wake = self._batcher.wake_at()
             if wake is not None and (self._woken_at is None or wake < self._woken_at):
                 self._woken_at = wake
                 self._clock.call_at(wake, self._wake)
         finally:
-            self._owner.append(None)
+            mailbox.release()
         for decision in decisions:
-            self._carry_out(decision)
-        if _waiting and self._batcher.waiting:
-            waits.check()
+            self._apply(decision, completion)
 
-    def _take_in(self, verb: int, fact: Any) -> list[Decision]:
-        """Tell the batcher of a fact; return what it decides."""
+    def _handle(self, kind: int, payload: Any) -> list[Decision]:
+        """Tell the batcher of an event; return what it decides."""
         batcher = self._batcher
-        if verb == facts.SUBMIT:
-            self._taken += 1
-            return batcher.submit(now_ns(), fact)
-        if verb == facts.IDLE:
+        if kind == EventKind.SUBMIT:
+            self._in_flight.accept(1)
+            return batcher.submit(now_ns(), payload)
+        if kind == EventKind.IDLE:
             assert isinstance(batcher, Batcher)
-            return batcher.finish(now_ns(), fact)
-        if verb == facts.SUBMIT_MANY:
+            return batcher.finish(now_ns(), payload)
+        if kind == EventKind.SUBMIT_MANY:
             assert isinstance(batcher, Batcher)
-            self._taken += len(fact)
-            return batcher.submit_many(now_ns(), fact)
-        if verb == facts.IDLE_IN_SEQUENCE:
+            self._in_flight.accept(len(payload))
+            return batcher.submit_many(now_ns(), payload)
+        if kind == EventKind.IDLE_IN_SEQUENCE:
             assert isinstance(batcher, SequenceBatcher)
-            return batcher.finish(now_ns(), *fact)
-        if verb == facts.CANCEL:
-            return batcher.cancel(now_ns(), fact)
-        if verb == facts.GRANTED:
-            return batcher.granted(now_ns(), fact)
-        if verb == facts.REFUSE:
-            return batcher.cancel(now_ns(), fact, formed=True)
-        if verb == facts.WAKE:
+            return batcher.finish(now_ns(), *payload)
+        if kind == EventKind.CANCEL:
+            return batcher.cancel(now_ns(), payload)
+        if kind == EventKind.GRANTED:
+            return batcher.granted(now_ns(), payload)
+        if kind == EventKind.REFUSE:
+            return batcher.cancel(now_ns(), payload, formed=True)
+        if kind == EventKind.WAKE:
             self._woken_at = None
             return batcher.tick(now_ns())
-        if verb == facts.UPDATE:
-            return self._on_update(fact)
-        if verb == facts.ABANDON:
-            return [*batcher.clear("UNAVAILABLE", fact)]
-        # facts.RETIRE, or facts.OVER after it
-        self._retiring = True
-        self._maybe_end()
+        if kind == EventKind.UPDATE:
+            return self._update(payload)
+        if kind == EventKind.FAIL_PENDING:
+            return [*batcher.clear("UNAVAILABLE", payload)]
+        # EventKind.DRAIN, or EventKind.ENDED after it
+        self._draining = True
+        self._end_if_drained()
         return []
 
     def _take_place(self, request: InferenceRequest) -> None:
         if self._order is not None:
             self._order.accept(request)
 
-    def _on_update(self, update: InstanceUpdate) -> list[Decision]:
+    def _update(self, update: InstanceUpdate) -> list[Decision]:
         now = now_ns()
+        instances = self._instances
         decisions: list[Decision] = []
         for number, instance in update.added.items():
             if update.plans[number].passive:
-                self._passive[number] = instance
+                instances.passive[number] = instance
             else:
-                self._instances[number] = instance
+                instances.active[number] = instance
                 decisions += self._batcher.add_instance(now, number)
         for number in update.removed:
-            if number in self._passive:
-                self._let_go([self._passive.pop(number)])
+            if number in instances.passive:
+                instances.remove([instances.passive.pop(number)])
             else:
                 decisions += self._batcher.remove_instance(now, number)
         return decisions
 
     def _wake(self) -> None:
-        self._post(facts.WAKE, None)
-
-    def _add_up(self) -> None:
-        """Count what was noted of requests that are over."""
-        noted = len(self._ended)
-        self._over += sum(self._ended[:noted])
-        del self._ended[:noted]
-
-    def _maybe_end(self) -> None:
-        self._add_up()
-        if self._retiring and self._taken == self._over and self._ender is None:
-            # Not here: the last batch may have run on the very thread that is to be joined.
-            ender = threading.Thread(
-                target=self._end, name=f"nbtriton-end-{self.name}", daemon=True
-            )
-            try:
-                ender.start()
-            except RuntimeError:  # no more threads for this process, or Python is shutting down
-                self._ends_here = True
-            self._ender = ender
+        self._post(EventKind.WAKE, None)
 
     # -- decisions -------------------------------------------------------------------------------
 
-    def _carry_out(self, decision: Decision) -> None:
-        if not isinstance(decision, RunBatch):
-            if isinstance(decision, (StageInstance, ReturnResources)):
-                self._ask_limiter(decision)
-            elif isinstance(decision, RetireInstance):
-                self._let_go([self._instances.pop(decision.instance)])
-            else:
-                self._drop(decision)
-            return
-        instance = self._instances[decision.instance]
-        if len(decision.tickets) == 1:
-            request: InferenceRequest = decision.tickets[0]  # type: ignore[assignment]
-            root = request.parent or request
-            # One at a time, so that independent branches of an ensemble still run side by side.
-            if root.home and root.here is None and instance.any_thread and root.home == _ident():
-                root.here = (instance, decision)
-                return
-        instance.put(decision)
-
-    def _ask_limiter(self, decision: StageInstance | ReturnResources) -> None:
-        assert self._limiter is not None
-        number = decision.instance
-        if isinstance(decision, StageInstance):
-            start = partial(self._post, facts.GRANTED, number)
-            self._limiter.stage(self._instances[number], start)
+    def _apply(self, decision: Decision, completion: Completion | None) -> None:
+        if isinstance(decision, RunBatch):
+            instance = self._instances.active[decision.instance]
+            if completion is not None and len(decision.tickets) == 1:
+                request: InferenceRequest = decision.tickets[0]  # type: ignore[assignment]
+                if completion.accept(instance, decision, request.parent or request):
+                    return
+            instance.put(decision)
+        elif isinstance(decision, StageInstance):
+            assert self._limiter is not None
+            start = partial(self._post, EventKind.GRANTED, decision.instance)
+            self._limiter.stage(self._instances.active[decision.instance], start)
+        elif isinstance(decision, ReturnResources):
+            assert self._limiter is not None
+            self._limiter.finished(self._instances.active[decision.instance])
+        elif isinstance(decision, RetireInstance):
+            self._instances.remove([self._instances.active.pop(decision.instance)])
         else:
-            self._limiter.finished(self._instances[number])
+            self._reject(decision, completion)
 
-    def _drop(self, drop: RejectTicket) -> None:
-        request: InferenceRequest = drop.ticket  # type: ignore[assignment]
+    def _reject(self, decision: RejectTicket, completion: Completion | None) -> None:
+        request: InferenceRequest = decision.ticket  # type: ignore[assignment]
         error: TritonError
-        if drop.reason == "stopped":
-            error = EngineStoppedError(drop.message)
+        if decision.reason == "stopped":
+            error = EngineStoppedError(decision.message)
         else:
-            message = drop.message
-            if drop.reason in ("queue_full", "custom_batching_refused"):
+            message = decision.message
+            if decision.reason in ("queue_full", "custom_batching_refused"):
                 message = request.log_prefix + message
-            error = error_from_status(drop.status, message)
+            error = error_from_status(decision.status, message)
             # Refused, not accepted: neither counts. The others failed (Q4, Q7, X2).
-            if drop.reason in ("queue_full", "sequence_rule"):
-                error.accepted = request.flight is not None
+            if decision.reason in ("queue_full", "sequence_rule"):
+                error.accepted = request.parent is not None
             else:
                 self.statistics.failure(
-                    1, now_ns() - request.start_ns, _FAILURES.get(drop.reason, "OTHER")
+                    1, now_ns() - request.start_ns, _FAILURES.get(decision.reason, "OTHER")
                 )
-        request.fail(error)
-        self.over(1)
+        request.fail(error, completion)
+        self.record_ended(1)
 
     # -- responses -------------------------------------------------------------------------------
 
-    def deliver(self, request: InferenceRequest, response: Response | None, *, final: bool) -> None:
+    def deliver(
+        self,
+        request: InferenceRequest,
+        response: Response | None,
+        *,
+        final: bool,
+        completion: Completion | None = None,
+    ) -> None:
         """Pass on a response, in the order of the requests if the model preserves it."""
-        if self._plain and not request.cache_key and not self._late:
-            request.deliver(response, final=final)
+        if self._plain and not request.cache_key and not self._in_flight.late:
+            request.deliver(response, final=final, completion=completion)
             return
         if self.sequences is not None:
             response = self.sequences.keep(request, response, final=final)
         if self._order is None:
-            super().deliver(request, response, final=final)
+            super().deliver(request, response, final=final, completion=completion)
         else:
-            self._order.respond(request, response, final=final)
-        if final and self._late:
-            self._late_answer(request)
+            self._order.respond(request, response, final=final, completion=completion)
+        if final and self._in_flight.late:
+            self._answered_late(request)
 
-    def _send(self, request: InferenceRequest, response: Response | None, final: bool) -> None:
-        super().deliver(request, response, final=final)
+    def _send(
+        self,
+        request: InferenceRequest,
+        response: Response | None,
+        final: bool,
+        completion: Completion | None,
+    ) -> None:
+        super().deliver(request, response, final=final, completion=completion)
 
     # -- what can be seen ------------------------------------------------------------------------
 
     def in_flight(self) -> int:
-        found = max(0, self._taken - self._over - sum(self._ended))
+        found = self._in_flight.count()
         batcher = self._batcher
         return max(found, batcher.live) if isinstance(batcher, SequenceBatcher) else found
 
@@ -651,12 +544,11 @@ class ModelRuntime(Runtime):
         """Return what can be seen of this version now."""
         books = self.statistics
         counts, ns = books.counts, books.ns  # each adds the books up
-        instances = tuple(instance.snapshot() for instance in self._everyone().values())
+        instances = tuple(instance.snapshot() for instance in self._instances.all().values())
         waiting = self._batcher.waiting
-        over = self._over + sum(self._ended)
         return ModelSnapshot(
             self.name, self.version, state, reason, self.backend.platform or self.backend.name,
-            self.signature.max_batch_size, waiting, max(0, self._taken - over - waiting),
+            self.signature.max_batch_size, waiting, max(0, self._in_flight.count() - waiting),
             instances,
             books.inference_count, books.execution_count, counts["success"],
             counts["fail"], ns["success"], ns["queue"],

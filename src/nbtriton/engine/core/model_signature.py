@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from operator import index
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
 from nbtriton.backends.core.request_options import RequestOptions
 from nbtriton.config import ModelConfig, input_specs, output_specs, reads_only
 from nbtriton.engine.core.faults import Claim, Faults
-from nbtriton.engine.core.request import InferenceRequest
+from nbtriton.engine.core.request import InferenceRequest, RequestOwner
 from nbtriton.errors import InternalError, InvalidArgumentError
 from nbtriton.tensors import (
     Array,
@@ -25,9 +25,6 @@ from nbtriton.tensors import (
     numpy_dtype,
     shape_of,
 )
-
-if TYPE_CHECKING:
-    from nbtriton.engine.core.runtime import Runtime
 
 __all__ = ["ModelSignature"]
 
@@ -87,12 +84,12 @@ class ModelSignature:
     config : ModelConfig
         Normalised and completed.
     version : int
-    runtime : Runtime, optional
+    runtime : RequestOwner, optional
         The version that the requests are for.
     """
 
     def __init__(
-        self, config: ModelConfig, version: int = 1, runtime: Runtime | None = None
+        self, config: ModelConfig, version: int = 1, runtime: RequestOwner | None = None
     ) -> None:
         self.name: str = config.name
         self.version = version

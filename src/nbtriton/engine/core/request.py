@@ -4,39 +4,145 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from nbtriton.backends.base import Response
 from nbtriton.backends.core.synchronize import copies_of
+from nbtriton.engine.core.completion import Completion
+from nbtriton.engine.core.execution import Execution, StepTimes, now_ns
 from nbtriton.engine.core.future import InferenceFuture
-from nbtriton.engine.core.now import now_ns
 from nbtriton.engine.core.result import InferenceResult
+from nbtriton.engine.diagnostics.deadlocks import Blockers
+from nbtriton.engine.diagnostics.tracing import Trace
 from nbtriton.engine.interrupts import interrupts_deferred
 from nbtriton.errors import InternalError, TritonError
-from nbtriton.scheduling import Ticket
+from nbtriton.scheduling import Ticket, TicketState
 from nbtriton.tensors import Array
 
-if TYPE_CHECKING:
-    from collections.abc import Hashable
-
-    from nbtriton.engine.core.ensemble_execution import EnsembleExecution
-    from nbtriton.engine.core.execution import Execution, StepTimes
-    from nbtriton.engine.core.instance import Instance
-    from nbtriton.engine.core.runtime import Runtime
-    from nbtriton.engine.diagnostics.tracing import Trace
-    from nbtriton.scheduling import RunBatch
-
-__all__ = ["BARE_FINAL", "InferenceRequest", "ResponseCallback"]
+__all__ = [
+    "BARE_FINAL",
+    "CallbackSink",
+    "InferenceRequest",
+    "JoinBatch",
+    "RequestOwner",
+    "ResponseCallback",
+    "ResponseSink",
+]
 
 _log = logging.getLogger("nbtriton.engine")
 
 # (request, response, final): called on the thread that sends; the last call has final=True.
 ResponseCallback = Callable[["InferenceRequest", Response, bool], None]
 
+# (completion): called before each response that is one of several of a batch.
+JoinBatch = Callable[[Completion], object]
+
 # Stands for "final, without a response of its own": told from an empty response by identity.
 BARE_FINAL: Final = Response()
+
+
+class RequestOwner(ABC):
+    """The model version that answers a request, as far as the request has to know it.
+
+    Attributes
+    ----------
+    name : str
+    version : int
+    process : int
+        Id of the process that it lives in.
+    """
+
+    name: str
+    version: int
+    process: int
+
+    @property
+    @abstractmethod
+    def iterative(self) -> bool:
+        """True if requests may be executed more than once (``iterative_sequence``)."""
+
+    @abstractmethod
+    def cancel(self, request: InferenceRequest) -> None:
+        """The caller has cancelled a request."""
+
+    @abstractmethod
+    def refuse(self, request: InferenceRequest, error: TritonError) -> None:
+        """Answer a request that could never run; it will not."""
+
+    @abstractmethod
+    def blockers(self, request: InferenceRequest) -> Blockers:
+        """Return what must move before a request can be answered."""
+
+    @abstractmethod
+    def respond(self, request: InferenceRequest, response: Response | None, *, final: bool) -> None:
+        """Deliver one response that a model has sent.
+
+        Raises
+        ------
+        InternalError
+            The final response was sent already.
+        """
+
+    @abstractmethod
+    def deliver(
+        self,
+        request: InferenceRequest,
+        response: Response | None,
+        *,
+        final: bool,
+        completion: Completion | None = None,
+    ) -> None:
+        """Pass on a response whose right to be sent is settled."""
+
+
+class ResponseSink(ABC):
+    """Whatever gets the responses of a request, in the order in which they may be seen."""
+
+    @abstractmethod
+    def respond(
+        self,
+        request: InferenceRequest,
+        response: Response,
+        final: bool,
+        completion: Completion | None,
+    ) -> None:
+        """Handle one response; the last call has ``final``."""
+
+
+class CallbackSink(ResponseSink):
+    """Passes responses on to a function.
+
+    Parameters
+    ----------
+    on_response : callable
+    join_batch : callable, optional
+        ``join_batch(completion)`` before a response that is one of a batch's: a function that is
+        deferred there is called once for all of them.
+    """
+
+    __slots__ = ("_join_batch", "_on_response")
+
+    def __init__(
+        self,
+        on_response: ResponseCallback,
+        join_batch: JoinBatch | None = None,
+    ) -> None:
+        self._on_response = on_response
+        self._join_batch = join_batch
+
+    def respond(
+        self,
+        request: InferenceRequest,
+        response: Response,
+        final: bool,
+        completion: Completion | None,
+    ) -> None:
+        if completion is not None and self._join_batch is not None:
+            self._join_batch(completion)
+        self._on_response(request, response, final)
 
 
 _next_number: Final = itertools.count(1).__next__
@@ -47,46 +153,39 @@ _NO_PARAMETERS: Final[Mapping[str, bool | int | str]] = MappingProxyType({})
 class InferenceRequest(Ticket):
     """A request from admission to its final response.
 
-    It fulfils `nbtriton.backends.base.BackendRequest`. ``on_response`` gets every response of a
-    decoupled model; the final one is kept as the ``outcome`` and resolves the future, if there is
-    one. The responses of an ensemble's step go to the ``flight`` that it is part of instead.
+    It fulfils `nbtriton.backends.base.BackendRequest`. Every response goes to the ``sink``, if there
+    is one. The final response is kept and resolves the future, if there is one; of a step of an
+    ensemble nothing is kept.
+
+    Attributes
+    ----------
+    number : int
+        Unique in the process.
+    owned_inputs : frozenset of str
+        Inputs that nothing else refers to. A caller's memory is never among them.
+    parent : InferenceRequest or None
+        The caller's request, of which this is a step. None for a caller's own, which would otherwise
+        hold itself and wait for the garbage collector.
+    step, iteration : int
+        Which step of the ensemble it is, and in which iteration.
+    buffered_response : Response or None
+        Sent before the final flag, to a caller who takes one answer.
+    execution : Execution or None
+        Of the batch that it is part of, or was; None while it waits.
+    step_times : StepTimes or None
+        Of an ensemble, once it is answered.
     """
 
     __slots__ = (
-        "again",
-        "batch_size",
-        "cache_key",
-        "cancelled",
-        "early",
-        "execution",
-        "flight",
-        "future",
-        "here",
-        "home",
-        "inputs",
-        "iteration",
-        "kind",
-        "lookup_ns",
-        "number",
-        "on_response",
-        "open",
-        "outcome",
-        "owned_inputs",
-        "parameters",
-        "parent",
-        "request_id",
-        "requested_outputs",
-        "runtime",
-        "start_ns",
-        "step",
-        "step_times",
-        "timeout_us",
-        "trace",
+        "_unanswered", "batch_size", "buffered_response", "cache_key", "cancelled", "execution",
+        "final_response", "future", "inputs", "iteration", "kind", "lookup_ns", "number",
+        "owned_inputs", "parameters", "parent", "request_id", "requested_outputs", "rescheduled",
+        "runtime", "sink", "start_ns", "step", "step_times", "timeout_us", "trace",
     )  # fmt: skip
 
     def __init__(
         self,
-        runtime: Runtime | None,
+        runtime: RequestOwner | None,
         inputs: dict[str, Array],
         requested_outputs: frozenset[str],
         batch_size: int,
@@ -103,44 +202,31 @@ class InferenceRequest(Ticket):
         super().__init__(
             batch_size or 1, shape_key, priority, timeout_us * 1000, correlation_id, flags
         )
-        # Unique in the process.
         self.number = _next_number()
         self.runtime = runtime
         self.inputs = inputs
-        # Those that nobody else refers to. A caller's are the caller's.
         self.owned_inputs = _NOTHING
         self.requested_outputs = requested_outputs
         self.batch_size = batch_size
         self.kind = kind
         self.request_id = request_id
         self.parameters = parameters or _NO_PARAMETERS
-        self.on_response: ResponseCallback | None = None
-        # The request that a person sent, of which this is a step; None for such a one itself, which
-        # would otherwise hold itself and wait for the garbage collector.
         self.parent = parent
-        # Its way through that ensemble, which step it is there, and in which iteration.
-        self.flight: EnsembleExecution | None = None
+        self.sink: ResponseSink | None = None
         self.step = 0
         self.iteration = 0
         self.future: InferenceFuture | None = None
-        self.outcome: Response | None = None
-        # The direct path: the thread that waits for this request and may run what an idle instance
-        # can run of it (0 while none may), and the batch that it is to run next.
-        self.home = 0
-        self.here: tuple[Instance, RunBatch] | None = None
+        self.final_response: Response | None = None
+        self.buffered_response: Response | None = None
         self.cancelled = False
-        self.again = False
-        # Sent before the final flag, to a caller who takes one answer.
-        self.early: Response | None = None
+        self.rescheduled = False
         self.cache_key = b""
         self.lookup_ns = 0
         # Popping is atomic with and without a GIL: who gets the item may send the final response.
-        self.open = [None]
+        self._unanswered = [None]
         self.timeout_us = timeout_us
         self.start_ns = now_ns()
-        # The batch that it rode in, or rides in now; None while it waits.
         self.execution: Execution | None = None
-        # Of an ensemble, once it is answered.
         self.step_times: StepTimes | None = None
         self.trace: Trace | None = None
 
@@ -151,20 +237,25 @@ class InferenceRequest(Ticket):
         """
         future = self.future
         if future is None:
-            future = self.future = InferenceFuture(self)
-            outcome = self.outcome
-            # Answered in between: whoever answers looks for the future afterwards.
-            if outcome is not None:
-                self._resolve(future, outcome)
+            future = self.future = InferenceFuture(self, self.number)
+            response = self.final_response
+            # Answered in between: who answers looks for the future afterwards.
+            if response is not None:
+                self._resolve(future, response)
         return future
 
     def copy_inputs(self) -> None:
-        """Copy the inputs: whoever sent them may go on with their memory while the request waits."""
+        """Copy the inputs: their sender may reuse the memory while the request waits."""
         self.inputs = copies_of(self.inputs)
         self.owned_inputs = frozenset(self.inputs)
 
+    @property
+    def root(self) -> InferenceRequest:
+        """The caller's request: this one, or the one of which it is a step."""
+        return self if self.parent is None else self.parent
+
     def is_cancelled(self) -> bool:
-        """True after the caller gave up."""
+        """True after the caller has cancelled."""
         return self.cancelled or (self.parent is not None and self.parent.cancelled)
 
     @property
@@ -173,7 +264,7 @@ class InferenceRequest(Ticket):
         return f"[request id: {self.request_id or '<id_unknown>'}] "
 
     def reschedule(self) -> None:
-        """The model of an iterative sequence wants to see the request again (IT2).
+        """The model of an iterative sequence wants to execute the request again (IT2).
 
         Raises
         ------
@@ -181,44 +272,66 @@ class InferenceRequest(Ticket):
             The model is not configured for that (IT6).
         """
         assert self.runtime is not None
-        if not self.runtime.config.sequence_batching.iterative_sequence:
+        if not self.runtime.iterative:
             raise InternalError(
                 "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model "
                 "is not configured to handle such a flag."
             )
-        self.again = True
+        self.rescheduled = True
 
-    def take_again(self) -> bool:
-        """Return whether the request is to be run again, and forget it."""
-        again, self.again = self.again, False
-        return again and bool(self.open)  # answered meanwhile: nothing is left to be run for
+    def pop_rescheduled(self) -> bool:
+        """Return whether the request is to be executed again, and reset that."""
+        again, self.rescheduled = self.rescheduled, False
+        return again and not self.is_answered()
 
     def is_answered(self) -> bool:
         """True once the final response was sent."""
-        return not self.open
+        return not self._unanswered
 
     def cancel(self) -> None:
-        """The caller gave up: tell the scheduler; an executing model sees `is_cancelled`."""
+        """Cancel: a request that waits is dropped; an executing model sees `is_cancelled`."""
         self.cancelled = True
         if self.runtime is not None:
             self.runtime.cancel(self)
 
+    def blockers(self) -> Blockers:
+        """Return what must move before this request can be answered."""
+        assert self.runtime is not None
+        return self.runtime.blockers(self)
+
+    def refuse(self, error: TritonError) -> None:
+        """Answer with an error, and take the request out of its queue: it could never run."""
+        assert self.runtime is not None
+        self.runtime.refuse(self, error)
+
+    @property
+    def executes(self) -> bool:
+        """True while an instance executes the request."""
+        return self.state is TicketState.RUNNING
+
+    @property
+    def model_name(self) -> str:
+        assert self.runtime is not None
+        return self.runtime.name
+
     def send(self, response: Response | None, *, final: bool) -> None:
-        """Deliver one response; the runtime keeps the order and the books."""
+        """Deliver one response; the runtime keeps the order and the statistics."""
         assert self.runtime is not None
         with interrupts_deferred():  # model code calls this, and that may run in the main thread
             self.runtime.respond(self, response, final=final)
 
-    def claim(self) -> bool:
+    def try_finish(self) -> bool:
         """Take the right to send the final response; True for one caller only."""
         try:
-            self.open.pop()
+            self._unanswered.pop()
         except IndexError:
             return False
         return True
 
-    def deliver(self, response: Response | None, *, final: bool) -> None:
-        """Give a response to whoever asked; called in the order the responses may be seen.
+    def deliver(
+        self, response: Response | None, *, final: bool, completion: Completion | None = None
+    ) -> None:
+        """Give a response to the caller; called in the order in which responses may be seen.
 
         The future is resolved by the final response, or with the one before where that is a bare
         flag. A streamed request that ends without tensors of its own resolves to an empty result.
@@ -226,32 +339,29 @@ class InferenceRequest(Ticket):
         trace = self.trace
         if trace is not None:
             trace.answering(response, final=final)
-        if self.flight is not None or self.on_response is not None:
-            told = BARE_FINAL if response is None else response
+        sink = self.sink
+        if sink is not None:
             try:
-                if self.flight is not None:
-                    self.flight.responded(self, told, final)
-                elif self.on_response is not None:
-                    self.on_response(self, told, final)
+                sink.respond(self, BARE_FINAL if response is None else response, final, completion)
             except Exception:
                 _log.exception("a response callback of request %s raised", self.number)
         elif response is None:
-            response = self.early
+            response = self.buffered_response
         elif not final:
-            self.early = response
-        # A step of an ensemble keeps nothing: its flight has the responses.
+            self.buffered_response = response
+        # Of a step nothing is kept: the execution of the ensemble has the responses.
         if final and self.parent is None:
-            self.outcome = outcome = BARE_FINAL if response is None else response
+            self.final_response = kept = BARE_FINAL if response is None else response
             if self.future is not None:
-                self._resolve(self.future, outcome)
+                self._resolve(self.future, kept)
         if final and trace is not None:
             trace.delivered(self)
 
-    def _resolve(self, future: InferenceFuture, outcome: Response) -> None:
-        if outcome.error is not None:
-            future.resolve(None, outcome.error)
+    def _resolve(self, future: InferenceFuture, response: Response) -> None:
+        if response.error is not None:
+            future.resolve(None, response.error)
         else:
-            future.resolve(self.result_of(outcome), None)
+            future.resolve(self.result_of(response), None)
 
     def result_of(self, response: Response) -> InferenceResult:
         """Wrap a response for the caller."""
@@ -278,7 +388,7 @@ class InferenceRequest(Ticket):
         return execution.start_ns - self.enqueued_ns, input_ns, infer_ns, output_ns
 
     def timing(self) -> tuple[int, int, int, int, int, int]:
-        """Where the time went so far, as `RequestTiming` has it (T9)."""
+        """Return where the time went so far, as `RequestTiming` has it (scheduling.md §18)."""
         total_ns = now_ns() - self.start_ns
         times = self.times()
         if times is None:
@@ -287,8 +397,8 @@ class InferenceRequest(Ticket):
         size = self.size if execution is None else execution.batch_size
         return total_ns, times[0], times[1], times[2], times[3], size
 
-    def fail(self, error: TritonError) -> None:
+    def fail(self, error: TritonError, completion: Completion | None = None) -> None:
         """Answer with an error, unless the request is answered already."""
         assert self.runtime is not None
-        if self.claim():
-            self.runtime.deliver(self, Response(error=error), final=True)
+        if self.try_finish():
+            self.runtime.deliver(self, Response(error=error), final=True, completion=completion)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from nbtriton.backends.base import Response
+from nbtriton.engine.core.completion import Completion
+from nbtriton.engine.core.mailbox import Mailbox
 from nbtriton.engine.core.request import InferenceRequest
 from nbtriton.scheduling import Decision, ResponseOrder, RetireInstance, RunBatch
 
@@ -19,17 +20,17 @@ class InOrder:
     Parameters
     ----------
     deliver : callable
-        ``deliver(request, response, final)`` gets them, one at a time.
+        ``deliver(request, response, final, completion)`` gets them, one at a time.
     per_instance : bool
         True under the oldest strategy of sequences: each instance has a batcher of its own, and with
         it an order of its own.
     """
 
-    __slots__ = ("_deliver", "_lock", "_order", "_outgoing", "_per_instance", "_sending")
+    __slots__ = ("_deliver", "_lock", "_order", "_outgoing", "_per_instance")
 
     def __init__(
         self,
-        deliver: Callable[[InferenceRequest, Response | None, bool], None],
+        deliver: Callable[[InferenceRequest, Response | None, bool, Completion | None], None],
         *,
         per_instance: bool,
     ) -> None:
@@ -37,8 +38,8 @@ class InOrder:
         self._per_instance = per_instance
         self._order: ResponseOrder[tuple[InferenceRequest, Response | None, bool]] = ResponseOrder()
         self._lock = threading.Lock()
-        self._outgoing: deque[tuple[InferenceRequest, Response | None, bool]] = deque()
-        self._sending = threading.Lock()
+        # One thread at a time sends, or what was put in order could overtake itself.
+        self._outgoing: Mailbox[tuple[InferenceRequest, Response | None, bool]] = Mailbox()
 
     def line_up(self, decisions: Sequence[Decision]) -> None:
         """Requests that leave the queue take their places; refused ones have none."""
@@ -55,16 +56,17 @@ class InOrder:
         with self._lock:
             self._order.accept(request.number, instance if self._per_instance else 0)
 
-    def respond(self, request: InferenceRequest, response: Response | None, *, final: bool) -> None:
+    def respond(
+        self,
+        request: InferenceRequest,
+        response: Response | None,
+        *,
+        final: bool,
+        completion: Completion | None,
+    ) -> None:
         """Deliver a response, and what waited for it, as soon as it may be seen."""
         with self._lock:
-            self._outgoing += self._order.respond(
-                request.number, (request, response, final), final=final
-            )
-        # One thread at a time sends, or what was put in order could overtake itself.
-        while self._outgoing and self._sending.acquire(blocking=False):
-            try:
-                while self._outgoing:
-                    self._deliver(*self._outgoing.popleft())
-            finally:
-                self._sending.release()
+            ready = self._order.respond(request.number, (request, response, final), final=final)
+            for message in ready:
+                self._outgoing.post(message)
+        self._outgoing.drain(lambda message: self._deliver(*message, completion))

@@ -5,16 +5,12 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from _thread import get_ident
 from collections.abc import Callable
 from typing import Final
 
-from nbtriton.engine.diagnostics.deadlocks import waits
+from nbtriton.engine.core.threads import EngineThread, engine_thread
 
 __all__ = ["ResponseThread"]
-
-# Final: rule 13 of docs/compiled.md.
-_thread_id: Final = get_ident
 
 _log = logging.getLogger("nbtriton.engine")
 
@@ -41,6 +37,8 @@ class ResponseThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        # An instance is not blocked by what waits here.
+        self.thread = EngineThread()
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # Held while it answers: taken by who hands over, given back by its thread.
         self._busy = threading.Lock()
@@ -54,7 +52,7 @@ class ResponseThread:
         self._rest = 0
         self._next_rest = 1
 
-    def catch_up(self) -> None:
+    def wait_idle(self) -> None:
         """Wait until all that was handed over is answered; the next batch has been computed."""
         if self._worker is None:
             return
@@ -68,7 +66,7 @@ class ResponseThread:
         with self._busy:
             pass
 
-    def helps(self, took_ns: int) -> bool:
+    def should_offload(self, took_ns: int) -> bool:
         """Tell whether to hand over, by how long the last execution took."""
         if took_ns < _LONG_NS:
             return False
@@ -111,13 +109,10 @@ class ResponseThread:
                 self._worker.join()
 
     def _run(self) -> None:
-        waits.helpers.add(_thread_id())
-        try:
-            self._give_answers()
-        finally:
-            waits.helpers.discard(_thread_id())
+        with engine_thread(self.thread):
+            self._answer()
 
-    def _give_answers(self) -> None:
+    def _answer(self) -> None:
         while (answer := self._inbox.get()) is not None:
             self._begun = True
             try:

@@ -1,43 +1,37 @@
-"""What every loaded model version is to the rest of the engine, whatever runs behind it."""
+"""The interface of a loaded model version to the rest of the engine, whatever runs behind it."""
 
 from __future__ import annotations
 
 import logging
 import os
 import threading
-from _thread import get_ident
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from nbtriton.backends.base import Response
 from nbtriton.backends.core.executing import EXECUTING
 from nbtriton.config import ModelConfig
 from nbtriton.engine.core.cache import ResponseCache
+from nbtriton.engine.core.completion import Completion, InlineCompletion
+from nbtriton.engine.core.execution import now_ns
 from nbtriton.engine.core.model_signature import ModelSignature
-from nbtriton.engine.core.now import now_ns
-from nbtriton.engine.core.request import InferenceRequest
+from nbtriton.engine.core.request import InferenceRequest, RequestOwner
 from nbtriton.engine.core.snapshot import ModelSnapshot
 from nbtriton.engine.core.statistics import Statistics
 from nbtriton.errors import InternalError, TritonError
 
-if TYPE_CHECKING:
-    from nbtriton.engine.core.instance import Instance
-
 __all__ = ["Runtime"]
 
 _log = logging.getLogger("nbtriton.engine")
-
-# Final: rule 13 of docs/compiled.md.
-_thread_id: Final = get_ident
 
 # Models that call each other in one thread; the next one has a thread of its own. Each takes some 20
 # of Python's 1,000 nested calls.
 _DEEPEST: Final = 24
 
 
-class Runtime(ABC):
+class Runtime(RequestOwner):
     """One version of one model, ready to take requests.
 
     Parameters
@@ -68,85 +62,78 @@ class Runtime(ABC):
         """Return what asks the model itself whether it is ready; each may take seconds."""
         return ()
 
-    def submit(self, request: InferenceRequest) -> bool:
-        """Accept an admitted request; False if this version has been retired meanwhile."""
-        if self.cache is not None and self._answer_from_cache(self.cache, request):
-            return True
-        return self._enter(request)
+    @property
+    def iterative(self) -> bool:
+        return bool(self.config.sequence_batching.iterative_sequence)
 
-    def submit_here(self, request: InferenceRequest) -> bool:
-        """Submit, and run in this very thread what an idle instance can run of the request."""
+    def submit(self, request: InferenceRequest, completion: Completion | None = None) -> bool:
+        """Accept an admitted request; False if this version is drained already.
+
+        Parameters
+        ----------
+        completion : Completion, optional
+            Of the thread that calls: what follows at once is its work.
+        """
+        if self.cache is not None and self._answer_from_cache(self.cache, request, completion):
+            return True
+        return self._enter(request, completion)
+
+    def submit_inline(self, request: InferenceRequest) -> bool:
+        """Submit, and execute on this very thread what an idle instance can execute of it."""
         # A chain of models that call each other would end on Python's limit of nested calls.
-        if len(EXECUTING.get().callers) < _DEEPEST:
-            request.home = _thread_id()
+        if len(EXECUTING.get().callers) >= _DEEPEST:
+            return self.submit(request)
+        inline = InlineCompletion(request)
         try:
-            accepted = self.submit(request)
-            while request.here is not None:
-                instance, run = request.here
-                request.here = None
-                instance.execute(run)
+            accepted = self.submit(request, inline)
+            inline.execute()
         except BaseException:  # Ctrl-C in a model; what it executed has its answers
-            if request.here is not None:  # its instance waits for it
-                instance, run = request.here
-                instance.put(run)
+            inline.hand_over()
             request.expect().cancel()
             raise
-        finally:
-            request.home = 0
         return accepted
 
-    def submit_many(self, requests: Sequence[InferenceRequest]) -> Sequence[bool | TritonError]:
-        """Accept requests that are there at the same moment; for each what `submit` did."""
+    def submit_many(
+        self, requests: Sequence[InferenceRequest], completion: Completion | None = None
+    ) -> Sequence[bool | TritonError]:
+        """Accept requests of the same moment; return for each what `submit` returned or raised."""
         found: list[bool | TritonError] = []
         for request in requests:
             try:
-                found.append(self.submit(request))
+                found.append(self.submit(request, completion))
             except TritonError as error:
                 found.append(error)
         return found
 
     @abstractmethod
-    def _enter(self, request: InferenceRequest) -> bool:
-        """Schedule a request that the cache cannot answer; False if this version is retired."""
-
-    @abstractmethod
-    def blockers(self, request: InferenceRequest) -> Collection[Instance] | list[InferenceRequest]:
-        """Return what must move before a request can be answered.
-
-        A list has the steps of an ensemble that are in flight; any other collection the instances
-        of which one must become free, or the one that runs the request.
-        """
-
-    @abstractmethod
-    def cancel(self, request: InferenceRequest) -> None:
-        """The caller gave the request up."""
-
-    @abstractmethod
-    def refuse(self, request: InferenceRequest, error: TritonError) -> None:
-        """Answer a request that could never run; it will not."""
+    def _enter(self, request: InferenceRequest, completion: Completion | None) -> bool:
+        """Schedule a request that the cache cannot answer; False if this version is drained."""
 
     def respond(self, request: InferenceRequest, response: Response | None, *, final: bool) -> None:
-        """Deliver one response of a request.
-
-        Raises
-        ------
-        InternalError
-            The final response was sent already.
-        """
-        if not (request.claim() if final else request.open):
+        """Deliver one response that a model has sent; see `RequestOwner.respond`."""
+        if request.is_answered() or (final and not request.try_finish()):
             raise InternalError("Unable to send response. Response sender has been closed.")
         self.deliver(request, response, final=final)
 
-    def deliver(self, request: InferenceRequest, response: Response | None, *, final: bool) -> None:
+    def deliver(
+        self,
+        request: InferenceRequest,
+        response: Response | None,
+        *,
+        final: bool,
+        completion: Completion | None = None,
+    ) -> None:
         """Pass on a response whose right to be sent is settled."""
         if self.signature.reshaped_outputs and response is not None and response.outputs:
             outputs = self.signature.reshape_outputs(response.outputs)
             response = Response(outputs, response.error, response.parameters)
         if request.cache_key and response is not None:
             self._keep(request, response)
-        request.deliver(response, final=final)
+        request.deliver(response, final=final, completion=completion)
 
-    def _answer_from_cache(self, cache: ResponseCache, request: InferenceRequest) -> bool:
+    def _answer_from_cache(
+        self, cache: ResponseCache, request: InferenceRequest, completion: Completion | None
+    ) -> bool:
         """Answer from the cache if it can: before the queue, without an execution (K3)."""
         start = now_ns()
         key = cache.key(self.name, self.version, request.inputs, request.requested_outputs)
@@ -158,8 +145,8 @@ class Runtime(ABC):
             return False
         self.statistics.cache_hit(now - request.start_ns, start - request.start_ns, now - start)
         self._take_place(request)
-        if request.claim():
-            self.deliver(request, Response(outputs), final=True)
+        if request.try_finish():
+            self.deliver(request, Response(outputs), final=True, completion=completion)
         return True
 
     def _take_place(self, request: InferenceRequest) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from _thread import get_ident
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from time import monotonic_ns
 
-from nbtriton.engine.diagnostics.deadlocks import waits
+from nbtriton.engine.core.threads import EngineThread, engine_thread
 
 __all__ = ["SchedulerThread"]
 
@@ -58,11 +57,8 @@ class SchedulerThread:
             thread.join()
 
     def _run(self) -> None:
-        waits.helpers.add(get_ident())
-        try:
+        with engine_thread(EngineThread()):
             self._wake_in_time()
-        finally:
-            waits.helpers.discard(get_ident())
 
     def _wake_in_time(self) -> None:
         while True:

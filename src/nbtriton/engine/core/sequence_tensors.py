@@ -55,7 +55,7 @@ class _Padding(InferenceRequest):
     __slots__ = ()
 
     def send(self, response: Response | None, *, final: bool) -> None:  # noqa: ARG002
-        if not (self.claim() if final else self.open):
+        if self.is_answered() or (final and not self.try_finish()):
             raise InternalError("Unable to send response. Response sender has been closed.")
 
 

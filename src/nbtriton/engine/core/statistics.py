@@ -7,7 +7,7 @@ from collections import deque
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from nbtriton.engine.core.now import now_ns
+from nbtriton.engine.core.execution import now_ns
 
 if TYPE_CHECKING:
     from nbtriton.engine.core.execution import Execution, StepTimes

@@ -1,4 +1,4 @@
-"""How many requests of an ensemble may be in one step at a time (max_inflight_requests, E21)."""
+"""A limit on the requests of an ensemble in one step at a time (max_inflight_requests, E21)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ["StepGate"]
+from nbtriton.engine.core.completion import Completion
+
+__all__ = ["StepGate", "Turn"]
+
+# Set once what waits has its place.
+Turn = threading.Event
 
 
 class StepGate:
@@ -23,26 +28,28 @@ class StepGate:
         self._lock = threading.Lock()
         self._inside = 0
         self._handing_on = False
-        self._waiting: deque[tuple[Callable[[], None], threading.Event]] = deque()
+        self._waiting: deque[tuple[Callable[[Completion | None], None], Turn]] = deque()
 
-    def acquire(self, go: Callable[[], None]) -> threading.Event | None:
-        """Call ``go()`` now, or when a place becomes free.
+    def acquire(
+        self, go: Callable[[Completion | None], None], completion: Completion | None = None
+    ) -> Turn | None:
+        """Call ``go(completion)`` now, or when a place becomes free.
 
         Returns
         -------
-        threading.Event or None
-            Set once it had its turn; None if that was at once.
+        Turn or None
+            None if it was called at once.
         """
         with self._lock:
             if self._inside >= self._limit:
-                turn = threading.Event()
+                turn = Turn()
                 self._waiting.append((go, turn))
                 return turn
             self._inside += 1
-        go()
+        go(completion)
         return None
 
-    def release(self) -> None:
+    def release(self, completion: Completion | None = None) -> None:
         """A place is free: the next one has its turn, on this thread."""
         with self._lock:
             self._inside -= 1
@@ -58,4 +65,4 @@ class StepGate:
                 self._inside += 1
                 go, turn = self._waiting.popleft()
             turn.set()
-            go()
+            go(completion)

@@ -43,7 +43,7 @@ class _Sample(InferenceRequest):
         self.over = threading.Event()
 
     def send(self, response: Response | None, *, final: bool) -> None:
-        if not (self.claim() if final else self.open):
+        if self.is_answered() or (final and not self.try_finish()):
             raise InternalError("Unable to send response. Response sender has been closed.")
         if response is not None and response.error is not None:
             self.errors.append(str(response.error))

@@ -1,9 +1,12 @@
-"""Models that wait for each other for ever, found and told (business logic scripting, B7).
+"""Deadlocks between models, found and reported (business logic scripting, §13).
 
-A model that calls another one blocks its instance until the answer is there, and so does a callback
+A model that calls another one blocks its instance until the call is answered, and so does a callback
 that waits on an instance's own thread. If the callee's instances are all blocked likewise, by calls
-that end up behind the caller, nothing will ever move. The reference hangs; here the request that
-could never run is refused.
+that end up behind the caller, nothing will ever move. Triton hangs; here the request that could
+never run is refused.
+
+It is a late diagnosis: a thread that has waited for a second looks whether its wait can end, and
+looks again each second. Nothing else in the engine knows of it but those that wait.
 
 Being stuck is stable: a blocked instance moves only when its own call is answered. So the search
 needs no locks of the models it looks at, only that no wait began or ended meanwhile.
@@ -12,202 +15,247 @@ needs no locks of the models it looks at, only that no wait began or ended meanw
 from __future__ import annotations
 
 import threading
-from _thread import get_ident
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from nbtriton.backends.core.executing import EXECUTING
 from nbtriton.backends.forking import after_fork
-from nbtriton.errors import UnavailableError
-from nbtriton.scheduling import TicketState
+from nbtriton.engine.core.threads import blocked_here
+from nbtriton.engine.interrupts import interrupts_allowed, wait_in_slices
+from nbtriton.errors import TritonError, UnavailableError
 
-if TYPE_CHECKING:
-    from nbtriton.engine.core.instance import Instance
-    from nbtriton.engine.core.request import InferenceRequest
+__all__ = ["DEADLOCKS", "Blockers", "Call", "Caller"]
 
-    # An instance, and the request on which it depends whether that ever moves again.
-    Wait = tuple[Instance, InferenceRequest]
-
-__all__ = ["waits"]
+# Long enough for a call that is only slow to be answered or to move, short enough for a person.
+_PATIENCE_S = 1.0
 
 
-class _Waits:
-    """Who waits for what now: instances blocked in a call, without a time limit.
+class Caller(Protocol):
+    """An instance whose code, or a callback on whose thread, calls a model."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def busy(self) -> bool:
+        """It executes a batch, or answers one on its own thread."""
+        ...
+
+    @property
+    def executing(self) -> bool:
+        """The model's code runs."""
+        ...
+
+    @property
+    def decoupled(self) -> bool: ...
+
+
+class Call(Protocol):
+    """A request for which an instance waits."""
+
+    @property
+    def model_name(self) -> str: ...
+    @property
+    def executes(self) -> bool: ...
+    def is_answered(self) -> bool: ...
+    def blockers(self) -> Blockers: ...
+    def refuse(self, error: TritonError) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Blockers:
+    """What must move before a request can be answered.
 
     Attributes
     ----------
-    waiting : set of Instance
-        All of them: looked at after every decision of every model. One set for good, which the
-        compiled core looks at without asking for it by name.
-    helpers : set of int
-        The ids of the engine's other threads that a callback may run on.
-    threads : dict of int to Instance
-        The threads of instances by their ids. What waits on one holds its instance up, be it the
-        model's code or a callback that is told an answer.
+    instances : tuple of Caller
+        One of them must become free, or the one that executes the request must finish.
+    steps : tuple of Call
+        All of them must be answered: the steps of an ensemble that are in flight.
+    """
+
+    instances: tuple[Caller, ...] = ()
+    steps: tuple[Call, ...] = ()
+
+
+# A caller, and the request on which it depends whether that ever moves again.
+_Wait = tuple[Caller, Call]
+
+
+class DeadlockDetector:
+    """Which instances wait for which calls, without a time limit.
+
+    Attributes
+    ----------
+    patience_s : float
+        How long a thread waits before it looks whether its wait can end.
     """
 
     def __init__(self) -> None:
-        self.waiting: set[Instance] = set()
-        self.helpers: set[int] = set()
-        self.threads: dict[int, Instance] = {}
+        self.patience_s = _PATIENCE_S
         self.clear()
 
     def clear(self) -> None:
-        """Nobody waits."""
+        """Forget all: in a child process there is none of the threads that wait."""
         self._lock = threading.Lock()
-        self._waiting: dict[Instance, InferenceRequest] = {}
-        # What the coroutines of an instance have asked for, and whether they can do without.
-        self._awaited: dict[Instance, dict[InferenceRequest, Callable[[], bool]]] = {}
+        # The waits of an instance: each ends when one of its calls is answered, and all have to end
+        # before the instance moves again. (A callback may wait while its instance does, and a
+        # coroutine may block its loop.)
+        self._waiting: dict[Caller, list[Collection[Call]]] = {}
+        # The calls of an instance's coroutines that are not answered yet.
+        self._awaited: dict[Caller, dict[Call, None]] = {}
+        self._refusing: set[Call] = set()
         self._changes = 0
-        self.waiting.clear()
-        self.helpers.clear()
-        self.threads.clear()
 
-    def begin_await(
-        self, instance: Instance, request: InferenceRequest, idle: Callable[[], bool]
-    ) -> None:
-        """A coroutine of an instance has sent a request, whose answer it may await.
-
-        ``idle()`` tells whether nothing but answers can make the instance's coroutines go on.
-        """
-        if instance.decoupled:  # its execute has returned
+    def wait(self, wait: Callable[[float], bool], calls: Collection[Call]) -> None:
+        """Wait until ``wait(seconds)`` returns True, which depends on these calls."""
+        held: tuple[Caller, ...] = blocked_here()
+        if not held:
+            interrupts_allowed(wait_in_slices, wait, None)
             return
         with self._lock:
-            self._awaited.setdefault(instance, {})[request] = idle
-            self._change()
-
-    def end_await(self, instance: Instance, request: InferenceRequest) -> None:
-        """The answer is there."""
-        with self._lock:
-            calls = self._awaited.get(instance, {})
-            calls.pop(request, None)
-            if not calls:
-                self._awaited.pop(instance, None)
-            self._change()
-
-    def blocked_here(self) -> tuple[Instance, ...]:
-        """Return the instances that a wait in this thread holds up, the outermost first."""
-        home = self.threads.get(get_ident())
-        callers = EXECUTING.get().callers
-        if callers:  # What a decoupled model does after execute returned blocks no instance.
-            callers = tuple(
-                caller for caller in callers if not caller.decoupled or caller.thread == get_ident()
-            )
-        return callers if home is None or home in callers else (home, *callers)
-
-    def begin(self, instances: tuple[Instance, ...], request: InferenceRequest) -> None:
-        """Instances wait for this request from now on."""
-        with self._lock:
-            for instance in instances:
-                self._waiting[instance] = request
-            self._change()
-        self.check()
-
-    def end(self, instances: tuple[Instance, ...]) -> None:
-        """They wait no more."""
-        with self._lock:
-            for instance in instances:
-                self._waiting.pop(instance, None)
-            self._change()
-
-    def _change(self) -> None:
-        self._changes += 1
-        self.waiting.intersection_update({*self._waiting, *self._awaited})
-        self.waiting.update(self._waiting, self._awaited)
-
-    def check(self) -> None:
-        """Refuse one request of every circle that has closed."""
-        while True:
+            for instance in held:
+                self._waiting.setdefault(instance, []).append(calls)
+            self._changes += 1
+        try:
+            while not interrupts_allowed(wait_in_slices, wait, self.patience_s):
+                self.search()
+        finally:
             with self._lock:
-                before = self._changes
-                calls = [
-                    (instance, request)
-                    for instance, asked in self._awaited.items()
-                    for request in asked
-                ]
-                calls += self._waiting.items()
-            stuck = None
-            # The innermost caller of a thread is the last one that began to wait.
-            for instance, request in reversed(calls):
-                if self._blocked(instance, set()):
-                    stuck = self._stuck(instance, request, {instance})
-                    if stuck is not None:
-                        break
+                for instance in held:
+                    waits = self._waiting[instance]
+                    at = next(at for at, one in enumerate(waits) if one is calls)
+                    del waits[at]
+                    if not waits:
+                        del self._waiting[instance]
+                self._changes += 1
+
+    def wait_for_coroutine(self, wait: Callable[[float], bool]) -> None:
+        """Wait for a coroutine of the model that executes here.
+
+        While it has called other models, it is taken to await them: what else a coroutine awaits
+        cannot be asked for, and one that has not moved for so long is as stuck as a thread.
+        """
+        callers = EXECUTING.get().callers
+        if not callers:
+            self.wait(wait, ())
+            return
+        with self._lock:
+            calls = self._awaited.setdefault(callers[-1], {})
+        try:
+            self.wait(wait, calls)
+        finally:
+            with self._lock:
+                if not calls:
+                    self._awaited.pop(callers[-1], None)
+
+    def begin_call(self, call: Call) -> Callable[[], None]:
+        """A coroutine has called a model; return what is to be called with the answer."""
+        callers = EXECUTING.get().callers
+        if not callers or callers[-1].decoupled:  # its execute has returned
+            return lambda: None
+        caller: Caller = callers[-1]
+        with self._lock:
+            self._awaited.setdefault(caller, {})[call] = None
+            self._changes += 1
+
+        def end() -> None:
+            with self._lock:
+                calls = self._awaited.get(caller, {})
+                calls.pop(call, None)
+                if not calls and caller not in self._waiting:
+                    self._awaited.pop(caller, None)
+                self._changes += 1
+
+        return end
+
+    def search(self) -> None:
+        """Refuse one request of a deadlock, if there is one."""
+        with self._lock:
+            before = self._changes
+            waits = [
+                (caller, call)
+                for caller, waits_of in self._waiting.items()
+                for calls in waits_of
+                for call in tuple(calls)
+            ]
+        # The innermost caller of a thread is the last one that began to wait.
+        for caller, call in reversed(waits):
+            stuck = self._stuck(caller, call, {caller}) if self._blocked(caller, set()) else None
             if stuck is None:
-                return
+                continue
             with self._lock:
                 if self._changes != before:
-                    continue
-            self._refuse(*stuck)
+                    return  # something moved, or another thread was faster: to be looked at again
+                self._changes += 1
+                self._refusing.add(stuck[1])
+            try:
+                _refuse(*stuck)
+            finally:
+                with self._lock:
+                    self._refusing.discard(stuck[1])
             return
 
-    def _stuck(
-        self, caller: Instance, request: InferenceRequest, seen: set[Instance]
-    ) -> Wait | None:
-        """Return the request in a queue that keeps this one from ever being answered, if one does.
+    def _stuck(self, caller: Caller, call: Call, seen: set[Caller]) -> _Wait | None:
+        """Return the queued request that keeps this one from ever being answered, if one does.
 
-        With it who waits for it.
+        With it the instance that waits for it.
         """
-        if request.is_answered() or request.runtime is None:
+        if call.is_answered() or call in self._refusing:
             return None
-        blockers = request.runtime.blockers(request)
-        if isinstance(blockers, list):  # the steps of an ensemble: one that is stuck is enough
-            for step in blockers:
-                found = self._stuck(caller, step, seen)
-                if found is not None:
-                    return found
+        blockers = call.blockers()
+        for step in blockers.steps:  # one that is stuck is enough
+            found = self._stuck(caller, step, seen)
+            if found is not None:
+                return found
+        if not blockers.instances:
             return None
-        deeper: Wait | None = None
-        for instance in blockers:
+        deeper: _Wait | None = None
+        for instance in blockers.instances:
             if instance in seen:
                 continue
             deeper = self._blocked(instance, seen)
             if deeper is None:
                 return None
-        if not blockers:
-            return None
-        if request.state is TicketState.RUNNING and deeper is not None:
+        if call.executes and deeper is not None:
             return deeper
-        return caller, request
+        return caller, call
 
-    def _blocked(self, instance: Instance, seen: set[Instance]) -> Wait | None:
+    def _blocked(self, instance: Caller, seen: set[Caller]) -> _Wait | None:
         """Return what keeps an instance from ever moving again, if it is blocked so."""
         if not instance.busy:
             return None
-        call = self._waiting.get(instance)
-        if call is not None:
-            seen.add(instance)
-            return self._stuck(instance, call, seen)
         with self._lock:
-            asked = dict(self._awaited.get(instance, {}))
-        if not asked or not all(idle() for idle in asked.values()):
+            waits = [tuple(calls) for calls in self._waiting.get(instance, ())]
+        if not waits:
             return None
         seen.add(instance)
-        found = [self._stuck(instance, request, seen) for request in asked]
-        return None if None in found else found[-1]
+        for calls in waits:
+            found = [self._stuck(instance, call, seen) for call in calls]
+            if found and None not in found:
+                return found[-1]
+        return None
 
-    def _refuse(self, instance: Instance, request: InferenceRequest) -> None:
-        runtime = request.runtime
-        assert runtime is not None
-        target = runtime.name
-        in_code = instance.executing  # else it answers
-        who = f"'{instance.name}'" if in_code else f"a callback on the thread of '{instance.name}'"
-        way_out = (
-            f"give '{target}' one more instance than there can be nested calls (instance_group "
-            "count), or call it without waiting"
-            if in_code
-            else "a callback must not wait for what its own instance has to do: submit the request "
-            "and give it a callback, or wait in a thread of your own"
+
+def _refuse(caller: Caller, call: Call) -> None:
+    target = call.model_name
+    in_code = caller.executing  # else it answers
+    who = f"'{caller.name}'" if in_code else f"a callback on the thread of '{caller.name}'"
+    way_out = (
+        f"give '{target}' one more instance than there can be nested calls (instance_group "
+        "count), or call it without waiting"
+        if in_code
+        else "a callback must not wait for what its own instance has to do: submit the request "
+        "and give it a callback, or wait in a thread of your own"
+    )
+    call.refuse(
+        UnavailableError(
+            f"deadlock: {who} calls model '{target}' and would wait for ever, as every instance "
+            f"of '{target}' waits for a request behind it",
+            hint=way_out,
         )
-        runtime.refuse(
-            request,
-            UnavailableError(
-                f"deadlock: {who} calls model '{target}' and would wait for ever, as every instance "
-                f"of '{target}' waits for a request behind it",
-                hint=way_out,
-            ),
-        )
+    )
 
 
-waits = _Waits()
-after_fork(waits.clear)  # instances are threads: none of them is in the child
+DEADLOCKS: Final = DeadlockDetector()
+after_fork(DEADLOCKS.clear)

@@ -10,13 +10,13 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from nbtriton.tensors import datatype_of, shape_of, to_numpy
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response
-    from nbtriton.engine.core.request import InferenceRequest
+    from nbtriton.engine.core.execution import Execution
 
 __all__ = ["Activity", "TensorActivity", "Trace", "TraceSample"]
 
@@ -38,6 +38,33 @@ class TensorActivity(NamedTuple):
     datatype: str
     shape: tuple[int, ...]
     array: Any
+
+
+class TracedRequest(Protocol):
+    """A request of the engine, as far as its trace has to know it."""
+
+    trace: Trace | None
+    execution: Execution | None
+
+    @property
+    def inputs(self) -> Mapping[str, Any]: ...
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def start_ns(self) -> int: ...
+    @property
+    def enqueued_ns(self) -> int: ...
+    @property
+    def runtime(self) -> TracedVersion | None: ...
+
+
+class TracedVersion(Protocol):
+    """The version that answers a request, as far as the trace has to know it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> int: ...
 
 
 class TraceSample:
@@ -120,7 +147,7 @@ class Trace:
         # Popping is atomic with and without a GIL: who gets the item closes the trace.
         self._closing = [None]
 
-    def follow(self, request: InferenceRequest) -> None:
+    def follow(self, request: TracedRequest) -> None:
         """Trace an admitted request that was not submitted yet."""
         request.trace = self
         self.activities = []  # of a request that was not accepted, as its version had just gone
@@ -164,12 +191,12 @@ class Trace:
             # What the answer leads to, such as the next step of an ensemble, comes behind it.
             self._answered_ns = monotonic_ns()
 
-    def delivered(self, request: InferenceRequest) -> None:
+    def delivered(self, request: TracedRequest) -> None:
         """Note that the final response was delivered."""
         self._delivered = True
         self.executed(request)
 
-    def executed(self, request: InferenceRequest) -> None:
+    def executed(self, request: TracedRequest) -> None:
         """Close if the request is through: a model may send its final response before it returns."""
         execution = request.execution
         if not self._delivered or (execution is not None and not execution.end_ns):
@@ -180,7 +207,7 @@ class Trace:
             return
         self._close(request)
 
-    def _close(self, request: InferenceRequest) -> None:
+    def _close(self, request: TracedRequest) -> None:
         """Take over what the request recorded."""
         runtime = request.runtime
         assert runtime is not None

@@ -8,7 +8,7 @@ import gc
 import logging
 import threading
 import warnings
-from _thread import get_ident, start_new_thread
+from _thread import start_new_thread
 from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Protocol
@@ -17,7 +17,7 @@ from weakref import WeakSet
 from nbtriton.engine.core.registry import Registry
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.core.scheduler_thread import SchedulerThread
-from nbtriton.engine.diagnostics.deadlocks import waits
+from nbtriton.engine.core.threads import blocked_here, this_thread
 
 __all__ = ["STOPPING", "close_at_exit", "drop", "end"]
 
@@ -51,7 +51,7 @@ def end(runtimes: Sequence[Runtime], clock: SchedulerThread, timeout_s: float) -
     for runtime in runtimes:
         runtime.drain()
         runtime.fail_pending(STOPPING)
-    if waits.blocked_here() or get_ident() in waits.helpers:
+    if blocked_here() or this_thread() is not None:
         with contextlib.suppress(RuntimeError):  # no more threads: the rest ends by itself
             threading.Thread(
                 target=_finish,

@@ -13,7 +13,7 @@ from nbtriton.config import ModelConfig, ignored_fields, normalize, plan_instanc
 from nbtriton.engine.core.cache import ResponseCache
 from nbtriton.engine.core.custom_batching import find_strategy
 from nbtriton.engine.core.ensemble_runtime import EnsembleRuntime
-from nbtriton.engine.core.instance_update import InstanceUpdate
+from nbtriton.engine.core.instance_set import InstanceUpdate
 from nbtriton.engine.core.limiter import Limiter
 from nbtriton.engine.core.model_runtime import ModelRuntime
 from nbtriton.engine.core.registry import Registry

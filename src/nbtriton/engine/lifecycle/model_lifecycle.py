@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from nbtriton.backends.base import ServerHandle
 from nbtriton.config import Dumpable, ModelConfig, as_config, validate_ensemble
 from nbtriton.engine.core.ensemble_runtime import EnsembleRuntime
-from nbtriton.engine.core.instance_update import InstanceUpdate
+from nbtriton.engine.core.instance_set import InstanceUpdate
 from nbtriton.engine.core.model_runtime import ModelRuntime
 from nbtriton.engine.core.registry import Entry, Registry, Slot, versions_to_keep
 from nbtriton.engine.core.runtime import Runtime

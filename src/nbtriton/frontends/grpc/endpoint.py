@@ -70,7 +70,7 @@ class GrpcEndpoint:
             for category, (header, value) in (restricted or {}).items()
         }
         self._thread = thread
-        inference = GrpcInference(service)
+        inference = GrpcInference(service, thread.join_batch)
         handlers: dict[bytes, Handler] = {
             name: partial(UnaryCall, self._unary(method))
             for name, method in grpc_methods(service).items()

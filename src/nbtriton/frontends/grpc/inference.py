@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nbtriton.backends.base import Response
-    from nbtriton.engine import InferenceRequest, ModelSignature
+    from nbtriton.engine import InferenceRequest, JoinBatch, ModelSignature
     from nbtriton.frontends.grpc.calls import StreamCall, UnaryCall
     from nbtriton.frontends.kserve.shared_memory import SharedMemory
     from nbtriton.frontends.service import Service
@@ -49,10 +49,13 @@ class GrpcInference:
     Parameters
     ----------
     service : Service
+    join_batch : callable, optional
+        As for `RequestDispatcher.submit_many`.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, join_batch: JoinBatch | None = None) -> None:
         self.service = service
+        self._join_batch = join_batch
         self._templates = ProtoTemplates()
         self._short = ShortReads(service.shared_memory, READ_AT_ONCE)
         self._ready: list[_Waiting] = []
@@ -169,7 +172,7 @@ class GrpcInference:
             return
         try:
             accepted = self.service.server.engine.dispatcher.submit_many(
-                [one.submission() for one in ready]
+                [one.submission() for one in ready], self._join_batch
             )
         except Exception as error:
             _log.exception("requests could not be submitted")

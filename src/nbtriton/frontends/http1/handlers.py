@@ -41,6 +41,7 @@ from nbtriton.frontends.kserve.jsontext import (
 from nbtriton.frontends.kserve.settings import log_changes, trace_changes
 
 if TYPE_CHECKING:
+    from nbtriton.engine import JoinBatch
     from nbtriton.frontends.kserve.shared_memory import Kind
     from nbtriton.frontends.service import Service
 
@@ -61,11 +62,13 @@ class Handlers:
     Parameters
     ----------
     service : Service
+    join_batch : callable, optional
+        As for `RequestDispatcher.submit_many`.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, join_batch: JoinBatch | None = None) -> None:
         self._service = service
-        self._inference = Inference(service)
+        self._inference = Inference(service, join_batch)
         self._infer: Mapping[str, Callable[..., RouteHandler]] = {
             "infer": self._inference.infer,
             "generate": self._inference.generate,

@@ -26,7 +26,7 @@ from nbtriton.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError,
 from nbtriton.frontends.kserve.wire import BrokenStringError
 
 if TYPE_CHECKING:
-    from nbtriton.engine import ModelSignature
+    from nbtriton.engine import JoinBatch, ModelSignature
     from nbtriton.frontends.kserve.forwarding import Forwards
     from nbtriton.frontends.kserve.shared_memory import SharedMemory
     from nbtriton.frontends.service import Service
@@ -74,10 +74,13 @@ class Inference:
     Parameters
     ----------
     service : Service
+    join_batch : callable, optional
+        As for `RequestDispatcher.submit_many`.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, join_batch: JoinBatch | None = None) -> None:
         self.service = service
+        self._join_batch = join_batch
         self.server = service.server
         self.templates = JsonTemplates()
         self.short = ShortReads(service.shared_memory, READ_AT_ONCE)
@@ -104,7 +107,7 @@ class Inference:
                 responder.start_trace(trace, "HTTP_RECV_START", "HTTP_RECV_END", times)
         try:
             accepted = self.server.engine.dispatcher.submit_many(
-                [responder.submission() for responder in ready]
+                [responder.submission() for responder in ready], self._join_batch
             )
         except Exception as error:
             _log.exception("requests could not be submitted")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -16,7 +15,6 @@ from nbtriton.backends.python.api.memory import PreferredMemory, place
 from nbtriton.backends.python.api.pybind import as_text, incompatible
 from nbtriton.backends.python.core.responses import InferenceResponse, answer_of
 from nbtriton.backends.python.core.tensor import Tensor, wire_array
-from nbtriton.backends.python.isolation.loop import mark_answer, only_awaits_answers
 from nbtriton.backends.python.isolation.running import current, current_server, with_instance
 from nbtriton.errors import CancelledError
 from nbtriton.errors import TritonError as EngineError
@@ -116,18 +114,18 @@ class ResponseIterator:
     def _next(self) -> tuple[InferenceResponse, bool] | None:
         if self._future is None:  # it was refused: its one response is in the queue
             return self._queue.get()
-        popped: list[tuple[InferenceResponse, bool] | None] = []
+        taken: list[tuple[InferenceResponse, bool] | None] = []
 
-        def pop(timeout_s: float) -> bool:
+        def take(timeout_s: float) -> bool:
             try:
-                popped.append(self._queue.get(timeout=timeout_s))
+                taken.append(self._queue.get(timeout=timeout_s))
             except Empty:
                 return False
             return True
 
-        if not pop(0):
-            self._future.wait_for(pop)
-        return popped[0]
+        if not take(0):
+            self._future.wait_for(take)
+        return taken[0]
 
     def cancel(self) -> None:
         """Ask the target to end; the iterator still ends by itself.
@@ -241,10 +239,7 @@ def execute_async(request: ModelCall, decoupled: bool) -> asyncio.Future[Any]:
             answer.set_result(future)
             return answer
         future.add_done_callback(done)
-    mark_answer(answer)
-    server.awaits(future, partial(only_awaits_answers, loop))
-    # Once this coroutine, too, waits.
-    loop.call_soon(server.look_for_circles)
+    server.awaits(future)
     return answer
 
 

@@ -20,7 +20,7 @@ from nbtriton.backends.python.api.requests import ReceivedRequest
 from nbtriton.backends.python.api.sender import SECOND_RESPONSE, stop_answering_abandoned
 from nbtriton.backends.python.core.responses import InferenceResponse, to_engine_response
 from nbtriton.backends.python.core.tensor import Tensor
-from nbtriton.backends.python.isolation.loop import LoopThread, Outcome
+from nbtriton.backends.python.isolation.loop import LoopThread, Outcome, wait_for_outcome
 from nbtriton.backends.python.isolation.running import Running, any_live, enter_live, leave_live
 from nbtriton.backends.python.readiness import Readiness
 from nbtriton.backends.read_only import explain_write
@@ -180,7 +180,10 @@ class PythonInstance(BackendInstance):
             # The next batch may start while this one awaits (PB36).
             future.add_done_callback(partial(_answer_failed, self._running.instance_name, received))
             return None
+        server = self._running.server
         try:
+            if server is not None:
+                server.wait_for_coroutine(partial(wait_for_outcome, future))
             outcome = future.result()
         except BaseException:
             future.cancel()

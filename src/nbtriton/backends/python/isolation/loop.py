@@ -1,17 +1,15 @@
 """The event loop that an instance owns for ``async def execute``."""
 
-# ruff: noqa: SLF001 - asyncio has no other way to ask what tasks await
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakSet
 
-__all__ = ["LoopThread", "Outcome"]
+__all__ = ["LoopThread", "Outcome", "wait_for_outcome"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,36 +20,15 @@ class Outcome:
     error: BaseException | None = None
 
 
-# Futures of calls to other models, as coroutines await them.
-_answers: WeakSet[asyncio.Future[Any]] = WeakSet()
-
-
-def mark_answer(future: asyncio.Future[Any]) -> None:
-    """Note that a future is the answer of another model."""
-    _answers.add(future)
-
-
-def only_awaits_answers(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return True if every task of a loop waits for answers of other models, and nothing else.
-
-    A timer that is set may end a wait, so with one the answer is False; so it is whenever a task
-    waits for something unknown.
-    """
-    inner: Any = loop
+def wait_for_outcome(future: Future[Outcome], timeout_s: float) -> bool:
+    """Wait for a coroutine that `LoopThread.start` runs; False if time ran out."""
     try:
-        tasks = asyncio.all_tasks(loop)
-        timers = [timer for timer in inner._scheduled if not timer.cancelled()]
-    except RuntimeError:  # changed while we looked: something moves
+        future.exception(timeout_s)
+    except CancelledError:
+        return True
+    except TimeoutError:
         return False
-    return bool(tasks) and not timers and all(_awaits_answers(task) for task in tasks)
-
-
-def _awaits_answers(task: Any) -> bool:
-    waiter = task._fut_waiter
-    if waiter is None:
-        return False
-    parts = getattr(waiter, "_children", [waiter])  # of a gather
-    return all(part.done() or part in _answers or isinstance(part, asyncio.Task) for part in parts)
+    return True
 
 
 class LoopThread:

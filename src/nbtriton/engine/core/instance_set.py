@@ -1,0 +1,239 @@
+"""The instances of a version: created, updated while it serves (L16), and ended."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nbtriton.backends.base import Backend, InstanceContext, ModelContext
+from nbtriton.config import InstancePlan, ModelConfig
+from nbtriton.engine.core.instance import Instance, InstanceOwner
+from nbtriton.engine.core.limiter import Limiter
+from nbtriton.engine.interrupts import interrupts_deferred
+from nbtriton.errors import TritonError
+
+__all__ = ["InstanceSet", "InstanceUpdate", "UpdatableRuntime", "match_instances"]
+
+
+class UpdatableRuntime(InstanceOwner):
+    """A version whose instances can be exchanged while it serves."""
+
+    @abstractmethod
+    def is_current(self, update: InstanceUpdate) -> bool:
+        """Return True if nothing has come between the update's preparation and now."""
+
+    @abstractmethod
+    def apply_update(self, update: InstanceUpdate) -> None:
+        """Put a current update in force; instances that are removed finish what they have."""
+
+    @abstractmethod
+    def discard_update(self, update: InstanceUpdate) -> None:
+        """End the instances that were made for an update."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceUpdate:
+    """An update that is ready to be put in force; see `ModelRuntime.prepare_update`.
+
+    Attributes
+    ----------
+    runtime : UpdatableRuntime
+        The version.
+    before : mapping of int to InstancePlan
+        The instances, by number, that the update was prepared for.
+    config : ModelConfig
+        Of the version from then on.
+    added : mapping of int to Instance
+        Created and warmed up.
+    plans : mapping of int to InstancePlan
+        Of those that are added.
+    removed : sequence of int
+        They finish what they have begun.
+    """
+
+    runtime: UpdatableRuntime
+    before: Mapping[int, InstancePlan]
+    config: ModelConfig
+    added: Mapping[int, Instance]
+    plans: Mapping[int, InstancePlan]
+    removed: Sequence[int]
+
+
+class InstanceSet:
+    """The instances of one version, by number: those that execute batches come first.
+
+    Parameters
+    ----------
+    owner : UpdatableRuntime
+    backend : Backend
+    context : ModelContext
+    plans : sequence of InstancePlan
+    limiter : Limiter, optional
+        Where the server limits rates.
+
+    Attributes
+    ----------
+    active, passive : dict of int to Instance
+        Those that execute batches, numbered from 0 as the batcher numbers them; and those that are
+        loaded but never scheduled (P7).
+    plans : mapping of int to InstancePlan
+        Of all of them.
+    """
+
+    def __init__(
+        self,
+        owner: UpdatableRuntime,
+        backend: Backend,
+        context: ModelContext,
+        plans: Sequence[InstancePlan],
+        limiter: Limiter | None,
+    ) -> None:
+        self._owner = owner
+        self._backend = backend
+        self._context = context
+        self._limiter = limiter
+        self._next_number = 0
+        self.plans: Mapping[int, InstancePlan] = self._numbered(
+            sorted(plans, key=lambda plan: plan.passive)
+        )
+        self.active = self._new(self.plans, passive=False)
+        self.passive = self._new(self.plans, passive=True)
+        self._removed: list[Instance] = []  # their threads may still run
+
+    def all(self) -> dict[int, Instance]:
+        """Return the active and the passive ones."""
+        return {**self.active, **self.passive}
+
+    def create(self) -> BaseException | None:
+        """Create all instances, each on its own thread; return the first error."""
+        return self._create(self._context.config, self.plans, self.all())
+
+    def prepare_update(self, config: ModelConfig, plans: Sequence[InstancePlan]) -> InstanceUpdate:
+        """Create what a configuration asks for; see `ModelRuntime.prepare_update`."""
+        before = self.plans
+        wanted, removed = match_instances(before, plans)
+        fresh = self._numbered(wanted)
+        added = self._new(fresh, passive=False) | self._new(fresh, passive=True)
+        update = InstanceUpdate(self._owner, before, config, added, fresh, removed)
+        try:
+            first = self._create(config, fresh, added)
+        except BaseException:
+            self.remove(added.values())
+            raise
+        if first is not None:
+            self.remove(added.values())
+            for instance in added.values():
+                instance.join()
+            raise first
+        return update
+
+    def plan_update(self, update: InstanceUpdate) -> None:
+        """Have the plans of an update from now on."""
+        removed = set(update.removed)
+        kept = {number: plan for number, plan in update.before.items() if number not in removed}
+        self.plans = {**kept, **update.plans}
+
+    def remove(self, instances: Collection[Instance]) -> None:
+        """End instances, behind what they have."""
+        for instance in instances:
+            instance.stop()
+        if self._limiter is not None:
+            self._limiter.remove([*instances])
+        self._removed = [one for one in self._removed if not one.join(0)] + [*instances]
+
+    def end(self) -> None:
+        """End all of them and wait for their threads."""
+        instances = [*self.all().values(), *self._removed]
+        for instance in instances:
+            instance.stop()
+        for instance in instances:
+            instance.join()
+        if self._limiter is not None:
+            self._limiter.remove(instances)
+
+    def _numbered(self, plans: Iterable[InstancePlan]) -> dict[int, InstancePlan]:
+        numbered = dict(enumerate(plans, self._next_number))
+        self._next_number += len(numbered)
+        return numbered
+
+    def _new(self, plans: Mapping[int, InstancePlan], *, passive: bool) -> dict[int, Instance]:
+        return {
+            number: Instance(
+                self._owner,
+                self._backend,
+                InstanceContext(self._context, plan.name, plan.kind, plan.device_id),
+                number,
+            )
+            for number, plan in plans.items()
+            if plan.passive is passive
+        }
+
+    def _create(
+        self,
+        config: ModelConfig,
+        plans: Mapping[int, InstancePlan],
+        instances: Mapping[int, Instance],
+    ) -> BaseException | None:
+        """Create instances, side by side; return the first error."""
+        with interrupts_deferred():  # a thread that is half started could not be ended
+            for instance in instances.values():
+                instance.start()
+        errors = [instance.wait_created() for instance in instances.values()]
+        first = next((error for error in errors if error is not None), None)
+        if first is None and self._limiter is not None:
+            active = [number for number, plan in plans.items() if not plan.passive]
+            try:
+                self._limiter.add(
+                    config, [plans[n] for n in active], [instances[n] for n in active]
+                )
+            except TritonError as error:
+                return error
+        return first
+
+
+def match_instances(
+    present: Mapping[int, InstancePlan], wanted: Iterable[InstancePlan]
+) -> tuple[list[InstancePlan], list[int]]:
+    """Return the instances to add, and the numbers of those to remove.
+
+    Of several instances with the same settings the last ones stay. Nobody is renamed, and a new
+    one whose name is taken gets the next free number of its group.
+
+    Examples
+    --------
+    >>> def plan(name):
+    ...     return InstancePlan(name, "KIND_CPU", 0, "cpu", False)
+    >>> match_instances({0: plan("m_0"), 1: plan("m_1"), 2: plan("m_2")}, [plan("m_0")])
+    ([], [0, 1])
+    """
+    by_settings: dict[tuple[bytes, str, int, bool], list[int]] = {}
+    for number, plan in present.items():
+        by_settings.setdefault(_settings(plan), []).append(number)
+    fresh = []
+    for plan in wanted:
+        alike = by_settings.get(_settings(plan))
+        if alike:
+            alike.pop()
+        else:
+            fresh.append(plan)
+    removed = [number for numbers in by_settings.values() for number in numbers]
+    taken = {(p.name, p.device_id) for number, p in present.items() if number not in removed}
+    added = []
+    for plan in fresh:
+        named = _with_free_name(plan, taken)
+        taken.add((named.name, named.device_id))
+        added.append(named)
+    return added, sorted(removed)
+
+
+def _settings(plan: InstancePlan) -> tuple[bytes, str, int, bool]:
+    return plan.settings, plan.kind, plan.device_id, plan.passive
+
+
+def _with_free_name(plan: InstancePlan, taken: set[tuple[str, int]]) -> InstancePlan:
+    name, number = plan.name, 0
+    while (name, plan.device_id) in taken:
+        name = f"{plan.name.rpartition('_')[0]}_{number}"
+        number += 1
+    return replace(plan, name=name)

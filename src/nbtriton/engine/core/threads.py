@@ -1,0 +1,63 @@
+"""The engine's own threads, by their ids: what waits on one of them may hold up what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import get_ident
+from typing import Any, Final
+
+from nbtriton.backends.core.executing import EXECUTING
+from nbtriton.backends.forking import after_fork
+from nbtriton.engine.core.completion import BatchCompletion
+
+__all__ = ["EngineThread", "blocked_here", "engine_thread", "this_thread"]
+
+
+class EngineThread:
+    """A thread on which responses are delivered, and with them callbacks of callers.
+
+    Attributes
+    ----------
+    instance : object
+        Whose thread it is; None for one that no instance waits for.
+    completion : BatchCompletion or None
+        Of the batch that it answers now.
+    """
+
+    __slots__ = ("completion", "instance")
+
+    def __init__(self, instance: Any = None) -> None:
+        self.instance = instance
+        self.completion: BatchCompletion | None = None
+
+
+_THREADS: Final[dict[int, EngineThread]] = {}
+after_fork(_THREADS.clear)  # none of them is in the child
+
+
+@contextmanager
+def engine_thread(thread: EngineThread) -> Iterator[None]:
+    """Let this thread be known as one of the engine's."""
+    _THREADS[get_ident()] = thread
+    try:
+        yield
+    finally:
+        _THREADS.pop(get_ident(), None)
+
+
+def this_thread() -> EngineThread | None:
+    """Return what this thread is, if it is one of the engine's."""
+    return _THREADS.get(get_ident())
+
+
+def blocked_here() -> tuple[Any, ...]:
+    """Return the instances that a wait in this thread holds up, the outermost first."""
+    callers = EXECUTING.get().callers
+    if callers:  # What a decoupled model does after execute returned blocks no instance.
+        callers = tuple(
+            caller for caller in callers if not caller.decoupled or caller.thread == get_ident()
+        )
+    thread = this_thread()
+    home = None if thread is None else thread.instance
+    return callers if home is None or home in callers else (home, *callers)
