@@ -305,8 +305,14 @@ class UnaryCall(Call):
 
     __slots__ = ("_answer", "_is_read")
 
-    def __init__(self, answer: Callable[[bytes, UnaryCall], None], *request: *_Request) -> None:
-        super().__init__(*request)
+    def __init__(
+        self,
+        answer: Callable[[bytes, UnaryCall], None],
+        connection: CallConnection,
+        stream: Http2Stream,
+        headers: RequestHeaders,
+    ) -> None:
+        super().__init__(connection, stream, headers)
         self._answer = answer
         self._is_read = False
 

@@ -36,6 +36,8 @@ _ON_END_STREAM: Final = TRANSITIONS[StreamInput.RECEIVE_END_STREAM]
 _ON_SEND_END: Final = TRANSITIONS[StreamInput.SEND_END_STREAM]
 _HEAD: Final = FRAME.size
 _unpack_frame: Final = FRAME.unpack_from
+# Makes the two events of every request without a Python frame each.
+_make: Final = tuple.__new__
 
 # A DATA frame that is longer is read as it comes.
 _LONG_FRAME = 16 << 10
@@ -248,19 +250,23 @@ class Http2Connection:
         if stream is None:
             self._judge_absent(stream_id, StreamInput.RECEIVE_DATA)
             return
-        if stream.state is not _OPEN:
+        is_open = stream.state is _OPEN  # the usual case: the table need not be asked
+        if not is_open:
             allowed(_ON_DATA[stream.state], stream_id)
         if stream.expected is not None:
             stream.expected -= len(data)
             if stream.expected < 0 or (end_stream and stream.expected):
                 raise Http2StreamError(stream_id)
         if end_stream:
-            self._end_request(stream)
+            if is_open:
+                stream.state = _HALF_CLOSED_REMOTE
+            else:
+                self._end_request(stream)
         else:
             stream.received += size
             if stream.received > self.limits.stream_window:
                 raise Http2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
-        self._events.append(events.DataReceived(stream, data, end_stream))
+        self._events.append(_make(events.DataReceived, (stream, data, end_stream)))
 
     def _end_request(self, stream: Http2Stream) -> None:
         state = _ON_END_STREAM[stream.state]
@@ -348,7 +354,7 @@ class Http2Connection:
             raise Http2StreamError(stream_id, ErrorCode.REFUSED_STREAM)
         if not headers.is_request or (end_stream and stream.expected):
             raise Http2StreamError(stream_id)
-        self._events.append(events.RequestReceived(stream, headers, end_stream))
+        self._events.append(_make(events.RequestReceived, (stream, headers, end_stream)))
 
     def _receive_control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if _HAS_STREAM.get(kind, bool(stream_id)) != bool(stream_id):
