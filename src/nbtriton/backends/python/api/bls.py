@@ -114,18 +114,18 @@ class ResponseIterator:
     def _next(self) -> tuple[InferenceResponse, bool] | None:
         if self._future is None:  # it was refused: its one response is in the queue
             return self._queue.get()
-        taken: list[tuple[InferenceResponse, bool] | None] = []
+        popped: list[tuple[InferenceResponse, bool] | None] = []
 
-        def take(timeout_s: float) -> bool:
+        def pop(timeout_s: float) -> bool:
             try:
-                taken.append(self._queue.get(timeout=timeout_s))
+                popped.append(self._queue.get(timeout=timeout_s))
             except Empty:
                 return False
             return True
 
-        if not take(0):
-            self._future.wait_for(take)
-        return taken[0]
+        if not pop(0):
+            self._future.wait_for(pop)
+        return popped[0]
 
     def cancel(self) -> None:
         """Ask the target to end; the iterator still ends by itself.
