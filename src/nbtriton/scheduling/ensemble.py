@@ -126,7 +126,16 @@ class _Route:
         How many of the requested outputs are made by steps.
     """
 
-    __slots__ = ("_releases", "awaited", "first", "missing", "outputs", "readers", "steps")
+    __slots__ = (
+        "_alone",
+        "_releases",
+        "awaited",
+        "first",
+        "missing",
+        "outputs",
+        "readers",
+        "steps",
+    )
 
     def __init__(self, plan: EnsemblePlan, requested: frozenset[str]) -> None:
         needed: set[int] = set()
@@ -161,9 +170,19 @@ class _Route:
             )
             for names in plan.step_inputs
         )
+        # The start of each step that shares no tensor with another one.
+        self._alone = [
+            Start(index, tuple([name for name, _ in released]))
+            if all(readers == 1 << index for _, readers in released)
+            else None
+            for index, released in enumerate(self._releases)
+        ]
 
     def start(self, step: int, started: int) -> Start:
         """Return the start of a step, which is the last one in these bits of started steps."""
+        alone = self._alone[step]
+        if alone is not None:
+            return alone
         return Start(
             step,
             tuple([name for name, readers in self._releases[step] if not readers & ~started]),
