@@ -350,8 +350,8 @@ def test_levels_and_refused_settings(repository, tmp_path):
 def _end(trace) -> None:
     """Record a finished request."""
     trace.model = "m"
-    trace.sample.let_go()
-    trace.sample.let_go()
+    trace.sample.release()
+    trace.sample.release()
 
 
 def _files(folder: Path) -> dict[str, int]:
@@ -368,7 +368,7 @@ def test_activities_after_the_end_of_a_sample_are_in_no_file(tmp_path):
     _end(trace)
     late = trace.child()
     late.model = "late"
-    late.sample.let_go()
+    late.sample.release()
     tracing.close()
     assert _files(tmp_path) == {"t.0": 1}
 

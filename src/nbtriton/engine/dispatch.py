@@ -116,7 +116,7 @@ class RequestDispatcher:
         calls : sequence of Submission
         join_batch : callable, optional
             ``join_batch(completion)`` before each response that is one of several of a batch. A
-            function that is deferred there is called once, behind the last of them: an endpoint
+            function that it defers is called once, behind the last of them: an endpoint
             wakes its own thread for all of them together.
 
         Returns

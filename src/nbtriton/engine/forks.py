@@ -1,6 +1,6 @@
 """Objects in a forked child: it has copies of everything, but none of the threads.
 
-DataLoader and multiprocessing fork. To wait for a thread would never end there, locks that other
+DataLoader and multiprocessing fork. Waiting for a thread would never end in the child, locks that other
 threads held at that moment stay locked, and sockets stay open as long as the child lives.
 """
 
@@ -19,7 +19,7 @@ class ForkAware(Protocol):
     """An object that is notified in every forked child."""
 
     def in_child(self) -> None:
-        """Become harmless in a forked child; called before anything else runs there."""
+        """Become harmless in a forked child; called before anything else runs in it."""
         ...
 
 

@@ -1,8 +1,8 @@
 """Ctrl-C without a lost request.
 
 CPython raises KeyboardInterrupt in the main thread between any two bytecodes. Inside the scheduler
-that would lose the request at hand. So the main thread defers interrupts while it is in there
-(`interrupts_deferred`): one that comes meanwhile is kept, and raised on the way out. Model code and
+that would lose the request at hand. So the main thread defers interrupts while it runs the engine
+(`interrupts_deferred`): an interrupt is kept meanwhile, and raised on the way out. Model code and
 waiting run with interrupts allowed (`interrupts_allowed`).
 
 Deferring is a SIGINT handler in front of the one that was installed, which is restored on the way
@@ -67,10 +67,10 @@ class InterruptState:
         self.main: int = threading.main_thread().ident or 0
         self.depth = 0
         self.pending = False
-        # A bound method is made anew each time that it is asked for; handlers are told by identity.
+        # Bound once: each access makes a new bound method, and handlers are compared by identity.
         self._handler: _Handler = self._handle
         # The handlers that ours stands in front of, the innermost first: (handler, further ones).
-        # There are several where a model's code sets one of its own and then calls another model.
+        # Several exist where a model's code sets one of its own and then calls another model.
         self._behind: tuple[_Handler | None, Any] | None = None
 
     def __enter__(self) -> None:
@@ -84,7 +84,7 @@ class InterruptState:
             self.pending = False
         found = getsignal(_SIGINT)
         # A handler set from C (None), the default action and an ignored signal never raise, so
-        # there is nothing to hold back.
+        # nothing has to be deferred.
         if found is self._handler or not callable(found):
             found = None
         else:
@@ -139,7 +139,7 @@ class InterruptState:
                 return
 
     def in_child(self) -> None:
-        """Go on in a process that was forked: in its only thread, whatever the others did."""
+        """Reset in a forked child, whose only thread is the one that forked."""
         if self.main != get_ident() and getsignal(_SIGINT) is self._handler:
             # The main thread was in the engine: it is not here to restore the handler.
             level = self._behind

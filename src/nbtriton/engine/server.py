@@ -120,7 +120,7 @@ class Server:
 
         A version that is loaded already goes on serving until its successor is ready; the requests
         it accepted are finished, and none is lost. Where nothing but ``instance_group`` and
-        ``version_policy`` differ, there is no successor: instances are added and removed, and the
+        ``version_policy`` differ, the version has no successor: instances are added and removed, and the
         others keep what they hold and what they have counted.
 
         Parameters

@@ -1,4 +1,4 @@
-"""The responses of one request as they come: what `Server.stream` returns."""
+"""Iterator over the responses of one request, as `Server.stream` returns it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Arrived = tuple[Response, bool]
 class ResponseStream:
     """An iterator over the responses of one request, for ``for`` and for ``async for``.
 
-    The request is sent when the first response is asked for. One that is dropped or closed before
+    The request is sent by the first call of ``next``. One that is dropped or closed before
     its end cancels the request; so does leaving a ``with`` block.
 
     Parameters
@@ -70,11 +70,11 @@ class ResponseStream:
             return True
 
         try:
-            # Most came while the caller used the one before: then there is no wait.
+            # Most arrived while the caller used the one before: no wait.
             if arrived.empty() or not receive(0):
                 self._request.expect().wait_for(receive)
         except BaseException:
-            self.close()  # Ctrl-C: the caller waits no more
+            self.close()  # Ctrl-C: the caller no longer waits
             raise
         return received.pop()
 
@@ -91,7 +91,7 @@ class ResponseStream:
     async def _coming(self) -> _Arrived:
         arriving = self._arriving
         if arriving is None:
-            import asyncio  # 20 ms: not for those who never await
+            import asyncio  # 20 ms, only for callers that await
 
             self._check_unused()
             loop = asyncio.get_running_loop()
@@ -119,7 +119,7 @@ class ResponseStream:
             raise RuntimeError("the stream is iterated already, by 'for' or by 'async for'")
 
     def _result(self, response: Response, final: bool) -> InferenceResult | None:
-        """Return what the caller gets of a response; None for a bare end."""
+        """Return the result for the caller; None for a bare final flag."""
         if final or response.error is not None:
             self.close()
         if response.error is not None:
@@ -131,7 +131,7 @@ class ResponseStream:
         return None if response is BARE_FINAL else self._request.result_of(response)
 
     def close(self) -> None:
-        """Ask for no more; a request that is not finished is cancelled."""
+        """End the iteration; an unfinished request is cancelled."""
         self._ended = True
         if self._cancelling is not None:
             self._cancelling.close()

@@ -174,7 +174,7 @@ class Tracing:
     def sample(self, model: str) -> Trace | None:
         """Return a trace for a request that is sampled.
 
-        It is complete when the request has ended and `TraceSample.let_go` was called once: the response
+        It is complete when the request has ended and `TraceSample.release` was called once: the response
         is sent.
         """
         with self._lock:
@@ -182,7 +182,7 @@ class Tracing:
             sample = sampling.next_sample()
         if sample is None:
             return None
-        sample.hold()
+        sample.acquire()
         return sample.begin()
 
     def close(self) -> None:

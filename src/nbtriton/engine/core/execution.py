@@ -18,11 +18,11 @@ now_ns: Final = monotonic_ns
 
 @mypyc_attr(acyclic=True)
 class Execution:
-    """The stop watch of one execution, on the clock of `time.monotonic_ns`; 0 for what is to come.
+    """Times of one execution, on the clock of `time.monotonic_ns`; 0 until they are reached.
 
     It is the backend's `BatchTimer`, and all requests of the batch refer to it: what is the same
-    for all of them is written down once. It outlives them in the books, so it knows them by number
-    only (and the compiled core's garbage collector need not walk it).
+    for all of them is stored once. It outlives them in the statistics, so it keeps only their numbers
+    (and the compiled core's garbage collector need not walk it).
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The answer that is yet to come: what `Server.submit` returns."""
+"""Future of one request, as `Server.submit` returns it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["InferenceFuture"]
 
-_gathering = threading.Lock()
+_group_lock = threading.Lock()
 
 _log = logging.getLogger("nbtriton.engine")
 
 
 class PendingRequest(Call, Protocol):
-    """What a future has to know of its request."""
+    """The request, as far as its future has to know it."""
 
     @property
     def runtime(self) -> RunsIn | None: ...
@@ -36,7 +36,7 @@ class PendingRequest(Call, Protocol):
 
 
 class RunsIn(Protocol):
-    """What a future has to know of the version that is to answer."""
+    """The version that is to answer, as far as a future has to know it."""
 
     @property
     def process(self) -> int: ...
@@ -45,8 +45,8 @@ class RunsIn(Protocol):
 class InferenceFuture:
     """One request's answer.
 
-    It is resolved exactly once. Unlike `concurrent.futures.Future` it owns no condition: a waiter
-    brings its own lock, so a request nobody waits for costs nothing.
+    It is resolved exactly once. Unlike `concurrent.futures.Future` it owns no condition: each
+    waiter brings its own lock, so a request without a waiter costs nothing.
 
     Attributes
     ----------
@@ -54,21 +54,21 @@ class InferenceFuture:
         The request's number, as in `BatchRecord.requests`.
     """
 
-    __slots__ = ("_crowd", "_done", "_error", "_request", "_result", "_then", "number")
+    __slots__ = ("_done", "_error", "_group", "_request", "_result", "_then", "number")
 
     def __init__(self, request: PendingRequest, number: int) -> None:
         self.number = number
-        # Until the answer is there, to cancel it; then let go, so that nothing holds its tensors.
+        # To cancel it. None once it is answered, so that nothing holds its tensors.
         self._request: PendingRequest | None = request
         self._result: InferenceResult | None = None
         self._error: TritonError | None = None
         self._done = False
-        # What to call once the answer is there. The first entry stands for the answer itself:
-        # removing it is atomic with and without a GIL, and who does may answer. (One list and not
-        # three: what a waiting request holds is what the garbage collector has to walk.)
+        # Done callbacks. The first entry stands for the answer itself: removing it is atomic with and
+        # without a GIL, and the thread that removes it may answer. (One list and not three: the
+        # garbage collector walks all that a waiting request holds.)
         self._then: list[Callable[[InferenceFuture], object]] = [_answer]
-        # Who waits for this future among others; made when somebody first does.
-        self._crowd: _Crowd | None = None
+        # Waiters for several futures at once; made for the first of them.
+        self._group: _WaiterGroup | None = None
 
     @property
     def pending(self) -> PendingRequest | None:
@@ -76,11 +76,11 @@ class InferenceFuture:
         return self._request
 
     def done(self) -> bool:
-        """Return True once the answer, the error or the cancellation is there."""
+        """Return True once the request is answered, failed or cancelled."""
         return self._done
 
     def cancelled(self) -> bool:
-        """Return True if the request was given up."""
+        """Return True if the request was cancelled."""
         return isinstance(self._error, CancelledError)
 
     def result(self, timeout_s: float | None = None) -> InferenceResult:
@@ -89,19 +89,19 @@ class InferenceFuture:
         Parameters
         ----------
         timeout_s : float, optional
-            Seconds to wait; for ever by default. The request goes on after a timeout.
+            Seconds to wait; forever by default. The request goes on after a timeout.
 
         Raises
         ------
         TritonError
             The request failed, with Triton's status and message.
         TimeoutError
-            There is no answer yet.
+            No answer yet.
         """
         if not self._done:
             self._wait(timeout_s)
         if self._error is not None:
-            raise self._error.with_traceback(None)  # not with the lines of who asked before
+            raise self._error.with_traceback(None)  # without the frames of an earlier call
         assert self._result is not None
         return self._result
 
@@ -115,14 +115,14 @@ class InferenceFuture:
         """Call ``callback(self)`` once done: on the thread that finished it, or here and now.
 
         It holds up the instance that answers. A call in it that only this instance could serve is
-        refused, as it would wait for ever.
+        refused, as it would wait forever.
         """
         self._then.append(callback)
         if self._done:
             self._call_back()
 
     def cancel(self) -> bool:
-        """Give the request up; True if it had no answer yet.
+        """Cancel the request; True if it had no answer yet.
 
         A request that still waits is dropped. One that is already part of a batch runs on, as in
         Triton (X3, X6); its answer is thrown away.
@@ -136,7 +136,7 @@ class InferenceFuture:
             return True
 
     def ask_to_end(self) -> None:
-        """Tell the model that no more is wanted, and go on taking what it sends.
+        """Ask the model to end, and still deliver what it sends.
 
         A request that still waits is dropped. A model that executes sees `is_cancelled`, and may end
         early or not.
@@ -150,11 +150,11 @@ class InferenceFuture:
 
     @property
     def _condition(self) -> threading.RLock:
-        return self._gather().lock
+        return self._waiter_group().lock
 
     @property
     def _waiters(self) -> list[Any]:
-        return self._gather().waiters
+        return self._waiter_group().waiters
 
     @property
     def _state(self) -> str:
@@ -162,22 +162,22 @@ class InferenceFuture:
             return "PENDING"
         return "CANCELLED_AND_NOTIFIED" if self.cancelled() else "FINISHED"
 
-    def _gather(self) -> _Crowd:
-        crowd = self._crowd
-        if crowd is None:
-            made = _Crowd()
-            with _gathering:
-                crowd = self._crowd
-                if crowd is None:
-                    crowd = self._crowd = made
-                    self.add_done_callback(made.tell)
-        return crowd
+    def _waiter_group(self) -> _WaiterGroup:
+        group = self._group
+        if group is None:
+            made = _WaiterGroup()
+            with _group_lock:
+                group = self._group
+                if group is None:
+                    group = self._group = made
+                    self.add_done_callback(made.notify)
+        return group
 
     def __await__(self) -> Generator[Any, None, InferenceResult]:
         return self._as_asyncio().__await__()
 
     def _as_asyncio(self) -> asyncio.Future[InferenceResult]:
-        import asyncio  # 20 ms: not for those who never await
+        import asyncio  # 20 ms, only for callers that await
 
         loop = asyncio.get_running_loop()
         future: asyncio.Future[InferenceResult] = loop.create_future()
@@ -212,9 +212,9 @@ class InferenceFuture:
             raise TimeoutError(f"no answer within {timeout_s} s")
 
     def wait_for(self, wait: Callable[[float], bool], timeout_s: float | None = None) -> bool:
-        """Wait for something that comes of this request; ``wait(seconds)`` is asked until True.
+        """Call ``wait(seconds)`` until it returns True, which depends on this request.
 
-        Whoever waits can be interrupted, and is told where it would wait for ever.
+        The wait can be interrupted, and fails where it would last forever.
         """
         thread = this_thread()
         if thread is not None and thread.completion is not None:
@@ -229,7 +229,7 @@ class InferenceFuture:
         return True
 
     def resolve(self, result: InferenceResult | None, error: TritonError | None) -> bool:
-        """Set the answer; False if there was one already."""
+        """Set the answer; False if it is set already."""
         try:
             self._then.remove(_answer)
         except ValueError:
@@ -254,8 +254,8 @@ class InferenceFuture:
                 _log.exception("a done callback of an inference request raised")
 
 
-class _Crowd:
-    """Those who wait for several futures, as `concurrent.futures` has them wait."""
+class _WaiterGroup:
+    """Waiters for several futures, in the protocol of `concurrent.futures`."""
 
     __slots__ = ("lock", "waiters")
 
@@ -263,8 +263,8 @@ class _Crowd:
         self.lock = threading.RLock()
         self.waiters: list[Any] = []
 
-    def tell(self, future: InferenceFuture) -> None:
-        """Tell them all that a future is done."""
+    def notify(self, future: InferenceFuture) -> None:
+        """Notify all waiters that a future is done."""
         with self.lock:
             for waiter in self.waiters:
                 if future.cancelled():
@@ -276,4 +276,4 @@ class _Crowd:
 
 
 def _answer(_: InferenceFuture) -> None:
-    """Stand for the answer that is yet to come in a future's list of what comes then."""
+    """Stand for the pending answer in a future's list of callbacks."""

@@ -65,7 +65,7 @@ class InFlight:
         return self._accepted == self._ended
 
     def count(self) -> int:
-        """Return how many there are."""
+        """Return the number of requests."""
         return max(0, self._accepted - self._ended - sum(self._noted))
 
     def _sum_up(self) -> None:

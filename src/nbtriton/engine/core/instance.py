@@ -1,4 +1,4 @@
-"""One instance of a model: its thread, and the way of a batch through it."""
+"""One instance of a model: its thread, and the execution of a batch."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Instance(Executor):
         self._model: BackendInstance | None = None
         self._response_thread = ResponseThread(f"nbtriton-{context.name}-answers")
         self._engine_thread = EngineThread(self)
-        # What its model's code knows, where no other model's code called it.
+        # The context of its model's code, where no other model's code called it.
         self._executing = Executing((self,))
         self._worker = threading.Thread(
             target=self._live, name=f"nbtriton-{context.name}", daemon=True
@@ -122,7 +122,7 @@ class Instance(Executor):
         self._worker.start()
 
     def wait_created(self) -> BaseException | None:
-        """Wait until the backend's instance is there; returns what went wrong, if anything."""
+        """Wait until the backend's instance is created; return its error, if any."""
         wait_in_slices(self._created.wait, None)
         return self._error
 
@@ -131,12 +131,12 @@ class Instance(Executor):
         self._batches.put(run)
 
     def stop(self) -> None:
-        """Finalize once everything in the inbox is done."""
+        """Finalize behind the batches that were put."""
         self._batches.put(None)
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the thread's end; False if it still runs, as it does when it asks itself."""
-        # It may: a removed instance that finishes its last batch can be who removes the next one.
+        """Wait for the thread's end; False if it still runs, as on the thread itself."""
+        # A removed instance that finishes its last batch may be the one that removes the next.
         if self._worker.ident != get_ident():
             self._worker.join(timeout_s)
         return not self._worker.is_alive()
@@ -147,7 +147,7 @@ class Instance(Executor):
         return self._batch_size > 0
 
     def snapshot(self) -> InstanceSnapshot:
-        """Return what the instance is doing now."""
+        """Return the state of the instance now."""
         return InstanceSnapshot(
             self.name,
             self._context.kind,
@@ -248,20 +248,20 @@ class Instance(Executor):
             if request.trace is not None:
                 request.trace.executed(request)
         count = len(requests)
-        books = owner.statistics
+        statistics = owner.statistics
         execution.longest_ns = start - oldest
         execution.failed = error is not None
         execution.inferences = inferences
         execution.queue_ns = queued
         execution.total_ns = total
         if execution.reached:
-            books.executed(execution)
+            statistics.executed(execution)
         if error is not None:
-            books.failure(count, total, "BACKEND")
-        elif books.summaries is not None:
+            statistics.failure(count, total, "BACKEND")
+        elif statistics.summaries is not None:
             input_ns, infer_ns, output_ns = execution.times()
             for request in requests:
-                books.summaries.executed(
+                statistics.summaries.executed(
                     end - request.start_ns, start - request.enqueued_ns,
                     input_ns, infer_ns, output_ns,
                 )  # fmt: skip
@@ -270,23 +270,25 @@ class Instance(Executor):
         self._batch_size = 0
         if inline is not None:
             # It is idle before it answers: what follows from the answer, such as the next step of an
-            # ensemble, may want it. (Before a sequence goes on, its state has to be kept.)
+            # ensemble, may need it. (Before a sequence goes on, its state has to be kept.)
             early = owner.sequences is None
             if early:
                 self._free(requests, inline)
             self._answer_all(requests, responses, error, inline, frees=not early)
             return
-        helper = self._response_thread
-        helper.wait_idle()
+        response_thread = self._response_thread
+        response_thread.wait_idle()
         # What waits is complete: nothing that follows from these answers could be with it.
         if (
             count > 1
             and not self.decoupled
             and owner.has_next
-            and helper.should_offload(end - start)
+            and response_thread.should_offload(end - start)
         ):
             self._free(requests, None)
-            helper.put(partial(self._answer_batch, requests, responses, error, helper.thread))
+            response_thread.put(
+                partial(self._answer_batch, requests, responses, error, response_thread.thread)
+            )
         elif count > 1:
             self._answer_batch(requests, responses, error, self._engine_thread)
         else:  # a thread of its own is not idle while it answers
@@ -305,7 +307,7 @@ class Instance(Executor):
         error: TritonError | None,
         thread: EngineThread,
     ) -> None:
-        """Answer several requests on a thread of the engine's: this instance's, or its helper."""
+        """Answer several requests, on this instance's thread or on its response thread."""
         own = thread is self._engine_thread
         completion = BatchCompletion(None if own else self._response_thread.step_aside)
         thread.completion = completion

@@ -25,7 +25,7 @@ class UpdatableRuntime(InstanceOwner):
 
     @abstractmethod
     def apply_update(self, update: InstanceUpdate) -> None:
-        """Put a current update in force; instances that are removed finish what they have."""
+        """Apply a current update; removed instances finish what they have begun."""
 
     @abstractmethod
     def discard_update(self, update: InstanceUpdate) -> None:
@@ -34,7 +34,7 @@ class UpdatableRuntime(InstanceOwner):
 
 @dataclass(frozen=True, slots=True)
 class InstanceUpdate:
-    """An update that is ready to be put in force; see `ModelRuntime.prepare_update`.
+    """An update that is ready to be applied; see `ModelRuntime.prepare_update`.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class InstanceUpdate:
     before : mapping of int to InstancePlan
         The instances, by number, that the update was prepared for.
     config : ModelConfig
-        Of the version from then on.
+        Of the version once the update is applied.
     added : mapping of int to Instance
         Created and warmed up.
     plans : mapping of int to InstancePlan
@@ -129,13 +129,13 @@ class InstanceSet:
         return update
 
     def plan_update(self, update: InstanceUpdate) -> None:
-        """Have the plans of an update from now on."""
+        """Adopt the plans of an update."""
         removed = set(update.removed)
         kept = {number: plan for number, plan in update.before.items() if number not in removed}
         self.plans = {**kept, **update.plans}
 
     def remove(self, instances: Collection[Instance]) -> None:
-        """End instances, behind what they have."""
+        """End instances once they have finished what they have begun."""
         for instance in instances:
             instance.stop()
         if self._limiter is not None:
@@ -197,7 +197,7 @@ def match_instances(
 ) -> tuple[list[InstancePlan], list[int]]:
     """Return the instances to add, and the numbers of those to remove.
 
-    Of several instances with the same settings the last ones stay. Nobody is renamed, and a new
+    Of several instances with the same settings the last ones stay. None is renamed, and a new
     one whose name is taken gets the next free number of its group.
 
     Examples
@@ -212,9 +212,9 @@ def match_instances(
         by_settings.setdefault(_settings(plan), []).append(number)
     fresh = []
     for plan in wanted:
-        alike = by_settings.get(_settings(plan))
-        if alike:
-            alike.pop()
+        same = by_settings.get(_settings(plan))
+        if same:
+            same.pop()
         else:
             fresh.append(plan)
     removed = [number for numbers in by_settings.values() for number in numbers]

@@ -1,4 +1,4 @@
-"""The rate limiter at work: batches wait here until their instance has its resources (R1 to R9)."""
+"""Rate limiter: batches wait until their instance has its resources (R1 to R9)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Limiter:
                 try:
                     self._limiter.add(instance, needs, plan.device_id, rule.priority)
                 except ResourceShortage as shortage:
-                    for added in instances[:at]:  # nobody waits for what they need
+                    for added in instances[:at]:  # no instance waits for their resources
                         self._limiter.remove(added)
                     raise InvalidArgumentError(str(shortage)) from None
 
@@ -55,24 +55,24 @@ class Limiter:
         """Forget instances that have finished."""
         for instance in instances:
             with self._lock:
-                starts = self._take(self._limiter.remove(instance))
+                starts = self._pop_starts(self._limiter.remove(instance))
             self._start(starts)
 
     def stage(self, instance: Instance, start: Callable[[], None]) -> None:
         """Call ``start`` as soon as an instance, which has a batch, is granted its resources."""
         with self._lock:
             self._starts[instance] = start
-            # One that still has to give back what it held is staged with that (R8).
+            # One that still holds resources is staged when it releases them (R8).
             granted = [] if instance in self._running else self._limiter.stage(instance)
-            starts = self._take(granted)
+            starts = self._pop_starts(granted)
         self._start(starts)
 
     def finished(self, instance: Instance) -> None:
-        """An instance gives its resources back."""
+        """Release an instance's resources."""
         with self._lock:
             self._running.discard(instance)
             more = instance in self._starts
-            starts = self._take(self._limiter.release(instance, more=more))
+            starts = self._pop_starts(self._limiter.release(instance, more=more))
         self._start(starts)
 
     def rank(self, instance: Instance) -> int:
@@ -91,7 +91,7 @@ class Limiter:
         with self._lock:
             return self._limiter.pools()
 
-    def _take(self, granted: Sequence[object]) -> list[Callable[[], None]]:
+    def _pop_starts(self, granted: Sequence[object]) -> list[Callable[[], None]]:
         starts = []
         for instance in granted:
             assert isinstance(instance, Instance)
@@ -101,7 +101,7 @@ class Limiter:
 
     @staticmethod
     def _start(starts: Sequence[Callable[[], None]]) -> None:
-        """Without the lock: what starts may stage others."""
+        """Start instances; without the lock, as that may stage others."""
         for start in starts:
             start()
 

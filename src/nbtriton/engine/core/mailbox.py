@@ -1,4 +1,4 @@
-"""Messages to state that one thread at a time may touch, where no thread waits for another."""
+"""Mailbox of a state that one thread at a time may touch, without blocking any thread."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ M = TypeVar("M")
 class Mailbox(Generic[M]):
     """A queue of messages and the right to handle them, which one thread at a time has.
 
-    A thread posts its message, and handles all that there are unless another thread is doing so:
-    that one will find the message before it is done. So messages are handled one at a time and in
+    A thread posts its message, and handles all that wait unless another thread is doing so:
+    that one finds the message before it is done. So messages are handled one at a time and in
     order, no thread is blocked, and none is left lying.
 
     The right is an item in a list: popping it is atomic with and without a GIL, and takes a third of
@@ -72,7 +72,7 @@ class Mailbox(Generic[M]):
     def acquire_next(self) -> M | None:
         """Acquire the right and pop the first message.
 
-        None, without the right, if there is no message or another thread handles them.
+        None, without the right, if no message waits or another thread handles them.
         """
         # Checked again after a release: a message that came in between must not be left lying.
         while self._messages and self.try_acquire():

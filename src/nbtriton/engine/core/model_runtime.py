@@ -1,4 +1,4 @@
-"""A model version with instances: the owner of its batcher."""
+"""A model version with instances, and the owner of its batcher."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ _FAILURES = {"timeout": "REJECTED", "cancelled": "CANCELED"}
 
 
 class EventKind:
-    """The events that `ModelRuntime` tells its batcher.
+    """Events of a `ModelRuntime`'s mailbox.
 
-    Numbers, as the compiled core calls what follows from them itself. A bound method would be made
-    anew for each event and called as any function of Python's: 800 instructions, twice a step.
+    Numbers, so that the compiled core calls their handlers itself. A bound method would be made for
+    each event and called through Python: 800 instructions, twice a step.
     """
 
     SUBMIT: Final = 0
@@ -68,7 +68,7 @@ class EventKind:
 class ModelRuntime(UpdatableRuntime):
     """One version of a model that a backend runs.
 
-    The batcher has one owner at a time, and no thread ever waits for it: events go through a
+    The batcher has one owner at a time, and no thread waits for it: events go through a
     `Mailbox`. Model code always runs outside.
 
     Parameters
@@ -82,7 +82,7 @@ class ModelRuntime(UpdatableRuntime):
     limiter : Limiter, optional
         Where the server limits rates.
     strategy : CustomBatching, optional
-        Closed at the end; opened by whoever starts this runtime.
+        Opened by the caller; closed at the end.
     """
 
     def __init__(
@@ -106,8 +106,7 @@ class ModelRuntime(UpdatableRuntime):
         self._strategy = strategy
         # The argument of `Server.load`; kept when only the configuration is replaced.
         self.batching: object = None
-        # Set by whoever made this version: the configuration before its completion, and how old
-        # the source was then.
+        # Set by the load: the configuration before its completion, and how old the source was then.
         self.given = ModelConfig()
         self.auto_complete = True
         self.mtime_ns = 0
@@ -129,17 +128,16 @@ class ModelRuntime(UpdatableRuntime):
         self._in_flight = InFlight()
         self._draining = False
         self._ender: threading.Thread | None = None
-        self._ends_here = False  # whoever waits for the end does what the thread could not
+        self._ends_here = False  # in `wait_drained`, as the thread could not be started
         self._drained = threading.Event()
-        # Where the order of responses is preserved.
+        # Only where the order of responses is preserved.
         self._order: InOrder | None = None
         if (
             config.dynamic_batching.preserve_ordering
             or config.sequence_batching.oldest.preserve_ordering
         ):
             self._order = InOrder(self._send, per_instance=config.HasField("sequence_batching"))
-        # Responses go straight to the caller: nothing is kept, put in order, given a shape or
-        # counted.
+        # Responses go straight to the caller: none is kept, put in order, reshaped or counted.
         self._plain = not (
             self.sequences
             or self._order
@@ -167,14 +165,14 @@ class ModelRuntime(UpdatableRuntime):
             raise first
 
     def own_checks(self) -> Sequence[Callable[[], bool]]:
-        """Return what asks the instances."""
+        """Return the readiness checks of the instances."""
         checks = [instance.readiness for instance in [*self._instances.active.values()]]
         return [check for check in checks if check is not None]
 
     def prepare_update(self, config: ModelConfig, plans: Sequence[InstancePlan]) -> InstanceUpdate:
         """Create the instances that a configuration asks for beside those that can stay (L16).
 
-        Nothing that serves changes before `apply_update`. Whoever prepares applies or discards.
+        Nothing that serves changes before `apply_update`. The caller applies or discards the update.
 
         Raises
         ------
@@ -195,7 +193,7 @@ class ModelRuntime(UpdatableRuntime):
         self._instances.remove(update.added.values())
 
     def drain(self) -> None:
-        """Take no more requests; finish the accepted ones, then finalize on a thread of its own."""
+        """Accept no more requests; finish the accepted ones, then finalize on a separate thread."""
         # No request can slip in behind this event: it would be left without an instance.
         self._mailbox.close((EventKind.DRAIN, None))
         self._process_all(None)
@@ -207,7 +205,7 @@ class ModelRuntime(UpdatableRuntime):
             self._end()
         done = wait_in_slices(self._drained.wait, timeout_s)
         if done and self._ender is not None and self._ender.ident is not None:
-            self._ender.join()  # it has nothing to do any more: no thread is left behind
+            self._ender.join()  # it has finished: no thread is left behind
         return done
 
     @property
@@ -219,13 +217,12 @@ class ModelRuntime(UpdatableRuntime):
     def has_next(self) -> bool:
         """True if an instance that becomes free gets a batch at once that grows no more.
 
-        Never where it must be known first how the last batch was answered: a sequence's state has
-        to be kept before the sequence goes on.
+        Never with sequences: the state of a sequence has to be kept before its next request.
         """
         return isinstance(self._batcher, Batcher) and self._batcher.has_next
 
     def served(self) -> object:
-        """Return what the instances run; see `Backend.served`."""
+        """Return the object that the instances run; see `Backend.served`."""
         return self.backend.served(self.context)
 
     def fail_pending(self, reason: str) -> None:
@@ -264,7 +261,7 @@ class ModelRuntime(UpdatableRuntime):
     def _enter(self, request: InferenceRequest, completion: Completion | None) -> bool:
         if self.sequences is not None:
             self.sequences.check(self.name, request.correlation_id, request.log_prefix)
-        if self._strategy is not None:  # it looks at requests, and the model gets copies
+        if self._strategy is not None:  # the strategy reads requests; the model gets copies
             request.inputs = {name: read_only(array) for name, array in request.inputs.items()}
         return self._submit(EventKind.SUBMIT, request, completion)
 
@@ -280,7 +277,7 @@ class ModelRuntime(UpdatableRuntime):
         """Accept new requests, unless this version is drained."""
         mailbox = self._mailbox
         if not mailbox.has_messages() and mailbox.try_acquire():
-            # Without the mailbox. What comes now, the end too, is handled behind these requests.
+            # Without the mailbox. Events posted now, DRAIN too, are handled behind these requests.
             accepted = not mailbox.closed
             if accepted:
                 self._process(kind, requests, completion)
@@ -292,7 +289,7 @@ class ModelRuntime(UpdatableRuntime):
         return accepted
 
     def blockers(self, request: InferenceRequest) -> Blockers:
-        """Return the instance that executes a request, or all of which one must take it."""
+        """Return the instance that executes a request, else all that could."""
         # A list first: it is made in one go, with and without a GIL, while instances come and go.
         instances = tuple(list(self._instances.active.values()))  # noqa: C414
         if request.executes:
@@ -301,7 +298,7 @@ class ModelRuntime(UpdatableRuntime):
         if limiter is None:
             return Blockers(instances)
         found: list[Instance] = []
-        for instance in instances:  # a staged one is idle until others give its resources back
+        for instance in instances:  # a staged one is idle until others release its resources
             others = [] if instance.busy else limiter.in_the_way(instance)
             found += others or [instance]
         return Blockers(tuple(found))
@@ -362,7 +359,7 @@ class ModelRuntime(UpdatableRuntime):
     # -- events ----------------------------------------------------------------------------------
 
     def _post(self, kind: int, payload: object, completion: Completion | None = None) -> None:
-        """Tell the batcher of an event."""
+        """Process an event, or leave it to the thread that owns the batcher."""
         mailbox = self._mailbox
         if mailbox.has_messages() or not mailbox.try_acquire():
             mailbox.post((kind, payload))
@@ -402,7 +399,7 @@ class ModelRuntime(UpdatableRuntime):
             self._apply(decision, completion)
 
     def _handle(self, kind: int, payload: Any) -> list[Decision]:
-        """Tell the batcher of an event; return what it decides."""
+        """Pass an event to the batcher; return its decisions."""
         batcher = self._batcher
         if kind == EventKind.SUBMIT:
             self._in_flight.accept(1)
@@ -435,7 +432,7 @@ class ModelRuntime(UpdatableRuntime):
         self._end_if_drained()
         return []
 
-    def _take_place(self, request: InferenceRequest) -> None:
+    def _join_order(self, request: InferenceRequest) -> None:
         if self._order is not None:
             self._order.accept(request)
 
@@ -533,7 +530,7 @@ class ModelRuntime(UpdatableRuntime):
     ) -> None:
         super().deliver(request, response, final=final, completion=completion)
 
-    # -- what can be seen ------------------------------------------------------------------------
+    # -- inspection ------------------------------------------------------------------------------
 
     def in_flight(self) -> int:
         found = self._in_flight.count()
@@ -541,17 +538,17 @@ class ModelRuntime(UpdatableRuntime):
         return max(found, batcher.live) if isinstance(batcher, SequenceBatcher) else found
 
     def snapshot(self, state: str, reason: str) -> ModelSnapshot:
-        """Return what can be seen of this version now."""
-        books = self.statistics
-        counts, ns = books.counts, books.ns  # each adds the books up
+        """Return the state of this version now."""
+        statistics = self.statistics
+        counts, ns = statistics.counts, statistics.ns  # each adds up what was noted
         instances = tuple(instance.snapshot() for instance in self._instances.all().values())
         waiting = self._batcher.waiting
         return ModelSnapshot(
             self.name, self.version, state, reason, self.backend.platform or self.backend.name,
             self.signature.max_batch_size, waiting, max(0, self._in_flight.count() - waiting),
             instances,
-            books.inference_count, books.execution_count, counts["success"],
+            statistics.inference_count, statistics.execution_count, counts["success"],
             counts["fail"], ns["success"], ns["queue"],
             ns["compute_input"], ns["compute_infer"], ns["compute_output"],
-            books.sizes(),
+            statistics.sizes(),
         )  # fmt: skip

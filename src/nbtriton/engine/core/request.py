@@ -40,7 +40,7 @@ ResponseCallback = Callable[["InferenceRequest", Response, bool], None]
 # (completion): called before each response that is one of several of a batch.
 JoinBatch = Callable[[Completion], object]
 
-# Stands for "final, without a response of its own": told from an empty response by identity.
+# Stands for "final, without a response of its own"; compared by identity with an empty response.
 BARE_FINAL: Final = Response()
 
 
@@ -99,7 +99,7 @@ class RequestOwner(ABC):
 
 
 class ResponseSink(ABC):
-    """Whatever gets the responses of a request, in the order in which they may be seen."""
+    """Receiver of the responses of a request, in the order in which they may be seen."""
 
     @abstractmethod
     def respond(
@@ -119,8 +119,8 @@ class CallbackSink(ResponseSink):
     ----------
     on_response : callable
     join_batch : callable, optional
-        ``join_batch(completion)`` before a response that is one of a batch's: a function that is
-        deferred there is called once for all of them.
+        ``join_batch(completion)`` before a response that is one of a batch's: a function that
+        it defers is called once for all of them.
     """
 
     __slots__ = ("_join_batch", "_on_response")
@@ -153,9 +153,9 @@ _NO_PARAMETERS: Final[Mapping[str, bool | int | str]] = MappingProxyType({})
 class InferenceRequest(Ticket):
     """A request from admission to its final response.
 
-    It fulfils `nbtriton.backends.base.BackendRequest`. Every response goes to the ``sink``, if there
-    is one. The final response is kept and resolves the future, if there is one; of a step of an
-    ensemble nothing is kept.
+    It fulfils `nbtriton.backends.base.BackendRequest`. Every response goes to the ``sink``, if
+    any. The final response is kept and resolves the future, if any; of a step of an ensemble nothing
+    is kept.
 
     Attributes
     ----------
@@ -169,7 +169,7 @@ class InferenceRequest(Ticket):
     step, iteration : int
         Which step of the ensemble it is, and in which iteration.
     buffered_response : Response or None
-        Sent before the final flag, to a caller who takes one answer.
+        Sent before the final flag, to a caller that expects one answer.
     execution : Execution or None
         Of the batch that it is part of, or was; None while it waits.
     step_times : StepTimes or None
@@ -222,7 +222,8 @@ class InferenceRequest(Ticket):
         self.rescheduled = False
         self.cache_key = b""
         self.lookup_ns = 0
-        # Popping is atomic with and without a GIL: who gets the item may send the final response.
+        # Popping is atomic with and without a GIL: the thread that gets the item may send the final
+        # response.
         self._unanswered = [None]
         self.timeout_us = timeout_us
         self.start_ns = now_ns()
@@ -231,7 +232,7 @@ class InferenceRequest(Ticket):
         self.trace: Trace | None = None
 
     def expect(self) -> InferenceFuture:
-        """Return the future of this request, made when its sender first wants one.
+        """Return the future of this request, made at the sender's first call.
 
         Only the sender may call it.
         """
@@ -239,7 +240,7 @@ class InferenceRequest(Ticket):
         if future is None:
             future = self.future = InferenceFuture(self, self.number)
             response = self.final_response
-            # Answered in between: who answers looks for the future afterwards.
+            # Answered in between: the answering thread reads the future afterwards.
             if response is not None:
                 self._resolve(future, response)
         return future
@@ -300,7 +301,7 @@ class InferenceRequest(Ticket):
         return self.runtime.blockers(self)
 
     def refuse(self, error: TritonError) -> None:
-        """Answer with an error, and take the request out of its queue: it could never run."""
+        """Answer with an error, and remove the request from its queue: it could never run."""
         assert self.runtime is not None
         self.runtime.refuse(self, error)
 
@@ -321,7 +322,7 @@ class InferenceRequest(Ticket):
             self.runtime.respond(self, response, final=final)
 
     def try_finish(self) -> bool:
-        """Take the right to send the final response; True for one caller only."""
+        """Acquire the right to send the final response; True for one caller only."""
         try:
             self._unanswered.pop()
         except IndexError:

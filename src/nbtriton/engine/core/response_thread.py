@@ -1,4 +1,4 @@
-"""A second thread of an instance: it answers one batch while the instance computes the next."""
+"""Response thread of an instance: it answers one batch while the instance computes the next."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ __all__ = ["ResponseThread"]
 
 _log = logging.getLogger("nbtriton.engine")
 
-# A hand-over costs 0.1 ms a batch (two switches between threads, caches that are cold) and saves
-# what the answers take, some 10 us each, where the model lets go of the GIL. Of shorter executions
-# it would cost more than a fifth where the model does not.
+# A hand-over costs 0.1 ms a batch (two switches between threads, cold caches). It saves the time of
+# the answers, some 10 us each, where the model releases the GIL. Where it does not, a hand-over
+# would cost more than a fifth of a shorter execution.
 _LONG_NS: Final = 500_000
-# For so many executions at most a thread that did not help is not asked again: its cost is then
-# less than a hundredth.
-_LONGEST_REST: Final = 128
+# After a hand-over that did not help, at most this many executions are not offloaded: its cost is
+# then less than a hundredth.
+_MAX_SKIPS: Final = 128
 
 
 class ResponseThread:
-    """Gives the answers of an instance that has its next batch already.
+    """Answers the batches of an instance that has its next batch already.
 
-    It has one batch at a time, so answers leave in the order of the batches, and an instance is
-    held back by callers who are slower than it is. All methods are for the instance's thread.
+    It has one batch at a time, so answers leave in the order of the batches, and slow
+    callers hold their instance back. All methods are for the instance's thread.
 
     Parameters
     ----------
     name : str
-        Of the thread, which is started when it is first wanted.
+        Of the thread, which starts with its first batch.
     """
 
     def __init__(self, name: str) -> None:
@@ -40,17 +40,17 @@ class ResponseThread:
         # An instance is not blocked by what waits here.
         self.thread = EngineThread()
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        # Held while it answers: taken by who hands over, given back by its thread.
+        # Held while it answers: acquired by the hand-over, released by its thread.
         self._busy = threading.Lock()
-        # A callback waits on its thread, which has given `_busy` back.
+        # A callback waits on its thread, which has released `_busy`.
         self._aside = False
         self._worker: threading.Thread | None = None
-        # What was handed over last: since the last execution; begun already.
+        # Of the last hand-over: it was since the last execution; its answers have begun.
         self._handed = False
         self._begun = False
-        # Executions for which it is not asked, now and when it does not help the next time.
-        self._rest = 0
-        self._next_rest = 1
+        # Executions still not offloaded, and the number after the next hand-over that does not help.
+        self._skips = 0
+        self._next_skips = 1
 
     def wait_idle(self) -> None:
         """Wait until all that was handed over is answered; the next batch has been computed."""
@@ -59,34 +59,34 @@ class ResponseThread:
         if self._handed:
             self._handed = False
             if self._begun:
-                self._next_rest = 1
+                self._next_skips = 1
             else:  # the model kept the GIL all the time, or the machine is busy
-                self._rest = self._next_rest
-                self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
+                self._skips = self._next_skips
+                self._next_skips = min(2 * self._next_skips, _MAX_SKIPS)
         with self._busy:
             pass
 
     def should_offload(self, took_ns: int) -> bool:
-        """Tell whether to hand over, by how long the last execution took."""
+        """Return whether to hand over, by the time of the last execution."""
         if took_ns < _LONG_NS:
             return False
         if self._aside:
             return False
-        if self._rest:
-            self._rest -= 1
+        if self._skips:
+            self._skips -= 1
             return False
         if self._worker is None:
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             try:
                 thread.start()
             except RuntimeError:  # no more threads for this process, or Python is shutting down
-                self._rest = _LONGEST_REST
+                self._skips = _MAX_SKIPS
                 return False
             self._worker = thread
         return True
 
     def put(self, answer: Callable[[], None]) -> None:
-        """Hand over what answers a batch."""
+        """Hand over the function that answers a batch."""
         self._busy.acquire()
         self._handed = True
         self._begun = False
@@ -102,7 +102,7 @@ class ResponseThread:
             self._busy.release()
 
     def stop(self) -> None:
-        """End the thread, after what it has; one whose callback waits is not waited for."""
+        """End the thread behind its batch; join it unless a callback on it waits."""
         if self._worker is not None:
             self._inbox.put(None)
             if not self._aside:

@@ -1,4 +1,4 @@
-"""The interface of a loaded model version to the rest of the engine, whatever runs behind it."""
+"""Interface of a loaded model version, a backend's or an ensemble, to the rest of the engine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DEEPEST: Final = 24
 
 
 class Runtime(RequestOwner):
-    """One version of one model, ready to take requests.
+    """One version of one model, ready for requests.
 
     Parameters
     ----------
@@ -56,10 +56,10 @@ class Runtime(RequestOwner):
         self.counts_twins = False
         self._holding = threading.Lock()
         self._holds = 0
-        self._leaving = False
+        self._unpublished = False
 
     def own_checks(self) -> Sequence[Callable[[], bool]]:
-        """Return what asks the model itself whether it is ready; each may take seconds."""
+        """Return the model's own readiness checks; each may take seconds."""
         return ()
 
     @property
@@ -72,7 +72,7 @@ class Runtime(RequestOwner):
         Parameters
         ----------
         completion : Completion, optional
-            Of the thread that calls: what follows at once is its work.
+            Of the calling thread: what follows at once runs on it.
         """
         if self.cache is not None and self._answer_from_cache(self.cache, request, completion):
             return True
@@ -144,29 +144,29 @@ class Runtime(RequestOwner):
             request.lookup_ns = now - start
             return False
         self.statistics.cache_hit(now - request.start_ns, start - request.start_ns, now - start)
-        self._take_place(request)
+        self._join_order(request)
         if request.try_finish():
             self.deliver(request, Response(outputs), final=True, completion=completion)
         return True
 
-    def _take_place(self, request: InferenceRequest) -> None:
-        """An answered request takes part in the order of responses too, where there is one."""
+    def _join_order(self, request: InferenceRequest) -> None:
+        """Enter a request that the cache answers into the order of responses, if preserved."""
 
     def _keep(self, request: InferenceRequest, response: Response) -> None:
         assert self.cache is not None
         start = now_ns()
         if response.error is None:
-            # Kept by a twin that was faster: neither a hit nor a miss (K4), but of an ensemble.
+            # Inserted by a faster twin: neither a hit nor a miss (K4), except for an ensemble.
             missed = self.cache.insert(request.cache_key, response.outputs) or self.counts_twins
-        else:  # never kept; what an execution gave counts nevertheless
+        else:  # never inserted; an execution's error counts as a miss nevertheless
             missed = request.execution is not None
         if missed:
             self.statistics.cache_miss(request.lookup_ns + now_ns() - start)
 
     def acquire(self) -> bool:
-        """Keep this version for requests that may still come (E17); False if it leaves already."""
+        """Keep this version for later requests (E17); False if it is being unloaded."""
         with self._holding:
-            if self._leaving:
+            if self._unpublished:
                 return False
             self._holds += 1
             return True
@@ -175,33 +175,33 @@ class Runtime(RequestOwner):
         """Undo one `acquire`."""
         with self._holding:
             self._holds -= 1
-            last = self._leaving and not self._holds
+            last = self._unpublished and not self._holds
         if last:
             self.drain()
 
     def unpublish(self) -> None:
-        """Nobody finds this version any more: retire it as soon as nobody holds it."""
+        """Drain this version, which is published no longer, once it has no more holders."""
         with self._holding:
-            self._leaving = True
+            self._unpublished = True
             free = not self._holds
         if free:
             self.drain()
 
     @abstractmethod
     def drain(self) -> None:
-        """Take no more requests; what was accepted is finished, then everything is given back."""
+        """Accept no more requests; finish the accepted ones, then release everything."""
 
     @abstractmethod
     def fail_pending(self, reason: str) -> None:
         """Answer everything that waits with UNAVAILABLE: the server is stopping."""
 
     def log_unloaded(self) -> None:
-        """Log that nothing of this version is left."""
+        """Log that the version is unloaded."""
         _log.info("successfully unloaded '%s' version %d", self.name, self.version)
 
     @abstractmethod
     def fail_running(self, reason: str) -> None:
-        """Answer everything that still runs with UNAVAILABLE; models may go on, unheard."""
+        """Answer everything that runs with UNAVAILABLE; later responses of models are dropped."""
 
     @abstractmethod
     def wait_drained(self, timeout_s: float | None) -> bool:
@@ -209,8 +209,8 @@ class Runtime(RequestOwner):
 
     @abstractmethod
     def in_flight(self) -> int:
-        """Return how many requests are accepted and not over, or sequences have begun."""
+        """Return the number of accepted requests that have not ended, or of open sequences."""
 
     @abstractmethod
     def snapshot(self, state: str, reason: str) -> ModelSnapshot:
-        """Return what can be seen of this version now."""
+        """Return the state of this version now."""

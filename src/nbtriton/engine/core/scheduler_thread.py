@@ -21,9 +21,9 @@ Wake = Callable[[], None]
 class SchedulerThread:
     """One thread per server that calls ``wake`` functions at their time.
 
-    It starts with the first appointment, so a server without queue delays and timeouts has none.
-    An appointment cannot be withdrawn: whoever is woken looks at its own state, as after any
-    spurious wake-up.
+    It starts with the first timer, so a server without queue delays and timeouts has none.
+    A timer cannot be withdrawn: the woken batcher checks its own state, as after any spurious
+    wake-up.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class SchedulerThread:
                 self._condition.notify()
 
     def stop(self) -> None:
-        """End the thread; appointments still open are dropped."""
+        """End the thread; timers that have not fired are dropped."""
         with self._condition:
             self._stopping = True
             self._condition.notify()
@@ -67,7 +67,7 @@ class SchedulerThread:
                     now = monotonic_ns()
                     if self._heap and self._heap[0][0] <= now:
                         break
-                    # Without an appointment: until somebody makes one.
+                    # Without a timer: until one is added.
                     self._condition.wait((self._heap[0][0] - now) / 1e9 if self._heap else None)
                 if self._stopping:
                     return

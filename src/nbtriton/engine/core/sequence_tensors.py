@@ -1,7 +1,7 @@
-"""What a sequence model gets besides its inputs: control tensors, padding rows, implicit state.
+"""Tensors of a sequence model besides its inputs: controls, padding rows, implicit state.
 
 The rules C1 to C6, DI1 to DI7 and I1 to I7. Two deliberate differences: padding rows hold zeros and a
-state without initial data starts as zeros, where the reference leaves whatever was in memory.
+state without initial data starts as zeros, where the reference leaves memory as it is.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _log = logging.getLogger("nbtriton.engine")
 
 
 class _State:
-    """The implicit state of one sequence, by input name; nobody else refers to its arrays."""
+    """The implicit state of one sequence, by input name; nothing else refers to its arrays."""
 
     __slots__ = ("__weakref__", "hidden", "values")
 
@@ -50,7 +50,7 @@ class _State:
 
 
 class _Padding(InferenceRequest):
-    """A row that belongs to nobody: whatever is answered to it is lost (DI4)."""
+    """A padding row: its responses are dropped (DI4)."""
 
     __slots__ = ()
 
@@ -74,8 +74,8 @@ class SequenceTensors:
         batching = config.sequence_batching
         self._shape = (1, 1) if config.max_batch_size > 0 else (1,)  # C1
         self._controls: list[tuple[str, Callable[[int | str, int, bool], Array]]] = []
-        self._correlation = ("", "")  # name and datatype of the control, if there is one
-        self._told = False  # that text was given where the control is a number
+        self._correlation = ("", "")  # name and datatype of the control, if any
+        self._warned = False  # that a text was given where the control is a number
         for control_input in batching.control_input:
             for control in control_input.control:
                 kind = enum_name(control, "kind")
@@ -98,8 +98,8 @@ class SequenceTensors:
         if not name or not correlation_id:
             return
         if isinstance(correlation_id, str):
-            if expected != "BYTES" and not self._told:
-                self._told = True
+            if expected != "BYTES" and not self._warned:
+                self._warned = True
                 _log.warning(
                     "model '%s': correlation ids such as '%s' are text, but the control '%s' is %s: "
                     "it gets the number that the text says, or a hash where it says none",
@@ -113,7 +113,7 @@ class SequenceTensors:
             )
 
     def batch(self, run: RunBatch, requests: Sequence[InferenceRequest]) -> list[InferenceRequest]:
-        """Return what the model is to execute: real requests at their rows, padding between."""
+        """Return the batch for the model: real requests at their rows, padding between."""
         for request, sequence in zip(requests, run.sequences, strict=True):
             inputs = dict(request.inputs)
             for name, value_of in self._controls:
@@ -151,15 +151,15 @@ class SequenceTensors:
         state = self._under_way.pop(request, None) if final else self._under_way.get(request)
         if state is None:
             return response
-        over = final and bool(request.flags & SEQUENCE_END)
-        if over:  # nobody will read it again, and it may be large
+        ended = final and bool(request.flags & SEQUENCE_END)
+        if ended:  # it is not read again, and may be large
             state.values = {}
         if response is None or response.error is not None:
             return response
         written = response.outputs.keys() & self._state_outputs.keys()
         if not written:
             return response
-        if not over:
+        if not ended:
             # Copies: of a batch, a share would keep the whole alive.
             made = {self._state_outputs[name]: response.outputs[name] for name in written}
             state.values = state.values | copies_of(made)
@@ -169,7 +169,7 @@ class SequenceTensors:
         return Response(outputs, parameters=response.parameters)
 
     def _padding(self, first: InferenceRequest) -> InferenceRequest:
-        """A row that belongs to nobody: same names and shapes, READY false, no answer (DI3)."""
+        """Make a padding row: same names and shapes, READY false, no answer (DI3)."""
         inputs = {name: _zeros(value) for name, value in first.inputs.items()}
         for name, value_of in self._controls:
             inputs[name] = value_of(0, 0, False)
@@ -212,7 +212,7 @@ def enum_name(message: Any, field: str) -> str:
 
 
 def _number_of(text: str, bits: int) -> int:
-    """Return what stands for a text in so many bits: the number that it is, else a hash of it."""
+    """Return a text as a number of ``bits`` bits: the number that it spells, else a hash of it."""
     # Only as numbers are written: "7" and "07" are two sequences.
     if text.isdecimal() and text.isascii() and text[0] != "0" and len(text) <= _MOST_DIGITS:
         number = int(text)
@@ -235,8 +235,8 @@ def _zeros(value: Array) -> Array:
 def _initial_state(state: Any, batching: bool, directory: Path | None) -> Array:
     """Return a sequence's first state (I2 to I4).
 
-    As in Triton, the sizes in ``initial_state.dims`` say how much data there is to be; the state
-    begins with 1 wherever its own ``dims`` are variable, and takes what it needs of that data.
+    As in Triton, the sizes in ``initial_state.dims`` say how much data the file has to hold; the
+    state has size 1 wherever its own ``dims`` are variable, and uses the first part of that data.
     """
     datatype = to_protocol(enum_name(state, "data_type"))
     initial = state.initial_state[0] if state.initial_state else None

@@ -1,4 +1,4 @@
-"""Immutable pictures of a running server: the only thing views and tables ever read."""
+"""Immutable snapshots of a running server: all that views and tables read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The books of one model version, in Triton's fields (T1 to T9). Integers only."""
+"""Statistics of one model version, in Triton's fields (T1 to T9). Integers only."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 __all__ = ["FAILURES", "Statistics"]
 
-# Why a request failed, in the words of Triton's metrics (T8): it waited too long, its caller gave it
-# up, its execution failed, anything else.
+# Why a request failed, in the words of Triton's metrics (T8): its execution failed, its caller
+# cancelled it, anything else, it waited too long.
 FAILURES: Final = ("BACKEND", "CANCELED", "OTHER", "REJECTED")
 
 _COMPUTE = ("compute_input", "compute_infer", "compute_output")
-# So many executions are noted at most until they are added up: some 50 us at once.
+# At most this many executions are noted until they are added up: some 50 us at once.
 _NOTED: Final = 100
 # Some 5 minutes of a busy model at 10 batches a second, or half a second of an idle loop at full
-# speed: enough for a view or for asking why; 4096 of them are about 1.5 MB.
+# speed: enough for a view or a question; 4096 of them are about 1.5 MB.
 _RECENT: Final = 4096
 
 
 class _Executions:
-    """What all executions with one batch size took."""
+    """Count and times of all executions with one batch size."""
 
     __slots__ = ("count", "infer_ns", "input_ns", "output_ns")
 
@@ -74,14 +74,14 @@ class Statistics:
         self._executions = 0
         self._last_ns = 0  # on the engine's clock
         self._by_size: dict[int, _Executions] = {}
-        # Executions that are not added up yet. Whoever executes only adds to the list, which is
+        # Executions that are not added up yet. A thread that executes only adds to the list, which is
         # atomic with and without a GIL: no lock, and 2% of a step of an ensemble less.
         self._noted: list[Execution] = []
         self._recent: deque[Execution] = deque(maxlen=_RECENT)
 
     @property
     def inference_count(self) -> int:
-        """Inferences, that is rows of batches, that were answered well."""
+        """Inferences, that is rows of batches, that succeeded."""
         with self._lock:
             self._add_up()
             return self._inferences
@@ -189,7 +189,7 @@ class Statistics:
         self, count: int, inferences: int, total_ns: int, queue_ns: int,
         input_ns: int, infer_ns: int, output_ns: int,
     ) -> None:  # fmt: skip
-        """Add requests that one execution answered well; ``total_ns`` and ``queue_ns`` are sums."""
+        """Add requests that one execution answered; ``total_ns`` and ``queue_ns`` are sums."""
         self._executed += count
         self._inferences += inferences
         self._success_ns += total_ns

@@ -1,7 +1,8 @@
 """Latency summaries: quantiles of the last minute, for Triton's summary metrics.
 
 Values fall into buckets that grow by 1 %, so a quantile is off by at most half a percent and half a
-microsecond (it is a whole number), whatever the load, and costs no more memory than there are orders of magnitude.
+microsecond (it is a whole number) under any load. Memory grows with the orders of magnitude, not
+with the number of requests.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class SummaryReading:
 
 
 class Summary:
-    """Whole numbers, none of them negative, and what can be said of them together."""
+    """Count, sum and quantiles of whole numbers, none of them negative."""
 
     __slots__ = ("_began_ns", "_lock", "_parts", "count", "total")
 
@@ -72,7 +73,7 @@ class Summary:
         self.total = 0
 
     def observe(self, value: int, now_ns: int) -> None:
-        """Take one value in."""
+        """Record one value."""
         with self._lock:
             self._turn(now_ns)
             self._parts[0][_bucket(value)] += 1
@@ -80,7 +81,7 @@ class Summary:
             self.total += value
 
     def read(self, now_ns: int) -> SummaryReading:
-        """Return what is known now."""
+        """Return the count, the sum and the last minute's values."""
         with self._lock:
             self._turn(now_ns)
             together: Counter[int] = Counter()
@@ -102,8 +103,8 @@ class LatencySummaries:
     Parameters
     ----------
     cached : bool
-        Whether its answers are kept: then there is none of whole requests, as in Triton, whose
-        books learn of a lookup and of the rest at different times.
+        Whether its answers are cached: then no summary of whole requests exists, as in Triton,
+        whose statistics record a lookup and the rest of a request at different times.
     """
 
     __slots__ = ("of",)
@@ -119,13 +120,13 @@ class LatencySummaries:
     def executed(
         self, request_ns: int, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int
     ) -> None:
-        """Take in a request that an execution answered."""
+        """Record a request that an execution answered."""
         self.observe(
             tuple(zip(STAGES, (request_ns, queue_ns, input_ns, infer_ns, output_ns), strict=False))
         )
 
     def observe(self, stages: Sequence[tuple[str, int]]) -> None:
-        """Take in what one request spent where, in nanoseconds."""
+        """Record the nanoseconds of one request by stage."""
         now_ns = monotonic_ns()
         for stage, ns in stages:
             summary = self.of.get(stage)

@@ -1,4 +1,4 @@
-"""The engine's own threads, by their ids: what waits on one of them may hold up what it waits for."""
+"""The engine's own threads, by their ids: a wait on one of them may block what it waits for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class EngineThread:
     Attributes
     ----------
     instance : object
-        Whose thread it is; None for one that no instance waits for.
+        Whose thread it is; None for a thread that no instance depends on.
     completion : BatchCompletion or None
         Of the batch that it answers now.
     """
@@ -38,7 +38,7 @@ after_fork(_THREADS.clear)  # none of them is in the child
 
 @contextmanager
 def engine_thread(thread: EngineThread) -> Iterator[None]:
-    """Let this thread be known as one of the engine's."""
+    """Register this thread as one of the engine's."""
     _THREADS[get_ident()] = thread
     try:
         yield
@@ -47,14 +47,14 @@ def engine_thread(thread: EngineThread) -> Iterator[None]:
 
 
 def this_thread() -> EngineThread | None:
-    """Return what this thread is, if it is one of the engine's."""
+    """Return the engine's record of this thread, if it is one of its own."""
     return _THREADS.get(get_ident())
 
 
 def blocked_here() -> tuple[Any, ...]:
-    """Return the instances that a wait in this thread holds up, the outermost first."""
+    """Return the instances that a wait in this thread blocks, the outermost first."""
     callers = EXECUTING.get().callers
-    if callers:  # What a decoupled model does after execute returned blocks no instance.
+    if callers:  # A decoupled model's code blocks no instance once execute has returned.
         callers = tuple(
             caller for caller in callers if not caller.decoupled or caller.thread == get_ident()
         )

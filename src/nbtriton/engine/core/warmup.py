@@ -27,9 +27,9 @@ __all__ = ["check_samples", "warm_up"]
 
 
 class _Sample(InferenceRequest):
-    """A request that nobody waits for but the warmup: its answers are looked at for errors."""
+    """A warmup request: its answers are checked for errors, and dropped."""
 
-    __slots__ = ("errors", "over")
+    __slots__ = ("ended", "errors")
 
     def __init__(self, admitted: InferenceRequest, inputs: dict[str, Array]) -> None:
         super().__init__(
@@ -40,7 +40,7 @@ class _Sample(InferenceRequest):
             admitted.kind,
         )
         self.errors: list[str] = []
-        self.over = threading.Event()
+        self.ended = threading.Event()
 
     def send(self, response: Response | None, *, final: bool) -> None:
         if self.is_answered() or (final and not self.try_finish()):
@@ -48,7 +48,7 @@ class _Sample(InferenceRequest):
         if response is not None and response.error is not None:
             self.errors.append(str(response.error))
         if final:
-            self.over.set()
+            self.ended.set()
 
 
 def check_samples(config: ModelConfig, directory: Path | None) -> None:
@@ -148,7 +148,7 @@ def _errors(requests: list[_Sample], responses: Sequence[Response | None] | None
     errors: list[str] = []
     for request, response in zip(requests, responses or [None] * len(requests), strict=True):
         if response is None:
-            request.over.wait()
+            request.ended.wait()
         elif response.error is not None:
             errors.append(str(response.error))
         errors += request.errors
@@ -178,7 +178,7 @@ def _data(signature: ModelSignature, directory: Path | None, name: str, spec: An
         )
     if source == "input_data_file":
         return _from_file(directory, spec.input_data_file, datatype, shape)
-    if datatype == "BYTES":  # zero and random data alike are empty strings (W3)
+    if datatype == "BYTES":  # both zero and random data are empty strings (W3)
         return np.full(shape, b"", dtype=object)
     dtype = numpy_dtype(datatype)
     if source == "zero_data":

@@ -1,12 +1,12 @@
-"""Deadlocks between models, found and reported (business logic scripting, §13).
+"""Deadlock detection between models (business logic scripting, §13).
 
 A model that calls another one blocks its instance until the call is answered, and so does a callback
 that waits on an instance's own thread. If the callee's instances are all blocked likewise, by calls
-that end up behind the caller, nothing will ever move. Triton hangs; here the request that could
-never run is refused.
+that end up behind the caller, none of them can finish. Triton blocks forever; here the request that
+could never run is refused.
 
-It is a late diagnosis: a thread that has waited for a second looks whether its wait can end, and
-looks again each second. Nothing else in the engine knows of it but those that wait.
+Detection is late: a thread that has waited for a second searches for a deadlock, and again each
+second. Only waiting threads take part; the request path pays nothing.
 
 Being stuck is stable: a blocked instance moves only when its own call is answered. So the search
 needs no locks of the models it looks at, only that no wait began or ended meanwhile.
@@ -78,7 +78,7 @@ class Blockers:
     steps: tuple[Call, ...] = ()
 
 
-# A caller, and the request on which it depends whether that ever moves again.
+# A caller, and the request that it waits for.
 _Wait = tuple[Caller, Call]
 
 
@@ -88,7 +88,7 @@ class DeadlockDetector:
     Attributes
     ----------
     patience_s : float
-        How long a thread waits before it looks whether its wait can end.
+        How long a thread waits before it searches for a deadlock.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class DeadlockDetector:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all: in a child process there is none of the threads that wait."""
+        """Forget all waits: a forked child has none of the waiting threads."""
         self._lock = threading.Lock()
         # The waits of an instance: each ends when one of its calls is answered, and all have to end
         # before the instance moves again. (A callback may wait while its instance does, and a
@@ -133,8 +133,8 @@ class DeadlockDetector:
     def wait_for_coroutine(self, wait: Callable[[float], bool]) -> None:
         """Wait for a coroutine of the model that executes here.
 
-        While it has called other models, it is taken to await them: what else a coroutine awaits
-        cannot be asked for, and one that has not moved for so long is as stuck as a thread.
+        While it has called other models, it counts as awaiting them: what else a coroutine awaits
+        cannot be found out, and one that has not moved for a second is as stuck as a thread.
         """
         callers = EXECUTING.get().callers
         if not callers:
@@ -150,7 +150,7 @@ class DeadlockDetector:
                     self._awaited.pop(callers[-1], None)
 
     def begin_call(self, call: Call) -> Callable[[], None]:
-        """A coroutine has called a model; return what is to be called with the answer."""
+        """Record a coroutine's call of a model; return the function to call at its answer."""
         callers = EXECUTING.get().callers
         if not callers or callers[-1].decoupled:  # its execute has returned
             return lambda: None
@@ -170,7 +170,7 @@ class DeadlockDetector:
         return end
 
     def search(self) -> None:
-        """Refuse one request of a deadlock, if there is one."""
+        """Refuse one request of a deadlock, if one exists."""
         with self._lock:
             before = self._changes
             waits = [
@@ -186,7 +186,7 @@ class DeadlockDetector:
                 continue
             with self._lock:
                 if self._changes != before:
-                    return  # something moved, or another thread was faster: to be looked at again
+                    return  # something moved, or another thread was faster: to be searched again
                 self._changes += 1
                 self._refusing.add(stuck[1])
             try:
@@ -197,10 +197,7 @@ class DeadlockDetector:
             return
 
     def _stuck(self, caller: Caller, call: Call, seen: set[Caller]) -> _Wait | None:
-        """Return the queued request that keeps this one from ever being answered, if one does.
-
-        With it the instance that waits for it.
-        """
+        """Return the queued request that blocks this one forever, if any, and its caller."""
         if call.is_answered() or call in self._refusing:
             return None
         blockers = call.blockers()
@@ -222,7 +219,7 @@ class DeadlockDetector:
         return caller, call
 
     def _blocked(self, instance: Caller, seen: set[Caller]) -> _Wait | None:
-        """Return what keeps an instance from ever moving again, if it is blocked so."""
+        """Return what blocks an instance forever, if anything does."""
         if not instance.busy:
             return None
         with self._lock:

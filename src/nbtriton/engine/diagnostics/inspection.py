@@ -31,7 +31,7 @@ class Inspection:
         self._registry = registry
 
     def check_answering(self) -> None:
-        """Check that questions about models are answered.
+        """Check that the server answers questions about models.
 
         Raises
         ------
@@ -42,7 +42,7 @@ class Inspection:
             raise UnavailableError(self._registry.refusal or "Server not ready")
 
     def is_known(self, name: str) -> bool:
-        """Return True if a load of a model has ever begun: Triton's lifecycle knows it."""
+        """Return True once a load of a model has begun: from then on Triton's lifecycle lists it."""
         return name in self._registry.entries or name in self._registry.absent
 
     def has_no_version(self, name: str) -> bool:
@@ -50,7 +50,7 @@ class Inspection:
         return name not in self._registry.entries and self._registry.absent.get(name) == {}
 
     def is_ready(self, name: str, version: int = -1) -> bool:
-        """Return True if a request to this version would be taken."""
+        """Return True if a request to this version would be accepted."""
         try:
             self._registry.resolve(name, version)
         except TritonError:

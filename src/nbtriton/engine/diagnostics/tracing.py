@@ -1,7 +1,7 @@
-"""Traces of sampled requests: when what happened to them, and to the requests that they led to.
+"""Traces of sampled requests: what happened when, to them and to the requests that they led to.
 
-What a request records for its own books is what a trace is made of, once the request is through;
-one that nobody traces only finds, twice, that it has no trace.
+A trace is made of what its request records for the statistics, once the request has ended. A request
+without a trace costs two checks for one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _ids = itertools.count(1)
 
 
 class Activity(NamedTuple):
-    """Something that happened, on the clock of `time.monotonic_ns`."""
+    """A named moment, on the clock of `time.monotonic_ns`."""
 
     name: str
     ns: int
 
 
 class TensorActivity(NamedTuple):
-    """A tensor that came or went; ``array`` is a numpy array of its own."""
+    """A tensor of an input or an output; ``array`` is a numpy array of its own."""
 
     name: str
     tensor: str
@@ -70,7 +70,7 @@ class TracedVersion(Protocol):
 class TraceSample:
     """One sampled request and all that follow from it; complete when the last of them is.
 
-    What a model calls after that, from a thread that it kept, belongs to no sample any more.
+    A later call of a model, from a thread that it kept, belongs to no sample.
 
     Parameters
     ----------
@@ -99,13 +99,13 @@ class TraceSample:
             self.traces.append(trace)
         return trace
 
-    def hold(self) -> None:
-        """Keep the sample open for what comes after its requests."""
+    def acquire(self) -> None:
+        """Keep the sample open for activities after its requests."""
         with self._lock:
             self._open += 1
 
-    def let_go(self) -> None:
-        """End one trace or one `hold`."""
+    def release(self) -> None:
+        """End one trace or one `acquire`."""
         with self._lock:
             self._open -= 1
             complete = not self._open and not self._complete
@@ -122,9 +122,9 @@ class Trace:
     id, parent_id : int
         Unique in the process; 0 for a request that a client sent.
     model, version, request_id : str, int, str
-        Set when the request is through.
+        Set when the request has ended.
     before, activities, after : list
-        What whoever received the request did; the request's own; and what was done with its answer.
+        Of the endpoint that received the request; of the request; of the endpoint that answers.
     """
 
     __slots__ = (
@@ -144,13 +144,13 @@ class Trace:
         self.after: list[Activity] = []
         self._answered_ns = 0
         self._delivered = False
-        # Popping is atomic with and without a GIL: who gets the item closes the trace.
+        # Popping is atomic with and without a GIL: the thread that gets the item closes the trace.
         self._closing = [None]
 
     def follow(self, request: TracedRequest) -> None:
         """Trace an admitted request that was not submitted yet."""
         request.trace = self
-        self.activities = []  # of a request that was not accepted, as its version had just gone
+        self.activities = []  # of a request that was not accepted: its version was just unloaded
         self.tensors("TENSOR_QUEUE_INPUT", request.inputs)
 
     def child(self) -> Trace:
@@ -158,19 +158,19 @@ class Trace:
         return self.sample.begin(self)
 
     def received(self, first: str, last: str, received_ns: tuple[int, int]) -> None:
-        """Note when a client's request came; it is there now if nobody looked at the clock."""
+        """Record when a client's request arrived: now, where the endpoint took no time."""
         if self.sample.timestamps:
             now = monotonic_ns()
             first_ns, last_ns = received_ns
             self.before += [Activity(first, first_ns or now), Activity(last, last_ns or now)]
 
     def answered(self, name: str) -> None:
-        """Note what is done with an answer."""
+        """Record an activity of the endpoint that answers."""
         if self.sample.timestamps:
             self.after.append(Activity(name, monotonic_ns()))
 
     def tensors(self, name: str, tensors: Mapping[str, Any]) -> None:
-        """Note tensors; they are copied, as their memory may be used again."""
+        """Record tensors; they are copied, as their memory may be used again."""
         if self.sample.tensors:
             self.activities += [
                 TensorActivity(
@@ -181,10 +181,10 @@ class Trace:
 
     def refused(self) -> None:
         """End without a request: it was not accepted."""
-        self.sample.let_go()
+        self.sample.release()
 
     def answering(self, response: Response | None, *, final: bool) -> None:
-        """Note a response that is about to be delivered."""
+        """Record a response before its delivery."""
         if response is not None and response.outputs:
             self.tensors("TENSOR_BACKEND_OUTPUT", response.outputs)
         if final:
@@ -192,12 +192,12 @@ class Trace:
             self._answered_ns = monotonic_ns()
 
     def delivered(self, request: TracedRequest) -> None:
-        """Note that the final response was delivered."""
+        """Record that the final response was delivered."""
         self._delivered = True
         self.executed(request)
 
     def executed(self, request: TracedRequest) -> None:
-        """Close if the request is through: a model may send its final response before it returns."""
+        """Close if the request has ended: a model may send its final response before it returns."""
         execution = request.execution
         if not self._delivered or (execution is not None and not execution.end_ns):
             return
@@ -208,7 +208,7 @@ class Trace:
         self._close(request)
 
     def _close(self, request: TracedRequest) -> None:
-        """Take over what the request recorded."""
+        """Copy what the request recorded."""
         runtime = request.runtime
         assert runtime is not None
         self.model, self.version, self.request_id = (
@@ -232,4 +232,4 @@ class Trace:
                 through = max(through, execution.end_ns)
             end = Activity("REQUEST_END", through)
             self.activities = [*head, *self.activities, *computed, end]
-        self.sample.let_go()
+        self.sample.release()

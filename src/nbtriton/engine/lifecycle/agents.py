@@ -30,7 +30,7 @@ def run_agents(config: ModelConfig, directory: Path) -> None:
     Raises
     ------
     InvalidArgumentError
-        There is no such agent, or a file is not what its checksum says, with Triton's text.
+        No such agent exists, or a file does not match its checksum, with Triton's text.
     UnsupportedError
         A checksum that Triton's agent does not know.
     """

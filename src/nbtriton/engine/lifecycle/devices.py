@@ -1,4 +1,4 @@
-"""The GPUs of this machine, found without importing a framework where there can be none."""
+"""The GPUs of this machine, found without importing a framework where none can exist."""
 
 from __future__ import annotations
 

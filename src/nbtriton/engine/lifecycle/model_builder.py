@@ -47,7 +47,7 @@ class ModelBuilder:
         The part of the server that model code gets.
     scheduler_thread : SchedulerThread
     options : ServerOptions
-        They hold for every version that is made.
+        For every version that is made.
     cache : ResponseCache or None
         For the versions that want one.
     limiter : Limiter or None

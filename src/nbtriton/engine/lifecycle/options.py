@@ -64,7 +64,7 @@ class ServerOptions:
         Raises
         ------
         InvalidArgumentError
-            There is no such option, with the nearest one.
+            No such option exists; with the nearest name.
         """
         known = [field.name for field in fields(self)]
         for name in changes:

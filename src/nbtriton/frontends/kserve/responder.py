@@ -67,7 +67,7 @@ class Responder(ABC):
         """Release the request's resources: everything is sent."""
         self.call.release()
         if self.trace is not None:
-            self.trace.sample.let_go()
+            self.trace.sample.release()
 
     @abstractmethod
     def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:
