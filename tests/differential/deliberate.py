@@ -71,7 +71,7 @@ NAMES = {
     "input-order": (
         "tests/engine/test_ensembles.py::test_inputs_stand_in_the_order_in_which_they_were_sent"
     ),
-    "newer-fields": "tests/engine/test_step_gate.py::test_E21_a_step_holds_so_many_requests_and_no_more",
+    "newer-fields": "tests/engine/test_step_gate.py::test_E21_a_step_holds_at_most_its_limit_of_requests",
     "response-parameters": (
         "tests/backends/test_pb_calls.py"
         "::test_parameters_of_a_response_work_with_a_warning_that_they_are_newer"
@@ -95,7 +95,7 @@ NAMES = {
         "tests/engine/test_updates.py::test_L16_L17_a_new_version_policy_alone_is_an_update_too"
     ),
     "update-does-not-wait": (
-        "tests/engine/test_updates.py::test_L16_requests_under_way_are_answered_where_they_are"
+        "tests/engine/test_updates.py::test_L16_requests_in_flight_finish_on_their_instance"
     ),
     # Sequences
     "padding-zeros": "tests/engine/test_sequences.py::test_DI2_DI3_DI4_rows_keep_their_slots_and_padding_is_zeros",
@@ -117,13 +117,13 @@ NAMES = {
     ),
     # Ensembles and calls
     "refused-branches": (
-        "tests/engine/test_ensembles.py::test_E13_a_refused_step_fails_the_ensemble_whatever_runs"
+        "tests/engine/test_ensembles.py::test_E13_a_refused_step_fails_the_ensemble_while_others_run"
     ),
     "ensemble-pruned-inputs": CASE,
     "cancelled-ensembles": "tests/engine/test_futures.py::test_X6_cancelling_an_ensemble_drops_its_waiting_step",
-    "bls-deadlock": "tests/engine/test_waits.py::test_two_models_that_call_each_other_are_told",
+    "bls-deadlock": "tests/engine/test_deadlocks.py::test_two_models_that_call_each_other_get_an_error",
     "bls-stream-errors": CASE,
-    "bls-cancel": "tests/engine/test_bls_cancel.py::test_the_model_that_is_called_decides",
+    "bls-cancel": "tests/engine/test_bls_cancel.py::test_a_called_model_decides_about_cancellation",
     # Traces
     "trace-details": "tests/frontends/test_tracing.py::test_a_hit_of_the_cache_computes_nothing",
     "trace-modes": "tests/frontends/test_tracing.py::test_wrong_settings_are_refused",

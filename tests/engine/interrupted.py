@@ -80,7 +80,7 @@ def main(seed: int, interrupts: int) -> None:
         by_stream,
     ]
 
-    # Others use the same models meanwhile; nobody interrupts them.
+    # Other threads use the same models meanwhile, without interrupts.
     stop = threading.Event()
     answered = [0, 0]
     surprises: list[str] = []
@@ -128,7 +128,7 @@ def main(seed: int, interrupts: int) -> None:
     for thread in bystanders:
         thread.join(20)
 
-    # The server still serves, and nothing hangs in it.
+    # The server still serves, and no request is stuck in it.
     for way in ways:
         way()
     counts = {

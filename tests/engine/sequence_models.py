@@ -36,7 +36,7 @@ def pieces(batching: str, **options: Any) -> str:
 
 
 def looking(gate: Gate, seen: list[list[dict[str, Any]]]) -> type:
-    """A model that notes what it is given, rows in order, and answers OUT = IN."""
+    """A model that records its rows in order, and answers OUT = IN."""
     import triton_python_backend_utils as pb_utils
 
     class TritonPythonModel:
@@ -52,7 +52,7 @@ def looking(gate: Gate, seen: list[list[dict[str, Any]]]) -> type:
                 ]
             )
             gate.stand([request.request_id() for request in requests])
-            for request in requests:  # whoever writes into its inputs harms nobody
+            for request in requests:  # a write into its inputs harms no other model
                 for tensor in request.inputs():
                     value = tensor.as_numpy()
                     if tensor.name() != "IN" and value.dtype != object:
@@ -103,7 +103,7 @@ def accumulator() -> type:
 
 
 def passing(change: Callable[[Any], Any] | None = None) -> type:
-    """An iterative model: OUT are the flags of its passes; IN says how many there are to be.
+    """An iterative model: OUT are the flags of its passes; IN is their number.
 
     ``change`` may make something else of an answer, given the pass's number.
     """

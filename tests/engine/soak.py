@@ -1,6 +1,6 @@
 """Load of every kind while models change under it: ``python -m tests.engine.soak --seconds 600``.
 
-A dynamic batcher, an ensemble and a model that calls another are asked by several threads, which wait
+A dynamic batcher, an ensemble and a model that calls another are called by several threads, which wait
 or go on, while instances come and go, and models are replaced, unloaded and loaded again. A request is
 refused at once, with Triton's status, or has its own answer exactly once.
 """
@@ -22,8 +22,8 @@ from nbtriton.engine import InferenceFuture, Server
 from nbtriton.errors import TritonError
 from tests.engine.support import WAIT_S, echo, ensemble_text, row
 
-ASKING = 4
-# A future is looked at when so many younger ones of the same thread are under way.
+CLIENTS = 4
+# A future is checked when its thread has this many in flight.
 IN_FLIGHT = 32
 # Of a model that has just been unloaded; to a model that calls it Triton says it in words.
 REFUSED = ("NOT_FOUND", "UNAVAILABLE")
@@ -31,7 +31,7 @@ TO_CALLERS = "Model batched - Error when running inference: "
 
 
 def calling() -> type:
-    """A model that adds its own to what `batched` makes of a request."""
+    """A model that adds one to the response of `batched`."""
     import triton_python_backend_utils as pb_utils
 
     class TritonPythonModel:
@@ -63,18 +63,18 @@ WHOLE = ensemble_text(
     outputs={"Y": "FP32[4]"},
 )
 # Model, input, output, and what it adds to a number.
-ASKED = (("batched", "IN", "OUT", 1), ("whole", "X", "Y", 2), ("calling", "IN", "OUT", 2))
+MODELS = (("batched", "IN", "OUT", 1), ("whole", "X", "Y", 2), ("calling", "IN", "OUT", 2))
 
 
-class Asking(threading.Thread):
-    """Sends until told to stop; `outcomes` counts, `wrong` has what should not have been."""
+class SendingThread(threading.Thread):
+    """Sends until stopped; `outcomes` counts answers, `wrong` has the unexpected ones."""
 
     def __init__(self, server: Server, seed: int, stop: threading.Event) -> None:
-        super().__init__(name=f"asking-{seed}")
-        self._server, self._stop_asking = server, stop
+        super().__init__(name=f"sending-{seed}")
+        self._server, self._stop_sending = server, stop
         self._chance = random.Random(seed)
         self._pending: list[tuple[InferenceFuture, str, float]] = []
-        self._told = threading.Semaphore(0)
+        self._called_back = threading.Semaphore(0)
         self._sent = 0
         self.outcomes: Counter[str] = Counter()
         self.wrong: list[object] = []
@@ -82,32 +82,32 @@ class Asking(threading.Thread):
     def run(self) -> None:
         try:
             for number in itertools.count():
-                if self._stop_asking.is_set():
+                if self._stop_sending.is_set():
                     break
-                self._ask(float(number % 1000))
+                self._send(float(number % 1000))
             while self._pending:
                 self._settle()
-            # A result is there before the callbacks have had it.
-            if not all(self._told.acquire(timeout=WAIT_S) for _ in range(self._sent)):
+            # A future has its result before its callbacks are called.
+            if not all(self._called_back.acquire(timeout=WAIT_S) for _ in range(self._sent)):
                 self.wrong.append("a callback was not called")
-            if self._told.acquire(blocking=False):
+            if self._called_back.acquire(blocking=False):
                 self.wrong.append("a callback was called twice")
-        except BaseException as error:  # whoever started this thread tells it
+        except BaseException as error:  # reported by the starting thread
             self.wrong.append(error)
 
-    def _ask(self, number: float) -> None:
-        model, into, out, more = self._chance.choice(ASKED)
+    def _send(self, number: float) -> None:
+        model, into, out, more = self._chance.choice(MODELS)
         inputs = {into: row(*[number] * self._chance.choice((1, 1, 2, 5)))}
         try:
             if self._chance.random() < 0.3:
-                self._look(self._server.infer(model, inputs)[out], number + more)
+                self._check(self._server.infer(model, inputs)[out], number + more)
                 return
             future = self._server.submit(model, inputs)
         except TritonError as error:
             self._refused(error)
             return
         self._sent += 1
-        future.add_done_callback(lambda _: self._told.release())
+        future.add_done_callback(lambda _: self._called_back.release())
         self._pending.append((future, out, number + more))
         if len(self._pending) == IN_FLIGHT:
             self._settle()
@@ -118,9 +118,9 @@ class Asking(threading.Thread):
         if error is not None:
             self._refused(error)
         else:
-            self._look(future.result()[out], expected)
+            self._check(future.result()[out], expected)
 
-    def _look(self, found: np.ndarray, expected: float) -> None:
+    def _check(self, found: np.ndarray, expected: float) -> None:
         self.outcomes["answered"] += 1
         if (found != expected).any():
             self.wrong.append((found, expected))
@@ -132,7 +132,7 @@ class Asking(threading.Thread):
 
 
 def soak(seconds: float, seed: int = 0) -> Counter[str]:
-    """Return how many requests were answered, and how many refused.
+    """Count the answered requests, the refused ones, and the changes of models.
 
     Raises
     ------
@@ -147,12 +147,12 @@ def soak(seconds: float, seed: int = 0) -> Counter[str]:
         server.load(instances(1), plus_one, name="batched")
         server.load(WHOLE, name="whole")
         server.load(echo("instance_group { count: 2 kind: KIND_CPU }"), calling(), name="calling")
-        asking = [Asking(server, seed * ASKING + n, stop) for n in range(ASKING)]
-        for thread in asking:
+        threads = [SendingThread(server, seed * CLIENTS + n, stop) for n in range(CLIENTS)]
+        for thread in threads:
             thread.start()
         changes: Counter[str] = Counter()
         end = monotonic() + seconds
-        while monotonic() < end and not any(thread.wrong for thread in asking):
+        while monotonic() < end and not any(thread.wrong for thread in threads):
             what = chance.choices(("instances", "replaced", "unloaded"), (10, 9, 1))[0]
             changes[what] += 1
             if what == "unloaded":
@@ -161,20 +161,20 @@ def soak(seconds: float, seed: int = 0) -> Counter[str]:
                 server.load(WHOLE, name="whole")
             server.load(instances(chance.choice((1, 2, 3))), plus_one, name="batched")
         stop.set()
-        for thread in asking:
+        for thread in threads:
             thread.join(2 * WAIT_S)
-        assert not any(thread.is_alive() for thread in asking), "a request has no answer"
-        wrong = [found for thread in asking for found in thread.wrong]
+        assert not any(thread.is_alive() for thread in threads), "a request has no answer"
+        wrong = [found for thread in threads for found in thread.wrong]
         assert not wrong, f"{len(wrong)} times, such as {wrong[0]!r}"
-    return sum((thread.outcomes for thread in asking), changes)
+    return sum((thread.outcomes for thread in threads), changes)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.engine.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    found = soak(asked.seconds, asked.seed)
+    arguments = parser.parse_args()
+    found = soak(arguments.seconds, arguments.seed)
     gil = "with" if getattr(sys, "_is_gil_enabled", lambda: True)() else "without"
     print(
         f"Python {sys.version.split()[0]} {gil} the GIL: {dict(found)}; nothing lost, nothing wrong"

@@ -1,4 +1,4 @@
-"""Models and waits that the engine's tests share.
+"""Models and waits shared by the engine's tests.
 
 Nothing here sleeps: a model that has to be busy stands at a `Gate` until the test opens it, and
 every wait ends after `WAIT_S`.
@@ -32,7 +32,7 @@ WAIT_S = 30.0
 
 
 class Gate:
-    """Where an execution stands until the test lets it go; remembers what came by."""
+    """A gate at which executions wait until the test opens it; records their batches."""
 
     def __init__(self, *, is_open: bool = False) -> None:
         self.batches: list[list[str]] = []  # request ids of every execution that came in
@@ -51,7 +51,7 @@ class Gate:
             assert self._passes.acquire(timeout=WAIT_S), "the test never opened the gate"
 
     def wait_entered(self, count: int = 1) -> None:
-        """Wait until `count` more executions stand at the gate."""
+        """Wait until `count` more executions are at the gate."""
         for _ in range(count):
             assert self._entered.acquire(timeout=WAIT_S), "no execution came to the gate"
 
@@ -60,7 +60,7 @@ class Gate:
         self._passes.release(count)
 
     def open(self) -> None:
-        """Let all pass from now on."""
+        """Let all later executions pass."""
         self._opened.set()
         self._passes.release(1000)
 
@@ -79,7 +79,7 @@ def ones(size: int = 1) -> np.ndarray:
 
 
 def order_of(futures: dict[str, Any]) -> Callable[[], list[str]]:
-    """Call before the futures can be answered; what is returned waits for all, and returns the order.
+    """Call before the futures can be answered; the returned function waits for all, and returns the order.
 
     Their results may be ready a moment before their callbacks are called.
     """
@@ -169,7 +169,7 @@ def ensemble_text(
 
 
 def gated(gate: Gate, change: Callable[[np.ndarray], np.ndarray] = lambda value: value) -> type:
-    """A model that shows its requests to a gate and answers OUT = change(IN)."""
+    """A model that waits at a gate and answers OUT = change(IN)."""
     import triton_python_backend_utils as pb_utils
 
     class TritonPythonModel:
@@ -190,7 +190,7 @@ def gated(gate: Gate, change: Callable[[np.ndarray], np.ndarray] = lambda value:
 
 
 def streaming() -> type:
-    """A decoupled model: sends as many responses as IN's first value says, then the bare final."""
+    """A decoupled model: IN's first value is its number of responses, then the bare final flag."""
     import triton_python_backend_utils as pb_utils
 
     class TritonPythonModel:
@@ -210,7 +210,7 @@ def streaming() -> type:
 
 
 def failing() -> type:
-    """A model that goes wrong the way the first value of its first request says."""
+    """A model that fails in the way of the first value of its first request."""
     import triton_python_backend_utils as pb_utils
 
     class TritonPythonModel:

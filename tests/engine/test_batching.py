@@ -1,4 +1,4 @@
-"""Batches as real threads make them: the examples of docs/rules/scheduling.md, order, delay, priorities.
+"""Batches of real threads: the examples of docs/rules/scheduling.md, order, delay, priorities.
 
 A gate keeps the only instance busy while requests arrive in order, so what runs next is the
 scheduler's decision and not a matter of timing.
@@ -104,7 +104,7 @@ def test_two_busy_instances_share_one_queue(server: Server, gate: Gate):
     gate.wait_entered()  # the first to be free takes 8 of the 10 ...
     assert gate.batches[2] == [str(n) for n in range(8)]
     gate.let(1)
-    gate.wait_entered()  # ... whoever is next the other 2
+    gate.wait_entered()  # ... the next one the other 2
     assert gate.batches[3] == ["8", "9"]
     gate.open()
     for future in busy + rest:
@@ -127,7 +127,7 @@ def test_two_instances_run_at_the_same_time(server: Server):
         future.result(WAIT_S)
 
 
-def test_D12_preserve_ordering_holds_back_what_finishes_early(server: Server):
+def test_D12_preserve_ordering_delays_early_responses(server: Server):
     slow, fast = Gate(), Gate()
 
     class TritonPythonModel:
@@ -156,7 +156,7 @@ def test_D12_preserve_ordering_holds_back_what_finishes_early(server: Server):
     assert order() == ["slow", "a", "b"]
 
 
-def test_D12_refused_and_late_requests_hold_nobody_up(server: Server, gate: Gate):
+def test_D12_refused_and_timed_out_requests_block_no_other(server: Server, gate: Gate):
     config = dynamic(
         "preserve_ordering: true preferred_batch_size: 1 "
         "default_queue_policy { max_queue_size: 2 default_timeout_microseconds: 1000 }",
@@ -215,7 +215,7 @@ def test_D12_the_head_of_the_line_streams(server: Server):
     assert order == ["a", "a", "a!", "b", "b", "b!"]
 
 
-def test_without_preserve_ordering_what_is_ready_is_sent(server: Server, gate: Gate):
+def test_without_preserve_ordering_responses_are_sent_when_ready(server: Server, gate: Gate):
     def model(IN):
         if IN[0, 0] == 7:
             gate.stand(["slow"])
@@ -242,7 +242,7 @@ def test_a_queue_delay_is_ended_by_the_scheduler_thread(server: Server):
     assert "nbtriton-scheduler" in [thread.name for thread in threading.enumerate()]
     for future in futures:
         future.result(WAIT_S)
-    # A loaded machine may need longer than the delay for three submits: then there are more.
+    # A loaded machine may need longer than the delay for three submits: then it forms more batches.
     assert [name for batch in gate.batches for name in batch] == ["0", "1", "2"]
     first, *_ = server.batches("m")
     assert first.reason == "max_queue_delay"
@@ -280,7 +280,7 @@ def test_Q2_priorities_and_a_batch_that_spans_levels(server: Server, gate: Gate)
     assert gate.batches[1:] == [["1c", "1e", "2b", "2f"], ["3a", "3d"]]
 
 
-def test_Q4_a_full_queue_refuses_and_the_books_do_not_know(server: Server, gate: Gate):
+def test_Q4_a_full_queue_refuses_without_statistics(server: Server, gate: Gate):
     server.load(dynamic("default_queue_policy { max_queue_size: 2 }"), gated(gate), name="m")
     futures = [server.submit("m", {"IN": ones()})]
     gate.wait_entered()

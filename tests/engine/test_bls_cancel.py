@@ -1,4 +1,4 @@
-"""A decoupled call that its caller cancels: the model that is called has the last word."""
+"""A decoupled call that its caller cancels: the called model decides."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class Stream:
-    """Sends numbers until it is cancelled, if it honours that, or at most ten."""
+    """Sends numbers until it is cancelled, if it honours that, ten at most."""
 
     def execute(self, requests):
         for request in requests:
@@ -51,7 +51,7 @@ class Stream:
 
 
 class Caller:
-    """Cancels after three responses, and tells what it saw."""
+    """Cancels after three responses, and reports what it saw."""
 
     def consume(self, responses):
         seen = []
@@ -92,7 +92,7 @@ class AsyncCaller(Caller):
         (False, [str(number) for number in range(10)]),
     ],
 )
-def test_the_model_that_is_called_decides(server: Server, caller, honours, expected):
+def test_a_called_model_decides_about_cancellation(server: Server, caller, honours, expected):
     cancelled.clear()
     server.load(STREAM, Stream, name="stream")
     server.load(CALLER, caller, name="caller")

@@ -1,4 +1,4 @@
-"""The response cache: rules K1 to K10 and E19, with our differences."""
+"""The response cache: rules K1 to K10 and E19, with the deliberate differences."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_K3_a_hit_is_answered_without_an_execution(cached: Server, extra: str):
     assert calls == [3, 4]
 
 
-def test_K9_the_books_tell_hits_from_executions(cached: Server):
+def test_K9_statistics_separate_hits_from_executions(cached: Server):
     cached.load(echo(CACHED), counting([]), name="m")
     for value in (1, 1, 1, 2):
         cached.infer("m", {"IN": row(value)})
@@ -162,7 +162,7 @@ def test_K4_of_an_ensemble_every_twin_is_a_miss(cached: Server):
     assert fields(cached.statistics(), "e")["cache_miss"] == 2
 
 
-def test_K7_the_least_recent_answers_go_first():
+def test_K7_the_least_recently_used_answers_are_evicted():
     with Server(gpus=(), cache_bytes=48) as server:  # room for three answers of 16 bytes
         calls: list = []
         server.load(echo(CACHED), counting(calls), name="m")

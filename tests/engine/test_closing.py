@@ -1,4 +1,4 @@
-"""How a server ends: from anywhere, with everything answered, and with nothing kept."""
+"""Closing a server: from any thread, with all requests answered and nothing kept."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
@@ -162,7 +162,7 @@ def test_a_request_that_runs_too_long_is_answered_by_close(gate: Gate, server: S
 
 
 @pytest.mark.parametrize("where", ["model", "callback", "infer", "ensemble"])
-def test_who_closes_from_the_inside_does_not_wait_for_itself(where: str):
+def test_closing_from_a_model_does_not_wait_for_that_model(where: str):
     """The time limit is longer than the test's: a caller that waited would fail it."""
     server = Server(gpus=())
     closed = threading.Event()
@@ -195,7 +195,7 @@ def test_who_closes_from_the_inside_does_not_wait_for_itself(where: str):
     assert until(lambda: not left()), "all threads end by themselves"
 
 
-def test_an_unload_without_a_thread_to_be_had(server: Server, monkeypatch: pytest.MonkeyPatch):
+def test_an_unload_where_no_thread_can_be_started(server: Server, monkeypatch: pytest.MonkeyPatch):
     ended = threading.Event()
 
     class Model:
@@ -219,7 +219,7 @@ def test_an_unload_without_a_thread_to_be_had(server: Server, monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_a_server_that_nobody_holds_closes_itself():
+def test_a_server_without_references_closes_itself():
     """A cell that binds the same name again and again."""
     before = threading.active_count()
     weights = []

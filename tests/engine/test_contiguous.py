@@ -1,4 +1,4 @@
-"""Where tensors lie: one piece of memory in C order, wherever they come from, as in Triton."""
+"""Contiguous tensors: one piece of memory in C order, from any source, as in Triton."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
@@ -24,7 +24,7 @@ def respond(array: np.ndarray) -> Any:
 
 
 class Bits:
-    """Does what it may do with any tensor of the real server."""
+    """Does what a model may do with any tensor of the real server."""
 
     def execute(self, requests):
         return [respond(self.looked_at(request.inputs()[0])) for request in requests]

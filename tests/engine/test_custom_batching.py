@@ -30,7 +30,7 @@ parameters { key: "MAX_BATCH_VOLUME_BYTES" value { string_value: "64" } }
 
 
 class Volume:
-    """Triton's example: the inputs of a batch have at most so many bytes in all."""
+    """Triton's example: a limit of the bytes of a batch's inputs."""
 
     def __init__(self):
         self.calls = []
@@ -86,7 +86,7 @@ def test_D4_the_volume_strategy_limits_the_bytes_of_a_batch(server: Server, gate
     assert [name for name, _ in strategy.calls].count("batcher_finalize") == 1
 
 
-def test_a_request_beyond_the_volume_is_told_so(server: Server):
+def test_a_request_beyond_the_volume_is_refused_with_the_limit(server: Server):
     server.load(RAGGED, gated(Gate(is_open=True)), name="m", batching=Volume())
     server.infer("m", values(16))
     with pytest.raises(InvalidArgumentError) as caught:
@@ -195,7 +195,7 @@ def test_a_new_configuration_keeps_the_strategy(server: Server, gate: Gate):
     server.submit("m", {"IN": ones()}, request_id="busy")
     gate.wait_entered()
     in_pairs(server, gate)
-    server.load(echo(), name="m")  # without the dynamic batcher there is nothing to add to
+    server.load(echo(), name="m")  # without the dynamic batcher no batch can grow
     server.infer("m", {"IN": ones()})
 
 
@@ -354,7 +354,7 @@ def test_V47_the_library_must_exist(server: Server):
 
 
 @pytest.mark.parametrize("place", ["named", "beside"])
-def test_a_library_that_exists_is_not_used_and_that_is_said(server, caplog, tmp_path, place):
+def test_a_library_that_exists_is_not_used_with_a_warning(server, caplog, tmp_path, place):
     path = tmp_path / "m" / "1" / "model.py"
     path.parent.mkdir(parents=True)
     path.write_text(MODEL_FILE.replace("model_batch", "other"))

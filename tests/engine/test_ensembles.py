@@ -1,4 +1,4 @@
-"""Ensembles at work: rules E2 to E18 with real models and threads."""
+"""Ensembles: rules E2 to E18 with real models and threads."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
@@ -153,7 +153,7 @@ def test_E2_a_step_with_two_inputs_waits_for_both(server: Server, gate: Gate):
     assert future.result(WAIT_S)["Y"][0, 0] == 3
 
 
-def test_E4_what_nobody_asked_for_is_not_run(server: Server):
+def test_E4_steps_for_unrequested_outputs_are_not_run(server: Server):
     gates = {name: Gate(is_open=True) for name in ("root", "left", "right")}
     for name, gate in gates.items():
         server.load(echo(), gated(gate), name=name)
@@ -337,7 +337,7 @@ def test_E9_a_larger_batch_does_not_fit_a_single_item_model(server: Server):
     assert (counts["fail"], counts["success"]) == (2, 0)
 
 
-# -- E10, E11: what is not there ---------------------------------------------------------------------
+# -- E10, E11: missing tensors -----------------------------------------------------------------------
 
 JOIN = """
 backend: "python" max_batch_size: 8
@@ -369,7 +369,7 @@ def test_E10_an_omitted_optional_input_is_left_out_of_the_step(server: Server):
     assert server.infer("e", {"X": ones(), "Z": ones()})["Y"][0, 0] == 2
 
 
-def test_E10_an_omitted_input_that_a_step_requires_fails_there(server: Server):
+def test_E10_an_omitted_input_that_a_step_requires_fails_that_step(server: Server):
     server.load(JOIN % "", lambda A, B: {"OUT": A + B}, name="join")
     server.load(join_ensemble(), name="e")
     with pytest.raises(InvalidArgumentError) as caught:
@@ -381,7 +381,7 @@ def test_E10_an_omitted_input_that_a_step_requires_fails_there(server: Server):
 
 
 class OnlyOne:
-    """Has two outputs and makes the first."""
+    """Has two outputs and makes only the first."""
 
     def execute(self, requests):
         import triton_python_backend_utils as pb_utils
@@ -491,15 +491,15 @@ def test_E13_the_error_does_not_wait_for_the_sibling(server: Server, gate: Gate)
 # -- nesting, streams --------------------------------------------------------------------------------
 
 
-def test_E13_a_refused_step_fails_the_ensemble_whatever_runs(server: Server, gate: Gate):
-    """Beside a step that runs Triton never answers, and before one it ends: we do neither."""
+def test_E13_a_refused_step_fails_the_ensemble_while_others_run(server: Server, gate: Gate):
+    """Beside a running step Triton never answers, and before one it ends; nbtriton does neither."""
     server.load(echo(), gated(gate), name="slow")
     server.load(echo("sequence_batching {}"), plus(1), name="strict")
-    told = "must specify a non-zero or non-empty correlation ID"
+    message = "must specify a non-zero or non-empty correlation ID"
     for first, second in (("slow", "strict"), ("strict", "slow")):
         server.load(fork(first, second), name="e")
         future = server.submit("e", {"X": ones()})
-        with pytest.raises(InvalidArgumentError, match=told):
+        with pytest.raises(InvalidArgumentError, match=message):
             future.result(WAIT_S)
     gate.open()
     server.infer("slow", {"IN": ones()}, request_id="last")

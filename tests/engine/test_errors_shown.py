@@ -1,4 +1,4 @@
-"""What is shown of an error: the line of the caller and the line of the model, and none of ours."""
+"""Tracebacks of errors: the line of the caller and the line of the model, none of nbtriton's."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
@@ -94,8 +94,10 @@ def test_each_request_of_a_batch_has_an_error_of_its_own(server: Server):
 
 
 @pytest.mark.parametrize("kind", [GeneratorExit, SystemExit, KeyboardInterrupt])
-def test_what_a_model_raises_is_an_error_whoever_asks(server: Server, kind: type[BaseException]):
-    """Ctrl-C comes up in the main thread alone."""
+def test_an_exception_of_a_model_is_an_error_for_every_caller(
+    server: Server, kind: type[BaseException]
+):
+    """Ctrl-C is raised in the main thread only."""
 
     def model(IN):
         raise kind

@@ -1,4 +1,4 @@
-"""Nothing is lost: models and backends that go wrong, under load, from many threads."""
+"""Failing models and backends under load from many threads: no request is lost."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
@@ -83,8 +83,8 @@ def test_20000_requests_from_8_threads(server: Server):
     assert batched.execution_count < batched.success_count
 
 
-def test_the_books_of_20000_mixed_requests_add_up(server: Server):
-    """Raises, wrong lengths, per-request errors: what fails fails alone, and is counted."""
+def test_statistics_of_20000_mixed_requests_add_up(server: Server):
+    """Exceptions, wrong lengths, errors of single requests: each fails alone, and is counted."""
     threads, each = 8, 2500
     server.load(
         echo("instance_group { count: 2 kind: KIND_CPU }", max_batch_size=4), failing(), name="m"
@@ -217,7 +217,7 @@ def test_models_come_and_go_under_load(server: Server):
 
 
 class _Instance(BackendInstance):
-    """Does to a batch what the first value of its first request says."""
+    """Fails a batch in the way of the first value of its first request."""
 
     def execute(self, requests, timer):
         values = [request.inputs["IN"] for request in requests]
@@ -290,7 +290,7 @@ def test_a_request_that_is_answered_twice_is_answered_once(broken: Server, how: 
     assert len(answers) == 1
 
 
-def test_an_ensemble_survives_what_no_step_can_take(broken: Server):
+def test_an_ensemble_survives_an_input_that_no_step_accepts(broken: Server):
     broken.load(
         'backend: "broken" input { name: "IN" data_type: TYPE_FP32 dims: 4 } '
         'output { name: "OUT" data_type: TYPE_FP32 dims: 4 }',

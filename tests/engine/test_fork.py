@@ -1,4 +1,4 @@
-"""A forked child has no thread of the server's: calls fail at once and say so, and it can have its own."""
+"""A forked child has no thread of the server: calls fail at once, and it can have a server of its own."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.forked import in_child, start_child
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 
-def test_every_question_in_a_child_is_answered_at_once(server: Server, gate: Gate):
+def test_every_call_in_a_child_fails_at_once(server: Server, gate: Gate):
     server.load(echo(), lambda IN: {"OUT": IN}, name="m")
     server.load(echo(), gated(gate), name="busy")
     running = server.submit("busy", {"IN": ones()})
@@ -74,7 +74,7 @@ def test_a_child_may_have_a_server_of_its_own(server: Server):
 
 @pytest.mark.slow
 def test_forks_while_other_threads_infer(server: Server):
-    """The child waits for no lock that they hold at that moment."""
+    """The child waits for no lock that they hold at the fork."""
     server.load(echo("dynamic_batching {}"), lambda IN: {"OUT": IN}, name="m")
     stop = threading.Event()
     answered = [0, 0, 0]
@@ -135,7 +135,7 @@ def test_a_child_of_another_thread_can_be_interrupted(server: Server):
     assert found == ["interrupted"]
 
 
-def test_the_server_of_the_process_says_so_too():
+def test_the_default_server_fails_in_a_child_too():
     process_server()
 
     def ask() -> str:

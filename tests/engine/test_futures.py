@@ -1,4 +1,4 @@
-"""Answers that are yet to come: waiting, callbacks, cancelling, asyncio, streams, nesting."""
+"""Futures and streams: waiting, callbacks, cancelling, asyncio, nesting."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
@@ -119,7 +119,7 @@ def test_a_callback_added_while_the_answer_comes_is_called_once(server: Server):
         assert calls == [future]
 
 
-def test_a_callback_that_raises_hurts_nobody(server: Server, caplog):
+def test_a_callback_that_raises_harms_no_request(server: Server, caplog):
     server.load(echo(), lambda IN: {"OUT": IN}, name="m")
     done = threading.Event()
 
@@ -198,7 +198,7 @@ def test_X3_a_request_that_runs_or_is_in_a_batch_runs_on(server: Server, gate: G
     assert fields(server.statistics(), "m")["success"] == 3
 
 
-def test_X4_a_running_model_sees_that_nobody_waits(server: Server):
+def test_X4_a_running_model_sees_the_cancellation(server: Server):
     entered, left = threading.Event(), threading.Event()
     seen: list[bool] = []
 
@@ -350,7 +350,7 @@ def test_a_cancelled_await_cancels_the_request(server: Server, gate: Gate):
     assert server.infer("m", {"IN": row(3)})["OUT"][0, 0] == 3
 
 
-def test_an_answer_for_a_loop_that_is_closed_is_nobodys_problem(server: Server, gate: Gate, caplog):
+def test_an_answer_for_a_closed_loop_is_dropped(server: Server, gate: Gate, caplog):
     server.load(echo(), gated(gate), name="m")
     futures: list[InferenceFuture] = []
 
@@ -426,7 +426,7 @@ def partial_then_error() -> type:
     return TritonPythonModel
 
 
-def test_an_error_in_the_middle_of_a_stream_is_raised_there(server: Server):
+def test_an_error_in_the_middle_of_a_stream_is_raised_by_its_step(server: Server):
     server.load(echo(DECOUPLED), partial_then_error(), name="m")
     got = []
     with pytest.raises(Exception, match="half way"):
@@ -548,8 +548,8 @@ def test_an_error_inside_a_nested_call_is_the_inner_models(server: Server):
     assert server.infer("outer", {"IN": row(3)})["OUT"][0, 0] == 3
 
 
-def test_what_a_step_sends_early_does_not_wait_for_its_return(server: Server):
-    """A step that answers through its sender and goes on working holds nobody up."""
+def test_an_early_response_of_a_step_does_not_wait_for_execute(server: Server):
+    """A step that answers through its sender and goes on working delays no other step."""
     second_ran = threading.Event()
 
     class First:
@@ -583,7 +583,7 @@ def test_what_a_step_sends_early_does_not_wait_for_its_return(server: Server):
     assert server.infer("e", {"X": row(1)})["Y"][0, 0] == 2
 
 
-def test_D12_responses_in_order_do_not_overtake_each_other_on_their_way(server: Server):
+def test_D12_ordered_responses_do_not_overtake_each_other_in_delivery(server: Server):
     """The first answer is still with its receiver when the second is ready on another thread."""
     receiver, gate = Gate(), Gate(is_open=True)
     server.load(
@@ -618,7 +618,7 @@ def test_D12_responses_in_order_do_not_overtake_each_other_on_their_way(server: 
     assert order == ["a begins", "a ends", "b", "c"]
 
 
-def test_an_answered_request_is_let_go_without_the_garbage_collector(server):
+def test_an_answered_request_is_freed_without_the_garbage_collector(server):
     """A request and its tensors must not wait for a collection: a body may have many megabytes."""
 
     class Watched(np.ndarray):
@@ -632,14 +632,14 @@ def test_an_answered_request_is_let_go_without_the_garbage_collector(server):
 
     server.load(echo(), Ones, name="m")
     tensor = np.asarray(row(1)).view(Watched)
-    gone = weakref.ref(tensor)
+    reference = weakref.ref(tensor)
     gc.disable()
     try:
         server.infer("m", {"IN": tensor})
         server.submit("m", {"IN": tensor}).result(WAIT_S)
         server.unload("m", timeout_s=WAIT_S)
         del tensor
-        assert gone() is None
+        assert reference() is None
     finally:
         gc.enable()
 
@@ -660,8 +660,8 @@ def test_concurrent_futures_wait_and_as_completed(server: Server, gate: Gate):
     cancelled = server.submit("m", {"IN": ones()})
     assert cancelled.cancel()
     assert cancelled.cancelled()
-    everyone = [done, *pending, cancelled]
-    found = concurrent.futures.wait(everyone, WAIT_S, concurrent.futures.FIRST_EXCEPTION)
+    futures = [done, *pending, cancelled]
+    found = concurrent.futures.wait(futures, WAIT_S, concurrent.futures.FIRST_EXCEPTION)
     assert (found.done, found.not_done) == ({done, cancelled}, set(pending))
     with pytest.raises(TimeoutError):
         list(concurrent.futures.as_completed(pending, 0.01))
@@ -671,7 +671,7 @@ def test_concurrent_futures_wait_and_as_completed(server: Server, gate: Gate):
         for future in concurrent.futures.as_completed(pending, WAIT_S)
     ]
     assert sorted(values) == [0, 1, 2, 3]
-    assert concurrent.futures.wait(everyone, WAIT_S).done == set(everyone)
+    assert concurrent.futures.wait(futures, WAIT_S).done == set(futures)
 
 
 def test_many_futures_are_waited_for_while_they_are_answered(server: Server):

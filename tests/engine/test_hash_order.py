@@ -1,4 +1,4 @@
-"""The order of Triton's hash table; what is expected was read from messages of the real server."""
+"""The order of Triton's hash table; expected values are from messages of the real server."""
 
 from __future__ import annotations
 

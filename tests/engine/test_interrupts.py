@@ -1,4 +1,4 @@
-"""Ctrl-C: it stops the caller at once, loses no request and leaves the server usable."""
+"""Ctrl-C stops the caller at once, loses no request and leaves the server usable."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
@@ -36,23 +36,25 @@ def test_interrupts_at_random_moments(seed: int):
     script = Path(__file__).with_name("interrupted.py")
     ran = run_python(str(script), str(seed), "800")
     assert ran.returncode == 0, ran.stderr[-3000:]
-    told = json.loads(ran.stdout)
-    assert told["sent"] == told["raised"] == 800, "an interrupt was swallowed or came twice"
-    assert told["completed"] > 0
-    assert told["surprises"] == [], "somebody else's request suffered"
-    assert (told["left"], told["alive"], told["threads"]) == ([], 0, []), "something hangs"
-    assert told["handler"], "the handler that was there before is back"
+    report = json.loads(ran.stdout)
+    assert report["sent"] == report["raised"] == 800, "an interrupt was swallowed or came twice"
+    assert report["completed"] > 0
+    assert report["surprises"] == [], "a request of another thread failed"
+    assert (report["left"], report["alive"], report["threads"]) == ([], 0, []), (
+        "a request or thread is stuck"
+    )
+    assert report["handler"], "the earlier handler is restored"
     # One request an execution, but for the model that waits for more; nothing is counted twice.
     for name in ("plain", "busy", "nested"):
-        success, fail, executions = told["counts"][name]
+        success, fail, executions = report["counts"][name]
         assert success + fail == executions
-        assert fail > 0, f"no interrupt ever hit {name}: the test tests nothing"
+        assert fail > 0, f"no interrupt hit {name}: the test tests nothing"
 
 
 # -- the same, moment by moment ----------------------------------------------------------------------
 
 
-def test_an_interrupt_while_waiting_gives_the_request_up(server: Server, gate: Gate):
+def test_an_interrupt_of_a_wait_cancels_the_request(server: Server, gate: Gate):
     server.load(
         echo("dynamic_batching { default_queue_policy { max_queue_size: 9 } }"),
         gated(gate),
@@ -63,7 +65,7 @@ def test_an_interrupt_while_waiting_gives_the_request_up(server: Server, gate: G
     main = threading.get_ident()
 
     def press() -> None:
-        # Nothing tells when the call below has been accepted but the snapshot.
+        # Only the snapshot shows that the call below was accepted.
         for _ in range(30_000):
             if server.models()[0].queued:
                 break
@@ -96,7 +98,7 @@ def test_an_interrupt_in_the_models_code_ends_that_request_only(server: Server):
     assert server.models()[0].executing == 0
 
 
-def test_an_interrupt_does_not_strand_what_the_caller_took_over(server: Server):
+def test_an_interrupt_does_not_strand_batches_accepted_by_the_caller(server: Server):
     """The second branch waits for the same instance; the interrupt comes in the first."""
     calls = []
 
@@ -126,7 +128,7 @@ def test_an_interrupt_does_not_strand_what_the_caller_took_over(server: Server):
 
 
 def test_a_keyboard_interrupt_on_an_instances_thread_fails_the_request(server: Server, caplog):
-    """Nobody is there to be interrupted: some library raised it, and the instance goes on."""
+    """No caller can be interrupted: a library raised it, and the instance goes on."""
 
     def model(IN):
         if IN[0, 0] == 1:
@@ -159,7 +161,7 @@ def test_an_interrupt_in_a_stream_cancels_it(server: Server, gate: Gate):
     assert server.submit("m", {"IN": row(4)}).result(WAIT_S)["OUT"][0, 0] == 4
 
 
-def test_result_of_a_future_can_be_interrupted_and_asked_again(server: Server, gate: Gate):
+def test_result_can_be_interrupted_and_called_again(server: Server, gate: Gate):
     server.load(echo(), gated(gate), name="m")
     future = server.submit("m", {"IN": row(5)})
     gate.wait_entered()
@@ -198,7 +200,7 @@ def test_an_interrupt_just_before_a_wait_is_not_lost(server: Server, gate: Gate)
         presser.join(WAIT_S)
 
 
-def test_an_interrupted_load_leaves_what_was_there(server: Server):
+def test_an_interrupted_load_keeps_the_served_version(server: Server):
     entered, go_on, ended = threading.Event(), threading.Event(), threading.Event()
     main = threading.get_ident()
 
@@ -223,7 +225,7 @@ def test_an_interrupted_load_leaves_what_was_there(server: Server):
         server.load(echo(), Slow, name="m")
     assert server.infer("m", {"IN": row(1)})["OUT"][0, 0] == 2
     go_on.set()
-    waited(ended)  # what was half loaded is given back
+    waited(ended)  # the half-loaded version is released
     server.load(echo(), lambda IN: {"OUT": IN + 5}, name="m")
     assert server.infer("m", {"IN": row(1)})["OUT"][0, 0] == 6
 
@@ -251,7 +253,7 @@ def test_an_interrupted_wait_for_an_unload_unloads(server: Server, gate: Gate):
 # -- deferring itself --------------------------------------------------------------------------------
 
 
-def test_an_interrupt_behind_the_shield_is_raised_on_the_way_out():
+def test_a_deferred_interrupt_is_raised_at_the_end():
     reached = []
     with pytest.raises(KeyboardInterrupt):  # noqa: SIM117 - the order is what is tested
         with interrupts_deferred():
@@ -264,7 +266,7 @@ def test_an_interrupt_behind_the_shield_is_raised_on_the_way_out():
         pass  # it came once
 
 
-def test_interrupts_that_pile_up_are_one():
+def test_several_deferred_interrupts_are_raised_as_one():
     with pytest.raises(KeyboardInterrupt), interrupts_deferred():
         for _ in range(3):
             signal.raise_signal(signal.SIGINT)
@@ -272,9 +274,9 @@ def test_interrupts_that_pile_up_are_one():
         pass
 
 
-def test_the_handler_that_was_there_is_asked_and_comes_back():
+def test_the_earlier_handler_is_called_and_restored():
     asked = []
-    # A new one each time, as ipykernel sets for every cell.
+    # A new handler each time, as ipykernel sets one for every cell.
     for sign in (1, -1):
 
         def handler(number, frame, sign=sign):
@@ -313,7 +315,7 @@ def test_a_handler_that_model_code_sets_stays(server: Server):
     assert signal.signal(signal.SIGINT, signal.default_int_handler) is handler
 
 
-def test_ctrl_c_is_not_ours_between_two_calls(server: Server):
+def test_the_sigint_handler_is_untouched_between_two_calls(server: Server):
     """asyncio, trio and uvicorn install their handlers only where they find Python's own."""
     server.load(echo(), lambda IN: {"OUT": IN}, name="m")
 
@@ -354,7 +356,7 @@ def test_an_ignored_interrupt_stays_ignored(server: Server):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def test_other_threads_pass_through_the_shield(server: Server):
+def test_deferring_interrupts_changes_nothing_on_other_threads(server: Server):
     depths = []
 
     def model(IN):
@@ -370,7 +372,7 @@ def test_other_threads_pass_through_the_shield(server: Server):
     assert depths == [0, 0, 0]
 
 
-def test_a_cancelled_future_says_so_after_an_interrupt(server: Server, gate: Gate):
+def test_a_future_cancelled_by_an_interrupt_is_cancelled(server: Server, gate: Gate):
     server.load(echo(), gated(gate), name="m")
     future = server.submit("m", {"IN": ones()})
     with pytest.raises(KeyboardInterrupt), interrupts_deferred():

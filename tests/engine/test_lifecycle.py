@@ -248,7 +248,7 @@ def test_L2_the_default_policy_keeps_the_latest(server: Server):
         server.infer("m", {"IN": ones()}, version=1)
 
 
-def test_L2_a_version_that_the_policy_leaves_out_never_was(server: Server):
+def test_L2_a_version_that_the_policy_excludes_is_not_found(server: Server):
     log: list[str] = []
     server.load(echo(), counted(log), name="m", version=2)
     server.load(echo(), counted(log), name="m", version=1)
@@ -303,12 +303,12 @@ def test_L17_a_version_beyond_the_policy_finishes_its_requests(server: Server, g
 # -- unload, close -----------------------------------------------------------------------------------
 
 
-def test_L18_unload_refuses_at_once_and_finishes_what_it_has(server: Server, gate: Gate):
+def test_L18_unload_refuses_at_once_and_finishes_accepted_requests(server: Server, gate: Gate):
     log: list[str] = []
     server.load(echo("dynamic_batching {}"), counted(log, gate=gate), name="m")
     futures = [server.submit("m", {"IN": row(n)}) for n in range(20)]
     gate.wait_entered()
-    assert server.unload("m") is False  # not yet gone
+    assert server.unload("m") is False  # not unloaded yet
     with pytest.raises(NotFoundError, match="'m' has no available versions"):
         server.submit("m", {"IN": ones()})
     assert not server.is_ready("m")
@@ -317,7 +317,7 @@ def test_L18_unload_refuses_at_once_and_finishes_what_it_has(server: Server, gat
     assert server.unload("m") is True  # unknown by now, which is no error
 
 
-def test_unload_waits_as_long_as_it_is_told_to(server: Server):
+def test_unload_waits_for_its_timeout(server: Server):
     log: list[str] = []
     server.load(echo("instance_group { count: 3 kind: KIND_CPU }"), counted(log), name="m")
     server.infer("m", {"IN": ones()})
@@ -388,7 +388,7 @@ def test_close_answers_the_requests_of_ensembles(gate: Gate):
     assert isinstance(futures[0].exception(WAIT_S), EngineStoppedError)  # its second step
 
 
-def test_close_answers_what_waits_for_its_delay():
+def test_close_answers_requests_in_their_queue_delay():
     server = Server(gpus=())
     server.load(
         echo("dynamic_batching { max_queue_delay_microseconds: 3600000000 }"), plus(1), name="m"
@@ -416,7 +416,7 @@ def test_a_server_is_a_context_manager_and_leaves_no_thread():
     server.close()
 
 
-def test_servers_do_not_know_each_other():
+def test_two_servers_are_independent():
     with Server(gpus=()) as one, Server(gpus=()) as two:
         one.load(echo(), plus(1), name="m")
         two.load(echo(), plus(2), name="m")
@@ -618,7 +618,7 @@ def test_a_handle_is_the_model_by_name(server: Server):
         handle(IN=row(1))
 
 
-def test_an_idle_server_wakes_nobody(server: Server):
+def test_an_idle_server_wakes_no_thread(server: Server):
     """No thread of an idle server runs: all of them wait for an event."""
     finished = threading.Event()
     server.load(echo(), plus(1), name="m")
@@ -627,7 +627,7 @@ def test_an_idle_server_wakes_nobody(server: Server):
     assert "nbtriton-scheduler" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_what_a_server_tells_about_its_models(server: Server):
+def test_a_server_describes_its_models(server: Server):
     model = plus(1)
     server.load(echo("version_policy { all {} }"), model, name="m", version=3)
     server.load(echo("version_policy { all {} }"), model, name="m", version=5)
@@ -679,7 +679,7 @@ def test_W3_data_from_a_file_of_the_models_own(server: Server, tmp_path):
     assert server.is_ready("m")
 
 
-def test_what_has_no_effect_is_told_at_every_load_and_at_no_request(server: Server):
+def test_ignored_settings_get_a_warning_at_every_load_and_at_no_request(server: Server):
     text = echo("instance_group { host_policy: 'p' } response_cache { enable: true }")
     for _ in range(2):
         with warnings.catch_warnings(record=True) as caught:
@@ -719,7 +719,7 @@ def test_the_first_tensor_of_a_name_counts(server: Server):
     assert [one["shape"] for one in metadata["outputs"]] == [[-1, 4], [-1, 1]]
 
 
-def test_labels_are_told_where_no_file_of_them_can_be(server: Server, tmp_path: Path):
+def test_labels_without_a_model_directory_get_a_warning(server: Server, tmp_path: Path):
     text = """
         input { name: "IN" data_type: TYPE_FP32 dims: 4 }
         output { name: "OUT" data_type: TYPE_FP32 dims: 4 label_filename: "labels.txt" }
@@ -759,7 +759,7 @@ def test_a_batch_input_is_of_no_effect_for_a_class_alone(server: Server, source:
         ),
     ],
 )
-def test_a_sample_may_have_what_is_no_input(server: Server, name: str, more: str):
+def test_a_sample_may_name_an_unknown_input(server: Server, name: str, more: str):
     """Such as a control; tritonserver was seen to hand it to the model on top of the inputs."""
     seen: list[list[tuple[str, list[int]]]] = []
     import triton_python_backend_utils as pb_utils

@@ -1,4 +1,4 @@
-"""Messages for state that one thread at a time may touch."""
+"""The mailbox of a state that one thread at a time may touch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Random ensembles of models that write in place, pass on, keep and send again, beside a reference.
 
-The reference copies whatever goes from one to another, so that nobody can share anything. Callers
+The reference copies each tensor that it passes on, so nothing is shared. Callers
 write to everything that they have, too, once they have their answers.
 """
 
@@ -162,7 +162,7 @@ class Step:
 
 @dataclass
 class Reference:
-    """What the ensemble answers if everything is copied."""
+    """The response of the ensemble if everything is copied."""
 
     steps: list[Step]
     memories: list[dict[str, Any]] = field(default_factory=list)
@@ -231,7 +231,7 @@ def load(server: Server, steps: list[Step], outputs: set[int], extra: str = "") 
     st.booleans(),
     st.lists(st.tuples(st.sampled_from(["numpy", "torch"]), st.booleans()), min_size=2, max_size=4),
 )
-def test_nobody_sees_what_others_write(
+def test_writes_are_seen_by_no_other_reader(
     steps: list[Step], everything: bool, calls: list[tuple[str, bool]]
 ):
     used = {number for step in steps for number in step.inputs}
@@ -273,7 +273,9 @@ def test_nobody_sees_what_others_write(
         st.tuples(st.sampled_from(["numpy", "torch"]), st.integers(1, 3)), min_size=2, max_size=8
     ),
 )
-def test_nor_does_who_shares_a_batch(steps: list[Step], calls: list[tuple[str, int]]):
+def test_writes_are_seen_by_no_other_request_of_the_batch(
+    steps: list[Step], calls: list[tuple[str, int]]
+):
     outputs = set(range(2, len(steps) + 2))
     used = {number for step in steps for number in step.inputs} & {0, 1}
     with Server(gpus=()) as server:

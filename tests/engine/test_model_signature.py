@@ -1,4 +1,4 @@
-"""Requests that no scheduler sees: rules A1 to A16."""
+"""Admission of requests: rules A1 to A16."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
@@ -50,7 +50,7 @@ output { name: "OUT" data_type: TYPE_FP32 dims: 4 }
 
 
 class Sink:
-    """Answers nothing but that it was called."""
+    """Answers only that it was called."""
 
     def execute(self, requests):
         import triton_python_backend_utils as pb_utils
@@ -399,7 +399,7 @@ def test_bytes_in_any_form(server: Server, value):
     assert seen == [[[b"a", b"\xff\x00"]]]
 
 
-def test_bytes_come_back_as_bytes_whatever_went_in(server: Server):
+def test_strings_are_returned_as_bytes(server: Server):
     import torch
 
     server.load(
@@ -460,7 +460,7 @@ def test_result_says_what_it_is(server: Server):
 
 
 def test_numbers_of_a_request_may_be_numpys(server: Server):
-    """A row of a table gives such; the compiled core would refuse what is not an int."""
+    """A row of a table gives numpy's integers; the compiled core refuses any type but int."""
     levels = "dynamic_batching { priority_levels: 2 default_priority_level: 1 }"
     server.load(echo(levels), double, name="m")
     number = np.int64(1)
@@ -471,7 +471,7 @@ def test_numbers_of_a_request_may_be_numpys(server: Server):
     assert result["OUT"].tolist() == (ones() * 2).tolist()
 
 
-def test_a_closed_server_takes_nothing():
+def test_a_closed_server_accepts_nothing():
     server = Server(gpus=())
     server.load(echo(), double, name="m")
     server.close()

@@ -1,4 +1,4 @@
-"""What a model gets is its own: nobody else ever sees its writes, and it sees nobody's."""
+"""A model owns its inputs: no other reader sees its writes, and it sees no writes of others."""
 
 # ruff: noqa: N803, N806 - a model function names its tensors
 from __future__ import annotations
@@ -29,7 +29,7 @@ def answer(made: Any, name: str = "OUT") -> Any:
 
 
 def model(change: Callable[[Any], Any]) -> type:
-    """A model.py that answers each request with what ``change(tensor)`` makes of its input."""
+    """A model.py that answers each request with ``change(tensor)`` of its input."""
 
     class TritonPythonModel:
         def execute(self, requests):
@@ -161,7 +161,7 @@ def test_requests_in_one_batch_see_no_writes_of_each_other(
 
 
 class Keeping:
-    """Answers with a table that it has, and shows that of the model behind it."""
+    """Answers with its own table, and shows that of the model behind it."""
 
     def initialize(self, args):
         self.table = np.ones((1, 4), np.float32)
@@ -191,7 +191,7 @@ KEEPERS = {"model": Keeping, "module": KeepingTorch, "function": lambda IN: KEPT
 @pytest.mark.parametrize("caller", CALLERS)
 @pytest.mark.parametrize("writer", [None, *WRITERS])
 @pytest.mark.parametrize("keeper", KEEPERS)
-def test_what_a_model_keeps_and_sends_again_stays_what_it_is(
+def test_an_array_that_a_model_keeps_and_sends_again_is_unchanged(
     server: Server, keeper: str, writer: str | None, caller: str
 ):
     source = KEEPERS[keeper]
@@ -207,7 +207,7 @@ def test_what_a_model_keeps_and_sends_again_stays_what_it_is(
 
 @pytest.mark.parametrize("ask", ["infer", "submit"])
 @pytest.mark.parametrize("caller", CALLERS)
-def test_what_a_model_keeps_of_its_inputs_is_its_own(server: Server, caller: str, ask: str):
+def test_inputs_that_a_model_keeps_are_its_own(server: Server, caller: str, ask: str):
     class Remembering:
         def initialize(self, args):
             self.kept = None
@@ -352,7 +352,7 @@ def test_one_tensor_as_two_inputs_of_a_step_is_two(server: Server):
     assert server.infer("e", {"X": ones()})["Y"].tolist() == [[12] * 4]
 
 
-def test_what_one_step_alone_reads_is_not_copied_for_it(server: Server):
+def test_a_tensor_with_one_reader_is_not_copied(server: Server):
     both = (
         echo()
         .replace('"IN"', '"A"')
@@ -377,7 +377,7 @@ def test_what_one_step_alone_reads_is_not_copied_for_it(server: Server):
 
 
 class Counting:
-    """Decoupled: three responses, all of them its one buffer."""
+    """Decoupled: three responses, all of one buffer."""
 
     def execute(self, requests):
         buffer = np.zeros((1, 4), np.float32)
@@ -421,7 +421,7 @@ def calling(target: str, run: Callable[[Any], Any]) -> type:
                     inputs=[pb_utils.Tensor("IN", x)],
                 )
                 y = pb_utils.get_output_tensor_by_name(run(call), "OUT").as_numpy()
-                y += 1000  # its own, whoever made it
+                y += 1000  # its own, from any source
                 found.append(answer(x * 10 + y))
             return found
 
@@ -482,7 +482,7 @@ def test_an_awaited_call_reads_its_inputs_at_once(server: Server):
 
 @pytest.mark.parametrize("caller", CALLERS)
 @pytest.mark.parametrize("writer", [None, "function", "add_"])
-def test_what_the_cache_gives_is_the_receivers(writer: str | None, caller: str):
+def test_outputs_from_the_cache_are_the_receivers_own(writer: str | None, caller: str):
     with Server(gpus=(), cache_bytes=1 << 20) as server:
         cached = "response_cache { enable: true }"
         load(server, "m0", lambda IN: IN * 2, cached)
@@ -654,7 +654,7 @@ def test_an_example_batch_stays_what_it_is(server: Server):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("writer", ["to_dlpack", "from_dlpack", "torch function", "add_"])
-def test_on_a_gpu_nobody_sees_a_write_either(writer: str):
+def test_on_a_gpu_a_write_is_seen_by_no_other_reader(writer: str):
     place = "instance_group { kind: KIND_GPU }"
     force = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }'
     backend = "pytorch" if isinstance(WRITERS[writer], torch.nn.Module) else "python"

@@ -1,4 +1,4 @@
-"""The rate limiter under a live server: who runs together, who waits."""
+"""The rate limiter in a live server: instances that run together, instances that wait."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def config(need: int, *, count: int = 1, scope: str = "", priority: int = 1) -> 
 
 
 class Gated:
-    """A model whose executions stand still until they are let go, one permit each."""
+    """A model whose executions block until released, one permit each."""
 
     def __init__(self) -> None:
         self.inside = threading.Semaphore(0)

@@ -23,7 +23,7 @@ YES = 'parameters { key: "READ_ONLY_INPUTS" value { string_value: "yes" } }'
 
 
 class Where:
-    """Answers with the address of what it was given."""
+    """Answers with the address of its input."""
 
     def execute(self, requests):
         return [self.answer(request.inputs()[0].as_numpy()) for request in requests]
@@ -102,7 +102,7 @@ def test_an_ensemble_says_for_itself_that_submit_need_not_copy(server: Server, e
     assert server.infer("e", {"X": mine})["Y"][0, 0] == address(mine)
 
 
-def test_what_such_a_model_passes_on_is_a_copy(server: Server):
+def test_outputs_of_a_read_only_model_are_copies(server: Server):
     server.load(echo(YES), lambda IN: IN, name="m")
     mine = ones()
     out = server.infer("m", {"IN": mine})["OUT"]

@@ -1,4 +1,4 @@
-"""An instance that has its next batch already: it goes on, and another thread answers the last one."""
+"""The response thread: it answers a batch while the instance runs the next one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def computing(gate: Gate, seen: list[str] | None = None) -> type:
 
 
 def at_the_gate(server: Server, gate: Gate, *names: str) -> dict[str, object]:
-    """Requests that wait behind one that stands at the gate."""
+    """Requests that wait behind one at the gate."""
     futures = {"first": server.submit("m", {"IN": ones()}, request_id="first")}
     gate.wait_entered()
     for name in names:
@@ -51,7 +51,7 @@ def at_the_gate(server: Server, gate: Gate, *names: str) -> dict[str, object]:
     return futures
 
 
-def test_the_next_batch_runs_while_callbacks_take_their_time(server: Server, gate: Gate):
+def test_the_next_batch_runs_during_slow_callbacks(server: Server, gate: Gate):
     server.load(PAIRS, computing(gate), name="m")
     futures = at_the_gate(server, gate, "a", "b", "c", "d")
     third_runs, called = threading.Event(), threading.Event()
@@ -72,7 +72,7 @@ def test_the_next_batch_runs_while_callbacks_take_their_time(server: Server, gat
 
 
 def test_a_batch_that_can_still_grow_waits_for_the_answers(server: Server, gate: Gate):
-    """Callers who send their next request when they have an answer get full batches."""
+    """Callers that send their next request after an answer get full batches."""
     server.load(PAIRS, computing(gate), name="m")
     futures = at_the_gate(server, gate, "a", "b", "c")
     sent = []
@@ -121,10 +121,10 @@ def test_a_model_is_finalized_behind_its_last_answer(server: Server, gate: Gate)
 
 
 @pytest.mark.parametrize("instances", [1, 3])
-def test_each_request_is_answered_once_whatever_becomes_of_it(
+def test_each_request_is_answered_once_under_failures_and_changes(
     server: Server, gate: Gate, instances: int
 ):
-    """Failures, callers who give up, instances that go, and an unload while all of that happens."""
+    """Failures, cancellations, removed instances, and an unload during all of them."""
     gate.open()
 
     def config(count: int) -> str:
@@ -199,7 +199,7 @@ def test_a_process_that_can_have_no_more_threads_answers_all_the_same(
 # -- the thread itself -------------------------------------------------------------------------------
 
 
-def test_short_executions_are_answered_on_the_spot():
+def test_short_executions_are_answered_on_the_instances_thread():
     thread = ResponseThread("nbtriton-test-answers")
     assert not thread.should_offload(MS // 10)
     assert thread.should_offload(MS)
@@ -207,12 +207,12 @@ def test_short_executions_are_answered_on_the_spot():
 
 
 @WITH_GIL
-def test_beside_a_model_that_keeps_the_gil_it_is_asked_less_and_less():
+def test_a_model_that_keeps_the_gil_is_offloaded_less_and_less():
     thread = ResponseThread("nbtriton-test-answers")
     executions, asked = 2000, 0
     before = sys.getswitchinterval()
     try:
-        sys.setswitchinterval(WAIT_S)  # nobody else runs before this thread waits
+        sys.setswitchinterval(WAIT_S)  # no other thread runs before this one waits
         for _ in range(executions):
             if thread.should_offload(MS):
                 thread.put(int)
@@ -224,7 +224,7 @@ def test_beside_a_model_that_keeps_the_gil_it_is_asked_less_and_less():
     assert 1 < asked < executions // 50
 
 
-def test_one_that_was_late_once_is_soon_asked_again():
+def test_a_response_thread_that_was_late_once_is_soon_used_again():
     thread = ResponseThread("nbtriton-test-answers")
     assert thread.should_offload(MS)
     for _ in range(50):
@@ -255,8 +255,8 @@ def test_an_answer_that_ends_abnormally_does_not_end_the_thread(caplog):
 
 
 @WITH_GIL  # without it what one thread made another cannot free at once
-def test_a_request_is_let_go_of_before_the_next_one_is_answered(server: Server, gate: Gate):
-    """Else all of a batch would look to the garbage collector like objects that stay."""
+def test_a_request_is_freed_before_the_next_one_is_answered(server: Server, gate: Gate):
+    """Else the garbage collector would count the whole batch as objects that stay."""
     server.load(
         echo(
             "dynamic_batching { preferred_batch_size: 4 } "

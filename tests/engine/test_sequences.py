@@ -212,10 +212,10 @@ def test_DI2_DI3_DI4_rows_keep_their_slots_and_padding_is_zeros(server, gate, da
         assert (row["READY"].item(), row["START"].item(), row["ID"].item()) == (0, 0, 0)
         assert (row["id"], row["flags"]) == (0, 0)
     # DI4: padding counts in the size of an execution, and nowhere else.
-    books = fields(server.statistics("m"), "m")
-    assert books["success"] == books["inference_count"] == books["queue"] == 6
-    assert books["execution_count"] == 4
-    assert books["batches"] == {1: 1, 3: 3}
+    counts = fields(server.statistics("m"), "m")
+    assert counts["success"] == counts["inference_count"] == counts["queue"] == 6
+    assert counts["execution_count"] == 4
+    assert counts["batches"] == {1: 1, 3: 3}
 
 
 def test_DI4_T7_a_model_may_leave_padding_unanswered(server, gate):
@@ -327,11 +327,11 @@ def test_SQ1_SQ2_SQ3_wrong_requests_are_refused_and_never_count(server):
         server.infer(
             "m", {"IN": np.zeros((2, 1), np.float32)}, correlation_id=5, sequence_start=True
         )
-    books = fields(server.statistics("m"), "m")
-    assert (books["success"], books["fail"], books["execution_count"]) == (0, 0, 0)
+    counts = fields(server.statistics("m"), "m")
+    assert (counts["success"], counts["fail"], counts["execution_count"]) == (0, 0, 0)
 
 
-def test_SQ9_an_idle_sequence_makes_room(server):
+def test_SQ9_an_idle_sequence_frees_its_slot(server):
     server.load(
         config("max_sequence_idle_microseconds: 60000", max_batch_size=1),
         looking(Gate(is_open=True), []),
@@ -429,7 +429,7 @@ def test_I1_I5_the_state_goes_from_one_request_of_a_sequence_to_the_next(server)
         said.append((ann.say(number), bob.say(10 * number)))
     assert said == [(1, 10), (3, 30), (6, 60), (10, 100)]
     result = server.infer("m", one(5), **ann.options(end=True))
-    assert set(result) == {"OUT"}  # the state is nobody's business
+    assert set(result) == {"OUT"}  # the state is not requested
 
 
 @pytest.mark.parametrize("strategy", ["", "oldest { }"])
@@ -443,7 +443,7 @@ def test_I2_start_begins_with_a_fresh_state(server, strategy):
     assert ann.say(5, end=True) == 5
 
 
-def test_I6_what_fails_or_writes_no_state_leaves_it_as_it_was(server):
+def test_I6_a_request_that_fails_or_writes_no_state_keeps_the_state(server):
     server.load(config(STATE % ("1", "")), accumulator(), name="m")
     ann = User(server, 1)
     assert ann.say(5) == 5
@@ -481,7 +481,7 @@ def tensors_of_all_models() -> list[SequenceTensors]:
     return [thing for thing in gc.get_objects() if type(thing) is SequenceTensors]
 
 
-def test_I5_what_has_ended_is_let_go(server):
+def test_I5_the_state_of_an_ended_sequence_is_freed(server):
     before = tensors_of_all_models()
     server.load(config(STATE % ("1", "")), accumulator(), name="m")
     for correlation_id in range(1, 6):
@@ -509,7 +509,7 @@ def test_I1_a_state_may_be_written_through_a_response_sender(server, decoupled):
                 pb_utils.Tensor("SUM_OUT", state + value),
             ]
             request.get_response_sender().send(
-                pb_utils.InferenceResponse(tensors, parameters={"told": True}),
+                pb_utils.InferenceResponse(tensors, parameters={"extra": True}),
                 pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL,
             )
 
@@ -519,10 +519,10 @@ def test_I1_a_state_may_be_written_through_a_response_sender(server, decoupled):
     for value, expected in ((5, 5), (6, 11)):
         (result,) = server.stream("m", one(value), **ann.options(end=False))
         assert {name: array.item() for name, array in result.items()} == {"OUT": expected}
-        assert result.parameters == {"told": True}
+        assert result.parameters == {"extra": True}
 
 
-def test_I1_each_of_several_states_is_shown_to_whom_it_may_concern(server):
+def test_I1_each_requested_state_is_returned(server):
     import triton_python_backend_utils as pb_utils
 
     class TritonPythonModel:
@@ -723,7 +723,7 @@ def test_many_users_at_once_each_get_their_own_sums(strategy, rate_limit):
                 *[pool.submit(burst, number) for number in range(101, 113)],
             ]:
                 done.result(timeout=WAIT_S)
-        books = fields(server.statistics("m"), "m")
-        assert books["success"] == books["inference_count"] == 12 * 32 + 12 * 20
-        assert books["fail"] == 0
-        assert sum(count for count in books["batches"].values()) == books["execution_count"]
+        counts = fields(server.statistics("m"), "m")
+        assert counts["success"] == counts["inference_count"] == 12 * 32 + 12 * 20
+        assert counts["fail"] == 0
+        assert sum(count for count in counts["batches"].values()) == counts["execution_count"]

@@ -1,4 +1,4 @@
-"""Iterative sequences: requests that their model wants to see once more (IT1 to IT7)."""
+"""Iterative sequences: requests that their model reschedules (IT1 to IT7)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def test_IT1_IT4_passes_of_one_request(server, strategy):
     for passes in (3, 1, 5):
         result = server.infer("m", wanting(passes))
         assert result["OUT"].tolist() == [[1.0] + [0.0] * (passes - 1)]
-    books = fields(server.statistics("m"), "m")
+    counts = fields(server.statistics("m"), "m")
     # Every pass counts.
-    assert books["success"] == books["inference_count"] == books["execution_count"] == 9
+    assert counts["success"] == counts["inference_count"] == counts["execution_count"] == 9
 
 
 @BOTH
@@ -120,8 +120,8 @@ def test_a_pass_that_raises_ends_the_request(server, strategy):
         server.infer("m", wanting(9))
     assert len(passes) == 2
     assert server.infer("m", wanting(1))["OUT"].size == 1  # the slot is free
-    books = fields(server.statistics("m"), "m")
-    assert (books["success"], books["fail"]) == (2, 1)
+    counts = fields(server.statistics("m"), "m")
+    assert (counts["success"], counts["fail"]) == (2, 1)
     server.unload("m")
 
 

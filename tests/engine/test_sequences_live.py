@@ -30,7 +30,7 @@ def sequences(body: str = "", *, max_batch_size: int = 4, more: str = "", contro
 
 
 def summing(seen: list, gate: Gate | None = None) -> type:
-    """Adds up a sequence's inputs by its id; notes every row that it sees."""
+    """Adds up a sequence's inputs by its id; records every row."""
     import triton_python_backend_utils as pb_utils
 
     class TritonPythonModel:
@@ -47,13 +47,15 @@ def summing(seen: list, gate: Gate | None = None) -> type:
             if gate is not None:
                 gate.stand([])
             answers = []
-            for told in rows:
-                if told["READY"]:
-                    if told["START"]:
-                        self.sums.pop(told["ID"], None)
-                    self.sums[told["ID"]] += told["IN"]
+            for controls in rows:
+                if controls["READY"]:
+                    if controls["START"]:
+                        self.sums.pop(controls["ID"], None)
+                    self.sums[controls["ID"]] += controls["IN"]
                 out = (
-                    self.sums[told["ID"]].copy() if told["READY"] else np.zeros((1, 4), np.float32)
+                    self.sums[controls["ID"]].copy()
+                    if controls["READY"]
+                    else np.zeros((1, 4), np.float32)
                 )
                 answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", out)]))
             return answers
@@ -118,7 +120,7 @@ def test_C2_controls_of_a_sequence(server: Server):
     ],
     ids=["SQ1", "SQ2", "SQ3"],
 )
-def test_a_request_that_is_no_sequences_is_refused(server: Server, sequence, options, size, text):
+def test_a_request_without_a_sequence_is_refused(server: Server, sequence, options, size, text):
     server.load(sequences(), summing([]), name="m")
     future = server.submit("m", {"IN": ones(size)}, correlation_id=sequence, **options)
     error = future.exception(WAIT_S)
@@ -175,7 +177,7 @@ def test_SQ9_an_idle_sequence_loses_its_slot_by_the_clock(server: Server):
         sequences("max_sequence_idle_microseconds: 20000", max_batch_size=1), summing([]), name="m"
     )
     assert first(ask(server, 1, 1, start=True)) == 1
-    # Nobody ends sequence 1: only the scheduler thread can hand its slot on.
+    # Sequence 1 is never ended: only the scheduler thread can free its slot.
     assert first(ask(server, 2, 7, start=True)) == 7
     error = ask(server, 1, 1).exception(WAIT_S)
     assert "must specify the START flag" in str(error)
@@ -194,7 +196,7 @@ def test_OL1_the_oldest_strategy_batches_sequences(server: Server):
 
 
 def test_OL6_the_order_of_responses_is_that_of_an_instance(server: Server):
-    """An instance that is slow holds up the sequences that live there, no others."""
+    """A slow instance delays its own sequences, no others."""
     slow = Gate()
 
     class TritonPythonModel:
@@ -304,7 +306,7 @@ def test_X5_cancelling_one_request_cancels_its_sequence(server: Server):
     assert first(ask(server, 2, 4, start=True, end=True)) == 4
 
 
-def test_unload_and_close_answer_what_a_sequence_left(server: Server):
+def test_unload_and_close_answer_the_requests_of_an_open_sequence(server: Server):
     gate = Gate()
     server.load(sequences(max_batch_size=1), summing([], gate), name="m")
     futures = [ask(server, 1, 1, start=True)]

@@ -1,4 +1,4 @@
-"""The books: rules T1 to T6 and the table of Y2, batches and snapshots."""
+"""Statistics: rules T1 to T6 and the table of Y2, batches and snapshots."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
@@ -97,7 +97,7 @@ def test_T6_statistics_are_per_version_and_start_again_with_a_replacement(server
         server.statistics("m", 9)
 
 
-# how, error, whether the books call it a success
+# how, error, whether the statistics call it a success
 WRONG = {
     "raises": (1, "kaboom", False),
     "wrong length": (
@@ -176,7 +176,7 @@ def test_Y2_a_raise_fails_every_request_of_the_batch(server: Server, gate: Gate)
     assert (counts["fail"], counts["execution_count"], counts["inference_count"]) == (4, 2, 0)
 
 
-def test_Y2_an_error_for_one_request_is_a_success_in_the_books(server: Server):
+def test_Y2_an_error_for_one_request_counts_as_success(server: Server):
     server.load(echo(), failing(), name="m")
     with pytest.raises(UnavailableError) as caught:
         server.infer("m", {"IN": row(6)})
@@ -190,7 +190,7 @@ def test_Y2_dtypes_are_passed_through_unchecked(server: Server):
     assert server.infer("m", {"IN": row(5)})["OUT"].dtype == np.float64
 
 
-def test_T5_Y7_a_decoupled_request_counts_once_whatever_it_answers(server: Server):
+def test_T5_Y7_a_decoupled_request_counts_once_for_any_responses(server: Server):
     server.load(echo("model_transaction_policy { decoupled: true }"), streaming(), name="m")
     for count in (0, 1, 3):
         assert len(list(server.stream("m", {"IN": row(count)}))) == count
@@ -247,7 +247,7 @@ def test_T4_a_failing_last_step_counts_twice_for_the_ensemble(server: Server):
 # -- what the views read -----------------------------------------------------------------------------
 
 
-def test_batches_tell_who_ran_with_whom_and_why(server: Server, gate: Gate):
+def test_batch_records_show_requests_and_reason(server: Server, gate: Gate):
     server.load(echo("dynamic_batching {}"), gated(gate), name="m")
     first = server.submit("m", {"IN": row(*[0.0] * 8)})
     gate.wait_entered()
@@ -266,7 +266,7 @@ def test_batches_tell_who_ran_with_whom_and_why(server: Server, gate: Gate):
     assert (one.model, one.version, one.instance, one.failed) == ("m", 1, "m_0", False)
 
 
-def test_snapshot_shows_what_waits_and_what_runs(server: Server, gate: Gate):
+def test_a_snapshot_shows_waiting_and_running_requests(server: Server, gate: Gate):
     server.load(echo("dynamic_batching {}"), gated(gate), name="m")
     futures = [server.submit("m", {"IN": row(*[0.0] * 8)})]
     gate.wait_entered()
@@ -278,7 +278,7 @@ def test_snapshot_shows_what_waits_and_what_runs(server: Server, gate: Gate):
     gate.open()
     for future in futures:
         future.result(WAIT_S)
-    # One request more: in its thread the books of the last batch are closed.
+    # One request more: its thread adds up the statistics of the last batch.
     server.infer("m", {"IN": ones()})
     (model,) = server.models()
     assert (model.queued, model.executing) == (0, 0)
@@ -290,7 +290,7 @@ def test_snapshot_shows_what_waits_and_what_runs(server: Server, gate: Gate):
 
 
 def test_snapshots_are_consistent_while_requests_run(server: Server):
-    """Whenever a view looks, the parts add up: nothing is read half written."""
+    """At any moment the parts of a snapshot add up: nothing is read half written."""
     server.load(echo("dynamic_batching {}"), lambda IN: {"OUT": IN}, name="m")
     stop = threading.Event()
     seen: list[str] = []

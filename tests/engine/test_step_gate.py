@@ -38,7 +38,7 @@ class First:
 
 
 class Gated:
-    """Counts who is inside; each execution waits for a permit."""
+    """Counts the executions inside; each waits for a permit."""
 
     def __init__(self) -> None:
         self.inside = threading.Semaphore(0)
@@ -59,7 +59,7 @@ class Gated:
 
 
 @pytest.mark.parametrize(("limit", "together"), [("max_inflight_requests: 2", 2), ("", 4)])
-def test_E21_a_step_holds_so_many_requests_and_no_more(limit, together):
+def test_E21_a_step_holds_at_most_its_limit_of_requests(limit, together):
     gated = Gated()
     with Server() as server:
         server.load(MODEL, First, name="first")
@@ -76,7 +76,7 @@ def test_E21_a_step_holds_so_many_requests_and_no_more(limit, together):
         assert [f.result(30)["OUT"].item() for f in futures] == [1.0] * 4
 
 
-def test_E21_places_are_given_back_by_steps_that_fail():
+def test_E21_failed_steps_release_their_places():
     gated = Gated()
     with Server() as server:
         server.load(MODEL, First, name="first")
@@ -91,7 +91,7 @@ def test_E21_places_are_given_back_by_steps_that_fail():
 
 
 def test_E21_a_decoupled_model_is_held_back_by_a_slow_step():
-    """Its responses wait one by one at the step's place instead of piling up."""
+    """Its responses wait one by one for a place in the step instead of piling up."""
     gated, sent = Gated(), []
 
     class Stream:
@@ -109,7 +109,7 @@ def test_E21_a_decoupled_model_is_held_back_by_a_slow_step():
         server.load(MODEL + "model_transaction_policy { decoupled: true }", Stream, name="first")
         server.load(MODEL, gated.model(), name="second")
         server.load(ENSEMBLE.replace("LIMIT", "max_inflight_requests: 1"), name="e")
-        # Told on the thread that answers, before it gives the step's place to the next one.
+        # Called on the answering thread, before it passes the step's place to the next request.
         results: list[Response] = []
         future = server.submit(
             "e",

@@ -1,4 +1,4 @@
-"""A server that stops: what clients begin is refused, what they have begun goes on."""
+"""A stopping server: new requests of clients are refused, begun ones go on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones
 from tests.until import until
 
 STOPPED = "Server is stopping, scheduler for model has stopped accepting new inference requests"
-NOBODY = "[request id: <id_unknown>] "
+NO_ID = "[request id: <id_unknown>] "
 
 
 def client(server: Server, name: str, correlation_id: int = 0, flags: int = 0) -> Any:
@@ -24,14 +24,14 @@ def client(server: Server, name: str, correlation_id: int = 0, flags: int = 0) -
     found: list[Response] = []
     done = threading.Event()
 
-    def take(_: InferenceRequest, response: Response, final: bool) -> None:
+    def receive(_: InferenceRequest, response: Response, final: bool) -> None:
         found.append(response)
         if final:
             done.set()
 
     options = RequestOptions(correlation_id=correlation_id, flags=flags)
     (sent,) = server.engine.dispatcher.submit_many(
-        [Submission(name, -1, {"IN": ones()}, options, take)]
+        [Submission(name, -1, {"IN": ones()}, options, receive)]
     )
     if not isinstance(sent, InferenceRequest):
         raise sent
@@ -60,17 +60,17 @@ def loaded(server: Server, gate: Gate) -> Server:
     return server
 
 
-def test_S5_L22_what_is_new_is_refused_in_triton_s_words(loaded: Server, gate: Gate):
+def test_S5_L22_new_requests_are_refused_with_tritons_text(loaded: Server, gate: Gate):
     gate.open()
     loaded.engine.lifecycle.stop_accepting()
     for name, begins, text in (
-        ("plain", {}, NOBODY + STOPPED),
-        ("one", {}, f"in ensemble 'one', {NOBODY}{STOPPED}"),
-        ("nested", {}, f"in ensemble 'nested', in ensemble 'one', {NOBODY}{STOPPED}"),
+        ("plain", {}, NO_ID + STOPPED),
+        ("one", {}, f"in ensemble 'one', {NO_ID}{STOPPED}"),
+        ("nested", {}, f"in ensemble 'nested', in ensemble 'one', {NO_ID}{STOPPED}"),
         ("seq", {"correlation_id": 1, "flags": SEQUENCE_START}, STOPPED),
         ("both", {"correlation_id": 1, "flags": SEQUENCE_START}, f"in ensemble 'both', {STOPPED}"),
         ("iter", {}, STOPPED),
-        ("plain", {"correlation_id": 1}, NOBODY + STOPPED),
+        ("plain", {"correlation_id": 1}, NO_ID + STOPPED),
     ):
         with pytest.raises(UnavailableError) as refused:
             client(loaded, name, **begins)
@@ -97,7 +97,7 @@ def test_SQ12_L22_a_sequence_that_has_begun_goes_on_to_its_end(loaded: Server, g
     assert until(lambda: not loaded.engine.lifecycle.in_flight())
 
 
-def test_an_ensemble_that_is_under_way_goes_through_all_its_steps(loaded: Server, gate: Gate):
+def test_an_ensemble_in_flight_goes_through_all_its_steps(loaded: Server, gate: Gate):
     loaded.load(ensemble("plain", "plain"), name="two")
     future = loaded.submit("two", {"IN": ones()})
     gate.wait_entered()
@@ -108,7 +108,7 @@ def test_an_ensemble_that_is_under_way_goes_through_all_its_steps(loaded: Server
     assert until(lambda: not loaded.engine.lifecycle.in_flight())
 
 
-def test_what_there_is_no_time_for_is_answered_once(loaded: Server, gate: Gate):
+def test_requests_beyond_the_time_limit_are_answered_once(loaded: Server, gate: Gate):
     futures = [loaded.submit(name, {"IN": ones()}) for name in ("plain", "plain", "nested")]
     gate.wait_entered()
     loaded.engine.lifecycle.stop_accepting()

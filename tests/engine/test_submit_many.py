@@ -1,4 +1,4 @@
-"""Requests that come at the same moment: `Server.submit_many`, as the endpoints send them."""
+"""Requests of the same moment: `Server.submit_many`, as the endpoints call it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Answers:
         self._missing = count
         self.all = threading.Event()
 
-    def take(self, request: InferenceRequest, response: Response, final: bool) -> None:
+    def receive(self, request: InferenceRequest, response: Response, final: bool) -> None:
         assert request.request_id not in self.found, "answered twice"
         assert final
         self.found[request.request_id] = response
@@ -38,7 +38,7 @@ def call(
     answers: Answers, request_id: str, name: str = "m", inputs: Mapping[str, Any] | None = None
 ) -> Submission:
     given = {"IN": ones()} if inputs is None else inputs
-    return Submission(name, -1, given, RequestOptions(request_id=request_id), answers.take)
+    return Submission(name, -1, given, RequestOptions(request_id=request_id), answers.receive)
 
 
 def send(server: Server, calls: Sequence[Submission]) -> list[InferenceRequest]:
@@ -66,14 +66,14 @@ def test_without_dynamic_batching_each_runs_alone_and_in_order(server: Server, g
     assert gate.batches == [["0"], ["1"], ["2"]]
 
 
-def test_those_that_are_refused_say_why_and_the_others_run(server: Server, gate: Gate):
+def test_refused_requests_get_the_reason_and_the_others_run(server: Server, gate: Gate):
     server.load(BATCHING, gated(gate), name="m")
     gate.open()
     answers = Answers(2)
     found = server.engine.dispatcher.submit_many(
         [
             call(answers, "a"),
-            call(answers, "b", name="nobody"),
+            call(answers, "b", name="absent"),
             call(answers, "c", inputs={"IN": np.ones((1, 3), np.float32)}),
             call(answers, "d"),
         ]
@@ -107,7 +107,7 @@ def test_each_model_and_ensemble_gets_its_own(server: Server, gate: Gate):
     assert list(answers.found["2"].outputs) == ["Y"]
 
 
-def test_one_that_waits_can_be_cancelled(server: Server, gate: Gate):
+def test_a_waiting_request_can_be_cancelled(server: Server, gate: Gate):
     # With a queue policy nothing is formed ahead of time (Q10): the second one waits in the queue.
     policy = "dynamic_batching { default_queue_policy { max_queue_size: 9 } }"
     server.load(echo(policy, max_batch_size=1), gated(gate), name="m")
@@ -124,7 +124,7 @@ def test_one_that_waits_can_be_cancelled(server: Server, gate: Gate):
     assert gate.batches == [["runs"]]
 
 
-def test_a_full_queue_refuses_those_that_are_too_many(server: Server, gate: Gate):
+def test_a_full_queue_refuses_the_requests_beyond_its_limit(server: Server, gate: Gate):
     policy = "default_queue_policy { max_queue_size: 2 }"
     server.load(echo(f"dynamic_batching {{ {policy} }}", max_batch_size=1), gated(gate), name="m")
     busy = server.submit("m", {"IN": ones()}, request_id="busy")
@@ -138,8 +138,8 @@ def test_a_full_queue_refuses_those_that_are_too_many(server: Server, gate: Gate
     assert failed == {"2": "UNAVAILABLE", "3": "UNAVAILABLE"}
 
 
-def test_none_is_lost_while_the_model_is_replaced(server: Server):
-    """Every call has exactly one answer, whichever version takes it."""
+def test_no_request_is_lost_while_the_model_is_replaced(server: Server):
+    """Every call has exactly one answer, from either version."""
     gate = Gate(is_open=True)
     server.load(BATCHING, gated(gate), name="m")
     stop = threading.Event()
@@ -188,7 +188,7 @@ TWO_STEPS = ensemble_text(
 )
 
 
-def test_what_was_one_batch_in_one_step_is_one_batch_in_the_next(server: Server, gate: Gate):
+def test_one_batch_in_a_step_is_one_batch_in_the_next(server: Server, gate: Gate):
     server.load(BATCHING, gated(Gate(is_open=True)), name="first")
     server.load(BATCHING, gated(gate), name="second")
     server.load(TWO_STEPS, name="e")

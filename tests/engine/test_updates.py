@@ -1,4 +1,4 @@
-"""Other instances for a model that goes on serving: the light update (L16, T6, W6)."""
+"""Update of a serving model's instances without a reload (L16, T6, W6)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def journal() -> Journal:
 
 
 def executed(server: Server) -> float:
-    """Send one request; how many the instance that takes it has executed by then."""
+    """Send one request; return how many its instance has executed by then."""
     return float(server.infer("m", {"IN": ones()})["OUT"][0, 0])
 
 
@@ -107,7 +107,7 @@ def test_L16_only_the_missing_instances_are_made(server: Server, journal: Journa
     assert fields(server.statistics(), "m")["success"] == 4
 
 
-def test_L16_surplus_instances_go_and_the_last_one_stays_as_it_is(server: Server, journal: Journal):
+def test_L16_surplus_instances_are_removed_and_the_last_one_stays(server: Server, journal: Journal):
     server.load(count(3), journal.model(), name="m")
     server.load(count(1), name="m")
     assert journal.wait_for_ends(2) == ["m_0_0", "m_0_1"]
@@ -120,7 +120,7 @@ def test_L16_surplus_instances_go_and_the_last_one_stays_as_it_is(server: Server
     assert instances(server) == ["m_0_1"]
 
 
-def test_L16_requests_under_way_are_answered_where_they_are(
+def test_L16_requests_in_flight_finish_on_their_instance(
     server: Server, journal: Journal, gate: Gate
 ):
     server.load(count(3), journal.model(gate), name="m")
@@ -128,7 +128,7 @@ def test_L16_requests_under_way_are_answered_where_they_are(
     gate.wait_entered(3)
     waiting = [server.submit("m", {"IN": ones()}) for _ in range(3)]
     server.load(count(1), name="m")
-    assert journal.of("end") == []  # nobody waits for them, and they for nobody
+    assert journal.of("end") == []  # neither waits for the other
     gate.open()
     for future in (*flying, *waiting):
         future.result(WAIT_S)
@@ -137,7 +137,7 @@ def test_L16_requests_under_way_are_answered_where_they_are(
     assert fields(server.statistics(), "m")["success"] == 6
 
 
-def test_L16_whose_group_has_other_settings_is_made_anew(server: Server, journal: Journal):
+def test_L16_instances_with_changed_group_settings_are_replaced(server: Server, journal: Journal):
     server.load(count(2), journal.model(), name="m")
     server.load(count(2, 'name: "other"'), name="m")  # a name is no setting
     assert instances(server) == ["m_0_0", "m_0_1"]
@@ -179,7 +179,7 @@ def test_instances_have_names_of_their_own():
     three = [plan(f"m_0_{number}") for number in range(3)]
     added, removed = match_instances({5: plan("m_0_2")}, three)
     assert ([p.name for p in added], removed) == (["m_0_1", "m_0_0"], [])
-    # A name is for a device; whoever goes gives it back.
+    # A name is unique on its device; a removed instance releases it.
     added, removed = match_instances(
         {1: plan("m_0_0", b"old")}, [plan("m_0_0", b"new"), plan("m_0_0", b"new", device=1)]
     )
@@ -210,7 +210,7 @@ def test_L15_another_field_makes_it_a_reload(server: Server, journal: Journal, o
 
 
 def test_the_configuration_that_the_server_returns_can_be_loaded(server: Server, journal: Journal):
-    """It is complete: more than the user wrote, and the same model."""
+    """It is completed: more than the user wrote, and the same model."""
 
     def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:  # noqa: F821, N803, UP037
         return {"OUT": IN * 2}
@@ -341,7 +341,7 @@ def test_L16_L17_a_new_version_policy_alone_is_an_update_too(server: Server, jou
     assert executed(server) == 2
 
 
-def test_L16_the_limiter_knows_who_comes_and_who_goes(journal: Journal):
+def test_L16_the_limiter_follows_added_and_removed_instances(journal: Journal):
     need = "rate_limiter { resources { name: 'R' count: 3 } }"
     with Server(gpus=(), rate_limit="execution_count") as server:
         gate = Gate()
@@ -398,7 +398,7 @@ def test_L16_sequences_stay_with_their_instance_and_state(server: Server, strate
     assert [total(send(name, start=True)) for name in (1, 2)] == [1, 1]
     server.load(loaded(1), name="s")
     assert [total(send(name)) for name in (1, 2)] == [2, 2]
-    third = send(3, start=True)  # there is a slot for it only on the instance that stays
+    third = send(3, start=True)  # only the instance that stays has a slot for it
     assert [total(send(name, end=True)) for name in (1, 2)] == [3, 3]
     assert total(third) == 1
     server.load(loaded(3), name="s")
@@ -422,9 +422,7 @@ def test_an_ensemble_goes_on_over_a_model_that_is_updated(server: Server, journa
     assert fields(server.statistics(), "e")["success"] == 2
 
 
-def test_unload_and_close_wait_for_instances_that_are_leaving(
-    server: Server, journal: Journal, gate: Gate
-):
+def test_unload_and_close_wait_for_removed_instances(server: Server, journal: Journal, gate: Gate):
     server.load(count(2), journal.model(gate), name="m")
     flying = [server.submit("m", {"IN": ones()}) for _ in range(2)]
     gate.wait_entered(2)
@@ -471,7 +469,7 @@ def test_requests_never_fail_while_instances_come_and_go(server: Server, journal
     assert len(journal.of("begin")) == len(journal.of("end")) > 40
 
 
-def test_an_instance_whose_own_thread_asks_for_its_end_still_runs(server: Server):
+def test_an_instance_joined_by_its_own_thread_still_runs(server: Server):
     # One removed instance, at the end of its last batch, may be the thread that removes another.
     found: list[bool] = []
 

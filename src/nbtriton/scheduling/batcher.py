@@ -385,7 +385,7 @@ class Batcher:
                     stop = "custom_batching"
                     payload.mergeable = False
                     break
-                # Refused by an empty batch: it would wait for ever.
+                # Refused by an empty batch: it would wait forever.
                 out.append(self._queue.drop(ticket, *_REFUSED))
                 self._restart_scan()
                 return True

@@ -19,7 +19,7 @@ class BatchStrategy(Protocol):
     waits for an instance: then `include` is called for what the batch holds first, and the answers,
     which were given before, do not count.
 
-    A request that even an empty batch does not include is dropped: it would wait for ever.
+    A request that even an empty batch does not include is dropped: it would wait forever.
     """
 
     def initialize(self) -> Any:

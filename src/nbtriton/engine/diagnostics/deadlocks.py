@@ -6,7 +6,7 @@ that end up behind the caller, none of them can finish. Triton blocks forever; h
 could never run is refused.
 
 Detection is late: a thread that has waited for a second searches for a deadlock, and again each
-second. Only waiting threads take part; the request path pays nothing.
+second. Only waiting threads take part; the request path is not slowed.
 
 Being stuck is stable: a blocked instance moves only when its own call is answered. So the search
 needs no locks of the models it looks at, only that no wait began or ended meanwhile.
@@ -247,7 +247,7 @@ def _refuse(caller: Caller, call: Call) -> None:
     )
     call.refuse(
         UnavailableError(
-            f"deadlock: {who} calls model '{target}' and would wait for ever, as every instance "
+            f"deadlock: {who} calls model '{target}' and would wait forever, as every instance "
             f"of '{target}' waits for a request behind it",
             hint=way_out,
         )

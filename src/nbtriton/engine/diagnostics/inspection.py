@@ -42,7 +42,7 @@ class Inspection:
             raise UnavailableError(self._registry.refusal or "Server not ready")
 
     def is_known(self, name: str) -> bool:
-        """Return True once a load of a model has begun: from then on Triton's lifecycle lists it."""
+        """Return True once a load of a model has begun: Triton's lifecycle then lists it."""
         return name in self._registry.entries or name in self._registry.absent
 
     def has_no_version(self, name: str) -> bool:

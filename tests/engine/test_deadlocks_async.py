@@ -1,4 +1,4 @@
-"""Coroutines that wait for each other for ever are told, and those that need not are let be."""
+"""Deadlocks of coroutines are refused; coroutines that can go on are not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAIT_S = 30
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits are looked at after a twentieth of a second instead of a second."""
+    """The search for deadlocks starts after a twentieth of a second instead of a second."""
     monkeypatch.setattr(DEADLOCKS, "patience_s", 0.05)
 
 
@@ -71,7 +71,7 @@ def blocking(target: str) -> type:
 
 
 @pytest.mark.parametrize("model", [awaiting("m"), blocking("m")], ids=["awaits", "blocks"])
-def test_a_coroutine_that_calls_its_own_model_is_told(model):
+def test_a_coroutine_that_calls_its_own_model_gets_an_error(model):
     with Server(gpus=()) as server:
         server.load(CONFIG, model, name="m")
         for send in (server.infer, lambda *a: server.submit(*a).result(WAIT_S)):
@@ -79,7 +79,7 @@ def test_a_coroutine_that_calls_its_own_model_is_told(model):
                 send("m", {"IN": X})
 
 
-def test_a_circle_of_two_coroutines_is_told():
+def test_a_deadlock_of_two_coroutines_is_refused():
     with Server(gpus=()) as server:
         server.load(CONFIG, awaiting("b"), name="a")
         server.load(CONFIG, awaiting("a"), name="b")
@@ -87,7 +87,7 @@ def test_a_circle_of_two_coroutines_is_told():
             server.submit("a", {"IN": X}).result(WAIT_S)
 
 
-def test_a_circle_of_a_coroutine_and_a_plain_model_is_told():
+def test_a_deadlock_of_a_coroutine_and_a_plain_model_is_refused():
     class Plain:
         def execute(self, requests):
             import triton_python_backend_utils as pb_utils
@@ -101,7 +101,7 @@ def test_a_circle_of_a_coroutine_and_a_plain_model_is_told():
             server.submit("a", {"IN": X}).result(WAIT_S)
 
 
-def test_a_coroutine_with_a_second_instance_to_call_is_no_circle():
+def test_a_coroutine_with_a_second_instance_to_call_is_no_deadlock():
     """One call deep, the other instance answers."""
 
     class Once:
@@ -124,7 +124,7 @@ def test_a_coroutine_with_a_second_instance_to_call_is_no_circle():
             assert server.submit("m", {"IN": X}).result(WAIT_S)["OUT"].item() == 1.0
 
 
-def test_many_coroutines_that_await_a_busy_model_are_no_circle():
+def test_many_coroutines_that_await_a_busy_model_are_no_deadlock():
     with Server(gpus=()) as server:
         server.load(CONFIG + "dynamic_batching { }", Leaf, name="leaf")
         for name in ("a", "b", "c"):
@@ -134,8 +134,8 @@ def test_many_coroutines_that_await_a_busy_model_are_no_circle():
         assert server.statistics("leaf")["model_stats"][0]["inference_count"] == 900
 
 
-def test_a_call_with_a_time_limit_is_left_to_it(monkeypatch: pytest.MonkeyPatch):
-    """A limit below the second that a deadlock takes to be seen: the model's own error counts."""
+def test_a_call_with_a_timeout_is_no_deadlock(monkeypatch: pytest.MonkeyPatch):
+    """A timeout below the second before the search: the model's own error counts."""
     monkeypatch.setattr(DEADLOCKS, "patience_s", 60)
 
     class Limited:

@@ -1,4 +1,4 @@
-"""Models that call models: those that would wait for each other for ever are told (B7)."""
+"""Deadlocks of models that call models are refused (B7)."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.engine.support import (
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits are looked at after a twentieth of a second instead of a second."""
+    """The search for deadlocks starts after a twentieth of a second instead of a second."""
     monkeypatch.setattr(DEADLOCKS, "patience_s", 0.05)
 
 
@@ -41,7 +41,7 @@ def calling(server: Server, name: str, *, into: str = "IN", out: str = "OUT"):
 
 
 @pytest.mark.parametrize("direct", [True, False], ids=["infer", "submit"])
-def test_B7_a_model_that_calls_its_only_instance_is_told(server: Server, direct: bool):
+def test_B7_a_call_of_the_callers_only_instance_is_refused(server: Server, direct: bool):
     server.load(echo(), calling(server, "m"), name="m")
     send = server.infer if direct else lambda *a: server.submit(*a).result(WAIT_S)
     with pytest.raises(ModelError, match="deadlock: 'm_0' calls model 'm'"):
@@ -49,7 +49,7 @@ def test_B7_a_model_that_calls_its_only_instance_is_told(server: Server, direct:
     assert send("m", {"IN": row(0)})["OUT"][0, 0] == 0  # and it still serves
 
 
-def test_two_models_that_call_each_other_are_told(server: Server):
+def test_two_models_that_call_each_other_get_an_error(server: Server):
     server.load(echo(), calling(server, "b"), name="a")
     server.load(echo(), calling(server, "a"), name="b")
     with pytest.raises(ModelError, match="deadlock"):
@@ -59,7 +59,7 @@ def test_two_models_that_call_each_other_are_told(server: Server):
     assert server.infer("a", {"IN": row(1)})["OUT"][0, 0] == 1
 
 
-def test_two_callers_that_cross_are_told_once(server: Server):
+def test_of_two_crossing_calls_one_is_refused(server: Server):
     """Neither call is wrong alone: both instances are taken before either calls."""
     barrier = threading.Barrier(2, timeout=WAIT_S)
 
@@ -76,9 +76,9 @@ def test_two_callers_that_cross_are_told_once(server: Server):
     server.load(echo(), crossing("a"), name="b")
     futures = [server.submit(name, {"IN": ones()}) for name in ("a", "b")]
     errors = [future.exception(WAIT_S) for future in futures]
-    told = [error for error in errors if error is not None]
-    assert len(told) == 1, "one call was given up, so the other could go on"
-    assert "deadlock" in str(told[0])
+    refused = [error for error in errors if error is not None]
+    assert len(refused) == 1, "one call was refused, so the other could go on"
+    assert "deadlock" in str(refused[0])
 
 
 def test_B7_enough_instances_are_no_deadlock(server: Server):
@@ -89,7 +89,7 @@ def test_B7_enough_instances_are_no_deadlock(server: Server):
         server.infer("m", {"IN": row(4)})
 
 
-def test_a_circle_through_an_ensemble_is_told(server: Server):
+def test_a_deadlock_through_an_ensemble_is_refused(server: Server):
     server.load(echo(), calling(server, "e", into="X", out="Y"), name="m")
     server.load(
         ensemble_text(
@@ -102,11 +102,11 @@ def test_a_circle_through_an_ensemble_is_told(server: Server):
     assert server.infer("e", {"X": row(0)})["Y"][0, 0] == 0
 
 
-# -- what was refused is gone ------------------------------------------------------------------------
+# -- refused calls -----------------------------------------------------------------------------------
 
 
 def always(server: Server, name: str, how: str, runs: list[str]):
-    """A model that asks another one for every request that it gets."""
+    """A model that calls another one for every request."""
     import triton_python_backend_utils as pb_utils
 
     def request(tensor):
@@ -154,10 +154,10 @@ def always(server: Server, name: str, how: str, runs: list[str]):
 )
 def test_a_refused_call_never_runs(server: Server, how: str, scheduling: str):
     """To itself, to a model that calls back, and through an ensemble."""
-    for circle in (["m"], ["a", "b"], ["x", "e"]):
+    for cycle in (["m"], ["a", "b"], ["x", "e"]):
         runs: list[str] = []
-        code = [name for name in circle if name != "e"]
-        for name, callee in zip(circle, [*circle[1:], circle[0]], strict=True):
+        code = [name for name in cycle if name != "e"]
+        for name, callee in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
             if name == "e":
                 server.load(
                     ensemble_text(
@@ -170,10 +170,10 @@ def test_a_refused_call_never_runs(server: Server, how: str, scheduling: str):
             else:
                 server.load(echo(scheduling), always(server, callee, how, runs), name=name)
         with pytest.raises(ModelError, match="deadlock"):
-            server.submit(circle[0], {"IN": ones()}).result(WAIT_S)
+            server.submit(cycle[0], {"IN": ones()}).result(WAIT_S)
         # Nothing of it is left: an unload waits for what is in the queues.
         statistics = server.statistics()
-        for name in reversed(circle):
+        for name in reversed(cycle):
             assert server.unload(name, timeout_s=WAIT_S)
         assert len(runs) == len(code)
         for name in code:
@@ -182,8 +182,8 @@ def test_a_refused_call_never_runs(server: Server, how: str, scheduling: str):
             assert (found["success"], found["fail"]) == (0, 1 + refused)
 
 
-def test_a_circle_of_resources_is_told():
-    """The caller holds what its callee needs: with one of it, neither can ever go on."""
+def test_a_deadlock_of_resources_is_refused():
+    """The caller holds what its callee needs: with one of it, neither can finish."""
     limited = echo(
         "instance_group { count: 1 kind: KIND_CPU"
         ' rate_limiter { resources { name: "R" count: 1 } } }'
@@ -204,17 +204,17 @@ def test_a_circle_of_resources_is_told():
 
 
 @pytest.mark.parametrize("rows", [1, 2], ids=["alone", "batched"])
-def test_a_callback_that_waits_for_its_own_model_is_told(server: Server, rows: int, caplog):
+def test_a_callback_that_waits_for_its_own_model_gets_an_error(server: Server, rows: int, caplog):
     gate = Gate()
     server.load(echo("dynamic_batching {}"), gated(gate), name="m")
-    told: list[object] = []
+    errors: list[object] = []
     done = threading.Event()
 
     def call_again(future) -> None:
         try:
             server.infer("m", {"IN": ones()})
         except UnavailableError as error:
-            told.append(error)
+            errors.append(error)
         done.set()
 
     blocked = server.submit("m", {"IN": ones()})
@@ -223,14 +223,14 @@ def test_a_callback_that_waits_for_its_own_model_is_told(server: Server, rows: i
     futures[0].add_done_callback(call_again)
     gate.open()
     waited(done)
-    assert "a callback on the thread of 'm_0' calls model 'm'" in str(told[0])
-    assert "submit the request and give it a callback" in told[0].hint
+    assert "a callback on the thread of 'm_0' calls model 'm'" in str(errors[0])
+    assert "submit the request and give it a callback" in errors[0].hint
     for future in (blocked, *futures, server.submit("m", {"IN": ones()})):
         assert future.result(WAIT_S)["OUT"].shape == (1, 4)
 
 
 def test_a_callback_may_wait_for_others_of_its_batch(server: Server):
-    """They are answered first; and so for what another model or instance has to do."""
+    """They are answered first; so is what another model or instance has to do."""
     gate = Gate()
     server.load(echo("dynamic_batching {}"), gated(gate), name="m")
     server.load(echo(), lambda IN: {"OUT": IN + 1}, name="other")
@@ -285,11 +285,11 @@ def test_a_callback_on_the_answering_thread_may_wait_for_its_own_model(server: S
     assert found == [5]
 
 
-# -- what is no circle -------------------------------------------------------------------------------
+# -- no deadlock -------------------------------------------------------------------------------------
 
 
 def test_a_busy_model_is_waited_for(server: Server, monkeypatch: pytest.MonkeyPatch):
-    """What is only slow is no deadlock, however often it is looked at."""
+    """A slow model is no deadlock, however often the search runs."""
     gate = Gate()
 
     def slow(IN):
@@ -312,7 +312,7 @@ def test_a_busy_model_is_waited_for(server: Server, monkeypatch: pytest.MonkeyPa
     busy.result(WAIT_S)
 
 
-def test_a_wait_with_a_limit_is_nobodys_deadlock(server: Server):
+def test_a_wait_with_a_timeout_is_no_deadlock(server: Server):
     def model(IN):
         if IN[0, 0] == 0:
             return {"OUT": IN}
@@ -342,7 +342,7 @@ def test_the_error_says_what_helps(server: Server):
     assert "one more instance" in errors[0].hint
 
 
-def test_a_wait_is_looked_at_only_when_it_has_lasted(
+def test_a_wait_is_searched_only_after_its_patience(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ):
     """A call that is answered in time costs no search."""
