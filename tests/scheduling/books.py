@@ -30,7 +30,7 @@ class Books:
         self.executions: Counter[int] = Counter()
         self.staged: list[tuple[int, int, int]] = []  # order, when staged, who
         self.running: set[int] = set()
-        self.leaving: set[int] = set()  # removed while they held their resources
+        self.retiring: set[int] = set()  # removed while they held their resources
         self.count = 0
         self.facts = 0
         self.waits: Counter[int] = Counter()
@@ -62,8 +62,8 @@ class Books:
     def release(self, key: int, more: bool) -> None:
         self.running.remove(key)
         self.executions[key] += 1
-        if key in self.leaving:
-            self.leaving.remove(key)
+        if key in self.retiring:
+            self.retiring.remove(key)
             del self.members[key]
         elif more:
             self._stage(key)
@@ -73,7 +73,7 @@ class Books:
 
     def remove(self, key: int) -> None:
         if key in self.running:
-            self.leaving.add(key)
+            self.retiring.add(key)
         else:
             del self.members[key]
         self.staged = [entry for entry in self.staged if entry[2] != key]
@@ -82,7 +82,7 @@ class Books:
     def drain(self) -> None:
         while self.running:
             self.release(min(self.running), False)
-        assert not self.leaving
+        assert not self.retiring
         assert not self.staged, "somebody waits though everything is free"
         assert all(used == 0 for used, _ in self.limiter.pools().values())
 

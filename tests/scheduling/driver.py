@@ -71,7 +71,7 @@ class Pair:
         self.batcher = Batcher(config, instances, self.volume, gated=gated, rank=rank)
         self.oracle = Reference(config, instances, volume, rank)
         self.instances = set(range(instances))  # without those that leave
-        self.leaving: set[int] = set()
+        self.retiring: set[int] = set()
         self.added = instances
         self.now = 1_000
         self.tickets: list[Ticket] = []
@@ -136,7 +136,7 @@ class Pair:
 
     def remove_instance(self, number: int) -> None:
         self.instances.remove(number)
-        self.leaving.add(number)
+        self.retiring.add(number)
         self._compare(
             self.batcher.remove_instance(self.now, number),
             self.oracle.remove_instance(self.now, number, number in {*self.busy, *self.staged}),
@@ -181,7 +181,7 @@ class Pair:
         assert not self.waiting
         assert not self.busy
         assert not self.staged
-        assert not self.leaving
+        assert not self.retiring
         assert len(self.answered) == len(self.tickets)
         assert self.volume is None or not self.volume.open
 
@@ -195,14 +195,14 @@ class Pair:
             self.reasons.add(decision.reason)
             if isinstance(decision, RejectTicket):
                 number = self.number[decision.ticket]
-                assert decision.ticket.state is TicketState.GONE
+                assert decision.ticket.state is TicketState.DONE
                 del self.waiting[number]  # fails if it was answered or started before
                 self.answered.add(number)
                 seen.append(("drop", number, decision.reason))
                 continue
             if isinstance(decision, RetireInstance):
                 assert decision.instance not in {*self.busy, *self.staged}
-                self.leaving.remove(decision.instance)
+                self.retiring.remove(decision.instance)
                 seen.append(("leave", decision.instance))
                 continue
             if isinstance(decision, StageInstance):
@@ -216,7 +216,7 @@ class Pair:
                 continue
             numbers = tuple(self.number[ticket] for ticket in decision.tickets)
             assert decision.instance not in self.busy, "two batches on one instance"
-            assert decision.instance in self.instances | self.leaving
+            assert decision.instance in self.instances | self.retiring
             assert decision.size == sum(ticket.size for ticket in decision.tickets)
             assert decision.size <= max(1, self.config.max_batch_size)
             assert len({ticket.shape_key for ticket in decision.tickets}) == 1 or (

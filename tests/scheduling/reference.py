@@ -67,7 +67,7 @@ class Reference:
         self.staged: dict[int, Payload] = {}
         self.instances = instances
         self.idle = list(range(instances))
-        self.leaving: set[int] = set()
+        self.retiring: set[int] = set()
         self.queue: list[Waiting] = []
         self.payloads: list[Payload] = []
         self.open: Payload | None = None
@@ -129,8 +129,8 @@ class Reference:
             )
 
     def finish(self, now, instance):
-        if instance in self.leaving:
-            self.leaving.remove(instance)
+        if instance in self.retiring:
+            self.retiring.remove(instance)
             return [("leave", instance), *self.tick(now)]
         self.idle.append(instance)
         return self.tick(now)
@@ -143,7 +143,7 @@ class Reference:
     def remove_instance(self, now, instance, busy):
         self.instances -= 1
         if busy:
-            self.leaving.add(instance)
+            self.retiring.add(instance)
             return self.tick(now)
         self.idle.remove(instance)
         return [("leave", instance), *self.tick(now)]

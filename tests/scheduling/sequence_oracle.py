@@ -85,7 +85,7 @@ class SequencePair:
         self.gated = gated
         self.staged: dict[int, tuple[dict[int, int], int] | None] = {}
         self.instances = list(range(instances))
-        self.leaving: set[int] = set()  # those that have been removed and are not gone
+        self.retiring: set[int] = set()  # those that have been removed and are not gone
         self.added = instances
         self.batcher = SequenceBatcher(settings, instances, gated=gated)
         self.now = 77_000
@@ -213,7 +213,7 @@ class SequencePair:
         self._compare(self.batcher.add_instance(self.now, number))
 
     def remove_instance(self, number: int) -> None:
-        self.leaving.add(number)
+        self.retiring.add(number)
         before, self.ready = self.ready, Ready()
         while before.places:
             place = before.pop()
@@ -224,7 +224,7 @@ class SequencePair:
 
     @property
     def staying(self) -> list[int]:
-        return [k for k in self.instances if k not in self.leaving]
+        return [k for k in self.instances if k not in self.retiring]
 
     def tick(self) -> None:
         self._settle()
@@ -233,7 +233,7 @@ class SequencePair:
     def clear(self) -> None:
         decisions = self.batcher.clear("UNAVAILABLE", "stopping")
         # What runs goes on, as does what an instance is staged with.
-        gone = {n for n in self.open if self.tickets[n].state is TicketState.GONE}
+        gone = {n for n in self.open if self.tickets[n].state is TicketState.DONE}
         for number in gone:
             self.expected.add((number, "stopped"))
             life = self.home[number]
@@ -267,7 +267,7 @@ class SequencePair:
         assert not self.busy
         assert not self.staged
         assert not self.live
-        assert not self.leaving
+        assert not self.retiring
         assert self.batcher.waiting == 0
         assert not any(any(row) for row in self.batcher.slots())
 
@@ -287,7 +287,7 @@ class SequencePair:
             return
         del self.rows[life.place]
         self.backlog = [other for other in self.backlog if other.queue]
-        if life.place[0] in self.leaving:
+        if life.place[0] in self.retiring:
             return
         if not self.backlog:
             self.ready.push(life.place)
@@ -378,7 +378,7 @@ class SequencePair:
             self.reasons.add(decision.reason)
             if isinstance(decision, RejectTicket):
                 number = self._number(decision.ticket)
-                assert decision.ticket.state is TicketState.GONE
+                assert decision.ticket.state is TicketState.DONE
                 assert (number, decision.reason) not in drops, "answered twice"
                 drops.add((number, decision.reason))
                 self.open.discard(number)
@@ -433,8 +433,8 @@ class SequencePair:
             self.busy[run.instance] = numbers
         assert not predicted, "a batch that should have started"
         busy = {*self.busy, *self.staged, *(k for k, _ in self.rows), *(k for k, _ in self.away)}
-        assert left == sorted(self.leaving - busy)
-        self.leaving -= {*left}
+        assert left == sorted(self.retiring - busy)
+        self.retiring -= {*left}
         self.instances = [k for k in self.instances if k not in left]
         self._compare_state([k for k in idle if k not in left])
 

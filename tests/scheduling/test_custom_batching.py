@@ -175,7 +175,7 @@ def test_a_request_that_an_empty_batch_refuses_is_told_so_and_holds_up_nobody():
     line.submit("abc")
     assert line.finish() == ["a custom_batching"]
     assert line.finish() == [f"b {REFUSED}", "c no_delay"]
-    assert line.tickets["b"].state is TicketState.GONE
+    assert line.tickets["b"].state is TicketState.DONE
     assert line.batcher.waiting == 0
     assert line.strategy.log.count("[") == 4
 

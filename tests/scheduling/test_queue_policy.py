@@ -152,7 +152,7 @@ def test_Q6_a_timeout_within_the_hand_over_is_over_though_an_instance_is_idle(ti
     (decision,) = batcher.submit(0, ticket)
     assert decision.reason == ("no_delay" if runs else "timeout")
     assert batcher.waiting == 0
-    assert ticket.state is (TicketState.RUNNING if runs else TicketState.GONE)
+    assert ticket.state is (TicketState.RUNNING if runs else TicketState.DONE)
 
 
 def test_Q6_the_policy_of_the_level_says_whether_it_is_over():

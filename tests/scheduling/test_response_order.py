@@ -65,7 +65,7 @@ def test_D12_each_line_is_in_order_for_itself():
     assert order.respond(4, "d", final=True) == []
     assert order.respond(2, "b", final=True) == ["b", "d"]
     assert order.respond(3, "c", final=True) == []
-    order.forget(0)  # the instance goes; what it has answered goes on
+    order.remove_line(0)  # the instance goes; what it has answered goes on
     assert order.respond(1, "a", final=True) == ["a", "c"]
 
 

@@ -1,8 +1,8 @@
-"""When work runs: pure state machines that are told what happened and answer what to do next.
+"""Schedulers: pure state machines, events in and decisions out.
 
-Nothing here knows threads, clocks, locks, arrays or input/output. ``now`` is an argument (integer
-nanoseconds on any monotonic clock), requests are tickets, and every decision carries its reason.
-The live engine and a simulator drive the very same lines.
+No threads, clocks, locks, arrays or input/output. ``now`` is an argument (integer nanoseconds on any
+monotonic clock), requests are tickets, and every decision carries its reason. The engine and the
+tests' simulator drive the same code.
 """
 
 from nbtriton.scheduling.batcher import Batcher, BatcherSettings

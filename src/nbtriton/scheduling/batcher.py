@@ -1,11 +1,11 @@
-"""The dynamic batcher and the default scheduler (S1 to S5, D1 to D15, P1 to P8).
+"""Dynamic batcher and default scheduler (S1 to S5, D1 to D15, P1 to P8).
 
-Theory of operation. Requests wait in a priority queue. A *scan* walks them in serving order and
-decides how many may be *released* into the open *payload*, a batch that waits for an instance and
-may be appended to until an instance takes it. Payloads are formed ahead of time, up to two per
-instance, unless a queue policy could still act on the waiting requests: then a batch is formed
-only when an instance is idle (Q10, Q11). A scan that decides to wait keeps what it accepted
-*pending*, so the next request costs a step and not a new walk.
+Requests wait in a priority queue. A *scan* walks them in serving order and decides how many are
+*released* into the open *payload*: a batch that waits for an instance and accepts more requests until
+it runs. Payloads are formed ahead of time, up to two per instance, unless a queue policy could still
+act on the waiting requests: then a batch is formed only when an instance is idle (Q10, Q11). A scan
+that decides to wait keeps the accepted requests *pending*, so that the next request costs one step
+instead of a new scan.
 
 Under a rate limiter an idle instance is *staged* with the oldest payload, which may still grow until
 the instance is granted its resources (R9).
@@ -42,11 +42,11 @@ _REFUSED = (
 
 @dataclass(slots=True, frozen=True)
 class BatcherSettings:
-    """What the batcher needs of a model's configuration; times in nanoseconds.
+    """The batcher's part of a model's configuration; times in nanoseconds.
 
-    ``preferred`` is as normalised: the configured sizes, or (max_batch_size,) if there are none.
-    ``hand_over_ns``: a queue timeout no longer than this is over before anybody looks at the request,
-    even where an instance is idle (Q6).
+    ``preferred``: the configured sizes, by default (max_batch_size,). ``hand_over_ns``: the time from
+    the arrival of a request to its first scan; a queue timeout no longer than this expires even if an
+    instance is idle (Q6).
     """
 
     max_batch_size: int = 0
@@ -76,21 +76,21 @@ class _Payload:
 class Batcher:
     """Decide which requests run together, where and when.
 
-    Every method takes ``now`` (nanoseconds) and returns the decisions that follow, in order. The
-    owner calls them one at a time; there is no lock in here.
+    Every event is a method; it takes ``now`` (nanoseconds) and returns the decisions that follow, in
+    order. The batcher has no lock: the owner serializes the calls.
 
     Parameters
     ----------
     settings : BatcherSettings
     instances : int
-        How many instances there are at first, numbered from 0; all idle.
+        Initial number of instances; all idle, numbered from 0.
     strategy : BatchStrategy, optional
-        Custom rules on which requests share a batch (D4), besides those of the settings.
+        Custom batching: further rules on which requests share a batch (D4).
     gated : bool
-        Under a rate limiter: a batch is staged (`StageInstance`), and runs when its instance is `granted`.
+        Under a rate limiter: a batch is staged (`StageInstance`) and runs once its instance is `granted`.
     rank : callable, optional
-        Of several idle instances the one with the lowest rank is staged (R6); by default the one
-        that has been idle longest.
+        The idle instance with the lowest rank is staged (R6); by default the one that has been idle
+        longest.
     """
 
     def __init__(
@@ -108,41 +108,40 @@ class Batcher:
         self._largest_preferred = max(settings.preferred, default=0)
         self._delay = settings.max_queue_delay_ns
         self._prefetch = settings.priority_levels == 0 and settings.default_policy.is_default
-        self._instances = set(range(instances))
-        # Whether any request can have a queue timeout (Q5); without one nobody asks for deadlines.
+        # Whether any request can have a queue timeout (Q5); otherwise deadlines are never looked up.
         policies = (settings.default_policy, *settings.level_policies.values())
         self._timed = any(policy.default_timeout_ns for policy in policies)
-        self._slots = 2 * instances  # P2
-        # Without priority levels there is level 0 alone, and it has the default policy (Q1, Q10).
+        self._max_payloads = 2 * instances  # P2
+        # Without priority levels the only level is 0, with the default policy (Q1, Q10).
         self._queue = PriorityQueue(
             settings.default_policy,
             settings.level_policies if settings.priority_levels else None,
             settings.hand_over_ns,
         )
-        # Whoever has been idle longest goes first: its thread has waited longest in Triton (S4).
+        # The longest idle instance is first: in Triton its thread has waited longest (S4).
         self._idle = deque(range(instances))
         self._gated = gated
         self._rank = rank
-        self._staged: dict[int, _Payload] = {}  # what staged instances are to run
-        self._leaving: set[int] = set()  # removed while they were busy
+        self._staged: dict[int, _Payload] = {}  # by staged instance
+        self._retiring: set[int] = set()  # removed while they were busy
         self._ready: deque[_Payload] = deque()
         self._open: _Payload | None = None  # the payload that may still grow
         self._pending: list[Ticket] = []
         self._pending_size = 0
-        self._pending_since = 0  # when the oldest of them arrived
+        self._pending_since = 0  # arrival of the oldest of them
         self._wait_until: int | None = None
         self._in_payloads = 0
         self._strategy = strategy
-        # Whether a request may go straight to an idle instance.
+        # Whether a request may run on an idle instance without a payload.
         self._direct = strategy is None and not gated
-        self._forming: list[object] = []  # the strategy's state of the pending batch, if any
+        self._states: list[object] = []  # of the pending batch: one or none
 
-    # -- what happened ---------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------
 
     def submit(self, now: int, ticket: Ticket) -> list[Decision]:
-        """A request arrived."""
+        """Handle the arrival of a request."""
         if not self._settings.dynamic:
-            return self._submit_alone(now, ticket)
+            return self._submit_unbatched(now, ticket)
         queue = self._queue
         if (
             self._idle
@@ -150,20 +149,20 @@ class Batcher:
             and self._direct
             and not (self._timed and queue.expires_at_once(ticket))
         ):
-            # Nobody waits: what a scan would decide about one request, without the queue.
+            # No request waits: the decision of a scan over this one, without the queue.
             size = ticket.size
             if size in self._preferred or size >= self._largest_preferred:
-                return [self._run_at_once(now, ticket, self._size_reason(size, ""))]
+                return [self._run_alone(now, ticket, self._size_reason(size, ""))]
             if self._delay == 0:
-                return [self._run_at_once(now, ticket, "no_delay")]
+                return [self._run_alone(now, ticket, "no_delay")]
         out: list[Decision] = []
-        # First those whose time is up: they must not fill the queue against the new one.
+        # Expired ones first: they must not fill the queue against the new one.
         self._expire(now, out)
         self._push(now, ticket, out)
         return self._advance(now, out)
 
     def submit_many(self, now: int, tickets: Sequence[Ticket]) -> list[Decision]:
-        """Requests arrived at the same moment: all are there before a batch is formed."""
+        """Handle requests that arrive together: all are queued before a batch is formed."""
         if not self._settings.dynamic or len(tickets) == 1:
             return [decision for ticket in tickets for decision in self.submit(now, ticket)]
         out: list[Decision] = []
@@ -173,9 +172,9 @@ class Batcher:
         return self._advance(now, out)
 
     def finish(self, now: int, instance: int) -> list[Decision]:
-        """An instance finished its batch and is idle again."""
-        if instance in self._leaving:
-            self._leaving.remove(instance)
+        """Handle the end of a batch: its instance is idle again."""
+        if instance in self._retiring:
+            self._retiring.remove(instance)
             return [RetireInstance(instance), *self.tick(now)]
         self._idle.append(instance)
         if not self._ready and not self._queue.count:
@@ -183,76 +182,70 @@ class Batcher:
         return self.tick(now)
 
     def granted(self, now: int, instance: int) -> list[Decision]:
-        """A staged instance has its resources: the batch runs as it is now (R9)."""
+        """Handle the grant of a staged instance's resources: its batch runs as it is now (R9)."""
         payload = self._staged.pop(instance)
         if not payload.tickets:
             return [ReturnResources(instance), *self.finish(now, instance)]
-        self._seal(payload)
-        out: list[Decision] = [self._run(instance, payload)]
-        self._expire(now, out)
-        return self._advance(now, out)
+        self._close(payload)
+        return [self._run(instance, payload), *self.tick(now)]
 
     def cancel(self, now: int, ticket: Ticket, *, formed: bool = False) -> list[Decision]:
-        """The caller gave up: a request that still waits is dropped, any other runs on (X2, X3).
+        """Cancel a request that still waits in the queue; any other runs on (X2, X3).
 
-        With `formed` it also leaves a batch that is formed and waits for an instance.
+        With ``formed``, also one in a formed batch that waits for an instance.
         """
         if formed and ticket.state is TicketState.PAYLOAD:
-            return self._leave_payload(now, ticket)
+            return self._cancel_formed(now, ticket)
         if ticket.state not in (TicketState.QUEUED, TicketState.DELAYED, TicketState.PENDING):
             return []
         if ticket.state is TicketState.PENDING:
             self._restart_scan()
-        out: list[Decision] = [self._queue.drop(ticket, "CANCELLED", "", "cancelled")]
-        self._expire(now, out)
-        return self._advance(now, out)
+        return [self._queue.reject(ticket, "CANCELLED", "", "cancelled"), *self.tick(now)]
 
     def add_instance(self, now: int, instance: int) -> list[Decision]:
-        """One more instance, idle; its number was never used before."""
-        self._instances.add(instance)
-        self._slots = 2 * len(self._instances)
+        """Add an idle instance; its number must never have been used."""
+        self._max_payloads += 2
         self._idle.append(instance)
         return self.tick(now)
 
     def remove_instance(self, now: int, instance: int) -> list[Decision]:
-        """An instance gets nothing more, and leaves: now, or with the batch that it runs (L16).
+        """Remove an instance: it is retired now, or with the end of the batch that it runs (L16).
 
-        What waits is for the other instances; where none is left, until one is added.
+        Waiting requests are for the other instances. If none is left they wait until one is added.
         """
-        self._instances.remove(instance)
-        self._slots = 2 * len(self._instances)
+        self._max_payloads -= 2
         if instance not in self._idle:
-            self._leaving.add(instance)
+            self._retiring.add(instance)
             return self.tick(now)
         self._idle.remove(instance)
         return [RetireInstance(instance), *self.tick(now)]
 
     def tick(self, now: int) -> list[Decision]:
-        """`wake_at` has come."""
+        """Handle the timer: the time of `wake_at` has come."""
         out: list[Decision] = []
         self._expire(now, out)
         return self._advance(now, out)
 
     def clear(self, status: str, message: str) -> list[RejectTicket]:
-        """Drop everything that is not on an instance yet: the server is stopping."""
-        drops = []
+        """Reject all requests that no instance has yet: the server is stopping."""
+        rejected = []
         for payload in self._ready:
             for ticket in payload.tickets:
-                ticket.state = TicketState.GONE
-                drops.append(RejectTicket(ticket, status, message, "stopped"))
+                ticket.state = TicketState.DONE
+                rejected.append(RejectTicket(ticket, status, message, "stopped"))
         self._ready.clear()
         self._in_payloads = sum([len(payload.tickets) for payload in self._staged.values()])
         self._open = None
         self._restart_scan()
         while (head := self._queue.head(0)) is not None:
-            drops.append(self._queue.drop(head, status, message, "stopped"))
+            rejected.append(self._queue.reject(head, status, message, "stopped"))
         self._wait_until = None
-        return drops
+        return rejected
 
-    # -- what to ask -----------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------
 
     def wake_at(self) -> int | None:
-        """When `tick` must be called even if nothing happens; None for never."""
+        """Return when `tick` is due even without another event; None for never."""
         deadline = self._queue.next_deadline() if self._timed else None
         if self._wait_until is None:
             return deadline
@@ -260,7 +253,7 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Requests that are accepted and do not run yet."""
+        """Number of accepted requests that do not run yet."""
         return self._queue.count + self._in_payloads
 
     @property
@@ -270,9 +263,9 @@ class Batcher:
 
     @property
     def has_next(self) -> bool:
-        """Whether a batch waits for an instance that no request can join any more.
+        """Whether a closed batch waits for an instance.
 
-        Anybody may look, at any moment: an answer that is just becoming wrong does no harm.
+        Any thread may read it without the owner's lock: a stale answer does no harm.
         """
         if self._queue.count >= self._limit:
             return True
@@ -282,12 +275,12 @@ class Batcher:
             return False
         return first is not self._open
 
-    # -- how it decides --------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------------
 
-    def _submit_alone(self, now: int, ticket: Ticket) -> list[Decision]:
-        """Default scheduler: a payload of its own, at once, never merged (S2)."""
-        if self._idle and self._direct:  # then nothing is ready: `finish` hands out what is
-            return [self._run_at_once(now, ticket, "batching_off")]
+    def _submit_unbatched(self, now: int, ticket: Ticket) -> list[Decision]:
+        """Default scheduler: each request is a payload of its own, at once, never merged (S2)."""
+        if self._idle and self._direct:  # then no payload is ready: `finish` has run them all
+            return [self._run_alone(now, ticket, "batching_off")]
         ticket.enqueued_ns = now
         ticket.state = TicketState.PAYLOAD
         payload = _Payload()
@@ -299,13 +292,13 @@ class Batcher:
         return self._advance(now, []) if self._idle else []
 
     def _push(self, now: int, ticket: Ticket, out: list[Decision]) -> None:
-        drop = self._queue.push(now, ticket)
-        if drop is not None:
-            out.append(drop)
+        rejection = self._queue.push(now, ticket)
+        if rejection is not None:
+            out.append(rejection)
         elif self._pending and self._queue.outranks(ticket, self._pending[-1]):
             self._restart_scan()
 
-    def _run_at_once(self, now: int, ticket: Ticket, reason: str) -> RunBatch:
+    def _run_alone(self, now: int, ticket: Ticket, reason: str) -> RunBatch:
         ticket.enqueued_ns = now
         ticket.state = TicketState.RUNNING
         return RunBatch(self._idle.popleft(), (ticket,), ticket.size, reason)
@@ -318,10 +311,10 @@ class Batcher:
             if not self._queue.count:
                 return out
             if not self._prefetch:
-                slots = bool(self._idle)
-            else:  # there is no limit on what waits for resources
-                slots = self._gated or len(self._ready) < self._slots
-            if not slots or not self._scan(now, out):
+                can_form = bool(self._idle)
+            else:  # no limit on payloads that wait for resources
+                can_form = self._gated or len(self._ready) < self._max_payloads
+            if not can_form or not self._scan(now, out):
                 return out
 
     def _expire(self, now: int, out: list[Decision]) -> None:
@@ -334,27 +327,27 @@ class Batcher:
             if ticket.state is TicketState.PENDING:
                 self._restart_scan()
             if action is TimeoutAction.REJECT:
-                out.append(self._queue.time_out(ticket))
+                out.append(self._queue.expire(ticket))
 
     def _restart_scan(self) -> None:
-        self._queue.put_back(self._pending)
+        self._queue.restore(self._pending)
         self._pending_size = 0
-        if self._forming:
+        if self._states:
             assert self._strategy is not None
-            self._strategy.finalize(self._forming.pop())
+            self._strategy.finalize(self._states.pop())
 
     def _scan(self, now: int, out: list[Decision]) -> bool:
-        """Walk the queue once (D1 to D10); False means: nothing to do before `wake_at`."""
+        """Scan the queue once (D1 to D10); False if nothing is to be done before `wake_at`."""
         payload = self._open
         if payload is None:
             payload = self._open = _Payload()
         held = payload.size
         strategy = self._strategy
-        if strategy is not None and not self._forming and not self._begin(now, payload, out):
+        if strategy is not None and not self._states and not self._initialize(now, payload, out):
             return True
-        best = 0  # size of the marked batch, and how many tickets it has
+        best = 0  # size and number of tickets of the marked batch
         best_count = 0
-        saturated = False  # the payload may not be appended to any more
+        saturated = False  # no request may join the payload any more
         stop = ""  # why the scan ended before the queue did
         pending = self._pending
         while (ticket := self._queue.head(now)) is not None:
@@ -373,23 +366,23 @@ class Batcher:
                     stop = "shape"
                     payload.mergeable = False
                     break
-                # Past the largest preferred size only an exceeded delay overrules the mark. (Where
-                # requests time out, those that are met on the way go behind all the same.)
+                # Past the largest preferred size only an exceeded delay overrules the mark. (With queue
+                # timeouts the scan goes on: expired requests that it meets move behind, Q8.)
                 past = best and grown > self._largest_preferred
                 if past and self._delay == 0 and strategy is None and not self._timed:
                     break
-            if strategy is not None and not self._includes(ticket, out):  # D4
-                if ticket.state is TicketState.GONE:
+            if strategy is not None and not self._strategy_includes(ticket, out):  # D4
+                if ticket.state is TicketState.DONE:
                     continue
                 if held + size:
                     stop = "custom_batching"
                     payload.mergeable = False
                     break
-                # Refused by an empty batch: it would wait forever.
-                out.append(self._queue.drop(ticket, *_REFUSED))
+                # Not even an empty batch includes it: it would wait forever.
+                out.append(self._queue.reject(ticket, *_REFUSED))
                 self._restart_scan()
                 return True
-            self._queue.take(ticket)
+            self._queue.pop_head(ticket)
             if not pending or ticket.enqueued_ns < self._pending_since:
                 self._pending_since = ticket.enqueued_ns
             pending.append(ticket)
@@ -404,7 +397,7 @@ class Batcher:
             reason = self._size_reason(held + best, stop if best_count == len(pending) else "")
             self._release(payload, best_count, reason, close=saturated or self._delay == 0)
             return True
-        if not pending:  # D8: the open payload cannot grow, the next one may
+        if not pending:  # D8: the open payload cannot grow, but the next one may
             self._restart_scan()
             if saturated or stop:
                 payload.reason = self._size_reason(held, stop)
@@ -412,7 +405,7 @@ class Batcher:
             return self._open is None
         if stop or total >= self._largest_preferred:
             reason = self._size_reason(total, stop)
-            if exceeded and reason == "preferred_exceeded":  # D14: beyond it only for the delay
+            if exceeded and reason == "preferred_exceeded":  # D14: the delay alone allows this size
                 reason = "max_queue_delay"
             self._release(payload, len(pending), reason, close=True)
             return True
@@ -426,25 +419,25 @@ class Batcher:
         self._wait_until = self._pending_since + self._delay
         return False
 
-    def _begin(self, now: int, payload: _Payload, out: list[Decision]) -> bool:
-        """Let the strategy begin the batch that is scanned for; False if it cannot."""
+    def _initialize(self, now: int, payload: _Payload, out: list[Decision]) -> bool:
+        """Begin the strategy's state of the scanned batch; False if the strategy failed."""
         try:
-            self._forming.append(self._begun(payload))
+            self._states.append(self._strategy_state(payload))
         except TritonError as error:
-            if payload.tickets:  # it stays as it is, and the requests that wait begin another one
+            if payload.tickets:  # it stays as it is; the waiting requests begin another one
                 self._open = None
             else:
                 head = self._queue.head(now)
-                assert head is not None  # else there was nothing to scan
-                out.append(self._failed(head, error))
+                assert head is not None  # otherwise no scan
+                out.append(self._strategy_failed(head, error))
             return False
         return True
 
-    def _begun(self, payload: _Payload) -> object:
-        """Return a new state of the strategy that knows what the payload holds.
+    def _strategy_state(self, payload: _Payload) -> object:
+        """Return a new state of the strategy that includes the requests of the payload.
 
-        The reference begins anew whenever a batch is joined, and then knows nothing of what the
-        batch holds already: it grows beyond what its strategy allows.
+        In Triton the new state of a batch that is joined is empty, so that the batch grows beyond what
+        its strategy allows.
         """
         assert self._strategy is not None
         state = self._strategy.initialize()
@@ -456,20 +449,20 @@ class Batcher:
             raise
         return state
 
-    def _includes(self, ticket: Ticket, out: list[Decision]) -> bool:
-        """Ask the strategy; a ticket on which it fails is dropped."""
+    def _strategy_includes(self, ticket: Ticket, out: list[Decision]) -> bool:
+        """Ask the strategy; reject a ticket on which it fails."""
         assert self._strategy is not None
         try:
-            return self._strategy.include(self._forming[0], ticket)
+            return self._strategy.include(self._states[0], ticket)
         except TritonError as error:
-            out.append(self._failed(ticket, error))
+            out.append(self._strategy_failed(ticket, error))
             return False
 
-    def _failed(self, ticket: Ticket, error: TritonError) -> RejectTicket:
-        return self._queue.drop(ticket, error.status, error.message, "custom_batching_failed")
+    def _strategy_failed(self, ticket: Ticket, error: TritonError) -> RejectTicket:
+        return self._queue.reject(ticket, error.status, error.message, "custom_batching_failed")
 
     def _size_reason(self, total: int, stop: str) -> str:
-        """Name what decided a batch of this size."""
+        """Return the reason for a batch of this size."""
         if not self._settings.max_batch_size:
             return "no_batch_dimension"
         if total >= self._limit:
@@ -481,33 +474,33 @@ class Batcher:
     def _release(self, payload: _Payload, count: int, reason: str, *, close: bool) -> None:
         """Move the first ``count`` pending tickets into the payload (D11)."""
         if not payload.tickets:
-            # Payloads wait, and are merged, only where requests are served as they came (Q10).
+            # The first is the oldest: payloads are merged only if served in order of arrival (Q10).
             payload.oldest_ns = self._pending[0].enqueued_ns
             self._ready.append(payload)
         self._in_payloads += count
-        taken = self._pending[:count]
+        released = self._pending[:count]
         del self._pending[:count]
-        for ticket in taken:
-            self._queue.leave(ticket)
+        for ticket in released:
+            self._queue.detach(ticket)
             ticket.state = TicketState.PAYLOAD
             payload.tickets.append(ticket)
             payload.size += ticket.size
         payload.reason = reason
-        # What was scanned beyond the release starts the next scan (its payload is another one).
+        # The next scan, for another payload, starts with the rest of this one.
         self._restart_scan()
         if close:
             self._open = None
 
     def _pop(self, now: int) -> RunBatch:
-        """An idle instance takes the oldest payload; that ends appends (P4, P5)."""
+        """Run the oldest payload on an idle instance; no request joins it any more (P4, P5)."""
         payload = self._ready.popleft()
-        self._seal(payload)
+        self._close(payload)
         if self._delay and self._limit > 1:
             self._merge(now, payload)
         return self._run(self._idle.popleft(), payload)
 
     def _stage(self) -> StageInstance:
-        """An idle instance is to run the oldest payload when it is granted its resources."""
+        """Stage an idle instance with the oldest payload."""
         rank = self._rank
         instance = self._idle[0] if rank is None else min(self._idle, key=rank)
         self._idle.remove(instance)
@@ -520,31 +513,29 @@ class Batcher:
             ticket.state = TicketState.RUNNING
         return RunBatch(instance, tuple(payload.tickets), payload.size, payload.reason)
 
-    def _leave_payload(self, now: int, ticket: Ticket) -> list[Decision]:
+    def _cancel_formed(self, now: int, ticket: Ticket) -> list[Decision]:
         formed = [*self._ready, *self._staged.values()]
         payload = next(one for one in formed if ticket in one.tickets)
         payload.tickets.remove(ticket)
         payload.size -= ticket.size
         self._in_payloads -= 1
-        ticket.state = TicketState.GONE
-        if payload is self._open:  # what was accepted beside it is judged anew
+        ticket.state = TicketState.DONE
+        if payload is self._open:  # scan again what was accepted beside it
             self._restart_scan()
         if not payload.tickets:
             if payload in self._ready:
                 self._ready.remove(payload)
             if payload is self._open:
                 self._open = None
-        out: list[Decision] = [RejectTicket(ticket, "CANCELLED", "", "cancelled")]
-        self._expire(now, out)
-        return self._advance(now, out)
+        return [RejectTicket(ticket, "CANCELLED", "", "cancelled"), *self.tick(now)]
 
     def _merge(self, now: int, payload: _Payload) -> None:
         while payload.mergeable and self._ready:
             other = self._ready[0]
             if not other.mergeable or now - other.oldest_ns <= self._delay:
                 return
-            # Whoever is looked at takes no more requests, merged or not: seen on the server.
-            self._seal(other)
+            # No request joins a merge candidate any more, merged or not: seen on the server.
+            self._close(other)
             if not (
                 payload.size + other.size <= self._limit
                 and other.shape_key == payload.shape_key
@@ -557,11 +548,11 @@ class Batcher:
             payload.reason = "merged"
 
     def _may_merge(self, payload: _Payload, other: _Payload) -> bool:
-        """Ask the strategy about each request of the second payload; the reference does not."""
+        """Ask the strategy about each request of the second payload, which Triton does not."""
         strategy = self._strategy
         assert strategy is not None
         try:
-            state = self._begun(payload)
+            state = self._strategy_state(payload)
         except TritonError:
             return False
         try:
@@ -571,8 +562,8 @@ class Batcher:
         finally:
             strategy.finalize(state)
 
-    def _seal(self, payload: _Payload) -> None:
-        """End appends; what was accepted beside this payload is judged anew beside the next."""
+    def _close(self, payload: _Payload) -> None:
+        """Close a payload if it is open; requests accepted beside it are scanned again."""
         if payload is self._open:
             self._open = None
             self._restart_scan()

@@ -1,4 +1,4 @@
-"""Custom batching: what a strategy must be to have a say in which requests share a batch (D4)."""
+"""Custom batching: the interface of a strategy that decides which requests share a batch (D4)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ __all__ = ["BatchStrategy"]
 
 
 class BatchStrategy(Protocol):
-    """Decides, beyond all other rules, whether a request may join the batch being formed.
+    """Decides, after all other rules, whether a request may join the batch being formed.
 
-    For every batch that is begun the batcher calls `initialize`, then `include` for each candidate
-    in serving order, then `finalize` before the batch is handed over. It begins anew when the
-    requests it had accepted must be looked at again (a request of higher priority came, one of them
-    timed out or was cancelled, a part was released), and when later requests may join a batch that
-    waits for an instance: then `include` is called for what the batch holds first, and the answers,
-    which were given before, do not count.
+    For each batch the batcher calls `initialize`, then `include` for each candidate in serving order,
+    then `finalize` before the batch is released. It starts over when accepted requests must be scanned
+    again: a request of higher priority arrived, one of them timed out or was cancelled, or a part was
+    released. It also starts over when later requests may join a batch that waits for an instance:
+    `include` is then called for the requests of that batch first, and those answers are ignored,
+    because they were given before.
 
-    A request that even an empty batch does not include is dropped: it would wait forever.
+    A request that even an empty batch does not include is rejected: it would wait forever.
     """
 
     def initialize(self) -> Any:
@@ -28,20 +28,20 @@ class BatchStrategy(Protocol):
         Raises
         ------
         TritonError
-            The request at the head is dropped with it.
+            The request at the head is rejected with it.
         """
         ...
 
     def include(self, state: Any, ticket: Ticket) -> bool:
-        """Say whether the ticket may join, and if so change the state accordingly.
+        """Return whether the ticket may join; if so, update the state.
 
         Raises
         ------
         TritonError
-            The ticket is dropped with it.
+            The ticket is rejected with it.
         """
         ...
 
     def finalize(self, state: Any) -> None:
-        """The batch is formed or given up; never raises."""
+        """Release the state of a batch, formed or abandoned. Must not raise."""
         ...

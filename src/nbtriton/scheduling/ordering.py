@@ -1,4 +1,4 @@
-"""Responses in the order their requests were accepted (preserve_ordering, rule D12)."""
+"""Responses in the order in which their requests were accepted (preserve_ordering, D12)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class _Slot(Generic[R]):
 class ResponseOrder(Generic[R]):
     """Hold early responses until every request accepted before has sent its final one.
 
-    The head of a line streams: its responses pass as they come. A key stands for one request
-    and must be unique among those in any line. There is a line for every batcher: one for a model,
-    or one an instance under the oldest strategy of sequences.
+    Responses of the head of a line pass immediately. A key identifies one request and is unique over
+    all lines. Each batcher has its own line: one per model, or one per instance under the oldest
+    strategy of sequences.
     """
 
     __slots__ = ("_lines", "_slots")
@@ -34,21 +34,21 @@ class ResponseOrder(Generic[R]):
         self._slots: dict[int, _Slot[R]] = {}
 
     def accept(self, key: int, line: int = 0) -> None:
-        """A request takes its place in a line; one that runs again keeps the place it has."""
+        """Append a request to a line; a rescheduled one keeps its place."""
         if key in self._slots:
             return
         keys = self._lines.setdefault(line, deque())
         keys.append(key)
         self._slots[key] = _Slot(keys)
 
-    def forget(self, line: int) -> None:
-        """Nothing new comes into this line."""
+    def remove_line(self, line: int) -> None:
+        """Remove a line: it accepts no further requests, those in it are still answered in order."""
         self._lines.pop(line, None)
 
     def respond(self, key: int, response: R, *, final: bool) -> list[R]:
-        """One response of a request; returns all that may be sent now, in order.
+        """Add one response of a request; return all that may be sent now, in order.
 
-        A request that took no place, refused before it could run, is answered at once.
+        A request outside every line, rejected before it could run, is answered immediately.
         """
         slot = self._slots.get(key)
         if slot is None:

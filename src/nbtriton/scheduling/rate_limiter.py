@@ -1,9 +1,9 @@
-"""The rate limiter: an instance runs only while it holds all its resources (R1 to R9).
+"""Rate limiter: an instance runs only while it holds all its resources (R1 to R9).
 
-Resources are abstract counters, per device or for the whole server. An instance with work to do is
-*staged*; the staged one that has run least, weighted by its priority, is granted its resources if
-they are free, and holds them until it has run. Nothing behind it is tried before (R7), and one only:
-the next one waits until another instance is staged or gives its resources back (R8).
+Resources are abstract counters, per device or for the whole server. An instance with a batch is
+*staged*. The staged instance with the fewest executions, weighted by priority, is granted its
+resources when they are free, and holds them for one execution. No instance behind it is tried first
+(R7). Each staging and each release grants at most one instance (R8).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _GLOBAL = -1
 
 @dataclass(slots=True, frozen=True)
 class ResourceNeed:
-    """One entry of ``rate_limiter.resources``: how much of what an execution holds."""
+    """One entry of ``rate_limiter.resources``: name and count of a resource that an execution holds."""
 
     name: str
     count: int = 1
     is_global: bool = False
 
 
-class ResourceShortage(Exception):  # noqa: N818 - a finding, told to the user by the engine
-    """An instance could never run: the message is Triton's."""
+class ResourceShortage(Exception):  # noqa: N818 - the engine turns it into an error of the model
+    """An instance could never run. The message is Triton's."""
 
 
 class _Member:
-    __slots__ = ("executions", "leaving", "needs", "running", "staged", "weight")
+    __slots__ = ("executions", "needs", "retiring", "running", "staged", "weight")
 
     def __init__(self, needs: Sequence[ResourceNeed], device: int, priority: int) -> None:
         # As in Triton, the last entry of a name counts.
@@ -39,22 +39,22 @@ class _Member:
             (need.name.lower(), _GLOBAL if need.is_global else device): need for need in needs
         }
         self.weight = max(1, priority)
-        # In Triton its initialization and its warm-up are executions as any other.
+        # As in Triton, initialization and warm-up count as executions.
         self.executions = 2
         self.staged = False
         self.running = False  # holds its resources
-        self.leaving = False  # removed while it did
+        self.retiring = False  # removed while running
 
 
 class RateLimiter:
-    """Who may run now, over all instances of all models.
+    """Grants resources to the instances of all models.
 
     Parameters
     ----------
     limits : mapping of (name, device or None) to int, optional
-        Explicit ``--rate-limit-resource`` counts; None stands for every device and for the global
-        pool. If any is given, a resource that is not listed counts as 0 (R4). By default every
-        pool is as large as the largest need of a single instance (R3).
+        Explicit ``--rate-limit-resource`` counts; None means every device and the global pool. If
+        any is given, a resource that is not listed has count 0 (R4). By default the size of a pool
+        is the largest need of a single instance (R3).
     """
 
     def __init__(self, limits: Mapping[tuple[str, int | None], int] | None = None) -> None:
@@ -70,13 +70,13 @@ class RateLimiter:
     def add(
         self, key: Hashable, needs: Sequence[ResourceNeed], device: int = 0, priority: int = 0
     ) -> None:
-        """Register an instance. Nobody is granted because of it, even if a pool grows (R3).
+        """Register an instance. No instance is granted, even if a pool grows (R3).
 
         Raises
         ------
         ResourceShortage
-            It could never run, or uses a name both as a global and a device resource; nothing
-            has changed.
+            The instance could never run, or uses a name both as a global and a device resource.
+            Nothing has changed.
         """
         member = _Member(needs, device, priority)
         self._check_kinds([*self._members.values(), member])
@@ -92,58 +92,58 @@ class RateLimiter:
         self._resize()
 
     def remove(self, key: Hashable) -> list[Hashable]:
-        """Forget an instance; returns who is granted because of it.
+        """Remove an instance; return the instances granted because of it.
 
-        One that holds its resources goes with their `release`: until then its needs count.
+        While it holds its resources its needs count; it is removed by their `release`.
         """
         member = self._members.get(key)
         if member is not None:
             member.staged = False
             if member.running:
-                member.leaving = True
+                member.retiring = True
                 return self._grant()
             del self._members[key]
         self._resize()
         return self._grant()
 
     def stage(self, key: Hashable) -> list[Hashable]:
-        """An idle instance has work; returns who is granted now: one at most, perhaps this one."""
-        self._stage(key)
+        """Queue an idle instance that has a batch; return the granted one, if any."""
+        member = self._members[key]
+        if not member.staged:
+            member.staged = True
+            self._sequence += 1
+            heappush(self._staged, (self.rank(key), self._sequence, key, member))
         return self._grant()
 
     def release(self, key: Hashable, *, more: bool = False) -> list[Hashable]:
-        """An instance gives its resources back; returns who is granted because of it (R8).
+        """Release the resources of an instance; return the instances granted because of it (R8).
 
-        With ``more`` work for it, it is staged again before anybody is granted: only so it
-        competes by its priority with those that wait (R6). Then two may be granted.
+        With ``more``, another batch is ready for it: it is staged again first, because only then it
+        competes with the waiting instances by priority (R6). Then two may be granted.
         """
         member = self._members[key]
         for pool, need in member.needs.items():
             self._used[pool] -= need.count
         member.executions += 1
         member.running = False
-        if member.leaving:
+        if member.retiring:
             return self.remove(key)
         if not more:
             return self._grant()
         return [*self.stage(key), *self._grant()]
 
     def rank(self, key: Hashable) -> int:
-        """How much an instance has run, weighted by its priority: the lowest goes first (R6)."""
+        """Executions of an instance times its priority; the lowest rank is granted first (R6)."""
         member = self._members[key]
         return member.executions * member.weight
 
-    def in_the_way(self, key: Hashable) -> list[Hashable]:
-        """Return who holds what the first in line lacks, if an instance stands in that line."""
-        asking = self._members.get(key)
-        if asking is None or not asking.staged:
+    def blocked_by(self, key: Hashable) -> list[Hashable]:
+        """Return the holders of what the head of the queue lacks, if the instance is staged."""
+        member = self._members.get(key)
+        if member is None or not member.staged:
             return []
         first = min(entry for entry in self._staged if entry[-1].staged)[-1]
-        lacking = {
-            pool
-            for pool, need in first.needs.items()
-            if self._used.get(pool, 0) + need.count > self._pools[pool]
-        }
+        lacking = set(self._lacking(first))
         return [
             other
             for other, member in self._members.items()
@@ -154,18 +154,11 @@ class RateLimiter:
         """Return (used, size) of every pool; device -1 is the global one."""
         return {pool: (self._used.get(pool, 0), size) for pool, size in self._pools.items()}
 
-    def _stage(self, key: Hashable) -> None:
-        member = self._members[key]
-        if not member.staged:
-            member.staged = True
-            self._sequence += 1
-            heappush(self._staged, (self.rank(key), self._sequence, key, member))
-
     def _grant(self) -> list[Hashable]:
-        """Grant the first in line its resources if they are free."""
+        """Grant the head of the queue its resources if they are free."""
         while self._staged and not self._staged[0][-1].staged:  # removed meanwhile
             heappop(self._staged)
-        if not self._staged or not self._fits(self._staged[0][-1]):
+        if not self._staged or self._lacking(self._staged[0][-1]):
             return []
         _, _, key, member = heappop(self._staged)
         for pool, need in member.needs.items():
@@ -174,14 +167,16 @@ class RateLimiter:
         member.running = True
         return [key]
 
-    def _fits(self, member: _Member) -> bool:
-        return all(
-            self._used.get(pool, 0) + need.count <= self._pools[pool]
+    def _lacking(self, member: _Member) -> list[tuple[str, int]]:
+        """Return the pools that have too little left for an instance."""
+        return [
+            pool
             for pool, need in member.needs.items()
-        )
+            if self._used.get(pool, 0) + need.count > self._pools[pool]
+        ]
 
     def _limit(self, pool: tuple[str, int]) -> int | None:
-        """Return the explicit size of a pool, None if nothing is limited explicitly (R4)."""
+        """Return the explicit size of a pool, None without explicit limits (R4)."""
         if not self._limits:
             return None
         name, device = pool

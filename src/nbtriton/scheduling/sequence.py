@@ -1,11 +1,11 @@
-"""The sequence batcher: requests of one sequence meet one instance, in order (SQ1 to SQ12).
+"""Sequence batcher: the requests of a sequence run on one instance, in order (SQ1 to SQ12).
 
-Two strategies share everything about *where* a sequence lives (its slot, the backlog, idleness,
-timeouts) and differ in how a batch is made of the slots:
+Slots, backlog, idleness and timeouts are the same for both strategies. They differ in how a batch is
+formed of the slots:
 
 * direct: a sequence owns a row of its instance's batch from START to END; empty rows below the
   highest busy one are padded;
-* oldest: a sequence has at most one request in a dynamic batcher that its instance owns.
+* oldest: a sequence has at most one request in the dynamic batcher of its instance.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ SEQUENCE_END = 2
 
 @dataclass(slots=True, frozen=True)
 class SequenceSettings:
-    """What the sequence batcher needs of a model's configuration; times in nanoseconds.
+    """The sequence batcher's part of a model's configuration; times in nanoseconds.
 
-    ``oldest`` is None for the direct strategy, else the settings of the batcher behind the slots.
-    ``iterative``: a request is a sequence, and may ask to be run again (IT1, IT2).
+    ``oldest``: the settings of each instance's dynamic batcher; None for the direct strategy.
+    ``iterative``: a request is a sequence, and its model may reschedule it (IT1, IT2).
     """
 
     model_name: str
@@ -61,7 +61,7 @@ class SequenceSettings:
 
     @property
     def enough_slots(self) -> int:
-        """So many slots with a request make a batch before the delay is over (DI6)."""
+        """Number of slots with a request that makes a batch before the delay ends (DI6)."""
         size = max(1, self.max_batch_size)
         # Triton divides and compares in single precision: 3 of 10 slots are 0.3.
         shares = (unpack("f", pack("f", ready / size))[0] for ready in range(1, size + 1))
@@ -70,7 +70,7 @@ class SequenceSettings:
 
 
 class _Slot:
-    """A free slot. Only numbers are compared: of equal ones the heap decides, as in Triton (SQ4)."""
+    """A free slot. Only numbers are compared: the heap orders equal ones, as in Triton (SQ4)."""
 
     __slots__ = ("instance", "number")
 
@@ -83,29 +83,29 @@ class _Slot:
 
 
 class _Sequence:
-    """One live sequence: where it is, and what waits for its turn."""
+    """One sequence: its slot, its state and its waiting requests."""
 
     __slots__ = (
-        "__weakref__", "backlog_deadline_ns", "ended", "flying", "id", "place", "seen_ns",
-        "since_ns", "waiting",
+        "__weakref__", "arrived_ns", "backlog_deadline_ns", "ended", "id", "issued", "last_arrival_ns",
+        "place", "waiting",
     )  # fmt: skip
 
     def __init__(self, correlation_id: Hashable) -> None:
         self.id = correlation_id
-        self.place: tuple[int, int] | None = None  # (slot, instance); None before it had one
+        self.place: tuple[int, int] | None = None  # (slot, instance); None in the backlog
         self.waiting: deque[Ticket] = deque()
-        self.seen_ns = 0
-        self.flying: Ticket | None = None  # the one that the instance, or its batcher, has
-        self.since_ns = 0  # when that one was enqueued
-        self.ended = False  # END was enqueued, or the sequence was idle for too long
+        self.last_arrival_ns = 0
+        self.issued: Ticket | None = None  # with the instance, or with its batcher
+        self.arrived_ns = 0  # arrival of the issued request
+        self.ended = False  # END has arrived, or the sequence was idle too long
         self.backlog_deadline_ns = 0
 
 
 class SequenceBatcher:
     """Decide which requests of which sequences run together, where and when.
 
-    The verbs are those of `Batcher`; a ticket's ``correlation_id`` and ``flags`` say which
-    sequence it belongs to. A `RunBatch` of the direct strategy names the rows of its tickets.
+    The methods are those of `Batcher`. A ticket's ``correlation_id`` and ``flags`` determine its
+    sequence. A `RunBatch` of the direct strategy has the rows of its tickets.
 
     Parameters
     ----------
@@ -118,70 +118,52 @@ class SequenceBatcher:
     def __init__(self, settings: SequenceSettings, instances: int, *, gated: bool = False) -> None:
         self._settings = settings
         self._gated = gated
-        self._staged: dict[int, RunBatch] = {}  # direct: what staged instances are to run
+        self._staged: dict[int, RunBatch] = {}  # direct: by staged instance
         self._enough = settings.enough_slots
-        self._live: dict[Hashable, _Sequence] = {}  # by id: the sequence that new requests join
+        self._live: dict[Hashable, _Sequence] = {}  # by id: open for new requests
         self._rows: dict[int, list[_Sequence | None]] = {}
         # The lowest slot number over all instances comes first (SQ4).
         self._free: list[_Slot] = []
         self._backlog: deque[_Sequence] = deque()
-        self._refilled: deque[tuple[int, int]] = deque()  # slots that went to the backlog just now
-        self._idle: set[int] = set()  # direct: instances that run nothing
-        self._leaving: set[int] = set()  # removed instances that still have sequences
-        self._batchers: dict[int, Batcher] = {}  # oldest: one an instance
-        self._flying: set[tuple[int, int]] = set()  # oldest: slots whose request is not back yet
-        self._owner: dict[Ticket, _Sequence] = {}  # of every ticket that waits or runs
-        self._next_id = 0  # iterative: ids for requests that bring none (IT1)
-        self._given_up: set[Ticket] = set()  # iterative: cancelled while they ran
+        self._refilled: deque[tuple[int, int]] = deque()  # slots just assigned from the backlog
+        self._idle: set[int] = set()  # direct: idle instances
+        self._retiring: set[int] = set()  # removed instances that still have sequences
+        self._batchers: dict[int, Batcher] = {}  # oldest: one per instance
+        self._issued: set[tuple[int, int]] = set()  # oldest: slots with an issued request
+        self._owner: dict[Ticket, _Sequence] = {}  # of every waiting or running ticket
+        self._next_id = 0  # iterative: ids for requests without one (IT1)
+        self._cancelled: set[Ticket] = set()  # iterative: cancelled while running
         self._idleness: TimerQueue[_Sequence] = TimerQueue(lambda _, sequence: not sequence.ended)
         self._timeouts: TimerQueue[_Sequence] = TimerQueue(_may_time_out)
-        self._waits: dict[int, int] = {}  # direct: until when an instance waits for more rows
+        self._waits: dict[int, int] = {}  # direct: end of an instance's wait for more rows
         self._waiting = 0
         for instance in range(instances):
-            self._set_up(instance)
+            self._init_instance(instance)
 
-    # -- what happened ---------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------
 
     def submit(self, now: int, ticket: Ticket) -> list[Decision]:
-        """A request arrived."""
-        settings = self._settings
+        """Handle the arrival of a request."""
         if ticket.size > 1:
-            return [
-                _refuse(
-                    ticket,
-                    f"inference request to model '{settings.model_name}' must "
-                    "specify batch-size 1 due to requirements of sequence batcher",
-                )
-            ]  # SQ1
-        if settings.iterative and not ticket.correlation_id:
+            rule = "specify batch-size 1 due to requirements of sequence batcher"
+            return self._invalid(ticket, rule)  # SQ1
+        if self._settings.iterative and not ticket.correlation_id:
             ticket.correlation_id = self._new_id()
             ticket.flags = SEQUENCE_START
         if not ticket.correlation_id:
-            return [
-                _refuse(
-                    ticket,
-                    f"inference request to model '{settings.model_name}' must "
-                    "specify a non-zero or non-empty correlation ID",
-                )
-            ]  # SQ2
+            return self._invalid(ticket, "specify a non-zero or non-empty correlation ID")  # SQ2
         sequence = self._live.get(ticket.correlation_id)
         out: list[Decision] = []
         if sequence is None:
             if not ticket.flags & SEQUENCE_START:
-                return [
-                    _refuse(
-                        ticket,
-                        f"inference request for sequence {ticket.correlation_id} to model "
-                        f"'{settings.model_name}' must specify the START flag on the first request of "
-                        "the sequence",
-                    )
-                ]  # SQ3
-            sequence = self._begin(now, ticket.correlation_id)
+                rule = "specify the START flag on the first request of the sequence"
+                return self._invalid(ticket, rule, f"for sequence {ticket.correlation_id} ")  # SQ3
+            sequence = self._start(now, ticket.correlation_id)
         self._enqueue(now, sequence, ticket)
         if ticket.flags & SEQUENCE_END:  # SQ6
-            self._forget(sequence)
+            self._end(sequence)
         if sequence.place is None:
-            self._note_timeout(now, sequence, ticket)
+            self._record_timeout(now, sequence, ticket)
         else:
             self._issue(now, sequence.place, out)
         return self._advance(now, out)
@@ -189,27 +171,27 @@ class SequenceBatcher:
     def finish(
         self, now: int, instance: int, tickets: Sequence[Ticket], again: Collection[Ticket] = ()
     ) -> list[Decision]:
-        """An instance finished the batch of these tickets and is idle again.
+        """Handle the end of the batch of these tickets: its instance is idle again.
 
-        ``again`` are those that the model of an iterative sequence wants to see once more (IT2);
-        any other request ends its iterative sequence (IT3).
+        ``again``: requests that the model of an iterative sequence reschedules (IT2); any other
+        request ends its iterative sequence (IT3).
         """
         out: list[Decision] = []
         places = []
         for ticket in tickets:
-            sequence = self._land(ticket)
+            sequence = self._complete(ticket)
             places.append(sequence.place)
             if ticket in again:
                 ticket.flags = 0
                 self._enqueue(now, sequence, ticket)
-                if ticket in self._given_up:
+                if ticket in self._cancelled:
                     out += self._end_cancelled(sequence, ticket)
             elif self._settings.iterative:
-                self._forget(sequence)
-            self._given_up.discard(ticket)
-            self._leave_if_done(sequence)
+                self._end(sequence)
+            self._cancelled.discard(ticket)
+            self._free_if_done(sequence)
         if self._settings.oldest is not None:
-            # What follows is issued first, so that it can share the batch that starts now.
+            # The next requests are issued first, so that they can share the batch that starts now.
             for place in places:
                 assert place is not None
                 self._issue(now, place, out)
@@ -220,49 +202,49 @@ class SequenceBatcher:
         return self._advance(now, out)
 
     def granted(self, now: int, instance: int) -> list[Decision]:
-        """A staged instance has its resources."""
+        """Handle the grant of a staged instance's resources."""
         if self._settings.oldest is None:
             return self._advance(now, [self._staged.pop(instance)])
         out = self._translate(instance, self._batchers[instance].granted(now, 0))
         return self._advance(now, out)
 
     def cancel(self, now: int, ticket: Ticket, *, formed: bool = False) -> list[Decision]:
-        """A cancelled request that waits takes those behind it along, and ends its sequence (X5).
+        """Cancel a waiting request and all behind it, and end its sequence (X5).
 
-        Those before it still run, except in the backlog. `formed` as for `Batcher.cancel`.
+        The requests before it still run, except in the backlog. ``formed`` as in `Batcher.cancel`.
         """
         sequence = self._owner.get(ticket)
         if sequence is None:
             return []
         out: list[Decision] = []
-        if sequence.flying is ticket:
-            if ticket.state is not TicketState.RUNNING:  # oldest: it is with the instance's batcher
+        if sequence.issued is ticket:
+            if ticket.state is not TicketState.RUNNING:  # oldest: with the instance's batcher
                 assert sequence.place is not None
                 instance = sequence.place[1]
                 inner = self._batchers[instance].cancel(now, ticket, formed=formed)
                 out = self._translate(instance, inner)
             if not out:
                 if self._settings.iterative:
-                    self._given_up.add(ticket)
+                    self._cancelled.add(ticket)
                 return []
-            self._land(ticket)
+            self._complete(ticket)
         in_slot = sequence.place is not None and ticket in sequence.waiting
         out += self._end_cancelled(sequence, ticket if in_slot else None)
-        self._leave_if_done(sequence)
-        if sequence.place is not None:  # of an END that gave its slot up already (OL4)
+        self._free_if_done(sequence)
+        if sequence.place is not None:  # for an END, whose slot is free already (OL4)
             self._issue(now, sequence.place, out)
         return self._advance(now, out)
 
     def add_instance(self, now: int, instance: int) -> list[Decision]:
-        """One more instance, idle; its number was never used before."""
-        self._set_up(instance)
+        """Add an idle instance; its number must never have been used."""
+        self._init_instance(instance)
         return self._advance(now, [])
 
     def remove_instance(self, now: int, instance: int) -> list[Decision]:
-        """An instance gets no new sequence, and leaves when those that it has are over (L16)."""
-        self._leaving.add(instance)
+        """Remove an instance: no new sequence; retired when its sequences have ended (L16)."""
+        self._retiring.add(instance)
         left: list[_Slot] = []
-        while self._free:  # taken out and put in one by one: it decides among equal numbers
+        while self._free:  # one by one: these steps decide the order of equal numbers
             slot = heappop(self._free)
             if slot.instance != instance:
                 heappush(left, slot)
@@ -270,46 +252,48 @@ class SequenceBatcher:
         return self._advance(now, [])
 
     def tick(self, now: int) -> list[Decision]:
-        """`wake_at` has come."""
+        """Handle the timer: the time of `wake_at` has come."""
         out: list[Decision] = []
         for instance, batcher in self._batchers.items():
             out += self._translate(instance, batcher.tick(now))
         return self._advance(now, out)
 
     def clear(self, status: str, message: str) -> list[Decision]:
-        """Drop everything that is not on an instance yet: the server is stopping."""
-        drops = [
-            drop for batcher in self._batchers.values() for drop in batcher.clear(status, message)
+        """Reject all requests that no instance has yet: the server is stopping."""
+        rejected = [
+            rejection
+            for batcher in self._batchers.values()
+            for rejection in batcher.clear(status, message)
         ]
-        for drop in drops:
-            self._land(drop.ticket)
+        for rejection in rejected:
+            self._complete(rejection.ticket)
         rows = self._rows.values()
         placed = [sequence for row in rows for sequence in row if sequence is not None]
         for sequence in (*placed, *self._backlog):
-            drops += self._drop_all(sequence, status, message, "stopped")
-            self._forget(sequence)
-            self._leave_if_done(sequence)
+            rejected += self._reject_waiting(sequence, status, message, "stopped")
+            self._end(sequence)
+            self._free_if_done(sequence)
         self._backlog.clear()
         self._waits.clear()
-        return [*drops, *self._departures()]
+        return [*rejected, *self._retire_instances()]
 
-    # -- what to ask -----------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------
 
     def wake_at(self) -> int | None:
-        """When `tick` must be called even if nothing happens; None for never."""
+        """Return when `tick` is due even without another event; None for never."""
         times = [self._idleness.next(), self._timeouts.next(), *self._waits.values()]
         times += [batcher.wake_at() for batcher in self._batchers.values()]
         return min((when for when in times if when is not None), default=None)
 
     @property
     def waiting(self) -> int:
-        """Requests that are accepted and do not run yet."""
+        """Number of accepted requests that do not run yet."""
         staged = sum(len(run.tickets) for run in self._staged.values())
         return self._waiting + staged + sum(b.waiting for b in self._batchers.values())
 
     @property
     def live(self) -> int:
-        """Sequences that have begun and may go on."""
+        """Number of sequences that accept further requests."""
         return len(self._live)
 
     @property
@@ -318,12 +302,12 @@ class SequenceBatcher:
         return self._settings.oldest is not None
 
     def slots(self) -> list[list[Hashable | None]]:
-        """Who lives where: a row per instance, an entry per slot, None for a free one."""
+        """Return the sequence ids: a row per instance, an entry per slot, None for a free slot."""
         return [[None if s is None else s.id for s in row] for row in self._rows.values()]
 
     # -- instances -------------------------------------------------------------------------------
 
-    def _set_up(self, instance: int) -> None:
+    def _init_instance(self, instance: int) -> None:
         self._rows[instance] = [None] * self._settings.slots
         for slot in range(self._settings.slots):
             heappush(self._free, _Slot(slot, instance))
@@ -332,31 +316,33 @@ class SequenceBatcher:
         else:
             self._idle.add(instance)
 
-    def _departures(self) -> list[RetireInstance]:
-        """Let removed instances go that have no sequence and run nothing."""
-        gone = [k for k in sorted(self._leaving) if not any(self._rows[k]) and not self._runs(k)]
-        for instance in gone:
-            self._leaving.remove(instance)
+    def _retire_instances(self) -> list[RetireInstance]:
+        """Retire the removed instances that have no sequence and run nothing."""
+        done = [
+            k for k in sorted(self._retiring) if not any(self._rows[k]) and not self._is_busy(k)
+        ]
+        for instance in done:
+            self._retiring.remove(instance)
             self._idle.discard(instance)
             self._batchers.pop(instance, None)
             del self._rows[instance]
-        return [RetireInstance(instance) for instance in gone]
+        return [RetireInstance(instance) for instance in done]
 
-    def _runs(self, instance: int) -> bool:
-        """Tell whether a request is with the instance, or with its batcher (OL4)."""
+    def _is_busy(self, instance: int) -> bool:
+        """Whether a request is with the instance, or with its batcher (OL4)."""
         if self._settings.oldest is None:
             return instance not in self._idle
-        return any(k == instance for _, k in self._flying)
+        return any(k == instance for _, k in self._issued)
 
-    # -- where a sequence lives ------------------------------------------------------------------
+    # -- sequences and slots ---------------------------------------------------------------------
 
     def _new_id(self) -> int:
         self._next_id += 1
-        while self._next_id in self._live:  # a client chose it: the two must not mix
+        while self._next_id in self._live:  # taken by a client's own id: the two must not mix
             self._next_id += 1
         return self._next_id
 
-    def _begin(self, now: int, correlation_id: Hashable) -> _Sequence:
+    def _start(self, now: int, correlation_id: Hashable) -> _Sequence:
         sequence = self._live[correlation_id] = _Sequence(correlation_id)
         if self._free:
             self._place(sequence)
@@ -371,43 +357,43 @@ class SequenceBatcher:
         self._owner[ticket] = sequence
         self._waiting += 1
         sequence.waiting.append(ticket)
-        sequence.seen_ns = now
+        sequence.last_arrival_ns = now
 
     def _place(self, sequence: _Sequence) -> None:
         free = heappop(self._free)
         sequence.place = (free.number, free.instance)
         self._rows[free.instance][free.number] = sequence
 
-    def _leave(self, sequence: _Sequence) -> None:
-        """Free the slot; the first in the backlog gets it at once (SQ5), and is issued by `_fill`."""
+    def _free_slot(self, sequence: _Sequence) -> None:
+        """Free a slot; the head of the backlog gets it at once (SQ5), `_fill` issues its request."""
         assert sequence.place is not None
         slot, instance = sequence.place
         if self._rows[instance][slot] is not sequence:
             return
         self._rows[instance][slot] = None
-        if instance in self._leaving:
+        if instance in self._retiring:
             return
-        heir = self._next_in_backlog()
-        if heir is None:
+        successor = self._next_in_backlog()
+        if successor is None:
             heappush(self._free, _Slot(slot, instance))
             return
-        heir.place = sequence.place
-        self._rows[instance][slot] = heir
+        successor.place = sequence.place
+        self._rows[instance][slot] = successor
         self._refilled.append(sequence.place)
 
     def _next_in_backlog(self) -> _Sequence | None:
         while self._backlog:
             sequence = self._backlog.popleft()
-            if sequence.waiting:  # else it was cancelled, or timed out
+            if sequence.waiting:  # otherwise cancelled, or timed out
                 return sequence
         return None
 
-    def _leave_if_done(self, sequence: _Sequence) -> None:
-        if sequence.place and sequence.ended and not sequence.waiting and not sequence.flying:
-            self._leave(sequence)
+    def _free_if_done(self, sequence: _Sequence) -> None:
+        if sequence.place and sequence.ended and not sequence.waiting and not sequence.issued:
+            self._free_slot(sequence)
 
     def _fill(self, now: int, out: list[Decision]) -> None:
-        """Give free slots to the backlog, first come first served (SQ5)."""
+        """Assign free slots to the backlog in order of arrival (SQ5)."""
         while self._refilled:
             self._issue(now, self._refilled.popleft(), out)
         while self._free and (sequence := self._next_in_backlog()):
@@ -415,131 +401,130 @@ class SequenceBatcher:
             assert sequence.place is not None
             self._issue(now, sequence.place, out)
 
-    def _take(self, sequence: _Sequence) -> Ticket:
-        """Its oldest request leaves the slot's queue."""
-        ticket = sequence.flying = sequence.waiting.popleft()
+    def _pop_request(self, sequence: _Sequence) -> Ticket:
+        """Pop the oldest waiting request of a sequence: it is issued."""
+        ticket = sequence.issued = sequence.waiting.popleft()
         self._waiting -= 1
-        # END frees the slot when it is scheduled, not when it has run (SQ6, OL4).
+        # END frees the slot when it is scheduled, before it has run (SQ6, OL4).
         if ticket.flags & SEQUENCE_END and not self._settings.iterative:
-            self._leave(sequence)
+            self._free_slot(sequence)
         return ticket
 
-    def _land(self, ticket: Ticket) -> _Sequence:
-        """A request came back, or will never go."""
+    def _complete(self, ticket: Ticket) -> _Sequence:
+        """Handle the end of an issued request: it has run, or was rejected."""
         sequence = self._owner.pop(ticket)
-        sequence.flying = None
+        sequence.issued = None
         assert sequence.place is not None
-        self._flying.discard(sequence.place)
+        self._issued.discard(sequence.place)
         return sequence
 
-    def _forget(self, sequence: _Sequence) -> None:
-        """New requests of this id need START again."""
+    def _end(self, sequence: _Sequence) -> None:
+        """End a sequence: further requests of its id need START."""
         sequence.ended = True
         if self._live.get(sequence.id) is sequence:
             del self._live[sequence.id]
 
     def _end_cancelled(self, sequence: _Sequence, first: Ticket | None) -> list[RejectTicket]:
-        """End the sequence with the request before ``first``; at once if that is None."""
-        self._forget(sequence)
-        drops = []
-        while sequence.waiting and (first is None or first.state is not TicketState.GONE):
-            drops.append(self._drop(sequence.waiting.pop(), "CANCELLED", "", "cancelled"))
-        return drops[::-1]
+        """End the sequence with the request before ``first``, or at once if it is None."""
+        self._end(sequence)
+        rejected = []
+        while sequence.waiting and (first is None or first.state is not TicketState.DONE):
+            rejected.append(self._reject(sequence.waiting.pop(), "CANCELLED", "", "cancelled"))
+        return rejected[::-1]
 
-    def _drop_all(
+    def _reject_waiting(
         self, sequence: _Sequence, status: str, message: str, reason: str
     ) -> list[RejectTicket]:
-        drops = []
-        while sequence.waiting:
-            drops.append(self._drop(sequence.waiting.popleft(), status, message, reason))
-        return drops
+        waiting = sequence.waiting
+        return [
+            self._reject(waiting.popleft(), status, message, reason) for _ in range(len(waiting))
+        ]
 
-    def _drop(self, ticket: Ticket, status: str, message: str, reason: str) -> RejectTicket:
-        ticket.state = TicketState.GONE
+    def _invalid(self, ticket: Ticket, rule: str, which: str = "") -> list[Decision]:
+        """Reject a request that breaks a rule of sequences."""
+        ticket.state = TicketState.DONE
+        text = f"inference request {which}to model '{self._settings.model_name}' must {rule}"
+        return [RejectTicket(ticket, "INVALID_ARG", text, "sequence_rule")]
+
+    def _reject(self, ticket: Ticket, status: str, message: str, reason: str) -> RejectTicket:
+        ticket.state = TicketState.DONE
         del self._owner[ticket]
         self._waiting -= 1
         return RejectTicket(ticket, status, message, reason)
 
     # -- time ------------------------------------------------------------------------------------
 
-    def _note_timeout(self, now: int, sequence: _Sequence, ticket: Ticket) -> None:
-        """A request's own timeout bounds the backlog time of its whole sequence (SQ11)."""
+    def _record_timeout(self, now: int, sequence: _Sequence, ticket: Ticket) -> None:
+        """Bound the backlog time of a whole sequence by the timeout of one request (SQ11)."""
         deadline = now + ticket.timeout_ns
         if ticket.timeout_ns and not 0 < sequence.backlog_deadline_ns <= deadline:
             sequence.backlog_deadline_ns = deadline
             self._timeouts.add(deadline, sequence)
 
-    def _reap_idle(self, now: int) -> None:
-        """End sequences that were silent for too long (SQ9); those in the backlog are let be."""
+    def _end_idle(self, now: int) -> None:
+        """End the sequences that were idle too long (SQ9), except those in the backlog."""
         for sequence in self._idleness.due(now):
-            idle_at = sequence.seen_ns + self._settings.idle_ns
+            idle_at = sequence.last_arrival_ns + self._settings.idle_ns
             if idle_at > now:
                 self._idleness.add(idle_at, sequence)
             elif sequence.place is None:
-                # 50 ms is the reference's own interval for looking at the backlog again.
+                # Triton checks the backlog every 50 ms.
                 self._idleness.add(now + 50_000_000, sequence)
             else:
-                self._forget(sequence)  # what is queued still runs (SQ10)
-                self._leave_if_done(sequence)
+                self._end(sequence)  # queued requests still run (SQ10)
+                self._free_if_done(sequence)
 
     def _expire_backlog(self, now: int, out: list[Decision]) -> None:
         for sequence in self._timeouts.due(now):
-            out += self._drop_all(
+            out += self._reject_waiting(
                 sequence, "UNAVAILABLE", "timeout of the corresponding sequence has been expired",
                 "timeout",
             )  # fmt: skip
-            self._forget(sequence)
+            self._end(sequence)
 
     # -- batches ---------------------------------------------------------------------------------
 
     def _advance(self, now: int, out: list[Decision]) -> list[Decision]:
-        self._reap_idle(now)
+        self._end_idle(now)
         self._expire_backlog(now, out)
         self._fill(now, out)
         if self._settings.oldest is None:
             for instance in sorted(self._idle):
                 self._run_direct(now, instance, out)
             self._fill(now, out)
-        if self._leaving:
-            out += self._departures()
+        if self._retiring:
+            out += self._retire_instances()
         return out
 
     def _issue(self, now: int, place: tuple[int, int], out: list[Decision]) -> None:
-        """Oldest: hand the slot's next request to the instance's batcher (OL1)."""
+        """Oldest: submit the slot's next request to the instance's batcher (OL1)."""
         slot, instance = place
         sequence = self._rows[instance][slot]
         oldest = self._settings.oldest is not None
-        if not oldest or sequence is None or not sequence.waiting or place in self._flying:
+        if not oldest or sequence is None or not sequence.waiting or place in self._issued:
             return
-        ticket = self._take(sequence)
-        self._flying.add(place)
-        sequence.since_ns = ticket.enqueued_ns
+        ticket = self._pop_request(sequence)
+        self._issued.add(place)
+        sequence.arrived_ns = ticket.enqueued_ns
         out += self._translate(instance, self._batchers[instance].submit(now, ticket))
 
     def _translate(self, instance: int, decisions: list[Decision]) -> list[Decision]:
-        """An inner batcher knows one instance, number 0, and the time since the request's issue."""
-        out: list[Decision] = []
-        for decision in decisions:
+        """Complete the decisions of an inner batcher: it has one instance, 0, and no sequences."""
+        for at, decision in enumerate(decisions):
             if isinstance(decision, RunBatch):
-                owners = tuple(self._owner[ticket] for ticket in decision.tickets)
+                owners = [self._owner[ticket] for ticket in decision.tickets]
                 for ticket, owner in zip(decision.tickets, owners, strict=True):
-                    ticket.enqueued_ns = owner.since_ns  # queue time has the backlog in it (T9)
-                out.append(
-                    RunBatch(
-                        instance, decision.tickets, decision.size, decision.reason, decision.rows,
-                        owners,
-                    )
-                )  # fmt: skip
+                    ticket.enqueued_ns = owner.arrived_ns  # the backlog is part of queue time (T9)
+                decision.instance = instance
+                decision.sequences = tuple(owners)
             elif isinstance(decision, StageInstance):
-                out.append(StageInstance(instance))
+                decisions[at] = StageInstance(instance)
             elif isinstance(decision, ReturnResources):
-                out.append(ReturnResources(instance))
-            else:
-                out.append(decision)
-        return out
+                decisions[at] = ReturnResources(instance)
+        return decisions
 
     def _run_direct(self, now: int, instance: int, out: list[Decision]) -> None:
-        """Direct: the oldest request of each slot, at the slot's row (DI2)."""
+        """Direct: run the oldest request of each slot, at the slot's row (DI2)."""
         self._waits.pop(instance, None)
         ready = [
             (slot, sequence)
@@ -548,18 +533,18 @@ class SequenceBatcher:
         ]
         if not ready:
             return
-        reason = self._go(now, instance, [sequence.waiting[0] for _, sequence in ready])
+        reason = self._start_reason(now, instance, [sequence.waiting[0] for _, sequence in ready])
         if not reason:
             return
         key = ready[0][1].waiting[0].shape_key
-        # A row of another shape is padded now and tried again with the next batch (DI5).
-        taken = [(slot, s) for slot, s in ready if s.waiting[0].shape_key == key]
-        tickets = tuple([self._take(sequence) for _, sequence in taken])
+        # A row of another shape is padding now; its request waits for the next batch (DI5).
+        chosen = [(slot, s) for slot, s in ready if s.waiting[0].shape_key == key]
+        tickets = tuple([self._pop_request(sequence) for _, sequence in chosen])
         for ticket in tickets:
             ticket.state = TicketState.RUNNING
         self._idle.discard(instance)
-        rows = tuple(slot for slot, _ in taken)
-        sequences = tuple(sequence for _, sequence in taken)
+        rows = tuple(slot for slot, _ in chosen)
+        sequences = tuple(sequence for _, sequence in chosen)
         run = RunBatch(instance, tickets, ready[-1][0] + 1, reason, rows, sequences)
         if self._gated:
             self._staged[instance] = run
@@ -567,8 +552,8 @@ class SequenceBatcher:
         else:
             out.append(run)
 
-    def _go(self, now: int, instance: int, heads: list[Ticket]) -> str:
-        """Say why the rows go now, or wait (DI6)."""
+    def _start_reason(self, now: int, instance: int, heads: list[Ticket]) -> str:
+        """Return why the rows run now; empty if they wait (DI6)."""
         settings = self._settings
         if settings.max_queue_delay_ns == 0 or settings.minimum_slot_utilization == 0:
             return "sequence_ready"
@@ -579,11 +564,6 @@ class SequenceBatcher:
             return "max_queue_delay"
         self._waits[instance] = until
         return ""
-
-
-def _refuse(ticket: Ticket, message: str) -> RejectTicket:
-    ticket.state = TicketState.GONE
-    return RejectTicket(ticket, "INVALID_ARG", message, "sequence_rule")
 
 
 def _may_time_out(deadline: int, sequence: _Sequence) -> bool:

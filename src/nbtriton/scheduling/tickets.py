@@ -1,4 +1,4 @@
-"""What the schedulers talk about: tickets in, decisions with reasons out."""
+"""The schedulers' input and output: tickets, and decisions with their reasons."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ __all__ = [
 
 
 class TicketState(IntEnum):
-    """Where a ticket is. It only ever moves forward, except from PENDING back to QUEUED."""
+    """State of a ticket: only forward, except from PENDING back to QUEUED or DELAYED."""
 
-    OUTSIDE = 0
+    NEW = 0
     QUEUED = 1
     DELAYED = 2  # its timeout expired under TimeoutAction.DELAY
-    PENDING = 3  # accepted by the scan that waits for more requests
+    PENDING = 3  # accepted by a scan that waits for more requests
     PAYLOAD = 4  # part of a formed batch
     RUNNING = 5
-    GONE = 6  # finished, rejected or cancelled
+    DONE = 6  # finished, rejected or cancelled
 
 
 class Ticket:
-    """One request as a scheduler sees it: no tensors, only what decides when it runs.
+    """One request as a scheduler sees it: no tensors, only the fields that scheduling depends on.
 
     Attributes
     ----------
     size : int
         Batch size of the request, at least 1 (D15).
     shape_key : hashable
-        Requests share a batch only if their keys are equal; the same key, such as None, for all
-        requests of a model whose shapes are not compared (rules G1 to G5).
+        Only requests with equal keys share a batch (G1 to G5). Where shapes are not compared, all
+        requests of the model have the same key, such as None.
     priority : int
-        1 is the highest; 0 where the model has no priority levels.
+        1 is the highest; 0 if the model has no priority levels.
     timeout_ns : int
-        The request's own queue timeout, 0 for none.
+        Queue timeout of the request itself, 0 for none.
     enqueued_ns : int
-        When the scheduler accepted it; set by the scheduler.
+        Time of acceptance, set by the scheduler.
     correlation_id, flags : int or str, int
-        Which sequence the request belongs to, and whether it starts (1) or ends (2) it.
+        Sequence of the request, and whether the request starts (1) or ends (2) it.
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class Ticket:
         self.timeout_ns = timeout_ns
         self.enqueued_ns = 0
         self.deadline_ns = 0
-        self.state = TicketState.OUTSIDE
+        self.state = TicketState.NEW
 
 
 REASONS: Final = {
@@ -84,45 +84,46 @@ REASONS: Final = {
     "max_batch_size": "the batch is full, or the next request no longer fits",
     "shape": "the next request has other input shapes, so it cannot share the batch",
     "max_queue_delay": "the oldest request had waited for max_queue_delay_microseconds",
-    "no_delay": "max_queue_delay_microseconds is 0: what was there went at once",
+    "no_delay": "max_queue_delay_microseconds is 0: the waiting requests ran at once",
     "joined": "requests joined the batch while it waited for an instance",
     "merged": "batches whose delay had passed were merged while they waited for an instance",
     "custom_batching": "the custom batching strategy did not include the next request",
     "custom_batching_refused": "the custom batching strategy includes the request in no batch",
     "custom_batching_failed": "the custom batching strategy failed on the request",
     "timeout": "the request waited longer than its queue timeout",
-    "queue_full": "max_queue_size requests of its priority level were waiting already",
+    "queue_full": "max_queue_size requests of its priority level were already waiting",
     "cancelled": "the caller cancelled the request while it waited",
     "stopped": "the server stopped while the request waited",
-    "sequence_ready": "a request of a sequence was there; no delay is configured to wait for more",
+    "sequence_ready": "a request of a sequence was ready; no delay is configured to wait for more",
     "minimum_slot_utilization": "enough slots of the instance had a request",
     "sequence_rule": "the request breaks a rule of its sequence",
     "resources": "a batch waits until the rate limiter grants the instance its resources",
-    "removed": "the model has fewer instances now, and this one has nothing left to do",
+    "removed": "the model now has fewer instances, and this one has finished its work",
 }
-"""Every reason a decision can carry, as a sentence."""
+"""Every reason of a decision, by key."""
 
 
 class RunBatch:
     """Run these tickets, in this order, as one batch on this instance.
 
-    Not to be changed but by `take`. (A plain class: one is made per batch, which takes a frozen
-    dataclass three times as long, and a named tuple six times in the compiled core.)
+    A plain class for speed: one is made per batch, and a frozen dataclass takes three times as long,
+    a named tuple six times in the compiled core. Outside the schedulers only `detach_tickets` changes
+    it.
 
     Attributes
     ----------
     instance : int
     tickets : tuple of Ticket
     size : int
-        Of the batch, in rows.
+        Rows of the batch.
     reason : str
         A key of `REASONS`: why the batch was closed at this size.
     rows : tuple of int
-        Where rows of a batch belong to sequences: the row of each ticket; the other rows below
-        ``size`` are to be padded. Empty otherwise.
+        Direct strategy of sequences: the row of each ticket; the other rows below ``size`` are
+        padding. Empty otherwise.
     sequences : tuple
-        For each ticket an object that stands for its sequence and lives as long as that does; empty
-        where there are no sequences.
+        For each ticket an object that identifies its sequence and lives as long as the sequence.
+        Empty without sequences.
     """
 
     __slots__ = ("instance", "reason", "rows", "sequences", "size", "tickets")
@@ -143,18 +144,18 @@ class RunBatch:
         self.rows = rows
         self.sequences = sequences
 
-    def take(self) -> list[Ticket]:
-        """Return the tickets and forget them: who runs them decides how long they live."""
+    def detach_tickets(self) -> list[Ticket]:
+        """Return the tickets and keep no reference: their lifetime is up to the caller."""
         tickets = list(self.tickets)
         self.tickets = ()
         return tickets
 
     def __repr__(self) -> str:
-        return f"Run({self.size} rows of {len(self.tickets)} tickets on {self.instance}: {self.reason})"
+        return f"RunBatch({self.size} rows of {len(self.tickets)} tickets on {self.instance}: {self.reason})"
 
 
 class RejectTicket(NamedTuple):
-    """Answer this ticket with an error; it will not run. ``reason`` is a key of `REASONS`."""
+    """Answer this ticket with an error; it does not run. ``reason`` is a key of `REASONS`."""
 
     ticket: Ticket
     status: str
@@ -163,21 +164,21 @@ class RejectTicket(NamedTuple):
 
 
 class RetireInstance(NamedTuple):
-    """A removed instance has finished and gets nothing more. ``reason`` is a key of `REASONS`."""
+    """A removed instance has finished; it gets no further batch."""
 
     instance: int
     reason: str = "removed"
 
 
 class ReturnResources(NamedTuple):
-    """A staged instance was granted its resources, but its batch is gone: it gives them back."""
+    """A staged instance was granted its resources, but every request of its batch was cancelled."""
 
     instance: int
     reason: str = "cancelled"
 
 
 class StageInstance(NamedTuple):
-    """An idle instance has a batch, and wants to be granted its resources for it (R6)."""
+    """An idle instance has a batch and requests its resources for it (R6)."""
 
     instance: int
     reason: str = "resources"

@@ -164,7 +164,7 @@ class Instance(Executor):
         free again.
         """
         assert self._model is not None
-        requests: list[InferenceRequest] = run.take()  # type: ignore[assignment]
+        requests: list[InferenceRequest] = run.detach_tickets()  # type: ignore[assignment]
         self._batch_size = run.size
         self.running = requests
         self.busy = True

@@ -80,10 +80,10 @@ class Limiter:
         with self._lock:
             return self._limiter.rank(instance)
 
-    def in_the_way(self, instance: Instance) -> list[Instance]:
+    def blocked_by(self, instance: Instance) -> list[Instance]:
         """Return the instances that hold what a staged one waits for; none for any other."""
         with self._lock:
-            found = self._limiter.in_the_way(instance)
+            found = self._limiter.blocked_by(instance)
         return [other for other in found if isinstance(other, Instance)]
 
     def resources(self) -> dict[tuple[str, int], tuple[int, int]]:

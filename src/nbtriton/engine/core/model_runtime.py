@@ -299,7 +299,7 @@ class ModelRuntime(UpdatableRuntime):
             return Blockers(instances)
         found: list[Instance] = []
         for instance in instances:  # a staged one is idle until others release its resources
-            others = [] if instance.busy else limiter.in_the_way(instance)
+            others = [] if instance.busy else limiter.blocked_by(instance)
             found += others or [instance]
         return Blockers(tuple(found))
 

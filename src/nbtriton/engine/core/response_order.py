@@ -49,7 +49,7 @@ class InOrder:
                     self.accept(ticket, decision.instance)  # type: ignore[arg-type]
             elif isinstance(decision, RetireInstance) and self._per_instance:
                 with self._lock:
-                    self._order.forget(decision.instance)
+                    self._order.remove_line(decision.instance)
 
     def accept(self, request: InferenceRequest, instance: int = 0) -> None:
         """A request takes its place, behind all others or those of its instance."""
