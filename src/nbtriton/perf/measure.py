@@ -229,7 +229,8 @@ def _stop(run: LoadRun, *, interrupted: bool) -> bool:
     except KeyboardInterrupt:
         if interrupted:
             raise
-        return True
+        interrupted = True
+        run.stop()  # requests in flight are cancelled by now: no thread is left behind
     return interrupted
 
 
