@@ -28,11 +28,10 @@ def wait_for_outputs(arrays: Iterable[Array]) -> None:
 
     Their receiver may then use another stream or another library without an event.
     """
-    devices = set()
-    for array in arrays:
-        if type(array) is not _ndarray and is_on_device(array):
-            devices.add(getattr(array, "device", None))
-    for device in devices:
+    foreign = [array for array in arrays if type(array) is not _ndarray]
+    if not foreign:
+        return
+    for device in {getattr(array, "device", None) for array in foreign if is_on_device(array)}:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(device, torch.device):
             torch.cuda.current_stream(device).synchronize()
