@@ -81,6 +81,12 @@ def test_E3_fan_out_and_fan_in():
     assert running(flow) == [20]
 
 
+def test_E3_two_readers_start_together_if_only_one_shares_a_tensor():
+    flow = start([step("I", "a b"), step("a", "c"), step("b J", "d"), step("c d J", "O")], "I J")
+    answer(flow, 0)
+    assert running(flow) == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("requested", "steps"),
     [("CLASSIFICATION", (0, 1)), ("SEGMENTATION", (0, 2)), (None, (0, 1, 2))],

@@ -48,7 +48,7 @@ class Advance:
 
     Attributes
     ----------
-    starts : sequence of Start
+    starts : tuple of Start
     emit : bool
         The outputs of the iteration make one response now.
     over : bool
@@ -61,7 +61,7 @@ class Advance:
 
     def __init__(
         self,
-        starts: Sequence[Start] = (),
+        starts: tuple[Start, ...] = (),
         emit: bool = False,
         over: bool = False,
         done: bool = False,
@@ -124,18 +124,15 @@ class _Route:
         For each step, how many of the requested outputs it makes.
     awaited : int
         How many of the requested outputs are made by steps.
+    advances : tuple of Advance or None
+        For each step, what follows from its outputs, if that is the same in each request: none of
+        them is requested, and the steps that read them wait for no other step and share no tensor.
     """
 
     __slots__ = (
-        "_alone",
-        "_releases",
-        "awaited",
-        "first",
-        "missing",
-        "outputs",
-        "readers",
+        "_alone", "_releases", "advances", "awaited", "first", "missing", "outputs", "readers",
         "steps",
-    )
+    )  # fmt: skip
 
     def __init__(self, plan: EnsemblePlan, requested: frozenset[str]) -> None:
         needed: set[int] = set()
@@ -177,6 +174,19 @@ class _Route:
             else None
             for index, released in enumerate(self._releases)
         ]
+        self.advances = tuple([self._foreseen(step) for step in range(len(plan.steps))])
+
+    def _foreseen(self, step: int) -> Advance | None:
+        readers = self.readers[step]
+        if self.outputs[step] or not readers:
+            return None
+        starts: list[Start] = []
+        for reader, count in readers:
+            start = self._alone[reader]
+            if start is None or count < self.missing[reader]:
+                return None
+            starts.append(start)
+        return Advance(tuple(starts))
 
     def start(self, step: int, started: int) -> Start:
         """Return the start of a step, which is the last one in these bits of started steps."""
@@ -245,11 +255,12 @@ class EnsembleRun:
         """All inputs of the ensemble are there (an omitted optional one counts as there, E2)."""
         route = self._route
         state = _Iteration(route.missing.copy(), route.awaited, 0, 0, False)
+        self._iterations[0] = state
         starts: list[Start] = []
         for step in route.first:
             state.started |= 1 << step
             starts.append(route.start(step, state.started))
-        return self._advance(0, state, starts, arrived=True)
+        return self._advance(0, state, tuple(starts), arrived=True)
 
     def answered(self, step: int, iteration: int) -> Advance:
         """A step gave its only response: `response` in its own iteration, and `finished`, in one."""
@@ -257,7 +268,7 @@ class EnsembleRun:
         state.running -= 1
         if self.failed:
             return self._advance(iteration, state, (), arrived=False)
-        return self._advance(iteration, state, self._arrive(step, state), arrived=True)
+        return self._arrive(step, iteration, state)
 
     def response(self, step: int, iteration: int, *, new_iteration: bool) -> tuple[int, Advance]:
         """A step gave one response.
@@ -285,7 +296,8 @@ class EnsembleRun:
             state = _Iteration(
                 state.missing.copy(), state.outputs, state.arrived, state.started, state.emitted
             )
-        return iteration, self._advance(iteration, state, self._arrive(step, state), arrived=True)
+            self._iterations[iteration] = state
+        return iteration, self._arrive(step, iteration, state)
 
     def finished(self, iteration: int) -> Advance:
         """A step of this iteration gave its final response; after `response` if it made one."""
@@ -299,13 +311,17 @@ class EnsembleRun:
         self.failed = True
         return first
 
-    def _arrive(self, step: int, state: _Iteration) -> list[Start]:
-        """The outputs of a step arrive; return the steps that can start now."""
-        starts: list[Start] = []
+    def _arrive(self, step: int, iteration: int, state: _Iteration) -> Advance:
+        """The outputs of a step arrive."""
         if state.arrived >> step & 1:  # by an earlier response of the same step
-            return starts
+            return self._advance(iteration, state, (), arrived=True)
         state.arrived |= 1 << step
         route = self._route
+        advance = route.advances[step]
+        if advance is not None:
+            state.running += len(advance.starts)
+            return advance
+        starts: list[Start] = []
         state.outputs -= route.outputs[step]
         missing = state.missing
         for reader, count in route.readers[step]:
@@ -313,10 +329,10 @@ class EnsembleRun:
             if not missing[reader]:
                 state.started |= 1 << reader
                 starts.append(route.start(reader, state.started))
-        return starts
+        return self._advance(iteration, state, tuple(starts), arrived=True)
 
     def _advance(
-        self, iteration: int, state: _Iteration, starts: Sequence[Start], *, arrived: bool
+        self, iteration: int, state: _Iteration, starts: tuple[Start, ...], *, arrived: bool
     ) -> Advance:
         # The end of a step brings no tensor: nothing becomes complete with it.
         emit = arrived and not state.outputs and not state.emitted
@@ -325,7 +341,6 @@ class EnsembleRun:
         state.running += len(starts)
         # If nothing runs, its last step has finished, or no step reads what began it.
         if state.running:
-            self._iterations[iteration] = state
             return Advance(starts, emit)
         self._iterations.pop(iteration, None)
         return Advance(starts, emit, True, not self._iterations)
