@@ -46,19 +46,6 @@ class Completion(ABC):
         It is called on this thread, when the instance is free again, and must not raise.
         """
 
-    @abstractmethod
-    def gather(
-        self, function: Callable[[Any, list[Any], Completion], object], key: Any, item: Any
-    ) -> bool:
-        """Keep an item for ``function(key, items, completion)``, with all others of its key.
-
-        A key belongs to one function. False if nothing is gathered here.
-        """
-
-    @abstractmethod
-    def accept(self, executor: Executor, batch: RunBatch, root: Ticket) -> bool:
-        """Accept a batch of one request to be executed on this thread; ``root``: whose step it is."""
-
 
 class BatchCompletion(Completion):
     """A batch is answered: what follows from its responses waits until all are delivered.
@@ -94,15 +81,15 @@ class BatchCompletion(Completion):
 
     def gather(
         self, function: Callable[[Any, list[Any], Completion], object], key: Any, item: Any
-    ) -> bool:
+    ) -> None:
+        """Keep an item for ``function(key, items, completion)``, with all others of its key.
+
+        A key belongs to one function.
+        """
         found = self._gathered.get(key)
         if found is None:
             found = self._gathered[key] = (function, [])
         found[1].append(item)
-        return True
-
-    def accept(self, executor: Executor, batch: RunBatch, root: Ticket) -> bool:  # noqa: ARG002
-        return False
 
     def flush(self) -> None:
         """Do what has been gathered and deferred, and what follows from that in turn."""
@@ -143,15 +130,8 @@ class InlineCompletion(Completion):
     def defer(self, function: Callable[[], object]) -> None:
         function()
 
-    def gather(
-        self,
-        function: Callable[[Any, list[Any], Completion], object],  # noqa: ARG002
-        key: Any,  # noqa: ARG002
-        item: Any,  # noqa: ARG002
-    ) -> bool:
-        return False
-
     def accept(self, executor: Executor, batch: RunBatch, root: Ticket) -> bool:
+        """Accept a batch of one request; ``root``: the caller's request that it is, or a step of."""
         if root is not self._root or self._executor is not None or not executor.any_thread:
             return False
         self._executor = executor

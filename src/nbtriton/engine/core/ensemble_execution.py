@@ -11,7 +11,7 @@ from functools import partial
 from nbtriton.backends.base import Response
 from nbtriton.backends.core.request_options import RequestOptions
 from nbtriton.backends.core.synchronize import copies_of
-from nbtriton.engine.core.completion import Completion
+from nbtriton.engine.core.completion import BatchCompletion, Completion
 from nbtriton.engine.core.ensemble_binding import EnsembleBinding
 from nbtriton.engine.core.execution import StepTimes, now_ns
 from nbtriton.engine.core.mailbox import Mailbox
@@ -64,8 +64,8 @@ class EnsembleExecution(ResponseSink):
     """
 
     __slots__ = (
-        "_lock", "_marks", "_outbox", "_running", "_tensors", "_times", "binding", "ensemble",
-        "request", "run",
+        "_lock", "_marks", "_options", "_outbox", "_running", "_tensors", "_times", "binding",
+        "ensemble", "request", "run",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +79,11 @@ class EnsembleExecution(ResponseSink):
         self._tensors: dict[int, dict[str, Array]] = {0: dict(request.inputs)}
         # Sequence id and flags of the tensors whose step changed them, by iteration (E6).
         self._marks: dict[int, dict[str, _Mark]] | None = None
+        # Of each step that has none of its own (E5).
+        self._options = RequestOptions(
+            (), request.request_id, request.priority, request.timeout_us, request.correlation_id,
+            request.flags, request.parameters,
+        )  # fmt: skip
         self._lock = threading.Lock()
         # The steps that are in flight.
         self._running: set[InferenceRequest] = set()
@@ -103,7 +108,7 @@ class EnsembleExecution(ResponseSink):
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def _ready(self, starts: Sequence[Start], iteration: int) -> list[_Ready]:
+    def _ready(self, starts: tuple[Start, ...], iteration: int) -> list[_Ready]:
         """Collect the inputs of the steps to start; only then may tensors be released."""
         binding = self.binding
         tensors = self._tensors[iteration]
@@ -165,22 +170,16 @@ class EnsembleExecution(ResponseSink):
         step, iteration, inputs, mark = ready
         binding = self.binding
         request = self.request
-        correlation_id, flags = request.correlation_id, request.flags
-        if mark is not None:
-            correlation_id, flags = mark
+        requested = binding.requested[step]
+        options = self._options
+        if requested or mark is not None:
+            options = options.copy()
+            options.outputs = requested
+            if mark is not None:
+                options.correlation_id, options.flags = mark
         try:
             sub = binding.runtimes[step].signature.build_request(
-                inputs,
-                RequestOptions(
-                    binding.requested[step],
-                    request.request_id,
-                    request.priority,
-                    request.timeout_us,
-                    correlation_id,
-                    flags,
-                    request.parameters,
-                ),
-                request.parent or request,
+                inputs, options, request.parent or request
             )  # E5
         except Exception as error:
             self._refused(step, iteration, error, completion)
@@ -208,7 +207,9 @@ class EnsembleExecution(ResponseSink):
         sub.sink = self
         self._running.add(sub)
         # In a batch: with the other steps that are ready for this model at the same moment.
-        if completion is None or not completion.gather(_submit_many, runtime, (self, sub)):
+        if isinstance(completion, BatchCompletion):
+            completion.gather(_submit_many, runtime, (self, sub))
+        else:
             self.submit(runtime, sub, completion)
 
     def submit(

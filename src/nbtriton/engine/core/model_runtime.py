@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from nbtriton.backends.base import Backend, ModelContext, Response
 from nbtriton.config import InstancePlan, ModelConfig
-from nbtriton.engine.core.completion import Completion
+from nbtriton.engine.core.completion import Completion, InlineCompletion
 from nbtriton.engine.core.custom_batching import CustomBatching
 from nbtriton.engine.core.execution import now_ns
 from nbtriton.engine.core.in_flight import InFlight
@@ -461,7 +461,7 @@ class ModelRuntime(UpdatableRuntime):
     def _apply(self, decision: Decision, completion: Completion | None) -> None:
         if isinstance(decision, RunBatch):
             instance = self._instances.active[decision.instance]
-            if completion is not None and len(decision.tickets) == 1:
+            if isinstance(completion, InlineCompletion) and len(decision.tickets) == 1:
                 request: InferenceRequest = decision.tickets[0]  # type: ignore[assignment]
                 if completion.accept(instance, decision, request.parent or request):
                     return
