@@ -621,7 +621,7 @@ def _keepalive(**options: int) -> Keepalive:
 def test_keepalive() -> None:
     keepalive = _keepalive(keepalive_time_ms=10_000, keepalive_timeout_ms=5_000)
     assert [keepalive.due(now, True) for now in (9.0, 10.0, 11.0)] == ["", "ping", ""]
-    keepalive.record_received(12.0)
+    keepalive.received_at = 12.0
     assert [keepalive.due(now, True) for now in (21.0, 22.0, 26.0, 27.0)] == ["", "ping", "", "end"]
 
 
@@ -631,9 +631,9 @@ def test_keepalive_without_calls_or_data() -> None:
     found = []
     for now in range(1, 12, 2):
         found.append(keepalive.due(float(now), False))
-        keepalive.record_received(now + 0.5)
+        keepalive.received_at = now + 0.5
     assert found == ["ping", "ping", "", "", "", ""]
-    keepalive.record_sent()
+    keepalive.has_responded = True
     assert keepalive.due(20.0, False) == "ping"
 
 

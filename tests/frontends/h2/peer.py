@@ -12,6 +12,7 @@ from nbtriton.frontends.http2.connection import Http2Connection
 from nbtriton.frontends.http2.errors import ErrorCode
 from nbtriton.frontends.http2.hpack import Decoder, Encoder, Field
 from nbtriton.frontends.http2.limits import Http2Limits
+from nbtriton.frontends.http2.streams import Http2Stream
 from tests.frontends.http2_raw import (
     END_HEADERS,
     END_STREAM,
@@ -30,7 +31,7 @@ from tests.frontends.http2_raw import (
 
 __all__ = [
     "BODY", "CONNECTION", "EMPTY", "OK", "PONG", "REQUEST", "STREAM", "Case", "Outcome", "Peer", "block", "case",
-    "check", "request",
+    "check", "ended_request", "request",
 ]  # fmt: skip
 
 REQUEST: tuple[Field, ...] = (
@@ -58,6 +59,16 @@ def request(stream: int = 1, flags: int = END_STREAM, content: bytes | None = No
     return frame(HEADERS, END_HEADERS | flags, stream, block() if content is None else content)
 
 
+def ended_request(event: events.Event) -> Http2Stream | None:
+    """Return the stream whose request ends with an event, if any."""
+    if isinstance(event, events.TrailersReceived):
+        return event.stream
+    if isinstance(event, tuple):
+        stream, _, _, end_stream = event
+        return stream if end_stream else None
+    return None
+
+
 @dataclass
 class Peer:
     """A connection and what it sent."""
@@ -81,10 +92,9 @@ class Peer:
             found += self.connection.receive_data(b"", now)
         self.events += found
         for event in found if self.answers else ():
-            if isinstance(event, events.TrailersReceived) or (
-                isinstance(event, events.RequestReceived | events.DataReceived) and event.end_stream
-            ):
-                self.connection.send_response(event.stream, RESPONSE, (BODY,), TRAILERS)
+            stream = ended_request(event)
+            if stream is not None:
+                self.connection.send_response(stream, RESPONSE, (BODY,), TRAILERS)
         self.read()
 
     def read(self) -> None:

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from nbtriton.frontends.http2 import events
 from nbtriton.frontends.http2.connection import Http2Connection
 from nbtriton.frontends.http2.limits import Http2Limits
-from tests.frontends.h2.peer import REQUEST, RESPONSE, TRAILERS, block
+from tests.frontends.h2.peer import REQUEST, RESPONSE, TRAILERS, block, ended_request
 from tests.frontends.http2_raw import PREFACE, SETTINGS, frame
 
 SIZES = st.sampled_from([0, 1, 5, 100, 5_000, 16_384, 40_000])
@@ -62,14 +62,13 @@ class Conversation(RuleBasedStateMachine):
 
     def serve(self, event: events.Event) -> None:
         assert not isinstance(event, events.ConnectionTerminated), event
-        if isinstance(event, events.DataReceived):
-            number = event.stream.stream_id
-            self.received[number] = self.received.get(number, 0) + len(event.data)
-            self.server.acknowledge(event.stream)
-        if isinstance(event, events.TrailersReceived) or (
-            isinstance(event, events.RequestReceived | events.DataReceived) and event.end_stream
-        ):
-            stream = event.stream
+        if isinstance(event, tuple) and event[1] is None:
+            begun, _, data, _ = event
+            number = begun.stream_id
+            self.received[number] = self.received.get(number, 0) + len(data)
+            self.server.acknowledge(begun)
+        stream = ended_request(event)
+        if stream is not None:
             size = self.received.get(stream.stream_id, 0)
             self.expected[stream.stream_id] = size
             self.server.send_response(stream, RESPONSE, (bytes(size // 2), bytes(size - size // 2)), TRAILERS)  # fmt: skip
@@ -176,7 +175,8 @@ def test_any_frames_are_read_without_an_exception(data: st.DataObject) -> None:
             data.draw(payloads),
         )
         for event in server.receive_data(sent, 0.0):
-            if isinstance(event, events.RequestReceived | events.DataReceived) and event.end_stream:
-                server.send_response(event.stream, RESPONSE, (b"x",), TRAILERS)
+            stream = ended_request(event)
+            if stream is not None:
+                server.send_response(stream, RESPONSE, (b"x",), TRAILERS)
         assert all(stream.state.name != "CLOSED" for stream in server.streams.values())
     assert server.data_to_send()

@@ -11,7 +11,7 @@ from _thread import get_ident
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic_ns
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.frontends.grpc.headers import (
@@ -38,6 +38,9 @@ __all__ = ["Call", "CallConnection", "CallListener", "Handler", "StreamCall", "U
 
 _log = logging.getLogger("nbtriton.frontends")
 
+_PREFIX_SIZE: Final = PREFIX.size
+_unpack_prefix: Final = PREFIX.unpack_from
+_pack_prefix: Final = PREFIX.pack
 # A compressed message that is longer is not decompressed on the loop.
 _SHORT = 64 << 10
 # Requests of one stream that are in progress; then it is not read from.
@@ -86,6 +89,8 @@ class Call:
 
     Parameters
     ----------
+    method : callable
+        What answers it: see `UnaryCall` and `StreamCall`.
     connection : CallConnection
     stream : Http2Stream
     headers : RequestHeaders
@@ -107,13 +112,19 @@ class Call:
     """
 
     __slots__ = (
-        "_deadline", "_has_begun", "_headers", "_reader", "connection", "is_cancelled", "is_finished",
+        "_deadline", "_has_begun", "_headers", "_in_flight", "_method", "_reader", "connection", "is_cancelled", "is_finished",
         "is_held", "is_working", "metadata", "on_cancel", "since_ns", "stream",
     )  # fmt: skip
 
     def __init__(
-        self, connection: CallConnection, stream: Http2Stream, headers: RequestHeaders
+        self,
+        method: Callable[..., Any],
+        connection: CallConnection,
+        stream: Http2Stream,
+        headers: RequestHeaders,
     ) -> None:
+        self._method = method
+        self._in_flight = 0  # messages
         self.connection = connection
         self.stream = stream
         self.metadata: Sequence[tuple[str, Any]] = headers.metadata
@@ -132,18 +143,16 @@ class Call:
 
     def receive_data(self, data: bytes, end_stream: bool) -> None:
         """Read a part of the request, and the messages that it completes."""
-        size = len(data) - PREFIX.size
         max_size = self.connection.listener.limits.body_bytes
-        if (
-            self._reader is None
-            and not self.is_held
-            and 0 <= size <= max_size
-            and size == int.from_bytes(data[1 : PREFIX.size], "big")
-        ):  # a whole message in one frame: the usual case
-            if data[0]:
-                self._receive_compressed(data[PREFIX.size :])
+        is_whole = False  # one message, in one frame: the usual case
+        if self._reader is None and len(data) >= _PREFIX_SIZE and not self.is_held:
+            flag, size = _unpack_prefix(data)
+            is_whole = size == len(data) - _PREFIX_SIZE and size <= max_size
+        if is_whole:
+            if flag:
+                self._receive_compressed(data[_PREFIX_SIZE:])
             else:
-                self._handle_message(data[PREFIX.size :])
+                self._handle_message(data[_PREFIX_SIZE:])
         else:
             if self._reader is None:
                 self._reader = MessageReader(max_size)
@@ -289,7 +298,7 @@ def _frame(message: bytes, encoding: bytes) -> tuple[bytes, bytes]:
     flag = 0
     if encoding:
         flag, message = compress(message, encoding)
-    return PREFIX.pack(flag, len(message)), message
+    return _pack_prefix(flag, len(message)), message
 
 
 class UnaryCall(Call):
@@ -297,50 +306,43 @@ class UnaryCall(Call):
 
     Parameters
     ----------
-    answer : callable
-        ``answer(message, call)`` must lead to one `reply` or `fail`, on any thread.
+    method : callable
+        ``method(message, call)`` must lead to one `reply` or `fail`, on any thread.
     connection, stream, headers
         As for `Call`.
     """
 
-    __slots__ = ("_answer", "_is_read")
-
-    def __init__(
-        self,
-        answer: Callable[[bytes, UnaryCall], None],
-        connection: CallConnection,
-        stream: Http2Stream,
-        headers: RequestHeaders,
-    ) -> None:
-        super().__init__(connection, stream, headers)
-        self._answer = answer
-        self._is_read = False
+    __slots__ = ()
 
     def _handle_message(self, message: bytes) -> None:
-        if self._is_read:  # one is enough
+        if self._in_flight:  # one is enough
             return
-        self._is_read = True
+        self._in_flight = 1
         self.connection.listener.schedule_dispatch()
         try:
-            self._answer(message, self)
+            self._method(message, self)
         except Exception as error:
             _log.exception("a call failed")
             self.fail(InternalError(f"{type(error).__name__}: {error}"))
 
     def half_close(self) -> None:
-        if not (self._is_read or self.is_held or self.is_finished):
+        if not (self._in_flight or self.is_held or self.is_finished):
             self._finish(INTERNAL, "the call carries no message, or one too large")
 
     def reply(self, message: bytes) -> None:
         """Answer; from any thread, nothing happens if it was answered before."""
-        self._run(self._reply, message)
+        thread = self.connection.listener.thread
+        if get_ident() == thread.ident:
+            self._reply(message)
+        else:
+            thread.post(self._reply, message)
 
     def _reply(self, message: bytes) -> None:
         if not self.is_finished:
             headers, connection = self._headers, self.connection
             encoding = headers.response_encoding
             data = (
-                _frame(message, encoding) if encoding else (PREFIX.pack(0, len(message)), message)
+                _frame(message, encoding) if encoding else (_pack_prefix(0, len(message)), message)
             )
             connection.http2.send_response(self.stream, headers.response, data, OK_TRAILERS)
             connection.record_response()
@@ -348,15 +350,11 @@ class UnaryCall(Call):
 
     def fail(self, error: TritonError) -> None:
         """Answer with an error; from any thread."""
-        self._run(self._finish, code_of(error), error.message)
-
-    def _run(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Call a function on the loop, now if this is its thread."""
         thread = self.connection.listener.thread
         if get_ident() == thread.ident:
-            function(*arguments)
+            self._finish(code_of(error), error.message)
         else:
-            thread.post(function, *arguments)
+            thread.post(self._finish, code_of(error), error.message)
 
 
 class StreamCall(Call):
@@ -366,18 +364,17 @@ class StreamCall(Call):
 
     Parameters
     ----------
-    begin : callable
-        ``begin(call)`` returns the receiver of the messages.
+    method : callable
+        ``method(call)`` returns the receiver of the messages.
     connection, stream, headers
         As for `Call`.
     """
 
-    __slots__ = ("_in_flight", "_listener")
+    __slots__ = ("_listener",)
 
-    def __init__(self, begin: Callable[[StreamCall], CallListener], *request: *_Request) -> None:
-        super().__init__(*request)
-        self._in_flight = 0
-        self._listener = begin(self)
+    def __init__(self, method: Callable[[StreamCall], CallListener], *request: *_Request) -> None:
+        super().__init__(method, *request)
+        self._listener = method(self)
         self.on_cancel = self._listener.on_cancel
 
     def _handle_message(self, message: bytes) -> None:

@@ -98,25 +98,24 @@ class GrpcConnection(asyncio.Protocol):
             if self._discarded > _MAX_DISCARDED:
                 self.abort()
             return
-        self._keepalive.record_received(self._loop.time())
-        self._receive(data)
+        now = self._keepalive.received_at = self._loop.time()
+        self._handle(self.http2.receive_data(data, now))
+        if self.http2.has_more or self._is_late:
+            self._receive_rest()
+        elif self.http2.has_data_to_send or self._is_draining:
+            self.schedule_flush()
 
-    def _receive(self, data: bytes = b"") -> None:
+    def _receive_rest(self) -> None:
         """Read for as long as a turn of the loop may take; the rest waits until others were heard."""
         http2 = self.http2
-        until = 0.0
+        until = monotonic() + TURN_S
         is_late = False
-        while not self._is_closed:
-            self._handle(http2.receive_data(data, self._keepalive.received_at))
-            if not http2.has_more:
-                break
-            now = monotonic()
-            until = until or now + TURN_S
-            if now > until:
+        while http2.has_more and not self._is_closed:
+            if monotonic() > until:
                 is_late = True
-                self.listener.thread.defer(self._receive)
+                self.listener.thread.defer(self._receive_rest)
                 break
-            data = b""
+            self._handle(http2.receive_data(b"", self._keepalive.received_at))
         if http2.has_data_to_send or self._is_draining:
             self.schedule_flush()
         if is_late != self._is_late and not self._transport.is_closing():
@@ -130,11 +129,11 @@ class GrpcConnection(asyncio.Protocol):
 
     def _handle(self, received: list[events.Event]) -> None:
         for event in received:
-            if type(event) is events.RequestReceived:
-                self._begin_call(*event)
-            elif type(event) is events.DataReceived:
-                stream, data, end_stream = event
-                if stream.owner is not None:
+            if type(event) is tuple:
+                stream, headers, data, end_stream = event
+                if headers is not None:
+                    self._begin_call(stream, headers, end_stream)
+                elif stream.owner is not None:
                     stream.owner.receive_data(data, end_stream)
             elif type(event) is events.TrailersReceived:
                 if event.stream.owner is not None:
@@ -176,7 +175,7 @@ class GrpcConnection(asyncio.Protocol):
     # -- sending ---------------------------------------------------------------------------------
 
     def record_response(self) -> None:
-        self._keepalive.record_sent()
+        self._keepalive.has_responded = True
         if not self._is_flushing:
             self.schedule_flush()
 

@@ -63,12 +63,14 @@ class Keepalive:
     Attributes
     ----------
     created_at, received_at : float
-        When the client came, and when something was read last.
+        When the client came, and when something was read last; the owner sets it.
+    has_responded : bool
+        Whether a response was sent: what the client has pinged until then had a reason. The owner sets it.
     """
 
     __slots__ = (
         "_active", "_age_s", "_leaves_at", "_options", "_pinged", "_pings", "_strikes", "_waits_since",
-        "created_at", "received_at",
+        "created_at", "has_responded", "received_at",
     )  # fmt: skip
 
     def __init__(self, options: ChannelArguments, now: float) -> None:
@@ -77,23 +79,21 @@ class Keepalive:
         spread = random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
         self._age_s = options.max_connection_age_ms / 1000 * spread
         self._leaves_at = math.inf
+        self.has_responded = False
         self._strikes = 0
         self._pinged = -math.inf  # by the client
         self._pings = 0  # ours, since something was said
         self._waits_since: float | None = None  # for the answer to one of them
 
-    def record_received(self, now: float) -> None:
-        """Something has been read."""
-        self.received_at = now
-        self._waits_since = None
-
-    def record_sent(self) -> None:
-        """Something is answered: what a client has pinged until now was not for nothing."""
-        self._strikes = self._pings = 0
-        self._pinged = -math.inf
+    def _apply_response(self) -> None:
+        if self.has_responded:
+            self.has_responded = False
+            self._strikes = self._pings = 0
+            self._pinged = -math.inf
 
     def record_ping(self, now: float, has_calls: bool) -> bool:
         """Note a ping of the client; True if it pings too often."""
+        self._apply_response()
         options = self._options
         without = has_calls or options.keepalive_permit_without_calls
         pause_s = options.min_ping_interval_without_data_ms / 1000 if without else _IDLE_PINGS_S
@@ -103,9 +103,12 @@ class Keepalive:
 
     def due(self, now: float, has_calls: bool) -> Literal["", "ping", "leave", "end"]:
         """Say what is to be done by now."""
+        self._apply_response()
         options = self._options
         if has_calls:
             self._active = now
+        if self._waits_since is not None and self.received_at >= self._waits_since:
+            self._waits_since = None
         if self._waits_since is not None:
             if now - self._waits_since >= options.keepalive_timeout_ms / 1000:
                 return "end"

@@ -13,10 +13,22 @@ from struct import Struct
 from typing import ClassVar, Final
 
 from nbtriton.frontends.http2 import events, frames
+from nbtriton.frontends.http2.closed_streams import ClosedStreams
 from nbtriton.frontends.http2.errors import ErrorCode, Http2ConnectionError, Http2StreamError
-from nbtriton.frontends.http2.frames import FRAME, frame, number_frame
+from nbtriton.frontends.http2.frames import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FRAME,
+    HEADERS,
+    PADDED,
+    frame,
+    number_frame,
+)
+from nbtriton.frontends.http2.header_blocks import HeaderBlockReader
 from nbtriton.frontends.http2.headers import HeaderBlock
-from nbtriton.frontends.http2.hpack import Decoder, Field
+from nbtriton.frontends.http2.hpack import Field
 from nbtriton.frontends.http2.limits import Http2Limits
 from nbtriton.frontends.http2.streams import (
     TRANSITIONS,
@@ -36,15 +48,11 @@ _ON_END_STREAM: Final = TRANSITIONS[StreamInput.RECEIVE_END_STREAM]
 _ON_SEND_END: Final = TRANSITIONS[StreamInput.SEND_END_STREAM]
 _HEAD: Final = FRAME.size
 _unpack_frame: Final = FRAME.unpack_from
-# Makes the two events of every request without a Python frame each.
-_make: Final = tuple.__new__
 
 # A DATA frame that is longer is read as it comes.
 _LONG_FRAME = 16 << 10
-# Header blocks that are cached, frames that one may come in, and streams reset here whose peer may not know it.
-_MAX_CACHED, _MAX_CONTINUATIONS, _MAX_RESET_IDS = 256, 64, 1000
 # Flags of HEADERS whose payload is a whole header block and nothing else: of these, END_HEADERS alone.
-_UNUSUAL_HEADERS = frames.END_HEADERS | frames.PADDED | frames.PRIORITY_FLAG
+_UNUSUAL_HEADERS = END_HEADERS | PADDED | frames.PRIORITY_FLAG
 _SHUTDOWN_PING = b"goodbye!"
 _TWO_NUMBERS = Struct(">II")
 _PAYLOAD_SIZES: Mapping[int, int] = {frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}
@@ -74,16 +82,15 @@ class Http2Connection:
     is_greeted : bool
         Whether the client's preface has come.
     is_terminated : bool
-        Whether frames.GOAWAY with an error was sent: nothing more is read.
+        Whether GOAWAY with an error was sent: nothing more is read.
     has_more : bool
         Whether whole frames may be left: `receive_data` is to be called again, with ``b""``.
     """
 
     __slots__ = (
-        "_at", "_block", "_block_of", "_blocks", "_decoder", "_events", "_goaway_id", "_long_end", "_long_id",
-        "_long_left", "_max_control_size", "_now", "_peer_window", "_received", "_reset_ids", "_resets", "_rest",
-        "_settings", "_skipped_ids", "_writer", "has_more", "highest_stream_id", "is_greeted", "is_terminated",
-        "limits", "streams",
+        "_at", "_cached_blocks", "_closed", "_events", "_goaway_id", "_header_blocks", "_long_flags", "_long_id",
+        "_long_left", "_max_control_size", "_now", "_peer_window", "_received", "_resets", "_rest", "_settings",
+        "_writer", "has_more", "highest_stream_id", "is_greeted", "is_terminated", "limits", "streams",
     )  # fmt: skip
 
     def __init__(self, limits: Http2Limits, now: float, indexed: Container[Field] = ()) -> None:
@@ -93,24 +100,17 @@ class Http2Connection:
         self.is_greeted = self.is_terminated = self.has_more = False
         self._now = now
         self._events: list[events.Event] = []
-        self._decoder = Decoder()
         self._writer = FrameWriter(indexed, limits.max_unread_replies)
-        self._blocks: dict[
-            bytes, HeaderBlock
-        ] = {}  # by their bytes, until the decoder's table changes
         self._resets = TokenBucket(limits.max_concurrent_streams, limits.resets_per_s, now)
         self._settings = TokenBucket(limits.settings_at_once, limits.settings_per_s, now)
         self._rest, self._at = b"", 0  # what was not read, from where on
         self._max_control_size = max(FIRST_FRAME_SIZE, 2 * limits.max_header_list_size)
-        # A header block that is continued: stream and flags of its HEADERS, and its fragments.
-        self._block_of: tuple[int, int] | None = None
-        self._block: list[bytes] = []
-        # A long DATA frame that is read as it comes: its stream, bytes to come, END_STREAM.
-        self._long_id = self._long_left = 0
-        self._long_end = False
+        self._header_blocks = HeaderBlockReader(limits.max_header_list_size, self._max_control_size)
+        self._cached_blocks = self._header_blocks.cached
+        # A long DATA frame that is read as it comes: its stream, bytes to come, flags.
+        self._long_id = self._long_left = self._long_flags = 0
         self._received = 0  # bytes since the connection's window was last updated
-        self._reset_ids: dict[int, None] = {}  # whose frames are ignored, the oldest first
-        self._skipped_ids: list[range] = []  # never to be used
+        self._closed = ClosedStreams()
         self._goaway_id: int | None = None  # the last stream that is answered
         self._peer_window = FIRST_WINDOW
         settings = (
@@ -166,8 +166,8 @@ class Http2Connection:
                     piece = data[at : at + self._long_left]
                     at += len(piece)
                     self._long_left -= len(piece)
-                    last = self._long_end and not self._long_left
-                    self._receive_data(self._long_id, piece, len(piece), last)
+                    flags = 0 if self._long_left else self._long_flags
+                    self._receive_data(self._long_id, flags, piece, len(piece))
                     continue
                 word, flags, stream_id = _unpack_frame(data, at)
                 kind, size = word & 0xFF, word >> 8
@@ -177,26 +177,27 @@ class Http2Connection:
                     self._check_size(kind, size)
                 if start + size > end:
                     if (
-                        kind != frames.DATA
+                        kind != DATA
                         or size <= _LONG_FRAME
-                        or flags & frames.PADDED
-                        or self._block_of
+                        or flags & PADDED
+                        or self._header_blocks.continued
                     ):
                         return at
                     at = start
-                    self._long_id, self._long_left = stream_id, size
-                    self._long_end = flags & frames.END_STREAM != 0
+                    self._long_id, self._long_left, self._long_flags = stream_id, size, flags
                     continue
                 at = start + size
                 payload = data[start:at]
-                if self._block_of is not None or kind == frames.CONTINUATION:
-                    self._receive_continuation(kind, flags, stream_id, payload)
-                elif kind == frames.DATA:
-                    if flags & frames.PADDED:
-                        payload = frames.strip_padding(frames.PADDED, payload)
-                    self._receive_data(stream_id, payload, size, flags & frames.END_STREAM != 0)
-                elif kind == frames.HEADERS:
-                    if flags & _UNUSUAL_HEADERS == frames.END_HEADERS:
+                if self._header_blocks.continued is not None or kind == CONTINUATION:
+                    found = self._header_blocks.append(kind, flags, stream_id, payload)
+                    if found is not None:
+                        self._receive_block(stream_id, *found)
+                elif kind == DATA:
+                    if flags & PADDED:
+                        payload = frames.strip_padding(PADDED, payload)
+                    self._receive_data(stream_id, flags, payload, size)
+                elif kind == HEADERS:
+                    if flags & _UNUSUAL_HEADERS == END_HEADERS:
                         self._receive_block(stream_id, flags, payload)
                     else:
                         self._receive_headers(flags, stream_id, payload)
@@ -210,7 +211,7 @@ class Http2Connection:
         return at
 
     def _check_size(self, kind: int, size: int) -> None:
-        if size > (self.limits.max_frame_size if kind == frames.DATA else self._max_control_size):
+        if size > (self.limits.max_frame_size if kind == DATA else self._max_control_size):
             raise Http2ConnectionError(f"a frame of {size} bytes", ErrorCode.FRAME_SIZE_ERROR)
 
     def _fail_stream(self, error: Http2StreamError) -> None:
@@ -229,7 +230,7 @@ class Http2Connection:
 
     def _judge_absent(self, stream_id: int, received: StreamInput) -> None:
         """Judge a frame on a stream that is idle or closed; returns if it is to be ignored."""
-        if stream_id not in self._reset_ids:
+        if not self._closed.is_ignored(stream_id):
             state = _CLOSED if self._was_used(stream_id) else _IDLE
             allowed(TRANSITIONS[received][state], stream_id)
 
@@ -237,10 +238,10 @@ class Http2Connection:
         return (
             stream_id <= self.highest_stream_id
             and stream_id & 1 == 1
-            and not any(stream_id in skipped for skipped in self._skipped_ids)
+            and not self._closed.was_skipped(stream_id)
         )
 
-    def _receive_data(self, stream_id: int, data: bytes, size: int, end_stream: bool) -> None:
+    def _receive_data(self, stream_id: int, flags: int, data: bytes, size: int) -> None:
         """Read DATA; `size` is with its padding, which counts for flow control."""
         self._received += size
         if self._received > self.limits.connection_window // 2:
@@ -255,18 +256,19 @@ class Http2Connection:
             allowed(_ON_DATA[stream.state], stream_id)
         if stream.expected is not None:
             stream.expected -= len(data)
-            if stream.expected < 0 or (end_stream and stream.expected):
+            if stream.expected < 0 or (flags & END_STREAM and stream.expected):
                 raise Http2StreamError(stream_id)
-        if end_stream:
-            if is_open:
-                stream.state = _HALF_CLOSED_REMOTE
-            else:
-                self._end_request(stream)
-        else:
+        if not flags & END_STREAM:
             stream.received += size
             if stream.received > self.limits.stream_window:
                 raise Http2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
-        self._events.append(_make(events.DataReceived, (stream, data, end_stream)))
+            self._events.append((stream, None, data, False))
+            return
+        if is_open:
+            stream.state = _HALF_CLOSED_REMOTE
+        else:
+            self._end_request(stream)
+        self._events.append((stream, None, data, True))
 
     def _end_request(self, stream: Http2Stream) -> None:
         state = _ON_END_STREAM[stream.state]
@@ -277,84 +279,55 @@ class Http2Connection:
 
     def _receive_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         depends_on = None
-        if flags & (frames.PADDED | frames.PRIORITY_FLAG):
+        if flags & (PADDED | frames.PRIORITY_FLAG):
             if flags & frames.PRIORITY_FLAG:
-                depends_on = frames.read_dependency(payload[flags & frames.PADDED != 0 :])
+                depends_on = frames.read_dependency(payload[flags & PADDED != 0 :])
             payload = frames.strip_padding(flags, payload)
-        if flags & frames.END_HEADERS:
+        if flags & END_HEADERS:
             self._receive_block(stream_id, flags, payload)
             if depends_on == stream_id:
                 raise Http2StreamError(stream_id)
         else:
-            self._block_of = (stream_id, flags)
-            self._block = [payload]
-
-    def _receive_continuation(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        if self._block_of is None or kind != frames.CONTINUATION or stream_id != self._block_of[0]:
-            raise Http2ConnectionError(
-                f"Failed parsing HTTP/2 (Expected frames.CONTINUATION frame, got frame type {kind:02x})"
-            )
-        self._block.append(payload)
-        if (
-            len(self._block) > _MAX_CONTINUATIONS
-            or sum(map(len, self._block)) > self._max_control_size
-        ):
-            raise Http2ConnectionError(
-                "received metadata size exceeds hard limit", ErrorCode.ENHANCE_YOUR_CALM
-            )
-        if flags & frames.END_HEADERS:
-            first_flags = self._block_of[1]
-            block, self._block, self._block_of = b"".join(self._block), [], None
-            self._receive_block(stream_id, first_flags, block)
+            self._header_blocks.begin(stream_id, flags, payload)
 
     def _receive_block(self, stream_id: int, flags: int, block: bytes) -> None:
-        headers = self._blocks.get(block)
+        headers = self._cached_blocks.get(block)
         if headers is None:
-            headers = self._decode(block)
-        end_stream = flags & frames.END_STREAM != 0
-        if stream_id > self.highest_stream_id:
-            self._open(stream_id, headers, end_stream)
+            headers = self._header_blocks.decode(block)
+        highest = self.highest_stream_id
+        if stream_id <= highest:
+            self._receive_trailers(stream_id, flags, headers)
             return
+        if not stream_id & 1:
+            raise Http2ConnectionError(f"stream {stream_id} is not a client's")
+        if stream_id - highest > 2:
+            self._closed.skip(highest + 2 if highest else 1, stream_id)
+        self.highest_stream_id = stream_id
+        if self._goaway_id is not None:
+            self._closed.ignore(stream_id)
+            return
+        state = _HALF_CLOSED_REMOTE if flags & END_STREAM else _OPEN
+        expected = headers.content_length
+        stream = Http2Stream(stream_id, state, self._peer_window, expected)
+        self.streams[stream_id] = stream
+        if len(self.streams) > self.limits.max_concurrent_streams:
+            raise Http2StreamError(stream_id, ErrorCode.REFUSED_STREAM)
+        if not headers.is_request or (expected and flags & END_STREAM):
+            raise Http2StreamError(stream_id)
+        self._events.append((stream, headers, b"", state is _HALF_CLOSED_REMOTE))
+
+    def _receive_trailers(self, stream_id: int, flags: int, headers: HeaderBlock) -> None:
         stream = self.streams.get(stream_id)
         if stream is None:
-            if stream_id not in self._reset_ids and not self._was_used(stream_id):
+            if not self._closed.is_ignored(stream_id) and not self._was_used(stream_id):
                 raise Http2ConnectionError(f"stream {stream_id} does not begin in order")
             self._judge_absent(stream_id, StreamInput.RECEIVE_HEADERS)
             return
         allowed(TRANSITIONS[StreamInput.RECEIVE_HEADERS][stream.state], stream_id)
-        if not end_stream or not headers.are_trailers or stream.expected:
+        if not flags & END_STREAM or not headers.are_trailers or stream.expected:
             raise Http2StreamError(stream_id)
         self._end_request(stream)
         self._events.append(events.TrailersReceived(stream, headers))
-
-    def _decode(self, block: bytes) -> HeaderBlock:
-        changes = self._decoder.changes
-        headers = HeaderBlock(self._decoder.decode(block, self.limits.max_header_list_size))
-        if self._decoder.changes != changes or len(self._blocks) >= _MAX_CACHED:
-            self._blocks.clear()
-        if self._decoder.changes == changes:
-            self._blocks[block] = headers
-        return headers
-
-    def _open(self, stream_id: int, headers: HeaderBlock, end_stream: bool) -> None:
-        if not stream_id & 1:
-            raise Http2ConnectionError(f"stream {stream_id} is not a client's")
-        expected = self.highest_stream_id + 2 if self.highest_stream_id else 1
-        if stream_id > expected:
-            self._skipped_ids.append(range(expected, stream_id, 2))
-            del self._skipped_ids[:-_MAX_CACHED]
-        self.highest_stream_id = stream_id
-        if self._goaway_id is not None:
-            self._ignore(stream_id)
-            return
-        state = _HALF_CLOSED_REMOTE if end_stream else _OPEN
-        stream = Http2Stream(stream_id, state, self._peer_window, headers.content_length)
-        self.streams[stream_id] = stream
-        if len(self.streams) > self.limits.max_concurrent_streams:
-            raise Http2StreamError(stream_id, ErrorCode.REFUSED_STREAM)
-        if not headers.is_request or (end_stream and stream.expected):
-            raise Http2StreamError(stream_id)
-        self._events.append(_make(events.RequestReceived, (stream, headers, end_stream)))
 
     def _receive_control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if _HAS_STREAM.get(kind, bool(stream_id)) != bool(stream_id):
@@ -483,14 +456,8 @@ class Http2Connection:
             if stream.queue is not None:
                 self.discard(stream)
 
-    def _ignore(self, stream_id: int) -> None:
-        """Ignore what comes on a stream: its peer may not know yet that it has ended (section 5.1)."""
-        self._reset_ids[stream_id] = None
-        if len(self._reset_ids) > _MAX_RESET_IDS:
-            del self._reset_ids[next(iter(self._reset_ids))]
-
     def _send_reset(self, stream_id: int, code: ErrorCode) -> None:
-        self._ignore(stream_id)
+        self._closed.ignore(stream_id)
         self._writer.write(number_frame(frames.RST_STREAM, stream_id, code))
 
     def reset(self, stream: Http2Stream, code: ErrorCode) -> None:

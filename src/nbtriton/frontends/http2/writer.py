@@ -191,7 +191,9 @@ class FrameWriter:
             if not head or not tail:
                 return False
             known = self._response = _Response(headers, head, trailers, tail)
-        size = sum(map(len, data))
+        size = 0
+        for piece in data:  # one or two
+            size += len(piece)
         if (
             size > self.window
             or size > stream.window

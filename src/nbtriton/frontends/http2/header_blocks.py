@@ -1,0 +1,76 @@
+"""Header blocks of one connection: put together from frames, and decoded once (RFC 9113 section 4.3)."""
+
+from __future__ import annotations
+
+from nbtriton.frontends.http2.errors import ErrorCode, Http2ConnectionError
+from nbtriton.frontends.http2.frames import CONTINUATION, END_HEADERS
+from nbtriton.frontends.http2.headers import HeaderBlock
+from nbtriton.frontends.http2.hpack import Decoder
+
+__all__ = ["HeaderBlockReader"]
+
+# Header blocks that are cached, and frames that one may come in.
+_MAX_CACHED, _MAX_FRAGMENTS = 256, 64
+
+
+class HeaderBlockReader:
+    """Reads header blocks; those that change no table are cached by their bytes.
+
+    Parameters
+    ----------
+    max_list_size : int
+        Of a block's fields, as HPACK counts.
+    max_size : int
+        Bytes of a block.
+
+    Attributes
+    ----------
+    cached : dict of bytes to HeaderBlock
+        Until the decoder's table changes. A client that calls again sends the same bytes.
+    continued : (int, int), optional
+        Stream and flags of the HEADERS frame whose block is continued.
+    """
+
+    __slots__ = ("_decoder", "_fragments", "_max_list_size", "_max_size", "cached", "continued")
+
+    def __init__(self, max_list_size: int, max_size: int) -> None:
+        self.cached: dict[bytes, HeaderBlock] = {}
+        self.continued: tuple[int, int] | None = None
+        self._decoder = Decoder()
+        self._fragments: list[bytes] = []
+        self._max_list_size = max_list_size
+        self._max_size = max_size
+
+    def begin(self, stream_id: int, flags: int, fragment: bytes) -> None:
+        """Read HEADERS without END_HEADERS."""
+        self.continued = (stream_id, flags)
+        self._fragments = [fragment]
+
+    def append(
+        self, kind: int, flags: int, stream_id: int, fragment: bytes
+    ) -> tuple[int, bytes] | None:
+        """Read the frame after such a one; returns the flags of HEADERS and the block once it is complete."""
+        if self.continued is None or kind != CONTINUATION or stream_id != self.continued[0]:
+            raise Http2ConnectionError(
+                f"Failed parsing HTTP/2 (Expected CONTINUATION frame, got frame type {kind:02x})"
+            )
+        self._fragments.append(fragment)
+        if len(self._fragments) > _MAX_FRAGMENTS or sum(map(len, self._fragments)) > self._max_size:
+            raise Http2ConnectionError(
+                "received metadata size exceeds hard limit", ErrorCode.ENHANCE_YOUR_CALM
+            )
+        if not flags & END_HEADERS:
+            return None
+        found = self.continued[1], b"".join(self._fragments)
+        self._fragments, self.continued = [], None
+        return found
+
+    def decode(self, block: bytes) -> HeaderBlock:
+        """Decode a block that is not cached."""
+        changes = self._decoder.changes
+        headers = HeaderBlock(self._decoder.decode(block, self._max_list_size))
+        if self._decoder.changes != changes or len(self.cached) >= _MAX_CACHED:
+            self.cached.clear()
+        if self._decoder.changes == changes:
+            self.cached[block] = headers
+        return headers
