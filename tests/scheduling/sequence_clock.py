@@ -1,8 +1,7 @@
-"""A virtual clock around a `SequenceBatcher`: requests of sequences in, batches out.
+"""Virtual clock for a `SequenceBatcher`: requests of sequences in, batches out.
 
-The batcher is driven as the engine drives it and by nothing else. Times are milliseconds from the
-start here; the batcher gets nanoseconds. A batch reads like ``"a1 . c1"``: rows in order, a dot
-for padding.
+The batcher is driven only by the calls of the engine. Times here are milliseconds from the start; the
+batcher gets nanoseconds. A batch reads like ``"a1 . c1"``: rows in order, a dot for padding.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from nbtriton.scheduling import (
 )
 
 MS = 1_000_000
-_EPOCH = 5_000_000_321  # monotonic clocks start anywhere
+_EPOCH = 5_000_000_321  # a monotonic clock starts anywhere
 _FLAGS = {"S": SEQUENCE_START, "E": SEQUENCE_END}
 
 
@@ -78,14 +77,14 @@ class SequenceClock:
         self._service_ms = service_ms
         self._passes: dict[Ticket, int] = {}
         self._names: dict[Ticket, str] = {}
-        self._facts: list[tuple[int, int, Callable[[int], list[Decision]]]] = []
+        self._events: list[tuple[int, int, Callable[[int], list[Decision]]]] = []
         self._number = count()
         self._busy: set[int] = set()
 
-    # -- what is going to happen -----------------------------------------------------------------
+    # -- schedule --------------------------------------------------------------------------------
 
-    def at(self, at_ms: float, fact: Callable[[int], list[Decision]]) -> None:
-        heappush(self._facts, (_EPOCH + round(at_ms * MS), next(self._number), fact))
+    def at(self, at_ms: float, event: Callable[[int], list[Decision]]) -> None:
+        heappush(self._events, (_EPOCH + round(at_ms * MS), next(self._number), event))
 
     def arrive(
         self,
@@ -99,7 +98,7 @@ class SequenceClock:
         size: int = 1,
         passes: int = 1,
     ) -> Ticket:
-        """Let a request arrive; its sequence is the first letter of its name unless ``of`` says."""
+        """Schedule a request; its sequence is ``of``, by default the first letter of its name."""
         ticket = Ticket(
             size, shape, 0, int(timeout_ms * MS), name[0] if of is None else of,
             sum(_FLAGS[flag] for flag in flags),
@@ -122,16 +121,16 @@ class SequenceClock:
     # -- running ---------------------------------------------------------------------------------
 
     def run(self, until_ms: float = float("inf")) -> SequenceClock:
-        """Go on until nothing is going to happen any more, or until a moment."""
+        """Run until no event or timer is left, or until a time."""
         while True:
             wake = self.batcher.wake_at()
-            fact_at = self._facts[0][0] if self._facts else None
-            now = min((at for at in (wake, fact_at) if at is not None), default=None)
+            event_at = self._events[0][0] if self._events else None
+            now = min((at for at in (wake, event_at) if at is not None), default=None)
             if now is None or (now - _EPOCH) / MS > until_ms:
                 return self
             self.now_ms = (now - _EPOCH) / MS
-            if fact_at == now:
-                decisions = heappop(self._facts)[2](now)
+            if event_at == now:
+                decisions = heappop(self._events)[2](now)
             else:
                 decisions = self.batcher.tick(now)
                 after = self.batcher.wake_at()
@@ -171,7 +170,7 @@ class SequenceClock:
 
         self.at(self.now_ms + self._service_ms, finish)
 
-    # -- what happened ---------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------
 
     @property
     def batches(self) -> list[str]:
@@ -183,5 +182,5 @@ class SequenceClock:
 
     @property
     def where(self) -> dict[str, int]:
-        """Which instance ran each request last."""
+        """The instance that ran each request last."""
         return {name: k for _, k, text in self.ran for name in text.split() if name != "."}

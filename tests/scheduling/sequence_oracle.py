@@ -1,9 +1,9 @@
-"""What a `SequenceBatcher` must do, written down naively, and both under the same facts.
+"""A `SequenceBatcher` and its oracle under the same events.
 
-The oracle keeps plain lists and looks at everything on every fact. It predicts slots, backlog,
-drops and, for the direct strategy, every batch. Which issued requests of the oldest strategy share
-a batch is the dynamic batcher's business and has an oracle of its own; here it is checked that a
-batch holds nothing but issued requests of its instance, and that none of them is left lying.
+The oracle keeps plain lists and checks everything on every event. It predicts slots, backlog,
+rejections and, for the direct strategy, every batch. Under the oldest strategy the dynamic batcher,
+which has its own oracle, decides which issued requests share a batch; here a batch must hold only
+issued requests of its instance, and each issued request must run or have a timer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ US = 1_000
 _RECHECK = 50_000 * US
 
 
-class Ready:
+class FreeSlots:
     """Free slots as in a ``std::priority_queue`` that compares their numbers only."""
 
     def __init__(self) -> None:
@@ -62,53 +62,53 @@ class Ready:
 
 
 @dataclass(eq=False)
-class Life:
+class SequenceEntry:
     """One sequence."""
 
     id: object
-    seen: int
-    look: int  # when somebody sees whether it is idle, and in which turn among those of that time
+    last_arrival: int
+    check_at: int  # when its idleness is checked; ``turn`` orders equal times
     turn: int
     place: tuple[int, int] | None = None  # (instance, slot)
     queue: list[int] = field(default_factory=list)
-    flying: int | None = None
+    issued: int | None = None
     ended: bool = False
     deadline: int | None = None
 
 
 class SequencePair:
-    """Bring each fact to the batcher and to the rules; compare all that can be seen."""
+    """Send each event to the batcher and to the oracle; compare decisions and visible state."""
 
     def __init__(self, settings: SequenceSettings, instances: int, *, gated: bool = False) -> None:
         self.settings = settings
-        # Under a rate limiter; of the direct strategy with the rows and the size to be run.
+        # Under a rate limiter; the value is the batch (rows, size) under the direct strategy.
         self.gated = gated
         self.staged: dict[int, tuple[dict[int, int], int] | None] = {}
         self.instances = list(range(instances))
-        self.retiring: set[int] = set()  # those that have been removed and are not gone
+        self.retiring: set[int] = set()  # removed, not yet retired
         self.added = instances
         self.batcher = SequenceBatcher(settings, instances, gated=gated)
         self.now = 77_000
         self.tickets: list[Ticket] = []
-        self.open: set[int] = set()  # accepted and not answered
-        self.busy: dict[int, list[int]] = {}  # instance -> what it runs
+        self.open: set[int] = set()  # accepted, not answered
+        self.busy: dict[int, list[int]] = {}  # instance -> its running requests
         self.reasons: set[str] = set()
-        self.live: dict[object, Life] = {}
-        self.backlog: list[Life] = []
-        self.rows: dict[tuple[int, int], Life] = {}
-        self.home: dict[int, Life] = {}  # of every open request
-        self.away: dict[tuple[int, int], int] = {}  # oldest: slot -> its request in the batcher
-        self.again: set[int] = set()  # cancelled when it was too late
-        self.started: dict[Life, list[int]] = {}
+        self.live: dict[object, SequenceEntry] = {}
+        self.backlog: list[SequenceEntry] = []
+        self.rows: dict[tuple[int, int], SequenceEntry] = {}
+        self.owner: dict[int, SequenceEntry] = {}  # of every open request
+        self.issued: dict[tuple[int, int], int] = {}  # oldest: slot -> its request in the batcher
+        self.again: set[int] = set()  # cancelled while running
+        self.started: dict[SequenceEntry, list[int]] = {}
         self.expected: set[tuple[int, str]] = set()
         self.auto = 0
         self.turns = 0
-        self.facts = 0
-        self.ready = Ready()
+        self.steps = 0
+        self.free = FreeSlots()
         for instance in self.instances:
-            self._set_up(instance)
+            self._init_instance(instance)
 
-    # -- facts -----------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------
 
     def submit(self, name: object, flags: int, timeout: int, shape: int, size: int = 1) -> None:
         ticket = Ticket(size, shape, 0, timeout, name, flags)
@@ -120,29 +120,31 @@ class SequencePair:
             while self.auto in self.live:
                 self.auto += 1
             name, flags = self.auto, SEQUENCE_START
-        life = self.live.get(name)
-        refused = size > 1 or not name or (life is None and not flags & SEQUENCE_START)
+        sequence = self.live.get(name)
+        refused = size > 1 or not name or (sequence is None and not flags & SEQUENCE_START)
         if refused:
             self.expected.add((number, "sequence_rule"))
         else:
-            if life is None:
+            if sequence is None:
                 self.turns += 1
                 idle_at = self.now + self.settings.idle_ns
-                life = self.live[name] = Life(name, self.now, idle_at, self.turns)
-                if self.ready.places:
-                    life.place = self.ready.pop()
-                    self.rows[life.place] = life
+                sequence = self.live[name] = SequenceEntry(name, self.now, idle_at, self.turns)
+                if self.free.places:
+                    sequence.place = self.free.pop()
+                    self.rows[sequence.place] = sequence
                 else:
-                    self.backlog.append(life)
-            life.seen = self.now
-            life.queue.append(number)
+                    self.backlog.append(sequence)
+            sequence.last_arrival = self.now
+            sequence.queue.append(number)
             self.open.add(number)
-            self.home[number] = life
-            if timeout and life.place is None:
+            self.owner[number] = sequence
+            if timeout and sequence.place is None:
                 due = self.now + timeout
-                life.deadline = due if life.deadline is None else min(life.deadline, due)
+                sequence.deadline = (
+                    due if sequence.deadline is None else min(sequence.deadline, due)
+                )
             if flags & SEQUENCE_END:
-                self._forget(life)
+                self._end(sequence)
             self._issue()
             self._settle()
         self._compare(self.batcher.submit(self.now, ticket), acted=not refused)
@@ -152,23 +154,23 @@ class SequencePair:
         numbers = self.busy.pop(instance)
         back = [n for n in numbers if again and self.settings.iterative]
         for number in numbers:
-            life = self.home[number]
-            self._land(number)
+            sequence = self.owner[number]
+            self._complete(number)
             if number in back and number not in self.again:
-                life.queue.append(number)
-                life.seen = self.now
+                sequence.queue.append(number)
+                sequence.last_arrival = self.now
             else:
                 if number in back:
                     self.expected.add((number, "cancelled"))
-                    self._forget(life)
+                    self._end(sequence)
                 self.open.discard(number)
                 if self.settings.iterative:
-                    self._forget(life)
+                    self._end(sequence)
             self.again.discard(number)
-            self._leave_if_done(life)
+            self._free_if_done(sequence)
         if self.settings.oldest is not None:
-            for number in numbers:  # the order decides who gets a slot that becomes free
-                self._issue(self.home[number].place)
+            for number in numbers:  # the order decides which sequence gets a freed slot
+                self._issue(self.owner[number].place)
             self._fill()
         self._settle()
         tickets = [self.tickets[number] for number in numbers]
@@ -187,17 +189,17 @@ class SequencePair:
             TicketState.PAYLOAD,
         )
         if acted:
-            life = self.home[number]
+            sequence = self.owner[number]
             first = 0
-            if life.flying == number:
-                self._land(number)
+            if sequence.issued == number:
+                self._complete(number)
                 self.expected.add((number, "cancelled"))
-            elif life.place is not None:
-                first = life.queue.index(number)
-            self.expected |= {(n, "cancelled") for n in life.queue[first:]}
-            life.queue = life.queue[:first]
-            self._forget(life)
-            self._leave_if_done(life)
+            elif sequence.place is not None:
+                first = sequence.queue.index(number)
+            self.expected |= {(n, "cancelled") for n in sequence.queue[first:]}
+            sequence.queue = sequence.queue[:first]
+            self._end(sequence)
+            self._free_if_done(sequence)
             self._issue()
             self._settle()
         elif number in self.open and self.settings.iterative:
@@ -208,17 +210,17 @@ class SequencePair:
         number = self.added
         self.added += 1
         self.instances.append(number)
-        self._set_up(number)
+        self._init_instance(number)
         self._settle()
         self._compare(self.batcher.add_instance(self.now, number))
 
     def remove_instance(self, number: int) -> None:
         self.retiring.add(number)
-        before, self.ready = self.ready, Ready()
+        before, self.free = self.free, FreeSlots()
         while before.places:
             place = before.pop()
             if place[0] != number:
-                self.ready.push(place)
+                self.free.push(place)
         self._settle()
         self._compare(self.batcher.remove_instance(self.now, number))
 
@@ -232,24 +234,24 @@ class SequencePair:
 
     def clear(self) -> None:
         decisions = self.batcher.clear("UNAVAILABLE", "stopping")
-        # What runs goes on, as does what an instance is staged with.
-        gone = {n for n in self.open if self.tickets[n].state is TicketState.DONE}
-        for number in gone:
+        # Running and staged requests stay.
+        rejected = {n for n in self.open if self.tickets[n].state is TicketState.DONE}
+        for number in rejected:
             self.expected.add((number, "stopped"))
-            life = self.home[number]
-            if life.flying == number:
-                self._land(number)
-        for life in [*(self.rows[place] for place in sorted(self.rows)), *self.backlog]:
-            life.queue = []
-            self._forget(life)
-            self._leave_if_done(life)
+            sequence = self.owner[number]
+            if sequence.issued == number:
+                self._complete(number)
+        for sequence in [*(self.rows[place] for place in sorted(self.rows)), *self.backlog]:
+            sequence.queue = []
+            self._end(sequence)
+            self._free_if_done(sequence)
         self.backlog = []
         self._compare(decisions)
         assert self.batcher.waiting == 0 or self.staged
         assert self.batcher.wake_at() is None
 
     def drain(self) -> None:
-        """Let everything end by itself: each request is answered exactly once, no slot is lost."""
+        """Run until nothing is left: each request is answered exactly once, no slot is lost."""
         if not self.staying:
             self.add_instance()
         for _ in range(20 * len(self.tickets) + 1000):
@@ -271,93 +273,93 @@ class SequencePair:
         assert self.batcher.waiting == 0
         assert not any(any(row) for row in self.batcher.slots())
 
-    # -- the rules -------------------------------------------------------------------------------
+    # -- rules -----------------------------------------------------------------------------------
 
-    def _set_up(self, instance: int) -> None:
+    def _init_instance(self, instance: int) -> None:
         for slot in range(self.settings.slots):
-            self.ready.push((instance, slot))
+            self.free.push((instance, slot))
 
-    def _forget(self, life: Life) -> None:
-        life.ended = True
-        if self.live.get(life.id) is life:
-            del self.live[life.id]
+    def _end(self, sequence: SequenceEntry) -> None:
+        sequence.ended = True
+        if self.live.get(sequence.id) is sequence:
+            del self.live[sequence.id]
 
-    def _leave(self, life: Life) -> None:
-        if life.place is None or self.rows.get(life.place) is not life:
+    def _free_slot(self, sequence: SequenceEntry) -> None:
+        if sequence.place is None or self.rows.get(sequence.place) is not sequence:
             return
-        del self.rows[life.place]
+        del self.rows[sequence.place]
         self.backlog = [other for other in self.backlog if other.queue]
-        if life.place[0] in self.retiring:
+        if sequence.place[0] in self.retiring:
             return
         if not self.backlog:
-            self.ready.push(life.place)
+            self.free.push(sequence.place)
         else:
-            heir = self.backlog.pop(0)  # in the order in which slots become free
-            heir.place = life.place
-            self.rows[life.place] = heir
+            successor = self.backlog.pop(0)  # in the order in which slots are freed
+            successor.place = sequence.place
+            self.rows[sequence.place] = successor
 
-    def _leave_if_done(self, life: Life) -> None:
-        if life.ended and not life.queue and life.flying is None:
-            self._leave(life)
+    def _free_if_done(self, sequence: SequenceEntry) -> None:
+        if sequence.ended and not sequence.queue and sequence.issued is None:
+            self._free_slot(sequence)
 
-    def _land(self, number: int) -> None:
-        life = self.home[number]
-        assert life.flying == number
-        life.flying = None
-        if self.away.get(life.place) == number:
-            del self.away[life.place]
+    def _complete(self, number: int) -> None:
+        sequence = self.owner[number]
+        assert sequence.issued == number
+        sequence.issued = None
+        if self.issued.get(sequence.place) == number:
+            del self.issued[sequence.place]
 
-    def _take(self, life: Life) -> int:
-        assert life.flying is None, "two requests of one sequence at once"
-        number = life.flying = life.queue.pop(0)
+    def _pop_request(self, sequence: SequenceEntry) -> int:
+        assert sequence.issued is None, "two requests of one sequence at once"
+        number = sequence.issued = sequence.queue.pop(0)
         if self.tickets[number].flags & SEQUENCE_END and not self.settings.iterative:
-            self._leave(life)
+            self._free_slot(sequence)
         return number
 
     def _issue(self, only: tuple[int, int] | None = None) -> None:
         if self.settings.oldest is None:
             return
-        for place, life in list(self.rows.items()):
-            if life.queue and place not in self.away and only in (None, place):
-                self.away[place] = self._take(life)
+        for place, sequence in list(self.rows.items()):
+            if sequence.queue and place not in self.issued and only in (None, place):
+                self.issued[place] = self._pop_request(sequence)
 
     def _fill(self) -> None:
         self._issue()
-        self.backlog = [life for life in self.backlog if life.queue]
-        while self.backlog and self.ready.places:
-            life = self.backlog.pop(0)
-            life.place = self.ready.pop()
-            self.rows[life.place] = life
+        self.backlog = [sequence for sequence in self.backlog if sequence.queue]
+        while self.backlog and self.free.places:
+            sequence = self.backlog.pop(0)
+            sequence.place = self.free.pop()
+            self.rows[sequence.place] = sequence
             self._issue()
 
     def _settle(self) -> None:
         now, idle = self.now, self.settings.idle_ns
-        due = [life for life in self.live.values() if life.look <= now]
-        for life in sorted(due, key=lambda life: (life.look, life.turn)):
+        due = [sequence for sequence in self.live.values() if sequence.check_at <= now]
+        for sequence in sorted(due, key=lambda sequence: (sequence.check_at, sequence.turn)):
             self.turns += 1
-            life.turn = self.turns
-            if life.seen + idle > now:
-                life.look = life.seen + idle
-            elif life.place is None:
-                life.look = now + _RECHECK
+            sequence.turn = self.turns
+            if sequence.last_arrival + idle > now:
+                sequence.check_at = sequence.last_arrival + idle
+            elif sequence.place is None:
+                sequence.check_at = now + _RECHECK
             else:
-                self._forget(life)
-                self._leave_if_done(life)
-        for life in self.backlog:
-            if life.deadline is not None and life.deadline <= now:
-                self.expected |= {(number, "timeout") for number in life.queue}
-                life.queue = []
-                self._forget(life)
+                self._end(sequence)
+                self._free_if_done(sequence)
+        for sequence in self.backlog:
+            if sequence.deadline is not None and sequence.deadline <= now:
+                self.expected |= {(number, "timeout") for number in sequence.queue}
+                sequence.queue = []
+                self._end(sequence)
         self._fill()
 
     def _direct(self, instance: int) -> tuple[dict[int, int], int] | None:
-        """The batch that an idle instance must start now: row -> request, and its size."""
+        """Return the batch that an idle instance must start now: row -> request, and its size."""
         settings = self.settings
-        lives = {slot: life for (k, slot), life in self.rows.items() if k == instance}
-        ready = sorted(slot for slot, life in lives.items() if life.queue)
+        sequences = {slot: sequence for (k, slot), sequence in self.rows.items() if k == instance}
+        ready = sorted(slot for slot, sequence in sequences.items() if sequence.queue)
         if not ready:
             return None
-        heads = {slot: self.tickets[lives[slot].queue[0]] for slot in ready}
+        heads = {slot: self.tickets[sequences[slot].queue[0]] for slot in ready}
         if settings.max_queue_delay_ns and settings.minimum_slot_utilization:
             enough = len(ready) / max(1, settings.max_batch_size)
             age = self.now - min(ticket.enqueued_ns for ticket in heads.values())
@@ -365,26 +367,26 @@ class SequencePair:
                 return None
         key = heads[ready[0]].shape_key
         chosen = [slot for slot in ready if heads[slot].shape_key == key]
-        return {slot: self._take(lives[slot]) for slot in chosen}, ready[-1] + 1
+        return {slot: self._pop_request(sequences[slot]) for slot in chosen}, ready[-1] + 1
 
-    # -- comparing -------------------------------------------------------------------------------
+    # -- comparison ------------------------------------------------------------------------------
 
     def _compare(self, decisions, *, acted: bool = True, granted: int | None = None) -> None:
-        self.facts += 1
+        self.steps += 1
         oldest = self.settings.oldest is not None
-        drops, left = set(), []
+        rejected, left = set(), []
         for decision in decisions:
             assert decision.reason in REASONS
             self.reasons.add(decision.reason)
             if isinstance(decision, RejectTicket):
                 number = self._number(decision.ticket)
                 assert decision.ticket.state is TicketState.DONE
-                assert (number, decision.reason) not in drops, "answered twice"
-                drops.add((number, decision.reason))
+                assert (number, decision.reason) not in rejected, "answered twice"
+                rejected.add((number, decision.reason))
                 self.open.discard(number)
             elif isinstance(decision, RetireInstance):
                 left.append(decision.instance)
-        assert drops == self.expected
+        assert rejected == self.expected
         self.expected = set()
         runs = [
             decision
@@ -412,27 +414,27 @@ class SequencePair:
                 assert run.rows == ()
                 assert run.size == len(numbers) <= max(1, self.settings.max_batch_size)
                 for number in numbers:
-                    assert self.home[number].place[0] == run.instance
-                    assert self.away[self.home[number].place] == number
+                    assert self.owner[number].place[0] == run.instance
+                    assert self.issued[self.owner[number].place] == number
                 assert len({self.tickets[n].shape_key for n in numbers}) == 1
             else:
                 rows, size = due or predicted.pop(run.instance)
                 assert dict(zip(run.rows, numbers, strict=True)) == rows
                 assert run.size == size
             assert len(set(run.sequences)) == len(numbers), "a sequence twice in one batch"
-            for number, sequence in zip(numbers, run.sequences, strict=True):
-                ticket, life = self.tickets[number], self.home[number]
+            for number, identity in zip(numbers, run.sequences, strict=True):
+                ticket, sequence = self.tickets[number], self.owner[number]
                 assert ticket.state is TicketState.RUNNING
                 assert number in self.open
-                assert life.flying == number
-                assert sequence.id == life.id
+                assert sequence.issued == number
+                assert identity.id == sequence.id
                 if not self.settings.iterative:
-                    order = self.started.setdefault(life, [])
+                    order = self.started.setdefault(sequence, [])
                     assert not order or order[-1] < number, "reordered, or run twice"
                     order.append(number)
             self.busy[run.instance] = numbers
-        assert not predicted, "a batch that should have started"
-        busy = {*self.busy, *self.staged, *(k for k, _ in self.rows), *(k for k, _ in self.away)}
+        assert not predicted, "a batch did not start"
+        busy = {*self.busy, *self.staged, *(k for k, _ in self.rows), *(k for k, _ in self.issued)}
         assert left == sorted(self.retiring - busy)
         self.retiring -= {*left}
         self.instances = [k for k in self.instances if k not in left]
@@ -440,25 +442,25 @@ class SequencePair:
 
     def _compare_state(self, idle: list[int]) -> None:
         rows = {k: [None] * self.settings.slots for k in self.instances}
-        for (instance, slot), life in self.rows.items():
-            rows[instance][slot] = life.id
+        for (instance, slot), sequence in self.rows.items():
+            rows[instance][slot] = sequence.id
         assert self.batcher.slots() == list(rows.values())
         running = sum(len(numbers) for numbers in self.busy.values())
         assert self.batcher.waiting == len(self.open) - running
         places = {(k, slot) for slot in range(self.settings.slots) for k in self.staying}
-        assert set(self.ready.places) == places - self.rows.keys()
-        assert not (self.backlog and self.ready.places), "a free slot while sequences wait for one"
+        assert set(self.free.places) == places - self.rows.keys()
+        assert not (self.backlog and self.free.places), "a free slot while sequences wait for one"
         wake = self.batcher.wake_at()
-        times = [life.look for life in self.live.values()]
-        times += [life.deadline for life in self.backlog if life.deadline is not None]
+        times = [sequence.check_at for sequence in self.live.values()]
+        times += [sequence.deadline for sequence in self.backlog if sequence.deadline is not None]
         if times:
             assert wake is not None
             assert wake <= min(times)
         if self.settings.oldest is not None:
             running_now = {number for numbers in self.busy.values() for number in numbers}
-            for (instance, _), number in self.away.items():
+            for (instance, _), number in self.issued.items():
                 if instance in idle and number not in running_now:
-                    assert wake is not None, "an issued request that nothing will ever run"
+                    assert wake is not None, "an issued request without a batch or a timer"
                     assert self.settings.oldest.max_queue_delay_ns > 0
 
     def _number(self, ticket: Ticket) -> int:

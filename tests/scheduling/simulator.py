@@ -1,7 +1,7 @@
-"""A virtual clock around a `Batcher`: arrivals and service times in, executed batches out.
+"""Virtual clock for a `Batcher`: arrivals and service times in, executed batches out.
 
-The batcher is driven as the engine drives it, by submit, finish, cancel, tick and wake_at, and by
-nothing else. Times are milliseconds from the start here; the batcher gets nanoseconds.
+The batcher is driven only by the calls of the engine: submit, finish, cancel, tick and wake_at. Times
+here are milliseconds from the start; the batcher gets nanoseconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nbtriton.scheduling import (
 )
 
 MS = 1_000_000
-# Monotonic clocks start anywhere.
+# A monotonic clock starts anywhere.
 _EPOCH = 7_000_000_123
 
 
@@ -41,7 +41,7 @@ def settings(
 ) -> BatcherSettings:
     """Return settings as the engine makes them; ``ahead=False`` forms no batch ahead of time."""
     if policy is None:
-        # A limit that no test reaches acts on nothing, but turns prefetching off (Q10).
+        # A limit that no test reaches only turns forming ahead off (Q10).
         policy = QueuePolicy() if ahead else QueuePolicy(max_queue_size=1_000_000)
     return BatcherSettings(
         max_batch_size=max_batch_size,
@@ -66,7 +66,7 @@ def delay(timeout_ms: float = 0, *, override: bool = False, size: int = 0) -> Qu
 
 @dataclass(frozen=True)
 class Execution:
-    """One executed batch, or one request that was refused (``instance`` is -1)."""
+    """One executed batch."""
 
     at_ms: float
     instance: int
@@ -95,41 +95,41 @@ class Simulator:
         self.dropped: list[tuple[float, RejectTicket]] = []
         self.left: list[tuple[float, int, str]] = []  # when, which instance, why
         self._service = service_ms if callable(service_ms) else lambda _: service_ms
-        self._facts: list[tuple[int, int, Callable[[int], list[Decision]]]] = []
+        self._events: list[tuple[int, int, Callable[[int], list[Decision]]]] = []
         self._number = count()
         self._busy: dict[int, int] = {}
         self._names: dict[Ticket, str] = {}
         self._blockers: dict[Ticket, float] = {}
 
-    # -- what is going to happen -----------------------------------------------------------------
+    # -- schedule --------------------------------------------------------------------------------
 
-    def at(self, at_ms: float, fact: Callable[[int], list[Decision]]) -> None:
-        """Let something happen; facts of one moment happen in the order of these calls."""
+    def at(self, at_ms: float, event: Callable[[int], list[Decision]]) -> None:
+        """Schedule an event; events of the same time keep the order of these calls."""
         moment = _EPOCH + round(at_ms * MS)
-        heappush(self._facts, (moment, next(self._number), fact))
+        heappush(self._events, (moment, next(self._number), event))
 
     def arrive(self, at_ms: float, size: int = 1, name: str = "", **ticket: object) -> Ticket:
-        """Let a request arrive."""
+        """Schedule the arrival of a request."""
         arriving = Ticket(size, **ticket)  # type: ignore[arg-type]
         self._names[arriving] = name
         self.at(at_ms, lambda now: self.batcher.submit(now, arriving))
         return arriving
 
     def arrive_all(self, sizes: list[int], *, start_ms: float = 0, gap_ms: float = 1) -> None:
-        """Let requests of these sizes arrive one by one."""
+        """Schedule requests of these sizes one by one."""
         for index, size in enumerate(sizes):
             self.arrive(start_ms + index * gap_ms, size)
 
     def cancel(self, at_ms: float, ticket: Ticket) -> None:
-        """Let a caller give up."""
+        """Schedule a cancellation."""
         self.at(at_ms, lambda now: self.batcher.cancel(now, ticket))
 
     def add_instance(self, at_ms: float, number: int) -> None:
-        """Let there be one more instance."""
+        """Schedule an additional instance."""
         self.at(at_ms, lambda now: self.batcher.add_instance(now, number))
 
     def remove_instance(self, at_ms: float, number: int) -> None:
-        """Let an instance go."""
+        """Schedule the removal of an instance."""
         self.at(at_ms, lambda now: self.batcher.remove_instance(now, number))
 
     def occupy(self, *for_ms: float) -> None:
@@ -143,15 +143,15 @@ class Simulator:
     # -- running ---------------------------------------------------------------------------------
 
     def run(self, until_ms: float = float("inf")) -> Simulator:
-        """Go on until nothing is going to happen any more."""
+        """Run until no event or timer is left, or until a time."""
         while True:
             wake = self.batcher.wake_at()
-            fact_at = self._facts[0][0] if self._facts else None
-            now = min((at for at in (wake, fact_at) if at is not None), default=None)
+            event_at = self._events[0][0] if self._events else None
+            now = min((at for at in (wake, event_at) if at is not None), default=None)
             if now is None or (now - _EPOCH) / MS > until_ms:
                 return self
-            if fact_at == now:  # at the same moment the fact comes first: the timer is late
-                decisions = heappop(self._facts)[2](now)
+            if event_at == now:  # before the timer of the same time: timers are late
+                decisions = heappop(self._events)[2](now)
             else:
                 decisions = self.batcher.tick(now)
                 after = self.batcher.wake_at()
@@ -185,7 +185,7 @@ class Simulator:
 
         self.at(at_ms + duration, finish)
 
-    # -- what happened ---------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------
 
     @property
     def sizes(self) -> list[list[int]]:
@@ -199,17 +199,17 @@ class Simulator:
 
     @property
     def times(self) -> list[float]:
-        """When every executed batch started, in milliseconds."""
+        """Start of every executed batch in milliseconds."""
         return [execution.at_ms for execution in self.executed]
 
     @property
     def reasons(self) -> list[str]:
-        """Why every executed batch had its size."""
+        """Reason of every executed batch."""
         return [execution.reason for execution in self.executed]
 
     @property
     def drops(self) -> list[tuple[float, str, str, str]]:
-        """Time, name, status and reason of every refused request."""
+        """Time, name, status and reason of every rejected request."""
         return [
             (at_ms, self._names[drop.ticket], drop.status, drop.reason)
             for at_ms, drop in self.dropped

@@ -9,7 +9,7 @@ from tests.scheduling.simulator import Simulator, delay, reject, settings
 
 
 def busy(config, sizes, *, busy_ms=300, gap_ms=1):
-    """Run requests of these sizes that arrive one by one while the only instance is busy."""
+    """Run requests of these sizes; they arrive one by one while the only instance is busy."""
     sim = Simulator(config)
     sim.occupy(busy_ms)
     sim.arrive_all(sizes, gap_ms=gap_ms)
@@ -39,7 +39,7 @@ def test_S3_the_default_scheduler_knows_no_shape_priority_or_timeout():
     assert sim.drops == []
 
 
-def test_S4_any_idle_instance_takes_the_head_of_one_queue():
+def test_S4_all_idle_instances_serve_one_queue():
     sim = Simulator(BatcherSettings(max_batch_size=8), instances=2, service_ms=10)
     for index in range(4):
         sim.arrive(index, name="abcd"[index])
@@ -52,7 +52,7 @@ def test_S4_any_idle_instance_takes_the_head_of_one_queue():
 # -- the scan ------------------------------------------------------------------------------------
 
 
-def test_D1_levels_ascend_and_first_come_is_first_served_within_one():
+def test_D1_levels_ascend_and_each_level_is_first_in_first_out():
     sim = Simulator(settings(8, levels=3))
     sim.occupy(100)
     for at, (name, level) in enumerate([("e", 3), ("c", 2), ("a", 1), ("d", 2), ("b", 1)]):
@@ -68,13 +68,13 @@ def test_D2_the_first_request_fixes_the_shape():
     assert sim.run().names == ["B", "AA"]
 
 
-def test_D3_the_mark_stands_where_the_largest_preferred_size_would_be_crossed():
+def test_D3_the_mark_is_before_the_request_that_exceeds_the_largest_preferred_size():
     sim = busy(settings(8, (4,), ahead=False), [1, 2, 2, 1])
     assert sim.sizes == [[1, 2], [2, 1]]
     assert sim.reasons[0] == "preferred_exceeded"
 
 
-def test_D3_what_does_not_fit_max_batch_size_ends_the_scan():
+def test_D3_a_request_beyond_max_batch_size_ends_the_scan():
     sim = busy(settings(4, (2,), 50), [3, 2], busy_ms=10)
     assert sim.sizes == [[3], [2]]
 
@@ -83,7 +83,7 @@ def test_D5_the_largest_preferred_size_within_reach_wins():
     assert busy(settings(16, (2, 3, 5), ahead=False), [1] * 9).sizes == [[1] * 5, [1] * 3, [1]]
 
 
-def test_D6_the_age_is_that_of_the_oldest_scanned_whatever_its_level():
+def test_D6_the_age_is_that_of_the_oldest_scanned_request_of_any_level():
     sim = Simulator(settings(8, delay_ms=100, levels=2))
     sim.arrive(0, name="b", priority=2)
     sim.arrive(60, name="a", priority=1)
@@ -107,7 +107,7 @@ def test_D8_the_largest_preferred_size_closes_the_payload():
     assert busy(settings(8, (4,)), [3, 2, 1]).sizes == [[3, 2], [1]]
 
 
-def test_D9_without_a_delay_a_payload_stays_open_until_an_instance_takes_it():
+def test_D9_without_a_delay_a_payload_stays_open_until_it_runs():
     sim = busy(settings(8), [1, 1, 1], gap_ms=100, busy_ms=150)
     assert sim.sizes == [[1, 1], [1]]
     assert sim.reasons[0] == "joined"
@@ -162,8 +162,8 @@ def test_D10_no_request_joins_a_waiting_payload_of_a_preferred_size_before_its_d
     assert batcher.wake_at() == 50_000_001
 
 
-def test_what_waited_beside_a_payload_that_left_is_judged_anew():
-    """Two of shape A leave as a batch; a third waits, and the fourth of its shape completes it."""
+def test_requests_pending_beside_a_payload_are_scanned_again_when_it_runs():
+    """Two of shape A run as a batch; a third waits, and the fourth completes its batch."""
     sim = Simulator(settings(8, (2, 4), 300))
     sim.occupy(20)
     for at_ms in (0, 1, 2, 30):
@@ -172,13 +172,13 @@ def test_what_waited_beside_a_payload_that_left_is_judged_anew():
     assert list(zip(sim.times, sim.sizes, strict=True)) == [(20, [1, 1]), (30, [1, 1])]
 
 
-def test_D11_P2_two_batches_an_instance_are_formed_ahead():
+def test_D11_P2_two_batches_per_instance_are_formed_ahead():
     batcher = Batcher(settings(2), 1)
     batcher.submit(0, Ticket(2))
     tickets = [Ticket() for _ in range(7)]
     for ticket in tickets:
         batcher.submit(0, ticket)
-    # The second batch could take one more, but with both slots taken nobody scans.
+    # The second batch has room for one more, but no scan runs while two batches are formed.
     assert [ticket.state for ticket in tickets] == [TicketState.PAYLOAD] * 3 + [
         TicketState.QUEUED
     ] * 4
@@ -227,7 +227,7 @@ def test_P1_one_queue_of_batches_for_all_instances():
     assert sim.names == ["ab", "cd", "ef"]
 
 
-def test_P4_P3_nothing_joins_a_batch_that_an_instance_took():
+def test_P4_P3_no_request_joins_a_running_batch():
     sim = Simulator(settings(8), service_ms=100)
     sim.arrive(0)
     sim.arrive(50)
@@ -284,7 +284,7 @@ def test_P6_requests_run_in_the_order_of_the_queue():
 
 
 def test_G1_G4_requests_with_one_key_share_a_batch():
-    """Fixed shapes, and allow_ragged_batch: the engine gives every request the same key."""
+    """Fixed shapes, or allow_ragged_batch: the engine gives every request the same key."""
     sim = Simulator(settings(8))
     sim.occupy(50)
     for key in (None, None, None):
@@ -329,26 +329,26 @@ def test_G5_other_optional_inputs_are_another_batch():
 # -- cancellation --------------------------------------------------------------------------------
 
 
-def test_X2_Q12_a_waiting_request_is_dropped():
+def test_X2_Q12_a_waiting_request_is_cancelled():
     sim = Simulator(settings(8, ahead=False))
     sim.occupy(100)
     sim.arrive(0, name="a")
-    given_up = sim.arrive(1, name="b")
+    cancelled = sim.arrive(1, name="b")
     sim.arrive(2, name="c")
-    sim.cancel(50, given_up)
+    sim.cancel(50, cancelled)
     sim.run()
     assert sim.names == ["ac"]
     assert sim.drops == [(50, "b", "CANCELLED", "cancelled")]
     assert sim.dropped[0][1].message == ""
 
 
-def test_X2_a_request_that_waits_for_the_delay_is_dropped():
+def test_X2_a_request_that_waits_for_the_delay_is_cancelled():
     sim = Simulator(settings(8, delay_ms=100))
     sim.cancel(10, sim.arrive(0, name="a"))
     sim.arrive(20, name="b")
     sim.run()
     assert sim.names == ["b"]
-    assert sim.times == [120]  # the delay of the one that is left
+    assert sim.times == [120]  # the delay of the other one
 
 
 def test_X2_a_request_in_a_batch_runs_on():
@@ -363,15 +363,15 @@ def test_X2_a_request_in_a_batch_runs_on():
     assert sim.drops == []
 
 
-def test_X3_the_default_scheduler_runs_what_was_cancelled():
+def test_X3_the_default_scheduler_runs_cancelled_requests():
     sim = Simulator(BatcherSettings(max_batch_size=8), service_ms=50)
     sim.arrive(0, name="a")
     sim.cancel(10, sim.arrive(1, name="b"))
     assert sim.run().names == ["a", "b"]
 
 
-def test_a_formed_batch_gives_a_request_up_where_it_must():
-    """One that could never run is no longer part of it, whatever is left of the batch."""
+def test_cancel_with_formed_removes_a_request_from_a_formed_batch():
+    """A batch that loses all its requests disappears."""
     batcher = Batcher(settings(2), 1)
     tickets = [Ticket() for _ in range(5)]
     for ticket in (Ticket(2), *tickets):
@@ -392,8 +392,8 @@ def test_a_formed_batch_gives_a_request_up_where_it_must():
     assert batcher.waiting == 0
 
 
-def test_cancelling_what_holds_up_the_others_lets_them_go():
-    """Without the first request those behind it are one batch of a preferred size."""
+def test_cancelling_the_head_releases_the_requests_behind_it():
+    """Without the first request those behind it are a batch of a preferred size."""
     sim = Simulator(settings(8, (4,), 100, ahead=False))
     odd = sim.arrive(0, name="x")
     sim.arrive(10, 3, name="b")
@@ -407,7 +407,7 @@ def test_cancelling_what_holds_up_the_others_lets_them_go():
 # -- stopping ------------------------------------------------------------------------------------
 
 
-def test_clear_answers_all_that_waits_and_forgets_the_delay():
+def test_clear_rejects_all_waiting_requests_and_resets_the_delay():
     config = settings(2, delay_ms=100)
     batcher = Batcher(config, 1)
     running = Ticket(2)
@@ -426,7 +426,7 @@ def test_clear_answers_all_that_waits_and_forgets_the_delay():
     assert list(run.tickets) == [last]
 
 
-def test_clear_forgets_a_request_that_waits_for_the_delay():
+def test_clear_rejects_a_request_that_waits_for_the_delay():
     batcher = Batcher(settings(8, delay_ms=100), 1)
     batcher.submit(0, Ticket())
     assert batcher.wake_at() == 100_000_000
@@ -497,13 +497,13 @@ OF_LIMITERS = {"resources"}
 
 
 @pytest.mark.parametrize("reason", SCENARIOS)
-def test_reasons_each_is_reached_by_a_scenario_of_its_name(reason):
+def test_reasons_each_has_a_scenario(reason):
     sim = SCENARIOS[reason]()
-    told = {*sim.reasons, *(drop.reason for _, drop in sim.dropped)}
-    assert reason in told | {why for _, _, why in sim.left}
+    met = {*sim.reasons, *(drop.reason for _, drop in sim.dropped)}
+    assert reason in met | {why for _, _, why in sim.left}
 
 
-def test_reasons_none_is_without_a_scenario():
+def test_reasons_all_are_covered():
     assert set(SCENARIOS) == set(REASONS) - OF_SEQUENCES - OF_STRATEGIES - OF_LIMITERS
 
 
@@ -519,7 +519,7 @@ def test_reasons_none_is_without_a_scenario():
         ),
     ],
 )
-def test_reasons_name_what_decided_the_size(config, sizes, reasons):
+def test_reasons_explain_the_size(config, sizes, reasons):
     assert busy(config, sizes).reasons == reasons
 
 
@@ -531,6 +531,6 @@ def test_reasons_name_what_decided_the_size(config, sizes, reasons):
         ([4, 4, 1, 1, 1, 1], [[4], [4, 1, 1, 1, 1]]),
     ],
 )
-def test_P5_a_batch_that_was_looked_at_for_a_merge_takes_no_more_requests(arrivals, batches):
-    """Seen on the real server; the last row merges as a whole, so nothing is left to join."""
+def test_P5_no_request_joins_a_merge_candidate(arrivals, batches):
+    """As on the real server; in the last row the whole candidate is merged."""
     assert busy(settings(8, (5,), 100), arrivals).sizes == batches

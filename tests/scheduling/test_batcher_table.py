@@ -1,4 +1,4 @@
-"""The examples of docs/rules/scheduling.md, row by row (D1 to D15, P5): what Triton executes."""
+"""The examples of docs/rules/scheduling.md, row by row (D1 to D15, P5): Triton's batches."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_D3_D5_D7_D9_D10_D15_table_busy(config, sizes, executed):
 )
 @pytest.mark.parametrize("ahead", [True, False], ids=["prefetch", "no-prefetch"])
 def test_D3_D7_D8_D10_D13_D15_table_idle(config, arrivals, executed, ahead):
-    """With an idle instance, forming ahead of time and not come to the same."""
+    """Beside an idle instance the batches are the same with and without forming ahead of time."""
     if not ahead:
         config = settings(
             config.max_batch_size,
@@ -121,8 +121,8 @@ def test_D14_P5_table_delay_passed_while_busy_is_one_batch(preferred, requests):
     assert sim.reasons == ["merged"]
 
 
-def test_P1_table_first_instance_to_be_free_takes_eight():
-    """One queue for all instances, not one each."""
+def test_P1_table_the_first_idle_instance_runs_eight():
+    """One queue for all instances, not one per instance."""
     sim = Simulator(settings(8), instances=2)
     sim.occupy(200, 100)
     sim.arrive_all([1] * 10)
@@ -133,7 +133,7 @@ def test_P1_table_first_instance_to_be_free_takes_eight():
     ]
 
 
-def test_P1_table_second_instance_takes_the_rest():
+def test_P1_table_the_second_instance_runs_the_rest():
     sim = Simulator(settings(8), instances=2, service_ms=500)
     sim.occupy(200, 100)
     sim.arrive_all([1] * 10)

@@ -1,4 +1,4 @@
-"""Custom batching in the pure batcher: what a strategy is asked, and what its answers do (D4, G8)."""
+"""Custom batching in the pure batcher: calls of a strategy and effect of its answers (D4, G8)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from nbtriton.scheduling import (
 from tests.scheduling.simulator import MS, settings
 
 
-class Names:
-    """Keeps what it was called with; refuses and fails as told, by name."""
+class RecordingStrategy:
+    """Records its calls; refuses and fails for requests of given names."""
 
     def __init__(self, most=99, *, fails=(), refuses=(), fails_to_begin=0):
         self.calls = []
@@ -48,14 +48,14 @@ class Names:
 
     @property
     def log(self):
-        """Calls so far, as a text; forgotten."""
+        """The calls since the last look, as text."""
         text = "".join(self.calls)
         self.calls.clear()
         return text
 
 
-class Line:
-    """A batcher with one instance; requests have letters, decisions are texts."""
+class LetterBatcher:
+    """A batcher with one instance; requests are letters, decisions are texts."""
 
     def __init__(self, config, strategy):
         self.strategy = strategy
@@ -89,116 +89,116 @@ REFUSED = (
 )
 
 
-def test_D4_a_batch_is_initialized_asked_about_and_finalized_before_it_runs():
-    line = Line(AHEAD, Names())
-    assert line.submit("a") == ["a no_delay"]
-    assert line.strategy.log == "[a]"
+def test_D4_a_batch_is_initialized_filled_and_finalized_before_it_runs():
+    batcher = LetterBatcher(AHEAD, RecordingStrategy())
+    assert batcher.submit("a") == ["a no_delay"]
+    assert batcher.strategy.log == "[a]"
 
 
-def test_D4_no_stops_the_scan_and_the_refused_request_begins_the_next_batch():
-    line = Line(NOT_AHEAD, Names(2))
-    line.submit("x")
-    line.submit("abcde")  # while the instance is busy and nothing is formed ahead
-    assert line.strategy.log == "[x]"
-    assert line.finish() == ["ab custom_batching"]
-    assert line.strategy.log == "[abc]"
-    assert line.finish() == ["cd custom_batching"]
-    assert line.finish() == ["e no_delay"]
-    assert line.strategy.log == "[cde][e]"
+def test_D4_a_refusal_ends_the_scan_and_the_refused_request_begins_the_next_batch():
+    batcher = LetterBatcher(NOT_AHEAD, RecordingStrategy(2))
+    batcher.submit("x")
+    batcher.submit("abcde")  # while the instance is busy; no batch is formed ahead
+    assert batcher.strategy.log == "[x]"
+    assert batcher.finish() == ["ab custom_batching"]
+    assert batcher.strategy.log == "[abc]"
+    assert batcher.finish() == ["cd custom_batching"]
+    assert batcher.finish() == ["e no_delay"]
+    assert batcher.strategy.log == "[cde][e]"
 
 
-def test_D4_a_batch_that_is_joined_while_it_waits_begins_with_what_it_holds():
-    line = Line(AHEAD, Names(2))
-    line.submit("x")
-    assert line.strategy.log == "[x]"
-    line.submit("a")
-    assert line.strategy.log == "[a]"
-    line.submit("b")
-    assert line.strategy.log == "[ab]"
-    line.submit("c")
-    assert line.strategy.log == "[abc][c]"
-    assert line.finish() == ["ab custom_batching"]
-    assert line.finish() == ["c no_delay"]
-    assert line.strategy.log == ""
+def test_D4_a_batch_that_is_joined_while_it_waits_begins_with_its_requests():
+    batcher = LetterBatcher(AHEAD, RecordingStrategy(2))
+    batcher.submit("x")
+    assert batcher.strategy.log == "[x]"
+    batcher.submit("a")
+    assert batcher.strategy.log == "[a]"
+    batcher.submit("b")
+    assert batcher.strategy.log == "[ab]"
+    batcher.submit("c")
+    assert batcher.strategy.log == "[abc][c]"
+    assert batcher.finish() == ["ab custom_batching"]
+    assert batcher.finish() == ["c no_delay"]
+    assert batcher.strategy.log == ""
 
 
-def test_D4_while_a_scan_waits_each_candidate_is_asked_about_once():
-    line = Line(settings(8, delay_ms=10), Names(3))
-    assert line.submit("ab") == []
-    assert line.strategy.log == "[ab"
-    assert line.batcher.wake_at() == 10 * MS
-    assert line.submit("c", now=5) == []
-    assert line.strategy.log == "c"
-    assert line.submit("d", now=6) == ["abc custom_batching"]
-    assert line.strategy.log == "d][d"
-    assert line.texts(line.batcher.tick(16 * MS)) == []
-    assert line.finish(16 * MS) == ["d max_queue_delay"]
-    assert line.strategy.log == "]"
+def test_D4_while_a_scan_waits_each_candidate_is_included_once():
+    batcher = LetterBatcher(settings(8, delay_ms=10), RecordingStrategy(3))
+    assert batcher.submit("ab") == []
+    assert batcher.strategy.log == "[ab"
+    assert batcher.batcher.wake_at() == 10 * MS
+    assert batcher.submit("c", now=5) == []
+    assert batcher.strategy.log == "c"
+    assert batcher.submit("d", now=6) == ["abc custom_batching"]
+    assert batcher.strategy.log == "d][d"
+    assert batcher.texts(batcher.batcher.tick(16 * MS)) == []
+    assert batcher.finish(16 * MS) == ["d max_queue_delay"]
+    assert batcher.strategy.log == "]"
 
 
-def test_D4_a_restarted_scan_begins_anew():
-    line = Line(settings(8, delay_ms=10, levels=2), Names())
-    line.submit("ab", priority=2)
-    assert line.strategy.log == "[ab"
-    line.submit("c", priority=1)
-    assert line.strategy.log == "][cab"  # Q3
-    assert line.texts(line.batcher.cancel(1, line.tickets["a"])) == ["a cancelled: "]
-    assert line.strategy.log == "][cb"
-    assert line.texts(line.batcher.clear("UNAVAILABLE", "stopping")) == [
+def test_D4_a_restarted_scan_begins_with_a_new_state():
+    batcher = LetterBatcher(settings(8, delay_ms=10, levels=2), RecordingStrategy())
+    batcher.submit("ab", priority=2)
+    assert batcher.strategy.log == "[ab"
+    batcher.submit("c", priority=1)
+    assert batcher.strategy.log == "][cab"  # Q3
+    assert batcher.texts(batcher.batcher.cancel(1, batcher.tickets["a"])) == ["a cancelled: "]
+    assert batcher.strategy.log == "][cb"
+    assert batcher.texts(batcher.batcher.clear("UNAVAILABLE", "stopping")) == [
         "c stopped: stopping", "b stopped: stopping"
     ]  # fmt: skip
-    assert line.strategy.log == "]"
+    assert batcher.strategy.log == "]"
 
 
-def test_D4_the_rules_of_size_and_shape_come_first():
-    line = Line(settings(2, ahead=False), Names())
-    line.submit("x")
-    line.submit("abc")
-    line.submit("d", shape_key="other")
-    line.strategy.log  # noqa: B018 - forget
-    assert line.finish() == ["ab max_batch_size"]
-    assert line.finish() == ["c shape"]
-    assert line.strategy.log == "[ab][c]"
+def test_D4_size_and_shape_are_checked_first():
+    batcher = LetterBatcher(settings(2, ahead=False), RecordingStrategy())
+    batcher.submit("x")
+    batcher.submit("abc")
+    batcher.submit("d", shape_key="other")
+    batcher.strategy.log  # noqa: B018 - reset
+    assert batcher.finish() == ["ab max_batch_size"]
+    assert batcher.finish() == ["c shape"]
+    assert batcher.strategy.log == "[ab][c]"
 
 
 def test_D4_a_refused_request_ends_the_mark_of_a_preferred_size_too():
-    line = Line(settings(8, (2, 6), ahead=False), Names(4))
-    line.submit("x")
-    line.submit("abcdef")
-    assert line.finish() == ["ab preferred_batch_size"]
-    assert line.finish() == ["cd preferred_batch_size"]
+    batcher = LetterBatcher(settings(8, (2, 6), ahead=False), RecordingStrategy(4))
+    batcher.submit("x")
+    batcher.submit("abcdef")
+    assert batcher.finish() == ["ab preferred_batch_size"]
+    assert batcher.finish() == ["cd preferred_batch_size"]
 
 
-def test_a_request_that_an_empty_batch_refuses_is_told_so_and_holds_up_nobody():
-    line = Line(NOT_AHEAD, Names(refuses="b"))
-    line.submit("x")
-    line.submit("abc")
-    assert line.finish() == ["a custom_batching"]
-    assert line.finish() == [f"b {REFUSED}", "c no_delay"]
-    assert line.tickets["b"].state is TicketState.DONE
-    assert line.batcher.waiting == 0
-    assert line.strategy.log.count("[") == 4
+def test_a_request_that_an_empty_batch_refuses_is_rejected_and_blocks_no_other():
+    batcher = LetterBatcher(NOT_AHEAD, RecordingStrategy(refuses="b"))
+    batcher.submit("x")
+    batcher.submit("abc")
+    assert batcher.finish() == ["a custom_batching"]
+    assert batcher.finish() == [f"b {REFUSED}", "c no_delay"]
+    assert batcher.tickets["b"].state is TicketState.DONE
+    assert batcher.batcher.waiting == 0
+    assert batcher.strategy.log.count("[") == 4
 
 
 def test_a_strategy_that_fails_on_a_request_fails_that_request_alone():
-    line = Line(NOT_AHEAD, Names(fails="bd"))
-    line.submit("x")
-    line.submit("abcde")
-    assert line.finish() == [
+    batcher = LetterBatcher(NOT_AHEAD, RecordingStrategy(fails="bd"))
+    batcher.submit("x")
+    batcher.submit("abcde")
+    assert batcher.finish() == [
         "b custom_batching_failed: not b",
         "d custom_batching_failed: not d",
         "ace no_delay",
     ]
-    assert line.finish() == []
-    assert line.batcher.waiting == 0
+    assert batcher.finish() == []
+    assert batcher.batcher.waiting == 0
 
 
 def test_a_strategy_that_cannot_begin_fails_the_head():
-    line = Line(NOT_AHEAD, Names())
-    line.submit("x")
-    line.submit("abc")
-    line.strategy.fails_to_begin = 2
-    assert line.finish() == [
+    batcher = LetterBatcher(NOT_AHEAD, RecordingStrategy())
+    batcher.submit("x")
+    batcher.submit("abc")
+    batcher.strategy.fails_to_begin = 2
+    assert batcher.finish() == [
         "a custom_batching_failed: no state",
         "b custom_batching_failed: no state",
         "c no_delay",
@@ -206,58 +206,58 @@ def test_a_strategy_that_cannot_begin_fails_the_head():
 
 
 def test_a_strategy_that_cannot_begin_leaves_a_formed_batch_as_it_is():
-    line = Line(AHEAD, Names())
-    line.submit("xa")
-    line.strategy.fails_to_begin = 1
-    assert line.submit("b") == []  # b begins a batch of its own
-    assert line.finish() == ["a no_delay"]
-    assert line.finish() == ["b no_delay"]
+    batcher = LetterBatcher(AHEAD, RecordingStrategy())
+    batcher.submit("xa")
+    batcher.strategy.fails_to_begin = 1
+    assert batcher.submit("b") == []  # b begins a batch of its own
+    assert batcher.finish() == ["a no_delay"]
+    assert batcher.finish() == ["b no_delay"]
 
 
-def test_a_strategy_that_fails_on_what_a_batch_holds_leaves_it_as_it_is():
-    line = Line(AHEAD, Names())
-    line.submit("xa")
-    line.strategy.log  # noqa: B018 - forget
-    line.strategy.fails = "a"
-    assert line.submit("b") == []
-    assert line.strategy.log == "[a][b]"
-    assert line.finish() == ["a no_delay"]
-    assert line.finish() == ["b no_delay"]
+def test_a_strategy_that_fails_on_the_requests_of_a_batch_leaves_it_as_it_is():
+    batcher = LetterBatcher(AHEAD, RecordingStrategy())
+    batcher.submit("xa")
+    batcher.strategy.log  # noqa: B018 - reset
+    batcher.strategy.fails = "a"
+    assert batcher.submit("b") == []
+    assert batcher.strategy.log == "[a][b]"
+    assert batcher.finish() == ["a no_delay"]
+    assert batcher.finish() == ["b no_delay"]
 
 
 @pytest.mark.parametrize(
     ("strategy", "expected"),
-    [(Names(), "abcde merged"), (Names(4), "abcd preferred_exceeded")],
+    [(RecordingStrategy(), "abcde merged"), (RecordingStrategy(4), "abcd preferred_exceeded")],
     ids=["included", "refused"],
 )
 def test_P5_batches_are_merged_only_if_the_strategy_includes_all(strategy, expected):
-    line = Line(settings(8, (3,), 10), strategy)
-    assert line.submit("xyz") == ["xyz preferred_batch_size"]
-    line.submit("abcd")  # as large as it gets
-    line.submit("e")
-    line.texts(line.batcher.tick(11 * MS))  # a batch by itself after its delay
-    assert line.finish(22 * MS)[0] == expected
+    batcher = LetterBatcher(settings(8, (3,), 10), strategy)
+    assert batcher.submit("xyz") == ["xyz preferred_batch_size"]
+    batcher.submit("abcd")  # the full size
+    batcher.submit("e")
+    batcher.texts(batcher.batcher.tick(11 * MS))  # its own batch after its delay
+    assert batcher.finish(22 * MS)[0] == expected
     assert strategy.calls.count("[") == strategy.calls.count("]")
 
 
 def test_P5_a_batch_that_the_strategy_closed_is_not_merged():
-    line = Line(settings(8, (3,), 10), Names(3))
-    line.submit("xyz")
-    line.submit("abcd")
-    line.texts(line.batcher.tick(11 * MS))
-    line.strategy.most = 99
-    assert line.finish(22 * MS) == ["abc preferred_batch_size"]
+    batcher = LetterBatcher(settings(8, (3,), 10), RecordingStrategy(3))
+    batcher.submit("xyz")
+    batcher.submit("abcd")
+    batcher.texts(batcher.batcher.tick(11 * MS))
+    batcher.strategy.most = 99
+    assert batcher.finish(22 * MS) == ["abc preferred_batch_size"]
 
 
-def test_the_default_scheduler_asks_nobody():
-    line = Line(BatcherSettings(max_batch_size=8), Names(refuses="a"))
-    assert line.submit("a") == ["a batching_off"]
-    assert line.strategy.log == ""
+def test_the_default_scheduler_ignores_the_strategy():
+    batcher = LetterBatcher(BatcherSettings(max_batch_size=8), RecordingStrategy(refuses="a"))
+    assert batcher.submit("a") == ["a batching_off"]
+    assert batcher.strategy.log == ""
 
 
-def test_a_refusal_is_a_drop_with_a_status():
-    line = Line(AHEAD, Names(refuses="a"))
-    line.tickets["a"] = Ticket(correlation_id="a")
-    (drop,) = line.batcher.submit(0, line.tickets["a"])
-    assert isinstance(drop, RejectTicket)
-    assert (drop.status, drop.reason) == ("INVALID_ARG", "custom_batching_refused")
+def test_a_refusal_is_a_rejection_with_a_status():
+    batcher = LetterBatcher(AHEAD, RecordingStrategy(refuses="a"))
+    batcher.tickets["a"] = Ticket(correlation_id="a")
+    (rejection,) = batcher.batcher.submit(0, batcher.tickets["a"])
+    assert isinstance(rejection, RejectTicket)
+    assert (rejection.status, rejection.reason) == ("INVALID_ARG", "custom_batching_refused")

@@ -1,4 +1,4 @@
-"""Instances come and go while requests are under way: rule L16 on a virtual clock."""
+"""Adding and removing instances while requests are in flight: L16 on a virtual clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOTH = pytest.mark.parametrize("strategy", [None, oldest(1)], ids=["direct", "ol
 
 
 @pytest.mark.parametrize("config", [BatcherSettings(8), settings(8), settings(8, ahead=False)])
-def test_L16_what_waits_goes_to_an_added_instance_at_once(config):
+def test_L16_waiting_requests_run_on_an_added_instance_at_once(config):
     sim = Simulator(config, service_ms=10)
     sim.occupy(100)
     sim.arrive(1)
@@ -31,25 +31,25 @@ def test_L16_what_waits_goes_to_an_added_instance_at_once(config):
     assert [(each.at_ms, each.instance) for each in sim.executed] == [(5, 7)]
 
 
-def test_L16_an_idle_instance_leaves_at_once_and_a_busy_one_with_its_batch():
+def test_L16_an_idle_instance_is_retired_at_once_and_a_busy_one_after_its_batch():
     sim = Simulator(settings(8), instances=3)
     sim.occupy(20, 30)
     sim.remove_instance(5, 0)
     sim.remove_instance(6, 2)
     sim.run()
-    # Of three idle instances the first two took a batch each.
+    # Of three idle instances the first two ran a batch each.
     assert sim.left == [(6, 2, "removed"), (20, 0, "removed")]
 
 
 @pytest.mark.parametrize("config", [BatcherSettings(8), settings(8), settings(8, ahead=False)])
-def test_S4_of_several_idle_instances_the_one_that_is_idle_longest_runs(config):
+def test_S4_the_longest_idle_instance_runs(config):
     sim = Simulator(config, instances=3, service_ms=1)
     for at in range(6):
         sim.arrive(10 * at)
     assert [each.instance for each in sim.run().executed] == [0, 1, 2, 0, 1, 2]
 
 
-def test_L16_an_instance_that_leaves_takes_nothing_more():
+def test_L16_a_removed_instance_gets_no_further_batch():
     sim = Simulator(settings(1), instances=2, service_ms=10)
     sim.occupy(20, 20)
     sim.arrive_all([1, 1, 1], start_ms=1)
@@ -59,7 +59,7 @@ def test_L16_an_instance_that_leaves_takes_nothing_more():
     assert sim.left == [(20, 0, "removed")]
 
 
-def test_L16_without_any_instance_requests_wait_until_there_is_one():
+def test_L16_without_any_instance_requests_wait_until_one_is_added():
     batcher = Batcher(settings(8, delay_ms=1), 1)
     assert batcher.remove_instance(0, 0) == [RetireInstance(0)]
     ticket = Ticket()
@@ -71,7 +71,7 @@ def test_L16_without_any_instance_requests_wait_until_there_is_one():
 
 @pytest.mark.parametrize(("change", "payloads"), [("remove", 2), ("", 4), ("add", 6)])
 def test_L16_P2_batches_formed_ahead_follow_the_number_of_instances(change, payloads):
-    """So many batches are formed ahead; what is in one cannot be cancelled any more (X2)."""
+    """Two batches per instance are formed ahead; their requests cannot be cancelled (X2)."""
     sim = Simulator(settings(8, (1,)), instances=2)
     sim.occupy(100, 100)
     if change == "remove":
@@ -106,7 +106,7 @@ def test_L16_slots_of_a_removed_instance_drain_first(strategy):
 
 
 @BOTH
-def test_L16_an_instance_without_sequences_leaves_at_once(strategy):
+def test_L16_an_instance_without_sequences_is_retired_at_once(strategy):
     clock = SequenceClock(2, instances=2, strategy=strategy)
     clock.arrive(0, "a1", "S")
     clock.remove_instance(20, 1)
@@ -116,7 +116,7 @@ def test_L16_an_instance_without_sequences_leaves_at_once(strategy):
 
 
 @BOTH
-def test_L16_an_idle_sequence_holds_a_removed_instance_until_its_time_is_up(strategy):
+def test_L16_an_idle_sequence_keeps_a_removed_instance_until_it_times_out(strategy):
     clock = SequenceClock(1, instances=1, idle_ms=100, strategy=strategy)
     clock.arrive(0, "a1", "S")
     clock.remove_instance(20, 0)
@@ -125,7 +125,7 @@ def test_L16_an_idle_sequence_holds_a_removed_instance_until_its_time_is_up(stra
 
 
 @BOTH
-def test_L16_the_end_is_run_before_the_instance_leaves(strategy):
+def test_L16_the_end_has_run_before_the_instance_is_retired(strategy):
     clock = SequenceClock(1, strategy=strategy)
     clock.arrive(0, "a1", "SE")  # its slot is free at once (SQ6), its execution takes 10 ms
     clock.remove_instance(5, 0)
@@ -145,7 +145,7 @@ def test_L16_the_backlog_moves_to_an_added_instance(strategy):
 
 
 @BOTH
-def test_L16_everything_that_stops_lets_removed_instances_go(strategy):
+def test_L16_stopping_retires_removed_instances(strategy):
     clock = SequenceClock(1, strategy=strategy)
     clock.arrive(0, "a1", "S")
     clock.arrive(20, "a2")
@@ -158,7 +158,7 @@ def test_L16_everything_that_stops_lets_removed_instances_go(strategy):
 # -- rate limiter ----------------------------------------------------------------------------------
 
 
-def test_L16_a_removed_instance_gives_its_resources_back_when_it_has_run():
+def test_L16_a_removed_instance_releases_its_resources_after_its_batch():
     limiter = RateLimiter()
     for key in "ab":
         limiter.add(key, [ResourceNeed("R", 2)])
@@ -172,7 +172,7 @@ def test_L16_a_removed_instance_gives_its_resources_back_when_it_has_run():
     assert limiter.pools() == {}
 
 
-def test_L16_the_pool_shrinks_with_the_largest_instance_that_is_left():
+def test_L16_the_pool_shrinks_to_the_largest_remaining_need():
     limiter = RateLimiter()
     limiter.add("small", [ResourceNeed("R", 1)])
     limiter.add("large", [ResourceNeed("R", 5)])

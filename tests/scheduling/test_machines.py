@@ -1,7 +1,7 @@
-"""The schedulers under any sequence of facts, each compared with its oracle at every step.
+"""The schedulers under any sequence of events, each compared with its oracle at every step.
 
-The walk is for volume, hypothesis for the shortest failing example. NBTRITON_WALK_STEPS sets how
-many steps the walk takes of each scheduler; a million: ``python -m tests.scheduling.walk``.
+The walk is for volume, hypothesis for the shortest failing example. NBTRITON_WALK_STEPS sets the
+steps per scheduler; a million: ``python -m tests.scheduling.walk``.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.scheduling.driver import Pair, random_settings
-from tests.scheduling.flow import random_flow
-from tests.scheduling.order import Line
-from tests.scheduling.reference import FAILS
+from tests.scheduling.batcher_oracle import FAILS
+from tests.scheduling.batcher_pair import BatcherPair, random_settings
+from tests.scheduling.ensemble_oracle import random_ensemble
+from tests.scheduling.order_oracle import OrderPair
 from tests.scheduling.sequence_oracle import US, SequencePair
 from tests.scheduling.sequence_oracle import random_settings as random_sequences
 from tests.scheduling.walk import EPISODES, walk
 
-# In fewer steps not every reason comes up.
+# Fewer steps do not meet every reason.
 STEPS = max(20_000, int(os.environ.get("NBTRITON_WALK_STEPS", "100000")))
 
 randoms = st.randoms(use_true_random=False)
@@ -45,7 +45,7 @@ def test_walk(episode):
 
 
 EXPECTED = {
-    # Every reason that a batcher can give comes up.
+    # Every reason of a batcher.
     "batcher_episode": {
         "batching_off",
         "cancelled",
@@ -88,7 +88,7 @@ EXPECTED = {
 
 
 class BatcherMachine(RuleBasedStateMachine):
-    """Requests come, instances finish, come and go, callers give up, timers are late."""
+    """Requests arrive and are cancelled, instances finish, are added and removed, timers are late."""
 
     @initialize(
         random=randoms,
@@ -97,7 +97,7 @@ class BatcherMachine(RuleBasedStateMachine):
         gated=st.booleans(),
     )
     def configure(self, random, instances, volume, gated):
-        self.pair = Pair(random_settings(random), instances, volume, gated=gated)
+        self.pair = BatcherPair(random_settings(random), instances, volume, gated=gated)
 
     @rule(
         share=st.floats(0, 1),
@@ -171,7 +171,7 @@ class BatcherMachine(RuleBasedStateMachine):
 
 
 class SequenceMachine(RuleBasedStateMachine):
-    """Requests of sequences come, in order or not; instances of either strategy come and go."""
+    """Requests of sequences arrive, in order or not; instances are added and removed."""
 
     @initialize(seed=st.integers(0, 10_000), instances=st.integers(1, 3), gated=st.booleans())
     def begin(self, seed: int, instances: int, gated: bool) -> None:
@@ -250,73 +250,73 @@ class EnsembleMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.flow = None
+        self.pair = None
         self.answered = set()
 
-    @precondition(lambda self: not self.flow or not self.flow.running)
+    @precondition(lambda self: not self.pair or not self.pair.running)
     @rule(random=randoms)
     def begin(self, random):
-        self.flow = random_flow(random)
+        self.pair = random_ensemble(random)
         self.answered = set()
 
-    @precondition(lambda self: self.flow and self.flow.running)
+    @precondition(lambda self: self.pair and self.pair.running)
     @rule(which=st.integers(0, 7))
     def respond(self, which):
-        at = which % len(self.flow.running)
-        if self.flow.running[at] in self.answered:
+        at = which % len(self.pair.running)
+        if self.pair.running[at] in self.answered:
             return
-        if self.flow.running[at][0] not in self.flow.decoupled:
-            self.answered.add(self.flow.running[at])
-        self.flow.respond(at)
+        if self.pair.running[at][0] not in self.pair.decoupled:
+            self.answered.add(self.pair.running[at])
+        self.pair.respond(at)
 
-    @precondition(lambda self: self.flow and self.flow.running)
+    @precondition(lambda self: self.pair and self.pair.running)
     @rule(which=st.integers(0, 7))
     def answer(self, which):
-        at = which % len(self.flow.running)
-        if self.flow.running[at][0] in self.flow.decoupled:
+        at = which % len(self.pair.running)
+        if self.pair.running[at][0] in self.pair.decoupled:
             return
-        if self.flow.running[at] in self.answered:
+        if self.pair.running[at] in self.answered:
             return
-        self.flow.answer(at)
+        self.pair.answer(at)
 
-    @precondition(lambda self: self.flow and self.flow.running)
+    @precondition(lambda self: self.pair and self.pair.running)
     @rule(which=st.integers(0, 7))
     def finish(self, which):
-        self.flow.finish(which % len(self.flow.running))
+        self.pair.finish(which % len(self.pair.running))
 
-    @precondition(lambda self: self.flow and self.flow.running)
+    @precondition(lambda self: self.pair and self.pair.running)
     @rule()
     def fail(self):
-        self.flow.fail()
+        self.pair.fail()
 
     @invariant()
     def done_when_nothing_runs(self):
-        if self.flow:
-            assert self.flow.done is (not self.flow.running)
-            assert len(self.flow.emitted) == len(set(self.flow.emitted))
+        if self.pair:
+            assert self.pair.done is (not self.pair.running)
+            assert len(self.pair.emitted) == len(set(self.pair.emitted))
 
     def teardown(self):
-        if self.flow:
-            while self.flow.running:
-                self.flow.finish(0)
-            assert not self.flow.iterations
+        if self.pair:
+            while self.pair.running:
+                self.pair.finish(0)
+            assert not self.pair.iterations
 
 
 class OrderMachine(RuleBasedStateMachine):
-    """Requests answer in any order, in any number of pieces."""
+    """Requests are answered in any order, with any number of responses."""
 
     def __init__(self):
         super().__init__()
-        self.line = Line()
+        self.pair = OrderPair()
 
     @rule(random=randoms)
     def accept(self, random):
-        self.line.accept(random)
+        self.pair.accept(random)
 
-    @precondition(lambda self: self.line.open)
+    @precondition(lambda self: self.pair.open)
     @rule(which=st.integers(0, 20), final=st.booleans())
     def respond(self, which, final):
-        self.line.respond(which % len(self.line.open), final=final)
+        self.pair.respond(which % len(self.pair.open), final=final)
 
 
 @pytest.mark.parametrize(

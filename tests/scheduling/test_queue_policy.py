@@ -25,8 +25,8 @@ def test_Q1_each_level_has_its_own_policy_or_the_default():
     assert sim.names == ["2"]
 
 
-def test_Q1_without_levels_the_default_policy_rules():
-    """An entry of priority_queue_policy cannot apply where there are no levels."""
+def test_Q1_without_levels_the_default_policy_applies():
+    """An entry of priority_queue_policy has no effect without levels."""
     sim = Simulator(settings(8, policy=reject(10), policies={0: reject(50)}))
     sim.occupy(100)
     sim.arrive(0, name="a")
@@ -43,7 +43,7 @@ def test_Q2_a_higher_level_is_served_first_and_a_batch_may_span_levels():
 
 
 def test_Q3_a_higher_priority_restarts_the_scan():
-    """What waits for the delay goes behind the newcomer; only four fit."""
+    """Requests that wait for the delay go behind the new one; only four fit."""
     sim = Simulator(settings(4, delay_ms=100, levels=2))
     sim.arrive(0, 2, name="b", priority=2)
     sim.arrive(1, 1, name="c", priority=2)
@@ -54,7 +54,7 @@ def test_Q3_a_higher_priority_restarts_the_scan():
 
 
 @pytest.mark.parametrize("levels", [0, 2])
-def test_Q4_the_queue_size_counts_what_is_queued(levels):
+def test_Q4_the_queue_size_counts_queued_requests(levels):
     sim = Simulator(settings(8, levels=levels, policy=reject(size=2)), service_ms=10)
     sim.occupy(100)
     for name in "abc":
@@ -63,10 +63,10 @@ def test_Q4_the_queue_size_counts_what_is_queued(levels):
     sim.run()
     assert sim.drops == [(1, "c", "UNAVAILABLE", "queue_full")]
     assert sim.dropped[0][1].message == "Exceeds maximum queue size"
-    assert sim.names == ["ab", "d"]  # those that run take no room
+    assert sim.names == ["ab", "d"]  # running requests do not count
 
 
-def test_Q4_each_level_counts_for_itself():
+def test_Q4_each_level_has_its_own_size():
     sim = Simulator(settings(8, levels=2, policies={1: reject(size=1)}))
     sim.occupy(100)
     for name, level in (("x", 2), ("y", 2), ("a", 1), ("b", 1)):
@@ -76,7 +76,7 @@ def test_Q4_each_level_counts_for_itself():
     assert sim.names == ["axy"]
 
 
-def test_Q4_delayed_requests_take_room():
+def test_Q4_delayed_requests_count():
     sim = Simulator(settings(8, policy=delay(10, size=1)))
     sim.occupy(100)
     sim.arrive(0, name="a")
@@ -86,7 +86,7 @@ def test_Q4_delayed_requests_take_room():
     assert sim.names == ["a"]
 
 
-def test_Q4_requests_that_wait_for_the_delay_take_room():
+def test_Q4_requests_that_wait_for_the_delay_count():
     sim = Simulator(settings(8, delay_ms=100, policy=reject(size=1)))
     sim.arrive(0, name="a")
     sim.arrive(50, name="b")
@@ -95,8 +95,8 @@ def test_Q4_requests_that_wait_for_the_delay_take_room():
     assert sim.names == ["a"]
 
 
-def test_Q4_a_request_whose_time_is_up_leaves_its_place_to_the_one_that_comes():
-    """At the very moment of the timeout, and with a timer that is late."""
+def test_Q4_an_expired_request_makes_room_for_a_new_one():
+    """At the time of the timeout, and with a late timer."""
     for late in (0, 5 * MS):
         batcher = Batcher(settings(8, policy=reject(10, size=1)), 1)
         batcher.submit(0, Ticket(8))
@@ -146,7 +146,7 @@ def hasty(*policy, **settings_of):
 
 
 @pytest.mark.parametrize(("timeout_us", "runs"), [(1, False), (20, False), (21, True), (0, True)])
-def test_Q6_a_timeout_within_the_hand_over_is_over_though_an_instance_is_idle(timeout_us, runs):
+def test_Q6_a_timeout_within_the_hand_over_expires_though_an_instance_is_idle(timeout_us, runs):
     batcher = Batcher(hasty(10), 1)
     ticket = Ticket(timeout_ns=timeout_us * 1000)
     (decision,) = batcher.submit(0, ticket)
@@ -155,7 +155,7 @@ def test_Q6_a_timeout_within_the_hand_over_is_over_though_an_instance_is_idle(ti
     assert ticket.state is (TicketState.RUNNING if runs else TicketState.DONE)
 
 
-def test_Q6_the_policy_of_the_level_says_whether_it_is_over():
+def test_Q6_the_policy_of_the_level_decides_whether_it_expires():
     config = settings(8, levels=2, policies={1: reject(10, override=True)})
     batcher = Batcher(replace(config, hand_over_ns=HAND_OVER), 1)
     (run,) = batcher.submit(0, Ticket(priority=2, timeout_ns=1000))
@@ -165,7 +165,7 @@ def test_Q6_the_policy_of_the_level_says_whether_it_is_over():
     assert (drop.status, drop.message) == ("UNAVAILABLE", "Request timeout expired")
 
 
-def test_Q6_a_delayed_request_goes_behind_at_once():
+def test_Q6_a_delayed_request_moves_behind_at_once():
     config = settings(1, policy=delay(10, override=True))
     batcher = Batcher(replace(config, hand_over_ns=HAND_OVER), 1)
     batcher.submit(1, Ticket())
@@ -186,7 +186,7 @@ def test_Q7_reject_answers_unavailable():
     assert sim.names == ["b"]
 
 
-def test_Q8_delay_serves_the_expired_after_the_others_of_its_level():
+def test_Q8_delay_serves_expired_requests_after_the_others_of_their_level():
     sim = Simulator(settings(1, policy=delay(10)))
     sim.occupy(100)
     sim.arrive(0, name="a")
@@ -197,7 +197,7 @@ def test_Q8_delay_serves_the_expired_after_the_others_of_its_level():
     assert sim.drops == []
 
 
-def test_Q8_the_expired_keep_their_order_and_expire_no_more():
+def test_Q8_expired_requests_keep_their_order_and_expire_once():
     sim = Simulator(settings(1, policy=delay(10)), service_ms=30)
     sim.occupy(100)
     for at, name in enumerate("abc"):
@@ -205,8 +205,8 @@ def test_Q8_the_expired_keep_their_order_and_expire_no_more():
     assert sim.run().names == ["a", "b", "c"]
 
 
-def test_Q8_the_expired_keep_the_order_of_their_arrival_whatever_their_timeouts():
-    """Seen on the server: one behind another by the next look at the queue, not by the clock."""
+def test_Q8_expired_requests_keep_the_order_of_arrival_for_any_timeouts():
+    """As on the real server: the next scan decides the order, not the clock."""
     sim = Simulator(settings(2, policy=delay(200, override=True)), service_ms=10)
     sim.occupy(700)
     for name, timeout_ms in zip("abcdef", (0, 100, 0.001, 0, 500, 150), strict=True):
@@ -216,19 +216,19 @@ def test_Q8_the_expired_keep_the_order_of_their_arrival_whatever_their_timeouts(
     assert sim.run().names == ["gh", "ab", "cd", "ef"]
 
 
-def test_Q8_what_no_scan_has_met_keeps_its_place():
-    """The first batch is complete before the scan comes to the expired one."""
+def test_Q8_an_expired_request_that_no_scan_met_keeps_its_place():
+    """The first batch is complete before the scan reaches the expired request."""
     sim = Simulator(settings(1, policy=delay(50, override=True)), service_ms=10)
     sim.occupy(20)
     sim.arrive(0, name="a")
     sim.arrive(0, name="b", timeout_ns=10 * MS)
     sim.arrive(0, name="c")
-    # At 20 a scan takes a and looks no further than b, which goes behind; at 30 it takes c.
+    # At 20 a scan accepts a and ends at b, which moves behind; at 30 it accepts c.
     assert sim.run().names == ["a", "c", "b"]
 
 
-def test_Q8_a_scan_moves_the_expired_behind_up_to_what_a_batch_can_hold():
-    """Beyond the preferred size that it takes: the first one meets e, and only the second one d."""
+def test_Q8_a_scan_moves_expired_requests_up_to_the_size_of_a_batch():
+    """Also beyond the preferred size: the first scan meets e, and only the second one d."""
     batcher = Batcher(settings(4, (2,), policy=delay(10, override=True)), 1)
     batcher.submit(1, Ticket(4))
     timeouts = {"a": 0, "b": 0, "c": 0, "d": 3 * MS, "e": 1 * MS}
@@ -242,7 +242,7 @@ def test_Q8_a_scan_moves_the_expired_behind_up_to_what_a_batch_can_hold():
     assert order == ["ab", "ce", "d"]
 
 
-def test_Q8_the_expired_of_a_level_still_go_before_the_next_level():
+def test_Q8_expired_requests_of_a_level_precede_the_next_level():
     sim = Simulator(settings(1, levels=2, policy=delay(10)))
     sim.occupy(100)
     sim.arrive(0, name="a", priority=1)
@@ -250,7 +250,7 @@ def test_Q8_the_expired_of_a_level_still_go_before_the_next_level():
     assert sim.run().names == ["a", "b"]
 
 
-def test_Q8_one_that_expires_while_it_waits_for_the_delay_goes_behind():
+def test_Q8_a_request_that_expires_during_the_delay_moves_behind():
     sim = Simulator(settings(2, delay_ms=50, policy=delay(10)))
     sim.arrive(0, name="a")
     sim.arrive(15, name="b", size=2)
@@ -258,8 +258,8 @@ def test_Q8_one_that_expires_while_it_waits_for_the_delay_goes_behind():
     assert sim.names == ["b", "a"]
 
 
-def test_Q9_a_timeout_is_answered_when_it_expires_though_no_instance_is_idle():
-    """Triton polls every 500 ms; we wake. A deliberate difference."""
+def test_Q9_a_request_is_rejected_when_its_timeout_expires_though_no_instance_is_idle():
+    """Triton polls every 500 ms; nbtriton has a timer. A deliberate difference."""
     sim = Simulator(settings(8, policy=reject(100)))
     sim.occupy(5000)
     sim.arrive(0, name="a")
@@ -288,7 +288,7 @@ def test_Q10_batches_are_formed_ahead_only_if_no_policy_could_act(config, ahead)
     assert ticket.state is (TicketState.PAYLOAD if ahead else TicketState.QUEUED)
 
 
-def test_Q11_without_forming_ahead_a_batch_leaves_the_moment_an_instance_is_idle():
+def test_Q11_without_forming_ahead_a_batch_runs_when_an_instance_is_idle():
     """Triton can lag up to 500 ms here; the batch is the same. A deliberate difference."""
     sim = Simulator(settings(8, ahead=False))
     sim.occupy(300)
@@ -298,7 +298,7 @@ def test_Q11_without_forming_ahead_a_batch_leaves_the_moment_an_instance_is_idle
     assert sim.times == [300]
 
 
-def test_a_starved_level_does_not_remember_what_left_it():
+def test_a_starved_level_does_not_keep_detached_tickets():
     """Level 2 is never reached, and all its requests time out or are cancelled."""
     batcher = Batcher(settings(1, levels=2, policies={2: reject(10)}), 1)
     batcher.submit(0, Ticket(priority=1))
@@ -331,7 +331,7 @@ def test_levels_cost_nothing_until_they_are_used():
 
 
 class CountedQueue(PriorityQueue):
-    """Counts how often a line of waiting requests was looked at."""
+    """Counts the calls of `head`."""
 
     __slots__ = ("looks",)
 
@@ -347,14 +347,14 @@ class CountedQueue(PriorityQueue):
 @pytest.mark.parametrize("delay_ms", [0, 1])
 @pytest.mark.parametrize("waiting", [10, 1_000, 30_000])
 def test_a_batch_costs_the_same_however_many_wait(waiting, delay_ms):
-    """Looks per formed batch are bounded by its size, at four priority levels."""
+    """The calls of `head` per batch are bounded by its size, at four priority levels."""
     config = settings(4, delay_ms=delay_ms, levels=4)
     batcher = Batcher(config, 1)
     queue = batcher._queue = CountedQueue(config.default_policy, config.level_policies)
     batcher.submit(0, Ticket(4, priority=1))
     for number in range(waiting):
         batcher.submit(number, Ticket(priority=1 + number % 4))
-    assert queue.looks <= 1  # with no idle instance nobody looks
+    assert queue.looks <= 1  # no scan without an idle instance
     now = waiting + MS
     for batch in range(1, 3):
         queue.looks = 0

@@ -1,4 +1,4 @@
-"""The rate limiter: a test per rule, and small steps against naive books."""
+"""Rate limiter: a test per rule, and small random steps beside its oracle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nbtriton.scheduling import (
     StageInstance,
     Ticket,
 )
-from tests.scheduling.books import Books, needs
+from tests.scheduling.limiter_oracle import LimiterPair, needs
 from tests.scheduling.simulator import settings
 
 STEPS = int(os.environ.get("NBTRITON_WALK_STEPS", "100000"))
@@ -64,7 +64,7 @@ def test_R3_a_pool_is_as_large_as_the_largest_single_need():
     assert limiter.pools() == {("x", 0): (0, 3)}
     assert limiter.stage("a") == ["a"]
     assert limiter.stage("b") == []
-    # Another model that needs 8: now two fit side by side, once somebody looks.
+    # Another model needs 8: now two fit side by side, from the next event on.
     limiter.add("c", needs(("X", 8)))
     assert limiter.pools() == {("x", 0): (3, 8)}
     assert limiter.stage("c") == ["b"]
@@ -99,7 +99,7 @@ def test_R3_the_last_entry_of_a_name_counts():
 def test_R4_explicit_limits():
     limiter = RateLimiter({("x", None): 4, ("X", 1): 2, ("X", 2): 9, ("G", 1): 3})
     limiter.add("d0", needs(("X", 4)), 0)
-    limiter.add("d1", needs(("x", 3)), 1)  # the larger of its own and everybody's limit
+    limiter.add("d1", needs(("x", 3)), 1)  # the larger of its device's and the general limit
     limiter.add("d2", needs(("X", 3)), 2)
     limiter.add("g", needs(("@G", 3)), 0)  # the device of a limit says nothing about global ones
     assert limiter.pools() == {
@@ -143,7 +143,7 @@ def test_R5_a_name_is_global_or_not(names):
 
 
 def contend(priorities: dict[str, int], rounds: int) -> str:
-    """One resource, everybody always has work: who runs, in order."""
+    """Return the order of execution: one resource, and every instance always has a batch."""
     limiter = RateLimiter()
     for key, priority in priorities.items():
         limiter.add(key, needs(("X", 1)), priority=priority)
@@ -157,8 +157,8 @@ def contend(priorities: dict[str, int], rounds: int) -> str:
 
 
 def test_R6_priority_is_a_weight():
-    # As on the real server: priority 2 runs half as often as priority 1. Each has run twice when it
-    # is loaded, so that those of a low priority begin with a rest.
+    # As on the real server: priority 2 runs half as often as priority 1. Each counts two executions
+    # when it is loaded, so that those of a low priority wait first.
     assert "aab" * 5 in contend({"a": 1, "b": 2}, 30)
     assert contend({"a": 1, "b": 3}, 12) == "aaaabaaabaaa"
     counts = Counter(contend({"a": 1, "b": 2, "c": 4}, 140))
@@ -188,20 +188,20 @@ def test_R7_nothing_behind_the_head_is_tried():
     assert limiter.release("large") == ["other"]  # one at a time
 
 
-def test_R8_a_released_instance_with_work_competes_with_those_that_wait():
+def test_R8_a_released_instance_with_a_batch_competes_with_the_waiting_ones():
     limiter = RateLimiter()
     limiter.add("a", needs(("X", 1)), priority=1)
     limiter.add("b", needs(("X", 1)), priority=3)
     limiter.stage("a")
     limiter.stage("b")
-    for _ in range(3):  # up to 5 against 6: before b, which waits longer
+    for _ in range(3):  # ranks up to 5 against 6: before b, which waits longer
         assert limiter.release("a", more=True) == ["a"]
     assert limiter.release("a", more=True) == ["b"]  # as much as b, which waits longer
     assert limiter.release("b", more=True) == ["a"]  # 6 against 9
     assert limiter.release("a", more=False) == ["b"]
 
 
-def test_R8_each_staged_instance_and_each_release_makes_room_for_one():
+def test_R8_each_staging_and_each_release_grants_one_instance():
     """As on the real server: of two that fit beside each other the second waits for an event."""
     limiter = RateLimiter()
     limiter.add("all", needs(("X", 4)))
@@ -214,12 +214,12 @@ def test_R8_each_staged_instance_and_each_release_makes_room_for_one():
     assert limiter.stage("d") == ["b"]
     assert limiter.release("a") == ["c"]
     assert limiter.release("b", more=True) == ["d"]
-    # Staged again with what it held given back: two may go.
+    # Released and staged again: two may be granted.
     assert limiter.release("c", more=True) == ["b"]
     assert limiter.release("d") == ["c"]
 
 
-def test_R8_one_that_is_staged_again_may_let_two_go():
+def test_R8_an_instance_that_is_staged_again_may_grant_two():
     limiter = RateLimiter()
     limiter.add("all", needs(("X", 4)))
     for key in "ab":
@@ -244,7 +244,7 @@ def test_a_removed_instance_is_not_granted_and_may_come_back():
     assert limiter.stage("b") == ["b"]
 
 
-def test_removing_the_head_lets_the_next_one_go():
+def test_removing_the_head_makes_way_for_the_next():
     limiter = RateLimiter()
     limiter.add("large", needs(("X", 4)))
     limiter.add("small", needs(("X", 1)))
@@ -287,7 +287,7 @@ def test_R9_a_batch_grows_while_others_hold_the_resource(ahead, sizes):
     assert [run.size for run in ran] == sizes
 
 
-def test_R9_a_staged_batch_that_lost_its_requests_gives_its_resources_back():
+def test_R9_a_staged_batch_without_requests_returns_its_resources():
     batcher = Batcher(settings(8), 1, gated=True)
     ticket, later = Ticket(), Ticket()
     assert batcher.submit(0, ticket) == [StageInstance(0)]
@@ -304,25 +304,25 @@ def test_R9_a_staged_batch_that_lost_its_requests_gives_its_resources_back():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_everybody_gets_a_turn_under_contention(seed):
+def test_every_instance_runs_under_contention(seed):
     random = Random(seed)
     priorities = {key: random.randint(1, 5) for key in "abcdefg"[: random.randint(2, 7)]}
     order = contend(priorities, 2000)
     shares = {key: order.count(key) * priority for key, priority in priorities.items()}
-    # executions times weight stay level: nobody is ahead by more than one step of anybody
+    # Executions times weight stay level: no instance is ahead by more than one step of another.
     assert max(shares.values()) - min(shares.values()) <= 2 * max(priorities.values())
 
 
 class LimiterMachine(RuleBasedStateMachine):
-    """The same in small steps that hypothesis can shrink."""
+    """Random events in small steps that hypothesis can shrink."""
 
     @initialize(seed=st.integers(0, 1000))
     def begin(self, seed):
-        self.books = Books(Random(seed))
+        self.pair = LimiterPair(Random(seed))
 
     @rule(
         resources=st.lists(
-            st.tuples(st.sampled_from(Books.NAMES), st.integers(1, 4)),
+            st.tuples(st.sampled_from(LimiterPair.NAMES), st.integers(1, 4)),
             max_size=3,
             unique_by=lambda resource: resource[0],
         ),
@@ -330,29 +330,29 @@ class LimiterMachine(RuleBasedStateMachine):
         priority=st.integers(0, 3),
     )
     def add(self, resources, device, priority):
-        self.books.add(resources, device, priority)
+        self.pair.add(resources, device, priority)
 
     @rule(pick=st.integers(0, 20))
     def stage(self, pick):
-        idle = [key for key in self.books.members if key not in self.books.running]
+        idle = [key for key in self.pair.members if key not in self.pair.running]
         if idle:
-            self.books.stage(idle[pick % len(idle)])
+            self.pair.stage(idle[pick % len(idle)])
 
     @rule(pick=st.integers(0, 20), more=st.booleans())
     def release(self, pick, more):
-        running = sorted(self.books.running)
+        running = sorted(self.pair.running)
         if running:
-            self.books.release(running[pick % len(running)], more)
+            self.pair.release(running[pick % len(running)], more)
 
     @rule(pick=st.integers(0, 20))
     def remove(self, pick):
-        members = list(self.books.members)
+        members = list(self.pair.members)
         if members:
-            self.books.remove(members[pick % len(members)])
+            self.pair.remove(members[pick % len(members)])
 
     def teardown(self):
-        if hasattr(self, "books"):
-            self.books.drain()
+        if hasattr(self, "pair"):
+            self.pair.drain()
 
 
 TestLimiterMachine = LimiterMachine.TestCase

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from nbtriton.scheduling import ResponseOrder
-from tests.scheduling.order import Line
+from tests.scheduling.order_oracle import OrderPair
 
 
 def test_D12_an_early_response_is_held_until_all_before_it_are_final():
@@ -28,15 +28,15 @@ def test_D12_the_head_of_the_line_streams():
     assert order.respond(1, "b2", final=True) == ["b2"]
 
 
-def test_D12_a_request_accepted_when_nothing_is_in_line_goes_straight_through():
+def test_D12_a_request_in_an_empty_line_is_answered_at_once():
     order = ResponseOrder()
     for key in range(3):
         order.accept(key)
         assert order.respond(key, key, final=True) == [key]
 
 
-def test_D12_a_request_that_took_no_place_is_answered_at_once():
-    """One that was refused while it waited: it holds up nobody, and nobody holds it up."""
+def test_D12_a_request_outside_the_line_is_answered_at_once():
+    """Such as one rejected while it waited: neither delays nor is delayed."""
     order = ResponseOrder()
     order.accept(0)
     order.accept(2)
@@ -45,7 +45,7 @@ def test_D12_a_request_that_took_no_place_is_answered_at_once():
     assert order.respond(0, "a", final=True) == ["a", "b"]
 
 
-def test_D12_nothing_is_remembered_of_what_was_sent():
+def test_D12_sent_responses_leave_no_state():
     order = ResponseOrder()
     for key in range(100):
         order.accept(key)
@@ -55,8 +55,8 @@ def test_D12_nothing_is_remembered_of_what_was_sent():
     assert not order._slots
 
 
-def test_D12_each_line_is_in_order_for_itself():
-    """Of the oldest strategy: an instance that is slow holds up no other."""
+def test_D12_each_line_has_its_own_order():
+    """Oldest strategy: a slow instance delays no other."""
     order = ResponseOrder()
     order.accept(1, line=0)
     order.accept(2, line=1)
@@ -65,14 +65,14 @@ def test_D12_each_line_is_in_order_for_itself():
     assert order.respond(4, "d", final=True) == []
     assert order.respond(2, "b", final=True) == ["b", "d"]
     assert order.respond(3, "c", final=True) == []
-    order.remove_line(0)  # the instance goes; what it has answered goes on
+    order.remove_line(0)  # the instance is retired; its requests are still answered
     assert order.respond(1, "a", final=True) == ["a", "c"]
 
 
-def test_D12_a_key_may_be_used_again_once_it_was_sent():
-    line = Line()
+def test_D12_a_key_may_be_reused_once_it_was_sent():
+    pair = OrderPair()
     random = Random(1)
-    line.accept(random)
-    line.respond(0, final=True)
-    line.order.accept(line.accepted[0])
-    assert line.order.respond(line.accepted[0], "again", final=True) == ["again"]
+    pair.accept(random)
+    pair.respond(0, final=True)
+    pair.order.accept(pair.accepted[0])
+    assert pair.order.respond(pair.accepted[0], "again", final=True) == ["again"]

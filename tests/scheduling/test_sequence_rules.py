@@ -1,4 +1,4 @@
-"""One test per rule of the sequence batcher, on a virtual clock."""
+"""Sequence batcher rule by rule, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_SQ6_end_frees_the_id_at_once(strategy):
     clock.arrive(3, "A1", "S", of="a")  # the same id again: a new sequence in a slot of its own
     clock.arrive(4, "a?", of="b")
     clock.run(until_ms=9)
-    # x1 gave its slot 0 up when it was scheduled.
+    # x1 freed its slot 0 when it was scheduled.
     assert clock.batcher.slots() == [["a", "a"]]
     clock.arrive(9, "A2", "E", of="a")
     clock.run()
@@ -126,14 +126,14 @@ def test_SQ6_direct_end_frees_its_slot_when_it_is_scheduled():
 
 
 @BOTH
-def test_SQ7_start_of_an_active_id_goes_on_in_the_same_slot(strategy):
+def test_SQ7_start_of_an_active_id_keeps_its_slot(strategy):
     clock = SequenceClock(2, strategy=strategy)
     clock.arrive(0, "a1", "S")
     second = clock.arrive(20, "a2", "S")
     clock.run(until_ms=40)
     assert clock.batches == ["a1", "a2"]
     assert clock.batcher.slots() == [["a", None]]
-    assert second.flags == SEQUENCE_START  # the model sees it, and the state begins anew
+    assert second.flags == SEQUENCE_START  # the model sees it, and the state is reset
 
 
 @BOTH
@@ -148,7 +148,7 @@ def test_SQ8_one_request_may_be_a_whole_sequence(strategy):
 
 
 @BOTH
-def test_SQ9_an_idle_sequence_loses_its_slot_without_a_word(strategy):
+def test_SQ9_an_idle_sequence_loses_its_slot_without_a_response(strategy):
     clock = SequenceClock(1, idle_ms=100, strategy=strategy and oldest(1))
     clock.arrive(0, "a1", "S")
     clock.arrive(50, "b1", "SE")
@@ -168,7 +168,7 @@ def test_SQ9_requests_keep_a_sequence_alive(strategy):
     clock.run()
     assert len(clock.ran) == 5
     assert not clock.dropped
-    assert clock.now_ms == 420  # and then it ends
+    assert clock.now_ms == 420  # the end of the sequence
 
 
 @BOTH
@@ -193,7 +193,7 @@ def test_a_sequence_is_live_from_start_to_end_or_until_it_is_idle(strategy):
 def test_SQ9_idle_time_includes_the_backlog(strategy):
     clock = SequenceClock(1, idle_ms=400, service_ms=5, strategy=strategy and oldest(1))
     clock.arrive(0, "a1", "S")
-    clock.arrive(50, "b1", "S")  # runs at 400, when a is ended
+    clock.arrive(50, "b1", "S")  # runs at 400, when a ends
     clock.arrive(550, "b2")
     clock.run()
     assert clock.timed == [(0, "a1"), (400, "b1")]
@@ -201,12 +201,12 @@ def test_SQ9_idle_time_includes_the_backlog(strategy):
 
 
 @BOTH
-def test_SQ9_the_backlog_is_looked_at_every_50_ms(strategy):
+def test_SQ9_the_backlog_is_checked_every_50_ms(strategy):
     clock = SequenceClock(1, idle_ms=100, service_ms=1, strategy=strategy and oldest(1))
     for number, at_ms in enumerate(range(0, 320, 80)):
         clock.arrive(at_ms, f"a{number}", "S" if number == 0 else "")
     clock.arrive(330, "a9", "E")
-    clock.arrive(10, "b1", "S")  # idle since 110, seen at 110, 160, 210, 260, 310, 360
+    clock.arrive(10, "b1", "S")  # idle since 110, checked at 110, 160, 210, 260, 310, 360
     clock.arrive(355, "b2")  # ... which this moves to 455
     clock.arrive(454, "b3")
     clock.arrive(600, "b4")
@@ -216,7 +216,7 @@ def test_SQ9_the_backlog_is_looked_at_every_50_ms(strategy):
 
 
 @BOTH
-def test_SQ10_what_is_queued_when_a_sequence_is_ended_still_runs(strategy):
+def test_SQ10_queued_requests_of_an_ended_sequence_still_run(strategy):
     clock = SequenceClock(1, idle_ms=100, service_ms=80, strategy=strategy and oldest(1))
     for number in range(4):
         clock.arrive(number, f"a{number}", "S" if number == 0 else "")
@@ -245,7 +245,7 @@ def test_SQ11_a_timeout_ends_the_whole_sequence_in_the_backlog(strategy):
 
 
 @BOTH
-def test_SQ11_timeouts_do_nothing_once_a_slot_is_there(strategy):
+def test_SQ11_timeouts_have_no_effect_in_a_slot(strategy):
     clock = SequenceClock(1, service_ms=50, strategy=strategy and oldest(1))
     clock.arrive(0, "a1", "S", timeout_ms=5)
     clock.arrive(1, "a2", timeout_ms=5)
@@ -270,7 +270,7 @@ def test_SQ11_a_new_sequence_of_the_same_id_has_its_own_deadline(strategy):
 
 
 @BOTH
-def test_SQ12_stopping_drops_all_that_does_not_run(strategy):
+def test_SQ12_stopping_rejects_all_requests_that_do_not_run(strategy):
     clock = SequenceClock(2, strategy=strategy)
     clock.arrive(0, "a1", "S")
     for number, name in enumerate(("a2", "a3", "b1", "c1", "d1"), 1):
@@ -284,7 +284,7 @@ def test_SQ12_stopping_drops_all_that_does_not_run(strategy):
     assert clock.batcher.waiting == 0
     assert clock.batcher.wake_at() is None
     clock.run()
-    assert clock.batches == ["a1"]  # it was left to run
+    assert clock.batches == ["a1"]  # was running
     assert clock.batcher.slots() == [[None, None]]
 
 
@@ -325,7 +325,7 @@ def test_DI5_another_shape_waits_for_the_next_batch_and_is_padded():
     assert clock.batches[2:] == ["a2 . c2 .", ". b2 . d2"]
 
 
-def test_DI5_the_first_slot_with_a_request_says_the_shape():
+def test_DI5_the_first_slot_with_a_request_decides_the_shape():
     clock = SequenceClock(2)
     clock.arrive(0, "x1", "SE")
     clock.arrive(1, "a1", "S", shape=2)
@@ -363,7 +363,7 @@ def test_DI6_shares_are_compared_in_single_precision():
     assert SequenceSettings("m", 4, minimum_slot_utilization=0.51).enough_slots == 3
 
 
-def test_DI6_a_cancelled_wait_does_not_wake_the_batcher_for_nothing():
+def test_DI6_a_cancelled_wait_leaves_no_timer():
     clock = SequenceClock(4, delay_ms=400, utilization=1.0, idle_ms=10_000)
     clock.arrive(0, "a1", "S")
     clock.cancel(50, "a1")
@@ -394,7 +394,7 @@ def test_OL1_one_request_of_a_sequence_at_a_time_in_dynamic_batches():
         for name in "abc":
             clock.arrive(number, f"{name}{number}", "" if number else "S")
     clock.run(until_ms=200)
-    # b0 and c0 wait together; when a0 is back, a1 is issued in time to join them.
+    # b0 and c0 wait together; when a0 has run, a1 is issued in time to join them.
     assert clock.batches == ["a0", "b0 c0 a1", "b1 c1"]
 
 
@@ -411,7 +411,7 @@ def test_OL1_preferred_sizes_and_delay_are_those_of_the_dynamic_batcher():
 def test_OL1_the_delay_counts_from_the_issue_and_queue_time_from_the_arrival():
     clock = SequenceClock(4, strategy=oldest(4, (4,), delay_ms=100), idle_ms=10_000)
     clock.arrive(0, "a1", "S")
-    clock.arrive(20, "a2")  # issued at 110, when a1 is back
+    clock.arrive(20, "a2")  # issued at 110, when a1 has run
     clock.run(until_ms=500)
     assert clock.timed == [(100, "a1"), (210, "a2")]
     assert clock.queued_ms == {"a1": 100, "a2": 190}
@@ -427,7 +427,7 @@ def test_OL2_no_padding_and_no_rows():
 
 
 def test_SQ4_the_lowest_slot_comes_first_and_a_heap_decides_between_instances():
-    """Three instances of two slots, as on the server but for the names of its instances."""
+    """Three instances of two slots, as on the real server."""
     clock = SequenceClock(2, instances=3)
     for at, name in enumerate("abcdef"):
         clock.arrive(at, name + "1", "S")
@@ -444,7 +444,7 @@ def test_OL3_the_number_of_candidates_bounds_the_active_sequences():
     assert clock.timed == [(0, "a1"), (10, "b1"), (40, "a2"), (50, "c1")]
 
 
-def test_OL4_the_slot_goes_on_with_the_issue_of_end_but_its_first_request_waits():
+def test_OL4_the_issue_of_end_frees_the_slot_but_the_next_request_waits():
     clock = SequenceClock(4, strategy=oldest(4), candidates=1)
     clock.arrive(0, "a1", "SE")
     clock.arrive(1, "b1", "SE", timeout_ms=5)  # in a slot at once: its timeout has no effect
@@ -455,8 +455,8 @@ def test_OL4_the_slot_goes_on_with_the_issue_of_end_but_its_first_request_waits(
     assert not clock.dropped
 
 
-def test_OL4_the_backlog_gets_slots_in_the_order_in_which_they_become_free():
-    """Seen on the server: c follows b, whose END was issued first, into the higher slot."""
+def test_OL4_the_backlog_gets_slots_in_the_order_in_which_they_are_freed():
+    """As on the real server: c gets the higher slot of b, whose END was issued first."""
     clock = SequenceClock(4, strategy=oldest(4), candidates=2)
     for at, name, flags in (
         (0, "a1", "S"), (1, "b1", "S"), (2, "a2", ""), (3, "c1", "S"), (4, "d1", "S"),
@@ -493,7 +493,7 @@ def test_IT1_requests_without_an_id_get_one(strategy):
     assert clock.batcher.slots() == [[None, None]]
 
 
-def test_IT1_a_chosen_id_is_not_given_away():
+def test_IT1_a_client_id_is_not_assigned_to_another_request():
     clock = SequenceClock(2, iterative=True)
     clock.arrive(0, "a1", "S", of=1, passes=3)
     other = clock.arrive(1, "b1", of=0)
@@ -511,7 +511,7 @@ def test_IT2_a_rescheduled_request_runs_again_in_its_slot(strategy):
 
 
 @BOTH
-def test_IT3_a_request_that_is_answered_frees_its_slot(strategy):
+def test_IT3_an_answered_request_frees_its_slot(strategy):
     clock = SequenceClock(1, iterative=True, strategy=strategy and oldest(1))
     clock.arrive(0, "a1", of=0, passes=2)
     clock.arrive(1, "b1", of=0)
@@ -522,7 +522,7 @@ def test_IT3_a_request_that_is_answered_frees_its_slot(strategy):
 
 
 @BOTH
-def test_IT4_start_is_seen_in_the_first_pass_only(strategy):
+def test_IT4_only_the_first_pass_has_start(strategy):
     clock = SequenceClock(2, iterative=True, strategy=strategy)
     ticket = clock.arrive(0, "a1", of=0, passes=3)
     flags = []
@@ -560,7 +560,7 @@ def test_IT2_a_request_cancelled_while_it_runs_is_not_run_again(strategy):
 
 
 @BOTH
-def test_IT2_idleness_does_not_end_what_is_under_way(strategy):
+def test_IT2_idleness_does_not_end_running_requests(strategy):
     clock = SequenceClock(
         1, iterative=True, service_ms=300, idle_ms=100, strategy=strategy and oldest(1)
     )
@@ -573,7 +573,7 @@ def test_IT2_idleness_does_not_end_what_is_under_way(strategy):
 
 
 @BOTH
-def test_X5_a_cancelled_request_takes_those_behind_it_along(strategy):
+def test_X5_cancelling_a_request_cancels_those_behind_it(strategy):
     clock = SequenceClock(1, strategy=strategy and oldest(1))
     for number in range(4):
         clock.arrive(number, f"a{number}", "S" if number == 0 else "")
@@ -586,11 +586,11 @@ def test_X5_a_cancelled_request_takes_those_behind_it_along(strategy):
         (5, "a3", "CANCELLED"),
     ]
     assert [name for name, _ in refused(clock)] == ["a4"]
-    assert clock.batches == ["a0", "a1", "b1"]  # as seen on the real server
+    assert clock.batches == ["a0", "a1", "b1"]  # as on the real server
 
 
 @BOTH
-def test_X5_in_the_backlog_the_whole_backlog_of_the_sequence_goes(strategy):
+def test_X5_in_the_backlog_the_whole_sequence_is_cancelled(strategy):
     clock = SequenceClock(1, strategy=strategy and oldest(1))
     clock.arrive(0, "a1", "S")
     clock.arrive(1, "b1", "S")
@@ -605,7 +605,7 @@ def test_X5_in_the_backlog_the_whole_backlog_of_the_sequence_goes(strategy):
 
 
 @BOTH
-def test_X5_what_runs_is_left_to_run(strategy):
+def test_X5_a_running_request_runs_on(strategy):
     clock = SequenceClock(1, strategy=strategy and oldest(1))
     clock.arrive(0, "a1", "S")
     clock.cancel(5, "a1")
@@ -615,7 +615,7 @@ def test_X5_what_runs_is_left_to_run(strategy):
     assert not clock.dropped
 
 
-def test_X5_an_issued_request_that_waits_for_its_batch_is_dropped():
+def test_X5_an_issued_request_that_waits_for_its_batch_is_cancelled():
     clock = SequenceClock(4, strategy=oldest(4, (4,), delay_ms=100), idle_ms=10_000)
     clock.arrive(0, "a1", "S")
     clock.arrive(1, "a2")
@@ -627,7 +627,7 @@ def test_X5_an_issued_request_that_waits_for_its_batch_is_dropped():
     assert clock.batcher.slots() == [[None, "b", None, None]]
 
 
-def test_X5_a_cancelled_end_lets_the_next_one_in_its_slot_go():
+def test_X5_cancelling_an_end_issues_the_next_request_of_its_slot():
     clock = SequenceClock(4, strategy=oldest(4, (4,), delay_ms=100), candidates=1, idle_ms=10_000)
     clock.arrive(0, "a1", "SE")
     clock.arrive(1, "b1", "SE")

@@ -11,10 +11,15 @@ from collections.abc import Callable
 from random import Random
 from time import perf_counter
 
-from tests.scheduling.books import Books
-from tests.scheduling.driver import Pair, random_request, random_settings, random_volume
-from tests.scheduling.flow import random_flow
-from tests.scheduling.order import Line
+from tests.scheduling.batcher_pair import (
+    BatcherPair,
+    random_request,
+    random_settings,
+    random_volume,
+)
+from tests.scheduling.ensemble_oracle import random_ensemble
+from tests.scheduling.limiter_oracle import LimiterPair
+from tests.scheduling.order_oracle import OrderPair
 from tests.scheduling.sequence_oracle import US, SequencePair
 from tests.scheduling.sequence_oracle import random_settings as random_sequences
 
@@ -23,9 +28,9 @@ SEQUENCE_EPISODE = 200
 
 
 def batcher_episode(random: Random) -> tuple[int, set[str]]:
-    """Walk with one random configuration until nothing is left; steps, and reasons met."""
+    """Walk with one random configuration until nothing is left; return steps and reasons met."""
     config = random_settings(random)
-    pair = Pair(
+    pair = BatcherPair(
         config, random.choice((1, 1, 2, 3)), random_volume(random), gated=random.random() < 0.3
     )
     shapes = random.choice((1, 1, 2, 4))
@@ -43,8 +48,8 @@ def batcher_episode(random: Random) -> tuple[int, set[str]]:
         elif chance < load + 0.1 and pair.busy:
             pair.finish(random.choice(list(pair.busy)))
         elif chance < load + 0.13 and pair.tickets:
-            give_up = pair.refuse if random.random() < 0.3 else pair.cancel
-            give_up(random.randrange(max(0, len(pair.tickets) - 20), len(pair.tickets)))
+            cancel = pair.cancel_formed if random.random() < 0.3 else pair.cancel
+            cancel(random.randrange(max(0, len(pair.tickets) - 20), len(pair.tickets)))
         elif chance < load + 0.132:
             pair.clear()
         elif chance < load + 0.14 and len(pair.instances) < 5:
@@ -55,63 +60,63 @@ def batcher_episode(random: Random) -> tuple[int, set[str]]:
             pair.now = max(pair.now, wake)
             pair.tick()
         else:
-            # Late timers too: the next fact may come long after `wake_at`.
+            # Late timers too: the next event may come long after `wake_at`.
             pair.now += random.choice((0, 1, 3, 10, 30, 100, 300))
             if wake is not None and wake <= pair.now and random.random() < 0.5:
                 pair.tick()
             elif pair.busy:
                 pair.finish(random.choice(list(pair.busy)))
     pair.drain()
-    return pair.facts, pair.reasons
+    return pair.steps, pair.reasons
 
 
 def ensemble_episode(random: Random) -> tuple[int, set[str]]:
-    """Take one request through a random graph until nothing runs."""
-    flow = random_flow(random)
-    facts = 1
+    """Run one request through a random graph until no step runs."""
+    pair = random_ensemble(random)
+    steps = 1
     answered: set[tuple[int, int]] = set()  # steps that are not decoupled answer once
     fails = random.random() < 0.1
-    while flow.running:
-        facts += 1
-        at = random.randrange(len(flow.running))
-        index, iteration = flow.running[at]
+    while pair.running:
+        steps += 1
+        at = random.randrange(len(pair.running))
+        index, iteration = pair.running[at]
         if fails and random.random() < 0.05:
-            flow.fail()
-        elif index in flow.decoupled:
-            if random.random() < 0.5 and flow.responses < EPISODE:
-                flow.respond(at)
+            pair.fail()
+        elif index in pair.decoupled:
+            if random.random() < 0.5 and pair.responses < EPISODE:
+                pair.respond(at)
             else:
-                flow.finish(at)
-        elif (index, iteration) in answered or flow.failed:
-            flow.finish(at)
+                pair.finish(at)
+        elif (index, iteration) in answered or pair.failed:
+            pair.finish(at)
         else:
             answered.add((index, iteration))
-            (flow.answer if random.random() < 0.5 else flow.respond)(at)
-    assert flow.done
-    assert not flow.iterations
-    if not flow.failed and not flow.decoupled:
-        assert flow.emitted == [0]
-        assert len(answered) == len(flow.needed)
-    met = {"decoupled"} if flow.decoupled else {"one iteration"}
-    return facts, met | ({"failed"} if flow.failed else set())
+            (pair.answer if random.random() < 0.5 else pair.respond)(at)
+    assert pair.done
+    assert not pair.iterations
+    if not pair.failed and not pair.decoupled:
+        assert pair.emitted == [0]
+        assert len(answered) == len(pair.needed)
+    met = {"decoupled"} if pair.decoupled else {"one iteration"}
+    return steps, met | ({"failed"} if pair.failed else set())
 
 
 def order_episode(random: Random) -> tuple[int, set[str]]:
-    """Let requests answer in any order until all have."""
-    line = Line()
-    facts = 0
-    while facts < EPISODE or line.open:
-        facts += 1
-        if facts < EPISODE and (not line.open or random.random() < 0.4):
-            line.accept(random)
-        elif line.open:
-            line.respond(random.randrange(len(line.open)), final=random.random() < 0.6)
-    assert len(line.sent) == sum(map(len, line.made.values()))
-    return facts, set()
+    """Answer requests in any order until all are answered."""
+    pair = OrderPair()
+    steps = 0
+    while steps < EPISODE or pair.open:
+        steps += 1
+        if steps < EPISODE and (not pair.open or random.random() < 0.4):
+            pair.accept(random)
+        elif pair.open:
+            pair.respond(random.randrange(len(pair.open)), final=random.random() < 0.6)
+    assert len(pair.sent) == sum(map(len, pair.made.values()))
+    return steps, set()
 
 
 def sequence_episode(random: Random) -> tuple[int, set[str]]:
-    """Walk with one random configuration until nothing is left; facts, and reasons met."""
+    """Walk with one random configuration until nothing is left; return steps and reasons met."""
     pair = SequencePair(
         random_sequences(random), random.choice((1, 1, 2, 3)), gated=random.random() < 0.3
     )
@@ -122,7 +127,7 @@ def sequence_episode(random: Random) -> tuple[int, set[str]]:
         wake = pair.batcher.wake_at()
         if chance < load:
             name = random.randrange(ids + 1)
-            if random.random() < 0.9:  # most clients know what they do
+            if random.random() < 0.9:  # most clients use the flags correctly
                 flags = (0 if name in pair.live else 1) | 2 * (random.random() < 0.3)
             else:
                 flags = random.randrange(4)
@@ -144,21 +149,21 @@ def sequence_episode(random: Random) -> tuple[int, set[str]]:
         elif wake is not None and random.random() < 0.5:
             pair.now = max(pair.now, wake)
             pair.tick()
-        else:  # late timers too: the next fact may come long after `wake_at`
+        else:  # late timers too: the next event may come long after `wake_at`
             pair.now += random.choice((0, 1, 40, 200, 1000, 40_000)) * US
             if wake is not None and wake <= pair.now and random.random() < 0.5:
                 pair.tick()
     pair.drain()
-    return pair.facts, pair.reasons
+    return pair.steps, pair.reasons
 
 
 def limiter_episode(random: Random) -> tuple[int, set[str]]:
-    """Let instances of random needs come, go and work."""
-    books = Books(random)
+    """Add, remove, stage and release instances of random needs."""
+    pair = LimiterPair(random)
 
     def add() -> None:
-        names = [name for name in Books.NAMES if random.random() < 0.6]
-        books.add(
+        names = [name for name in LimiterPair.NAMES if random.random() < 0.6]
+        pair.add(
             [(name, random.randint(1, 4)) for name in names],
             random.randrange(2),
             random.choice((0, 1, 1, 2, 5)),
@@ -168,21 +173,21 @@ def limiter_episode(random: Random) -> tuple[int, set[str]]:
         add()
     for _ in range(250):
         chance = random.random()
-        idle = [key for key in books.members if key not in books.running]
+        idle = [key for key in pair.members if key not in pair.running]
         if chance < 0.03:
             add()
-        elif chance < 0.06 and books.members:
-            books.remove(random.choice(list(books.members)))
+        elif chance < 0.06 and pair.members:
+            pair.remove(random.choice(list(pair.members)))
         elif chance < 0.5 and idle:
-            books.stage(random.choice(idle))
-        elif books.running:
-            books.release(random.choice(list(books.running)), random.random() < 0.6)
-    books.drain()
-    return books.facts, set()
+            pair.stage(random.choice(idle))
+        elif pair.running:
+            pair.release(random.choice(list(pair.running)), random.random() < 0.6)
+    pair.drain()
+    return pair.steps, set()
 
 
 def walk(episode: Callable[[Random], tuple[int, set[str]]], steps: int, seed: int = 0):
-    """Walk at least so many steps; answer how many there were, and what was met."""
+    """Walk at least this many steps; return their number and the reasons met."""
     done = 0
     met: set[str] = set()
     while done < steps:

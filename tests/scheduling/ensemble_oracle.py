@@ -1,7 +1,7 @@
-"""An ensemble run and its oracle on random graphs: sets instead of bits, everything looked up anew.
+"""An ensemble run and its oracle on random graphs: sets instead of bits, no cached state.
 
-The tensors are kept as the engine keeps them: one table of names per iteration, copied at a fork,
-let go when the run says so. Reading a tensor that is gone, or letting one go twice, fails.
+Tensors are kept as in the engine: one table of names per iteration, copied at a fork, released by the
+run's decisions. Reading a released tensor, or releasing one twice, fails.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nbtriton.scheduling import Advance, EnsemblePlan, EnsembleRun, Step
 
 
 def step(reads: str, makes: str, name: str = "m") -> Step:
-    """Return a step from tensor names in two words."""
+    """Return a step; tensor names are separated by blanks."""
     return Step(
         name,
         -1,
@@ -34,8 +34,8 @@ class _Iteration:
     emitted: bool = False
 
 
-class Flow:
-    """Bring each fact to a run and check what it answers."""
+class EnsemblePair:
+    """Send each event to a run and check its decisions."""
 
     def __init__(self, plan: EnsemblePlan, requested: set[str], decoupled: set[int]) -> None:
         self.plan = plan
@@ -53,7 +53,7 @@ class Flow:
         self._check(0, self.run.start())
 
     def _needed(self) -> set[int]:
-        """Every step that makes something wanted; what it reads is wanted too (E4)."""
+        """Return each step that makes a wanted tensor; its inputs are wanted too (E4)."""
         wanted = set(self.requested)
         while True:
             steps = {index for index, made in enumerate(self.plan.step_outputs) if made & wanted}
@@ -62,10 +62,10 @@ class Flow:
                 return steps
             wanted = more
 
-    # -- facts -----------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------
 
     def respond(self, at: int) -> None:
-        """The step that runs at this place gives a response."""
+        """The running step at this index responds."""
         index, origin = self.running[at]
         new_iteration = index in self.decoupled
         iteration, advance = self.run.response(index, origin, new_iteration=new_iteration)
@@ -87,7 +87,7 @@ class Flow:
         self._check(iteration, advance)
 
     def answer(self, at: int) -> None:
-        """The step that runs at this place gives its only response, and is finished."""
+        """The running step at this index gives its only response and finishes."""
         index, iteration = self.running[at]
         assert index not in self.decoupled
         if self.failed:
@@ -103,14 +103,14 @@ class Flow:
         return None
 
     def finish(self, at: int, answered: Callable[[int, int], Advance] | None = None) -> None:
-        """The step that runs at this place is finished."""
+        """The running step at this index finishes."""
         index, iteration = self.running.pop(at)
         state = self.iterations[iteration]
         state.running.discard(index)
         advance = answered(index, iteration) if answered else self.run.finished(iteration)
         assert not advance.starts
         assert not advance.emit
-        self._let_go(iteration, advance)
+        self._check_end(iteration, advance)
         assert not self.done, "finished twice"
         self.done = advance.done
         assert self.done == (not self.running)
@@ -121,7 +121,7 @@ class Flow:
         self.failed = True
         assert self.run.failed
 
-    # -- what must hold --------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------------
 
     def _check(self, iteration: int, advance: Advance) -> None:
         state = self.iterations[iteration]
@@ -133,14 +133,14 @@ class Flow:
         assert [start.step for start in advance.starts] == due  # E2, E3, E4
         for start in advance.starts:
             reads = self.plan.step_inputs[start.step]
-            assert reads <= state.kept, "a tensor was let go before its reader started"
+            assert reads <= state.kept, "a tensor was released before its reader started"
             state.started.add(start.step)
             state.running.add(start.step)
             self.running.append((start.step, iteration))
             for tensor in start.release:
                 assert tensor not in self.requested
-                state.kept.remove(tensor)  # fails if it was let go before
-            # Let go with its last reader, neither earlier nor later.
+                state.kept.remove(tensor)  # fails if released before
+            # Released with its last reader, neither earlier nor later.
             read_later = set().union(
                 *(self.plan.step_inputs[other] for other in self.needed - state.started)
             )
@@ -150,11 +150,11 @@ class Flow:
             self.emitted.append(iteration)
         assert advance.emit == (self.requested <= state.arrived and not state.emitted)
         state.emitted = state.emitted or advance.emit
-        self._let_go(iteration, advance)
+        self._check_end(iteration, advance)
         self.done = advance.done
         assert self.done == (not self.running)
 
-    def _let_go(self, iteration: int, advance: Advance) -> None:
+    def _check_end(self, iteration: int, advance: Advance) -> None:
         over = not self.iterations[iteration].running
         assert advance.over == over
         if over:
@@ -164,11 +164,11 @@ class Flow:
 # -- random graphs -------------------------------------------------------------------------------
 
 
-def random_flow(random: Random) -> Flow:
+def random_ensemble(random: Random) -> EnsemblePair:
     """Return a run through a random graph that Triton would accept (E16).
 
-    Tensors know the decoupled steps they come through; a step, and a response, joins tensors of
-    one origin only.
+    The origin of a tensor is its path of decoupled steps. A step, and a response, joins only tensors
+    of one origin.
     """
     inputs = [f"I{at}" for at in range(random.randint(1, 3))]
     origin: dict[str, tuple[int, ...]] = dict.fromkeys(inputs, ())
@@ -193,7 +193,7 @@ def random_flow(random: Random) -> Flow:
     shuffled = list(range(len(steps)))
     random.shuffle(shuffled)
     place = {old: new for new, old in enumerate(shuffled)}
-    return Flow(
+    return EnsemblePair(
         EnsemblePlan([steps[old] for old in shuffled], inputs, outputs),
         requested,
         {place[old] for old in decoupled},

@@ -1,4 +1,4 @@
-"""A rate limiter beside lists that are searched from end to end; shared by walk and state machine."""
+"""A rate limiter and its oracle under the same events; shared by the walk and the state machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from nbtriton.scheduling import RateLimiter, ResourceNeed, ResourceShortage
 
 
 def needs(*resources: tuple[str, int]) -> list[ResourceNeed]:
-    """Write ``("X", 2)`` for a device resource, ``("@X", 2)`` for a global one."""
+    """Return needs: ``("X", 2)`` is a device resource, ``("@X", 2)`` a global one."""
     return [ResourceNeed(name.lstrip("@"), count, name[0] == "@") for name, count in resources]
 
 
-class Books:
-    """The limiter beside lists that are searched from end to end on every step."""
+class LimiterPair:
+    """Send each event to the limiter and to plain lists that are searched whole; compare."""
 
     NAMES = ("X", "Y", "@G")
 
@@ -28,11 +28,11 @@ class Books:
         self.limiter = RateLimiter(limits)
         self.members: dict[int, tuple[dict[tuple[str, int], int], int]] = {}
         self.executions: Counter[int] = Counter()
-        self.staged: list[tuple[int, int, int]] = []  # order, when staged, who
+        self.staged: list[tuple[int, int, int]] = []  # rank, order of staging, key
         self.running: set[int] = set()
-        self.retiring: set[int] = set()  # removed while they held their resources
+        self.retiring: set[int] = set()  # removed while running
         self.count = 0
-        self.facts = 0
+        self.steps = 0
         self.waits: Counter[int] = Counter()
 
     def add(self, resources: list[tuple[str, int]], device: int, priority: int) -> None:
@@ -51,7 +51,7 @@ class Books:
             self._compare([], tries=0)
             return
         self.members[key] = (pools, max(1, priority))
-        self.executions[key] = 2  # its initialization and its warm-up
+        self.executions[key] = 2  # initialization and warm-up
         self.limiter.add(key, needs(*resources), device, priority)
         self._compare([], tries=0)
 
@@ -67,7 +67,7 @@ class Books:
             del self.members[key]
         elif more:
             self._stage(key)
-        # Staged again, it makes room for one, and so does what it held (R8).
+        # Staging and release grant one instance each (R8).
         tries = 2 if more and key in self.members else 1
         self._compare(self.limiter.release(key, more=more), tries)
 
@@ -83,7 +83,7 @@ class Books:
         while self.running:
             self.release(min(self.running), False)
         assert not self.retiring
-        assert not self.staged, "somebody waits though everything is free"
+        assert not self.staged, "an instance waits though all resources are free"
         assert all(used == 0 for used, _ in self.limiter.pools().values())
 
     def _stage(self, key: int) -> None:
@@ -93,7 +93,7 @@ class Books:
             self.staged.append((order, self.count, key))
 
     def _compare(self, granted: list[int], tries: int = 1) -> None:
-        self.facts += 1
+        self.steps += 1
         expected: list[int] = []
         while self.staged and len(expected) < tries:
             head = min(self.staged)
@@ -108,7 +108,7 @@ class Books:
         assert self.limiter.pools() == {
             pool: (self._used()[pool], size) for pool, size in self._sizes().items()
         }
-        # Nobody is granted more than there is; a pool that shrank meanwhile only drains.
+        # No grant exceeds its pool; a pool that shrank meanwhile only drains.
         for key in granted:
             for pool in self.members[key][0]:
                 held, size = self.limiter.pools()[pool]

@@ -1,7 +1,7 @@
-"""The rules S1 to S5, D1 to D15, Q1 to Q12 and P1 to P8 in their plainest form: the oracle of the random walk.
+"""Oracle of the batcher: rules S1 to S5, D1 to D15, Q1 to Q12 and P1 to P8 in their plainest form.
 
-Lists instead of queues, every scan from the start, no fast path, nothing remembered between two
-facts but what the rules remember. Slow, and meant to be read beside the rules.
+Lists instead of queues, every scan from the start, no fast path, no state between events beyond that
+of the rules. Slow, and meant to be read beside the rules.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Waiting:
     level: int
     since: int
     deadline: int | None
-    # Place in serving order: level, delayed after the others, then first come first served.
+    # Serving order: level, delayed ones after the others, then arrival.
     place: tuple[int, bool, int]
     volume: int = 0
     expired: bool = False
@@ -50,12 +50,12 @@ class Payload:
         return sum(one.volume for one in self.requests)
 
 
-class Reference:
-    """What a batcher with these settings has to do.
+class BatcherOracle:
+    """Predicts the decisions of a batcher with these settings.
 
-    ``volume`` is the strategy of custom batching: the most that the volumes of a batch add up to;
-    None for no strategy. It fails on a request of volume `FAILS`. ``rank`` is that of an instance
-    under a rate limiter; None without one.
+    ``volume``: the custom batching strategy's limit on the sum of volumes of a batch, None without a
+    strategy. It fails on a request of volume `FAILS`. ``rank``: the rank of an instance under a rate
+    limiter, None without one.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Reference:
             policy.default_timeout_ns or policy.allow_timeout_override or policy.max_queue_size
         )  # Q10
 
-    # -- facts -----------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------
 
     def submit(self, now, number, size, key, level, timeout, volume=0):
         if not self.settings.dynamic:  # S2
@@ -86,20 +86,20 @@ class Reference:
             return self.advance(now, [])
         out = []
         self.expire(now, out)
-        self.take_in(now, out, number, size, key, level, timeout, volume)
+        self.enqueue(now, out, number, size, key, level, timeout, volume)
         return self.advance(now, out)
 
     def submit_many(self, now, requests):
-        """All of them are there before anything is decided."""
+        """All are queued before the first decision."""
         if not self.settings.dynamic or len(requests) == 1:
-            return [fact for request in requests for fact in self.submit(now, *request)]
+            return [outcome for request in requests for outcome in self.submit(now, *request)]
         out = []
         self.expire(now, out)
         for request in requests:
-            self.take_in(now, out, *request)
+            self.enqueue(now, out, *request)
         return self.advance(now, out)
 
-    def take_in(self, now, out, number, size, key, level, timeout, volume=0):
+    def enqueue(self, now, out, number, size, key, level, timeout, volume=0):
         policy = self.policy(level)
         if policy.max_queue_size and policy.max_queue_size <= sum(
             one.level == level for one in self.queue
@@ -172,8 +172,8 @@ class Reference:
         self.expire(now, out)
         return self.advance(now, out)
 
-    def refuse(self, now, number):
-        """One that could never run leaves a formed batch too."""
+    def cancel_formed(self, now, number):
+        """Cancel a request, also one in a formed batch."""
         for payload in [*self.payloads, *self.staged.values()]:
             for one in payload.requests:
                 if one.number == number:
@@ -192,7 +192,7 @@ class Reference:
         self.payloads, self.queue, self.open, self.wait_until = [], [], None, None
         return [("drop", one.number, "stopped") for one in waiting]
 
-    # -- what it shows ---------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------
 
     def wake_at(self):
         times = [one.deadline for one in self.queue if one.deadline is not None]
@@ -249,7 +249,7 @@ class Reference:
         closed = send_now = False
         while rest := [one for one in self.queue if one not in accepted]:
             one = min(rest, key=lambda one: one.place)  # D1
-            if one.expired:  # Q8: it goes behind when a scan meets it
+            if one.expired:  # Q8: it moves behind when a scan meets it
                 self.order += 1
                 one.expired, one.place = False, (one.level, True, self.order)
                 continue
@@ -271,7 +271,7 @@ class Reference:
                     out.append(("drop", one.number, "custom_batching_failed"))
                     continue
                 if payload.volume + sum(o.volume for o in accepted) + one.volume > self.limit:
-                    if not held + size:  # refused by an empty batch
+                    if not held + size:  # an empty batch does not include it
                         self.queue.remove(one)
                         out.append(("drop", one.number, "custom_batching_refused"))
                         return True

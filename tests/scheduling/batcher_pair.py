@@ -1,4 +1,4 @@
-"""A batcher and its oracle under the same facts; shared by the walk and the state machine."""
+"""A batcher and its oracle under the same events; shared by the walk and the state machine."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from nbtriton.scheduling import (
     Ticket,
     TicketState,
 )
-from tests.scheduling.reference import FAILS, Reference
+from tests.scheduling.batcher_oracle import FAILS, BatcherOracle
 from tests.scheduling.simulator import delay, reject
 
 WAITING = (TicketState.QUEUED, TicketState.DELAYED, TicketState.PENDING, TicketState.PAYLOAD)
 
 
 class Volume:
-    """Custom batching: the volumes of a batch, its tickets' correlation ids, have a limit."""
+    """Custom batching strategy: a limit on the sum of volumes, the tickets' correlation ids."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.open: list[list[int]] = []  # what is left, of each batch begun and not finalized
+        self.open: list[list[int]] = []  # the rest of the limit, per batch not finalized
 
     def initialize(self) -> list[int]:
         self.open.append([self.limit])
-        assert len(self.open) <= 2, "one that is formed, one that may be merged"
+        assert len(self.open) <= 2, "one forming and one merge candidate"
         return self.open[-1]
 
     def include(self, state: list[int], ticket: Ticket) -> bool:
@@ -51,8 +51,8 @@ class Volume:
         del self.open[at]
 
 
-class Pair:
-    """Bring each fact to both, and compare everything that can be seen from outside."""
+class BatcherPair:
+    """Send each event to both; compare decisions and visible state."""
 
     def __init__(
         self,
@@ -69,21 +69,21 @@ class Pair:
         self.staged: set[int] = set()
         rank = self._rank if gated else None
         self.batcher = Batcher(config, instances, self.volume, gated=gated, rank=rank)
-        self.oracle = Reference(config, instances, volume, rank)
-        self.instances = set(range(instances))  # without those that leave
+        self.oracle = BatcherOracle(config, instances, volume, rank)
+        self.instances = set(range(instances))  # without the retiring ones
         self.retiring: set[int] = set()
         self.added = instances
         self.now = 1_000
         self.tickets: list[Ticket] = []
         self.number: dict[Ticket, int] = {}
-        self.waiting: dict[int, Ticket] = {}  # accepted, neither started nor refused
+        self.waiting: dict[int, Ticket] = {}  # accepted, not started or rejected
         self.answered: set[int] = set()
         self.busy: dict[int, tuple[int, ...]] = {}
         self.reasons: set[str] = set()
-        self.facts = 0
+        self.steps = 0
         self.last_started: dict[int, int] = {}  # level -> the highest number started in order
 
-    # -- facts -----------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------
 
     def submit(self, size: int, key: object, level: int, timeout: int, volume: int = 0) -> None:
         number, ticket = self._ticket(size, key, level, timeout, volume)
@@ -146,13 +146,13 @@ class Pair:
         before = self.tickets[number].state
         decisions = self.batcher.cancel(self.now, self.tickets[number])
         if before not in (TicketState.QUEUED, TicketState.DELAYED, TicketState.PENDING):
-            assert decisions == []  # X2: in a payload, running or gone
+            assert decisions == []  # X2: in a payload, running or done
         self._compare(decisions, self.oracle.cancel(self.now, number))
 
-    def refuse(self, number: int) -> None:
+    def cancel_formed(self, number: int) -> None:
         self._compare(
             self.batcher.cancel(self.now, self.tickets[number], formed=True),
-            self.oracle.refuse(self.now, number),
+            self.oracle.cancel_formed(self.now, number),
         )
 
     def tick(self) -> None:
@@ -164,7 +164,7 @@ class Pair:
         assert self.batcher.wake_at() is None
 
     def drain(self) -> None:
-        """Let everything end: each request is answered exactly once."""
+        """Run until nothing is left: each request is answered exactly once."""
         if not self.instances:
             self.add_instance()
         for _ in range(6 * len(self.tickets) + 10):
@@ -185,10 +185,10 @@ class Pair:
         assert len(self.answered) == len(self.tickets)
         assert self.volume is None or not self.volume.open
 
-    # -- what must hold --------------------------------------------------------------------------
+    # -- comparison ------------------------------------------------------------------------------
 
     def _compare(self, decisions, expected) -> None:
-        self.facts += 1
+        self.steps += 1
         seen = []
         for decision in decisions:
             assert decision.reason in REASONS
@@ -196,7 +196,7 @@ class Pair:
             if isinstance(decision, RejectTicket):
                 number = self.number[decision.ticket]
                 assert decision.ticket.state is TicketState.DONE
-                del self.waiting[number]  # fails if it was answered or started before
+                del self.waiting[number]  # fails if answered or started before
                 self.answered.add(number)
                 seen.append(("drop", number, decision.reason))
                 continue
@@ -229,9 +229,8 @@ class Pair:
             for number, ticket in zip(numbers, decision.tickets, strict=True):
                 assert ticket.state is TicketState.RUNNING
                 del self.waiting[number]
-                if (
-                    ticket.deadline_ns >= 0 and not self.gated
-                ):  # DELAY moves behind; all others keep their order
+                # DELAY moves a ticket behind; all others keep their order.
+                if ticket.deadline_ns >= 0 and not self.gated:
                     assert number > self.last_started.get(ticket.priority, -1), "reordered"
                     self.last_started[ticket.priority] = number
             seen.append(("run", decision.instance, *numbers))
@@ -241,12 +240,12 @@ class Pair:
         assert wake == self.oracle.wake_at()
         queued = len(self.waiting) - sum(len(p.requests) for p in self.oracle.staged.values())
         if queued and self.instances - self.busy.keys() - self.staged:
-            # Nothing starves: with an idle instance, what waits does so for a time that is set.
+            # Nothing starves: beside an idle instance, requests wait for a timer.
             assert wake is not None
             assert self.config.max_queue_delay_ns > 0
 
 
-# -- random settings and facts -------------------------------------------------------------------
+# -- random settings and events ------------------------------------------------------------------
 
 
 def random_policy(random: Random) -> QueuePolicy:

@@ -1,4 +1,4 @@
-"""The response order and its oracle: all that may be sent, worked out from the start each time."""
+"""The response order and its oracle: all responses that may be sent, computed anew each time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from random import Random
 from nbtriton.scheduling import ResponseOrder
 
 
-class Line:
-    """Requests in line; each response is (request, number), and everything sent is remembered."""
+class OrderPair:
+    """Send each event to the order; a response is (request, number); compare all that was sent."""
 
     def __init__(self) -> None:
         self.order: ResponseOrder[tuple[int, int]] = ResponseOrder()
@@ -18,7 +18,7 @@ class Line:
         self.sent: list[tuple[int, int]] = []
 
     def accept(self, random: Random) -> None:
-        """A request takes its place; keys are unique, but in no order of their own."""
+        """Accept a request; keys are unique but not sorted."""
         key = random.getrandbits(48) << 20 | len(self.accepted)
         self.accepted.append(key)
         self.open.append(key)
@@ -26,7 +26,7 @@ class Line:
         self.order.accept(key)
 
     def respond(self, at: int, *, final: bool) -> None:
-        """The open request at this place gives a response."""
+        """The open request at this index responds."""
         key = self.open[at]
         response = (key, len(self.made[key]))
         self.made[key].append(response)
