@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nbtriton.backends.base import Backend, InstanceContext, ModelContext
 from nbtriton.config import InstancePlan, ModelConfig
 from nbtriton.engine.core.instance import Instance, InstanceOwner
 from nbtriton.engine.core.limiter import Limiter
+from nbtriton.engine.core.request import InferenceRequest
 from nbtriton.engine.interrupts import interrupts_deferred
 from nbtriton.errors import TritonError
 
@@ -105,6 +106,15 @@ class InstanceSet:
         """Return the active and the passive ones."""
         return {**self.active, **self.passive}
 
+    def running(self) -> list[InferenceRequest]:
+        """Return the requests that instances execute now."""
+        return [request for instance in self.all().values() for request in instance.running]
+
+    def readiness_checks(self) -> list[Callable[[], bool]]:
+        """Return the readiness checks of the active instances that have one."""
+        checks = [instance.readiness for instance in [*self.active.values()]]
+        return [check for check in checks if check is not None]
+
     def create(self) -> BaseException | None:
         """Create all instances, each on its own thread; return the first error."""
         return self._create(self._context.config, self.plans, self.all())
@@ -133,6 +143,27 @@ class InstanceSet:
         removed = set(update.removed)
         kept = {number: plan for number, plan in update.before.items() if number not in removed}
         self.plans = {**kept, **update.plans}
+
+    def apply_update(self, update: InstanceUpdate) -> tuple[list[int], list[int]]:
+        """Exchange the passive instances; return the active ones to add, and those to retire."""
+        added = []
+        for number, instance in update.added.items():
+            if update.plans[number].passive:
+                self.passive[number] = instance
+            else:
+                self.active[number] = instance
+                added.append(number)
+        retiring = []
+        for number in update.removed:
+            if number in self.passive:
+                self.remove([self.passive.pop(number)])
+            else:
+                retiring.append(number)
+        return added, retiring
+
+    def retire(self, number: int) -> None:
+        """End an active instance that the batcher uses no more."""
+        self.remove([self.active.pop(number)])
 
     def remove(self, instances: Collection[Instance]) -> None:
         """End instances once they have finished what they have begun."""

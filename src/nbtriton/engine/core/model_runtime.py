@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from nbtriton.backends.base import Backend, ModelContext, Response
 from nbtriton.config import InstancePlan, ModelConfig
 from nbtriton.engine.core.completion import Completion, InlineCompletion
 from nbtriton.engine.core.custom_batching import CustomBatching
+from nbtriton.engine.core.events import EventKind
 from nbtriton.engine.core.execution import now_ns
+from nbtriton.engine.core.finalizer import Finalizer
 from nbtriton.engine.core.in_flight import InFlight
 from nbtriton.engine.core.instance import Instance
 from nbtriton.engine.core.instance_set import InstanceSet, InstanceUpdate, UpdatableRuntime
@@ -19,12 +20,15 @@ from nbtriton.engine.core.limiter import Limiter
 from nbtriton.engine.core.mailbox import Mailbox
 from nbtriton.engine.core.request import InferenceRequest
 from nbtriton.engine.core.response_order import InOrder
-from nbtriton.engine.core.scheduler_settings import batcher_settings, sequence_settings
+from nbtriton.engine.core.scheduler_settings import (
+    batcher_settings,
+    preserves_order,
+    sequence_settings,
+)
 from nbtriton.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.engine.core.sequence_tensors import SequenceTensors
 from nbtriton.engine.core.snapshot import BatchRecord, ModelSnapshot
 from nbtriton.engine.diagnostics.deadlocks import Blockers
-from nbtriton.engine.interrupts import wait_in_slices
 from nbtriton.errors import EngineStoppedError, TritonError, error_from_status
 from nbtriton.scheduling import (
     Batcher,
@@ -42,27 +46,6 @@ __all__ = ["ModelRuntime"]
 
 # Why a request that no instance executed counts as failed (T8).
 _FAILURES = {"timeout": "REJECTED", "cancelled": "CANCELED"}
-
-
-class EventKind:
-    """Events of a `ModelRuntime`'s mailbox.
-
-    Numbers, so that the compiled core calls their handlers itself. A bound method would be made for
-    each event and called through Python: 800 instructions, twice a step.
-    """
-
-    SUBMIT: Final = 0
-    SUBMIT_MANY: Final = 1
-    IDLE: Final = 2
-    IDLE_IN_SEQUENCE: Final = 3
-    ENDED: Final = 4
-    CANCEL: Final = 5
-    WAKE: Final = 6
-    UPDATE: Final = 7
-    DRAIN: Final = 8
-    FAIL_PENDING: Final = 9
-    REFUSE: Final = 10
-    GRANTED: Final = 11
 
 
 class ModelRuntime(UpdatableRuntime):
@@ -127,15 +110,10 @@ class ModelRuntime(UpdatableRuntime):
         self._woken_at: int | None = None
         self._in_flight = InFlight()
         self._draining = False
-        self._ender: threading.Thread | None = None
-        self._ends_here = False  # in `wait_drained`, as the thread could not be started
-        self._drained = threading.Event()
+        self._finalizer = Finalizer(f"nbtriton-end-{self.name}", self._finalize)
         # Only where the order of responses is preserved.
         self._order: InOrder | None = None
-        if (
-            config.dynamic_batching.preserve_ordering
-            or config.sequence_batching.oldest.preserve_ordering
-        ):
+        if preserves_order(config):
             self._order = InOrder(self._send, per_instance=config.HasField("sequence_batching"))
         # Responses go straight to the caller: none is kept, put in order, reshaped or counted.
         self._plain = not (
@@ -161,13 +139,12 @@ class ModelRuntime(UpdatableRuntime):
             self.drain()
             raise
         if first is not None:
-            self._end()
+            self._finalizer.run()
             raise first
 
     def own_checks(self) -> Sequence[Callable[[], bool]]:
         """Return the readiness checks of the instances."""
-        checks = [instance.readiness for instance in [*self._instances.active.values()]]
-        return [check for check in checks if check is not None]
+        return self._instances.readiness_checks()
 
     def prepare_update(self, config: ModelConfig, plans: Sequence[InstancePlan]) -> InstanceUpdate:
         """Create the instances that a configuration asks for beside those that can stay (L16).
@@ -200,13 +177,7 @@ class ModelRuntime(UpdatableRuntime):
 
     def wait_drained(self, timeout_s: float | None) -> bool:
         """Wait until the instances are finalized; False if time ran out."""
-        if self._ends_here:
-            self._ends_here = False
-            self._end()
-        done = wait_in_slices(self._drained.wait, timeout_s)
-        if done and self._ender is not None and self._ender.ident is not None:
-            self._ender.join()  # it has finished: no thread is left behind
-        return done
+        return self._finalizer.wait(timeout_s)
 
     @property
     def forms_own_batches(self) -> bool:
@@ -231,30 +202,15 @@ class ModelRuntime(UpdatableRuntime):
 
     def fail_running(self, reason: str) -> None:
         """Answer everything that still runs."""
-        running = list(self._in_flight.late)
-        for instance in list(self._instances.all().values()):
-            running += instance.running
-        for request in running:
+        for request in [*self._in_flight.late, *self._instances.running()]:
             request.fail(EngineStoppedError(reason))
 
-    def _end(self) -> None:
+    def _finalize(self) -> None:
         self._instances.end()
         if self._strategy is not None:
             self._strategy.close()
         self.backend.close()
         self.log_unloaded()
-        self._drained.set()
-
-    def _end_if_drained(self) -> None:
-        if self._ender is not None or not self._in_flight.is_empty():
-            return
-        # Not here: the last batch may have run on the very thread that is to be joined.
-        ender = threading.Thread(target=self._end, name=f"nbtriton-end-{self.name}", daemon=True)
-        try:
-            ender.start()
-        except RuntimeError:  # no more threads for this process, or Python is shutting down
-            self._ends_here = True
-        self._ender = ender
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -429,7 +385,8 @@ class ModelRuntime(UpdatableRuntime):
             return [*batcher.clear("UNAVAILABLE", payload)]
         # EventKind.DRAIN, or EventKind.ENDED after it
         self._draining = True
-        self._end_if_drained()
+        if self._in_flight.is_empty():
+            self._finalizer.start()
         return []
 
     def _join_order(self, request: InferenceRequest) -> None:
@@ -438,19 +395,12 @@ class ModelRuntime(UpdatableRuntime):
 
     def _update(self, update: InstanceUpdate) -> list[Decision]:
         now = now_ns()
-        instances = self._instances
+        added, removed = self._instances.apply_update(update)
         decisions: list[Decision] = []
-        for number, instance in update.added.items():
-            if update.plans[number].passive:
-                instances.passive[number] = instance
-            else:
-                instances.active[number] = instance
-                decisions += self._batcher.add_instance(now, number)
-        for number in update.removed:
-            if number in instances.passive:
-                instances.remove([instances.passive.pop(number)])
-            else:
-                decisions += self._batcher.remove_instance(now, number)
+        for number in added:
+            decisions += self._batcher.add_instance(now, number)
+        for number in removed:
+            decisions += self._batcher.remove_instance(now, number)
         return decisions
 
     def _wake(self) -> None:
@@ -474,7 +424,7 @@ class ModelRuntime(UpdatableRuntime):
             assert self._limiter is not None
             self._limiter.finished(self._instances.active[decision.instance])
         elif isinstance(decision, RetireInstance):
-            self._instances.remove([self._instances.active.pop(decision.instance)])
+            self._instances.retire(decision.instance)
         else:
             self._reject(decision, completion)
 

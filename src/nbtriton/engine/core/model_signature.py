@@ -110,7 +110,6 @@ class ModelSignature:
         self._any_optional = len(self._required) < len(self._rules)
         # With a batch dimension every backend takes the size of its batch from some input.
         self.may_lack_inputs = self.max_batch_size > 0 and not self._required
-        self._any_compared = any(rule.compared for rule in self._rules.values())
         self._all_outputs = frozenset(self.outputs)
         self.faults = Faults(self.name, self.max_batch_size, self.inputs, self._all_outputs)
         batcher = config.dynamic_batching

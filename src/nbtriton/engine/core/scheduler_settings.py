@@ -14,10 +14,10 @@ from nbtriton.scheduling import (
     TimeoutAction,
 )
 
-__all__ = ["batcher_settings", "ensemble_plan", "sequence_settings"]
+__all__ = ["batcher_settings", "ensemble_plan", "preserves_order", "sequence_settings"]
 
 # What a request takes in Triton from its arrival to the scheduler's first look at it, where the model
-# is idle: timeouts of 1 to 10 us were always over by then, of 20 us mostly, of 100 us never.
+# is idle: timeouts of 1 to 10 us had always expired by then, of 20 us mostly, of 100 us never.
 _HAND_OVER_NS = 20_000
 
 
@@ -37,6 +37,14 @@ def batcher_settings(config: ModelConfig) -> BatcherSettings:
             level: _policy(policy) for level, policy in batching.priority_queue_policy.items()
         },
         hand_over_ns=_HAND_OVER_NS,
+    )
+
+
+def preserves_order(config: ModelConfig) -> bool:
+    """Return whether responses leave in the order of their requests (D12, OL6)."""
+    return bool(
+        config.dynamic_batching.preserve_ordering
+        or config.sequence_batching.oldest.preserve_ordering
     )
 
 
