@@ -1,8 +1,8 @@
-"""What follows from the responses of one execution, and on which thread.
+"""Completion of an execution: what follows from its responses, and on which thread.
 
-A `Completion` is an argument of all that happens between an execution and its last response. There
-are two: an instance's thread answers a batch (`BatchCompletion`), or the thread that waits for a
-request executes it itself (`InlineCompletion`). None stands for neither.
+A `Completion` is an argument of every call between an execution and its last response. It is one of
+two: an instance's thread answers a batch (`BatchCompletion`), or the thread that waits for a request
+executes it itself (`InlineCompletion`). None stands for neither.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Executor(ABC):
 
     @abstractmethod
     def put(self, batch: RunBatch) -> None:
-        """Have a batch executed on the instance's own thread."""
+        """Execute a batch on the instance's own thread."""
 
     @abstractmethod
     def execute(self, batch: RunBatch, inline: InlineCompletion | None = None) -> None:
-        """Execute a batch on this thread, which is the caller's if there is an ``inline``."""
+        """Execute a batch on this thread, which is the caller's with an ``inline``."""
 
 
 class Completion(ABC):
-    """What a thread that delivers responses does with what follows from them."""
+    """How a thread that delivers responses does what follows from them."""
 
     @abstractmethod
     def defer(self, function: Callable[[], object]) -> None:
@@ -48,10 +48,10 @@ class Completion(ABC):
 
 
 class BatchCompletion(Completion):
-    """A batch is answered: what follows from its responses waits until all are delivered.
+    """Completion of a batch: what follows from its responses waits until all are delivered.
 
-    An endpoint that heard of each response of a batch would wake its own thread for each; told once
-    at the end, it handles them together. The next steps of an ensemble would reach their model one
+    An endpoint that is called for each response of a batch would wake its own thread for each; called
+    once at the end, it handles them together. The next steps of an ensemble would reach their model one
     by one, the first of them alone in a batch; together they are a batch again.
 
     Parameters
@@ -61,14 +61,14 @@ class BatchCompletion(Completion):
 
     Attributes
     ----------
-    rest : callable or None
+    answer_remaining : callable or None
         Delivers the responses that are left.
     """
 
-    __slots__ = ("_deferred", "_gathered", "_step_aside", "rest")
+    __slots__ = ("_deferred", "_gathered", "_step_aside", "answer_remaining")
 
     def __init__(self, step_aside: Callable[[], object] | None = None) -> None:
-        self.rest: Callable[[], object] | None = None
+        self.answer_remaining: Callable[[], object] | None = None
         self._step_aside = step_aside
         self._deferred: list[Callable[[], object]] = []
         self._gathered: dict[
@@ -103,15 +103,15 @@ class BatchCompletion(Completion):
 
     def make_way(self) -> None:
         """Before a callback waits on this thread: what it may wait for must not wait for it."""
-        if self.rest is not None:
-            self.rest()
+        if self.answer_remaining is not None:
+            self.answer_remaining()
         self.flush()
         if self._step_aside is not None:
             self._step_aside()
 
 
 class InlineCompletion(Completion):
-    """The thread that waits for a request executes it: its batches, one after the other.
+    """Completion on the thread that waits for a request: it executes its batches, one by one.
 
     Parameters
     ----------

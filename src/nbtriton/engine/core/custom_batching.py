@@ -170,7 +170,7 @@ def check_library(config: ModelConfig) -> None:
 
 
 def _note_library(context: ModelContext) -> None:
-    """Say that a library will not be used; what runs instead is the dynamic batcher alone."""
+    """Warn that a library is not used: the dynamic batcher runs without it."""
     library = _configured(context.config) or _beside(context)
     if library and context.config.HasField("dynamic_batching"):
         _log.warning(

@@ -38,16 +38,16 @@ class InFlight:
         self._accepted += count
 
     def record_ended(self, count: int) -> None:
-        """Nothing more comes of this many requests."""
+        """Record the end of this many requests."""
         self._noted.append(count)
 
     def keep(self, request: InferenceRequest) -> None:
-        """The execution of a request has ended, which counts it as ended; it has no answer yet."""
+        """Keep a request without an answer, whose execution counts it as ended."""
         self._noted.append(-1)
         self.late.add(request)
 
     def answered(self, request: InferenceRequest) -> bool:
-        """A request that may have been kept is answered; True for the first call if it was."""
+        """Forget an answered request; True for the first call if it was kept."""
         try:
             self.late.remove(request)
         except KeyError:

@@ -60,15 +60,15 @@ class InstanceOwner(Runtime):
     def free(
         self, instance: int, requests: Sequence[InferenceRequest], completion: Completion | None
     ) -> int:
-        """An instance is idle again; return how many of the requests it is to execute once more."""
+        """Make an instance idle; return how many of the requests it is to execute once more."""
 
     @abstractmethod
     def keep(self, request: InferenceRequest) -> None:
-        """The execution has ended; the model answers this request later, from its own thread."""
+        """Record a request that its model answers after the execution, from a thread of its own."""
 
     @abstractmethod
     def record_ended(self, count: int) -> None:
-        """Nothing more comes of this many requests."""
+        """Record the end of this many requests."""
 
 
 class Instance(Executor):
@@ -194,14 +194,14 @@ class Instance(Executor):
                     f"'{self.name}' gave {len(responses)} responses to {len(requests)} requests"
                 )
         except TritonError as raised:
-            # Without our frames, which hold the batch; the model's own are with its cause.
+            # Without the engine's frames, which hold the batch; the model's own are with its cause.
             error = raised.with_traceback(None)
         except Exception as raised:
             _log.exception("the backend of %s raised", self.name)
             error = InternalError(f"{type(raised).__name__}: {raised}")
         except BaseException:
             error = InternalError(f"the execution of '{self.name}' was interrupted")
-            # Ctrl-C comes up in the main thread only: anywhere else a library raised it.
+            # Ctrl-C is raised in the main thread only: on other threads a library raised it.
             if self.thread in (_interrupts.main, self._own_thread):
                 raise
         finally:
@@ -210,7 +210,7 @@ class Instance(Executor):
     def _call(
         self, batch: Sequence[InferenceRequest], execution: Execution
     ) -> Sequence[Response | None] | None:
-        """Run the user's code: it can be interrupted, ours cannot."""
+        """Run the user's code, with interrupts allowed."""
         assert self._model is not None
         self.thread = thread = _thread_id()
         executing = self._executing
@@ -336,7 +336,7 @@ class Instance(Executor):
         *,
         frees: bool,
     ) -> None:
-        """Answer a batch; with ``frees`` the instance is idle behind it."""
+        """Answer a batch; with ``frees`` the instance is idle afterwards."""
         owner = self._owner
         count = len(requests)
         again = 0
@@ -344,14 +344,16 @@ class Instance(Executor):
         try:
             if error is not None:
                 if batch is not None:
-                    batch.rest = partial(_fail, requests, error, completion)
+                    batch.answer_remaining = partial(_fail, requests, error, completion)
                 _fail(requests, error, completion)
             elif responses is not None:
                 left = requests if owner.sequences is None else requests.copy()
                 if batch is not None:
-                    batch.rest = partial(self._answer_rest, left, responses, completion)
+                    batch.answer_remaining = partial(
+                        self._answer_remaining, left, responses, completion
+                    )
                 self._answer(left, responses, completion)
-            else:  # a decoupled model, which sends on its own, perhaps for long
+            else:  # a decoupled model, which may send its own responses for long
                 for request in requests:
                     self._sent_or_late(request)
         finally:
@@ -365,11 +367,11 @@ class Instance(Executor):
         responses: Sequence[Response | None],
         completion: Completion | None,
     ) -> None:
-        """Answer each request and drop it: of a batch nothing is left in the lists.
+        """Answer each request and remove it from the lists.
 
-        What a request holds is made again for the one that follows from its answer. Were all of a
-        batch kept until its last answer, each batch would look like new objects that stay: with
-        batches of 256 to a torch MLP the garbage collector then took a tenth of the time.
+        Its memory is then free for the request that follows from its answer. A batch kept until its
+        last answer would look like new objects that stay: with batches of 256 to a torch MLP the
+        garbage collector then took a tenth of the time.
         """
         owner = self._owner
         if len(requests) == 1:
@@ -380,15 +382,15 @@ class Instance(Executor):
                 owner.deliver(requests[0], only, final=True, completion=completion)
             return
         requests.reverse()
-        self._answer_rest(requests, responses, completion)
+        self._answer_remaining(requests, responses, completion)
 
-    def _answer_rest(
+    def _answer_remaining(
         self,
         requests: list[InferenceRequest],
         responses: Sequence[Response | None],
         completion: Completion | None,
     ) -> None:
-        """Answer those that are left, the last one first; a callback of one may call it again."""
+        """Answer the requests that are left, the last one first; a callback may call it again."""
         owner = self._owner
         made = responses if isinstance(responses, list) else None
         count = len(responses)
@@ -404,7 +406,7 @@ class Instance(Executor):
                 owner.deliver(request, response, final=True, completion=completion)
 
     def _sent_or_late(self, request: InferenceRequest) -> None:
-        """No response: sent already, to be sent later from another thread, or to be run again."""
+        """Keep a request without a response, unless it is answered already or rescheduled."""
         if not request.is_answered() and not request.rescheduled:
             self._owner.keep(request)
 

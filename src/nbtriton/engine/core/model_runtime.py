@@ -270,7 +270,7 @@ class ModelRuntime(UpdatableRuntime):
     def free(
         self, instance: int, requests: Sequence[InferenceRequest], completion: Completion | None
     ) -> int:
-        """An instance is idle again; return how many of the requests it is to execute once more."""
+        """Make an instance idle; return how many of the requests it is to execute once more."""
         again: Sequence[InferenceRequest] = ()
         limiter = self._limiter
         ahead = False

@@ -34,7 +34,7 @@ _ndarray: Final = np.ndarray
 _ANY_PRIORITY: Final = 2**64 - 1
 # Of one input, cached as accepted; 1,000 lengths of text would be some 200 kB.
 _MOST_SHAPES: Final = 1000
-# Floats come over gRPC alone.
+# Floats come over gRPC only.
 _PARAMETER: Final = (bool, int, str, float)
 
 
@@ -54,7 +54,7 @@ class _InputRule:
         self.reshape: tuple[int, ...] | None = spec.reshape
         self.fixed = -1 not in spec.dims
         self.compared = not self.fixed and not spec.allow_ragged_batch  # G1
-        # The dtype that needs no second look; BYTES elements and BF16 always get one.
+        # The dtype that needs no `as_array`; BYTES elements and BF16 are always checked.
         self.dtype = numpy_dtype(spec.datatype) if spec.datatype not in ("BYTES", "BF16") else None
         # Nothing follows from its shape but the batch size.
         self.plain = self.reshape is None and not self.compared
@@ -244,7 +244,7 @@ class ModelSignature:
         return priority if 0 < priority <= self._priority_levels else self._default_priority  # A16
 
     def _acceptable(self, inputs: Mapping[str, Any]) -> bool:
-        """True if inputs that are not exactly those of the model will do."""
+        """True if inputs other than exactly those of the model are accepted."""
         rules = self._rules
         return all(name in rules for name in inputs) and all(
             name in inputs for name in self._required

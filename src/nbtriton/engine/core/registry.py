@@ -54,7 +54,7 @@ class Entry:
 
 
 class Registry:
-    """All models by name, and whether the server takes requests for them.
+    """All models by name, and whether the server accepts requests for them.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class Registry:
             versions.pop(version, None)
 
     def find(self, name: str, version: SupportsIndex, decoupled: bool) -> Runtime:
-        """Return the version that takes a request.
+        """Return the version that serves a request.
 
         Parameters
         ----------

@@ -42,7 +42,7 @@ class InOrder:
         self._outgoing: Mailbox[tuple[InferenceRequest, Response | None, bool]] = Mailbox()
 
     def line_up(self, decisions: Sequence[Decision]) -> None:
-        """Requests that leave the queue take their places; refused ones have none."""
+        """Record the order in which requests leave the queue; refused ones have no place."""
         for decision in decisions:
             if isinstance(decision, RunBatch):
                 for ticket in decision.tickets:
@@ -52,7 +52,7 @@ class InOrder:
                     self._order.remove_line(decision.instance)
 
     def accept(self, request: InferenceRequest, instance: int = 0) -> None:
-        """A request takes its place, behind all others or those of its instance."""
+        """Record a request's place, behind all others or those of its instance."""
         with self._lock:
             self._order.accept(request.number, instance if self._per_instance else 0)
 
@@ -64,7 +64,7 @@ class InOrder:
         final: bool,
         completion: Completion | None,
     ) -> None:
-        """Deliver a response, and what waited for it, as soon as it may be seen."""
+        """Deliver a response, and those that waited for it, as soon as it may be seen."""
         with self._lock:
             ready = self._order.respond(request.number, (request, response, final), final=final)
             for message in ready:

@@ -10,7 +10,7 @@ from nbtriton.engine.core.completion import Completion
 
 __all__ = ["StepGate", "Turn"]
 
-# Set once what waits has its place.
+# Set once the waiting request has its place.
 Turn = threading.Event
 
 
@@ -50,10 +50,10 @@ class StepGate:
         return None
 
     def release(self, completion: Completion | None = None) -> None:
-        """A place is free: the next one has its turn, on this thread."""
+        """Release a place; the next request starts on this thread."""
         with self._lock:
             self._inside -= 1
-            # What has its turn may leave at once, and must not nest deeper for each that waits.
+            # A loop on one thread: a request that starts may leave at once, and must not nest.
             if self._handing_on:
                 return
             self._handing_on = True
