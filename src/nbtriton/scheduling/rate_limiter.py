@@ -8,7 +8,7 @@ resources when they are free, and holds them for one execution. No instance behi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -79,7 +79,13 @@ class RateLimiter:
             Nothing has changed.
         """
         member = _Member(needs, device, priority)
-        self._check_kinds([*self._members.values(), member])
+        kinds = {name: device == _GLOBAL for name, device in self._pools}
+        for (name, _), need in member.needs.items():
+            if kinds.setdefault(name, need.is_global) != need.is_global:
+                raise ResourceShortage(
+                    f'Resource "{need.name}" is present as both global and device-specific '
+                    "resource in the model configuration."
+                )
         for pool, need in member.needs.items():
             limit = self._limit(pool)
             if limit is not None and limit < need.count:
@@ -195,14 +201,3 @@ class RateLimiter:
                 limit = self._limit(pool)
                 largest = max(self._pools.get(pool, 0), need.count)
                 self._pools[pool] = largest if limit is None else limit
-
-    @staticmethod
-    def _check_kinds(members: Iterable[_Member]) -> None:
-        kinds: dict[str, bool] = {}
-        for member in members:
-            for need in member.needs.values():
-                if kinds.setdefault(need.name.lower(), need.is_global) != need.is_global:
-                    raise ResourceShortage(
-                        f'Resource "{need.name}" is present as both global and device-specific '
-                        "resource in the model configuration."
-                    )

@@ -359,10 +359,11 @@ class SequenceBatcher:
         sequence.waiting.append(ticket)
         sequence.last_arrival_ns = now
 
-    def _place(self, sequence: _Sequence) -> None:
-        free = heappop(self._free)
-        sequence.place = (free.number, free.instance)
-        self._rows[free.instance][free.number] = sequence
+    def _place(self, sequence: _Sequence) -> tuple[int, int]:
+        slot = heappop(self._free)
+        self._rows[slot.instance][slot.number] = sequence
+        sequence.place = place = (slot.number, slot.instance)
+        return place
 
     def _free_slot(self, sequence: _Sequence) -> None:
         """Free a slot; the head of the backlog gets it at once (SQ5), `_fill` issues its request."""
@@ -397,9 +398,7 @@ class SequenceBatcher:
         while self._refilled:
             self._issue(now, self._refilled.popleft(), out)
         while self._free and (sequence := self._next_in_backlog()):
-            self._place(sequence)
-            assert sequence.place is not None
-            self._issue(now, sequence.place, out)
+            self._issue(now, self._place(sequence), out)
 
     def _pop_request(self, sequence: _Sequence) -> Ticket:
         """Pop the oldest waiting request of a sequence: it is issued."""
