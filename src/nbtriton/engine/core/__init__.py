@@ -1,1 +1,1 @@
-"""What every request runs through. Compiled: docs/compiled.md."""
+"""The path of every request. Compiled: docs/compiled.md."""

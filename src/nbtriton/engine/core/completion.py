@@ -51,8 +51,8 @@ class BatchCompletion(Completion):
     """Completion of a batch: what follows from its responses waits until all are delivered.
 
     An endpoint that is called for each response of a batch would wake its own thread for each; called
-    once at the end, it handles them together. The next steps of an ensemble would reach their model one
-    by one, the first of them alone in a batch; together they are a batch again.
+    once at the end, it handles them together. The next steps of an ensemble would reach their model
+    one by one, the first of them alone in a batch; together they are a batch again.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ class CustomBatching:
         self._opened = True
 
     def close(self) -> None:
-        """Finalize the batcher, once, when nothing will be batched any more."""
+        """Finalize the batcher, once, after the last batch."""
         if self._opened:
             self._opened = False
             self._finalize("model_batcher_finalize", self._batcher)
@@ -215,7 +215,7 @@ def _check_arguments(name: str, hook: str, function: Callable[..., Any], *, stat
     expected = _HOOKS[hook]
     try:
         signature = inspect.signature(function)
-    except ValueError:  # a function written in C says nothing
+    except ValueError:  # a function written in C may have no signature
         return
     try:
         signature.bind(*expected)

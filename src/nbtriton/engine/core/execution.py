@@ -102,7 +102,7 @@ class Execution:
 
 
 class StepTimes:
-    """What the steps of an ensemble's request took: sums in nanoseconds (T4)."""
+    """Times of the steps of an ensemble's request: sums in nanoseconds (T4)."""
 
     __slots__ = ("infer_ns", "input_ns", "output_ns", "queue_ns")
 

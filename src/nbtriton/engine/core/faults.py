@@ -102,7 +102,7 @@ class Faults:
                 look(name, count)
             elif math.prod(shape) != count:
                 self._refuse_bytes(spec, math.prod(shape), count, prefix)
-        if missing:  # optional ones in their place: Triton does not see it
+        if missing:  # with optional ones in their place, which Triton does not notice
             raise InvalidArgumentError(
                 f"{prefix}expected all required inputs for model '{self.model}'. "
                 f"{_lists(names, missing)}"

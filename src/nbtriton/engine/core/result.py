@@ -30,7 +30,7 @@ class RequestTiming(NamedTuple):
 
 
 class InferenceResult(Mapping[str, Array]):
-    """The output tensors of one response by name, and what the response says of itself.
+    """The output tensors of one response by name, and its model, id, parameters and times.
 
     Tensors are of the caller's kind (numpy in, numpy out; torch or CuPy in, same kind out); one
     that lives on a device comes to the host when it is looked at, not before.

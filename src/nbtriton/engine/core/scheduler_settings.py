@@ -1,4 +1,4 @@
-"""From a model configuration to what the schedulers need: names and units change, rules do not."""
+"""Scheduler settings from a model configuration: names and units change, rules do not."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def preserves_order(config: ModelConfig) -> bool:
 
 
 def sequence_settings(config: ModelConfig) -> SequenceSettings:
-    """Return the settings of the sequence batcher; the strategy is direct unless it says oldest."""
+    """Return the settings of the sequence batcher; the strategy is direct by default."""
     batching = config.sequence_batching
     oldest = None
     if batching.HasField("oldest"):

@@ -30,7 +30,7 @@ class BatchRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InstanceSnapshot:
-    """What one instance is doing now: ``batch_size`` is 0 while it is idle."""
+    """One instance: ``batch_size`` is 0 while it is idle."""
 
     name: str
     kind: str

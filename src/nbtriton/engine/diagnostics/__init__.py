@@ -1,1 +1,1 @@
-"""What can be asked of a running server: its state, traces, models that wait for each other."""
+"""Inspection of a running server: state, traces, deadlock detection."""

@@ -9,7 +9,7 @@ Detection is late: a thread that has waited for a second searches for a deadlock
 second. Only waiting threads take part; the request path is not slowed.
 
 Being stuck is stable: a blocked instance moves only when its own call is answered. So the search
-needs no locks of the models it looks at, only that no wait began or ended meanwhile.
+needs no locks of the models; it only checks that no wait began or ended meanwhile.
 """
 
 from __future__ import annotations

@@ -58,9 +58,9 @@ class Inspection:
         return True
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
-        """Return True if a version `is_ready` and its model itself says so: what clients see.
+        """Return True if a version `is_ready` and its model's own check passes, as clients see it.
 
-        Python models may say so by ``is_ready``; with it this may take 5 s an instance.
+        A Python model may define ``is_ready``, which may take 5 s an instance.
         """
         try:
             checks = self._registry.resolve(name, version).own_checks()

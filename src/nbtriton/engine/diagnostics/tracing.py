@@ -115,7 +115,7 @@ class TraceSample:
 
 
 class Trace:
-    """What is known of one request.
+    """The trace of one request.
 
     Attributes
     ----------
