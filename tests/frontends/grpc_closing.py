@@ -18,8 +18,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.frontends.http2_raw import (
     ACK,
@@ -178,12 +179,12 @@ def close_under_load(rounds: int, dice: random.Random, *, verbose: bool = False)
     install_pb_utils()
 
     class Echo:
-        count = 0
+        executed: ClassVar[Counter[str]] = Counter()
 
         def execute(self, requests: Any) -> Any:
             import triton_python_backend_utils as pb_utils
 
-            Echo.count += len(requests)
+            Echo.executed.update(request.request_id() for request in requests)
             return [
                 pb_utils.InferenceResponse(
                     [pb_utils.Tensor("OUT", request.inputs()[0].as_numpy() + 1)]
@@ -191,7 +192,6 @@ def close_under_load(rounds: int, dice: random.Random, *, verbose: bool = False)
                 for request in requests
             ]
 
-    message = infer("echo").SerializeToString().hex()
     command = [sys.executable, "-m", "tests.frontends.grpc_closing", "--client"]
     with (
         Server(gpus=()) as server,
@@ -202,7 +202,9 @@ def close_under_load(rounds: int, dice: random.Random, *, verbose: bool = False)
         server.load(MODEL, Echo)
         for number in range(1, rounds + 1):
             drains = dice.random() < 0.5
-            before = Echo.count
+            # What the round before has cut off may still be executed: each has its own identifier.
+            request_id = str(number)
+            message = infer("echo", request_id=request_id).SerializeToString().hex()
             endpoints = serve(server, http_port=None, metrics_port=None, grpc_port=0)
             order = {"port": endpoints.grpc_port, "message": message, "streaming": not drains,
                      "after": dice.randint(1, 500)}  # fmt: skip
@@ -224,7 +226,8 @@ def close_under_load(rounds: int, dice: random.Random, *, verbose: bool = False)
             assert not any(one["left_open"] for one in found), ("a connection is left", found)
             if drains:
                 answered = sum(one["answered"] for one in found)
-                assert answered == Echo.count - before, ("answers are lost", found)
+                executed = Echo.executed[request_id]
+                assert answered == executed, (f"{executed} requests were executed", found)
                 assert not any(one["cut"] for one in found), ("calls are left", found)
         other.stdin.close()
 

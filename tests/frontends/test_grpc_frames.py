@@ -144,7 +144,7 @@ def test_frames_may_come_in_any_pieces(port: int) -> None:
 
 def test_a_message_may_come_in_any_frames(port: int) -> None:
     whole = prefixed(infer("one", request_id="x" * 100).SerializeToString())
-    for size in (1, 3, 50):
+    for size in (1, 3, 4, 50):
         pieces = [frame(DATA, 0, 1, whole[at : at + size]) for at in range(0, len(whole), size)]
         with Client(port, frame(HEADERS, END_HEADERS, 1, fields()), *pieces) as client:
             client.send(frame(DATA, END_STREAM, 1))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import sys
+from types import FrameType
 
 import pytest
 
@@ -273,6 +275,45 @@ def test_a_peer_that_does_not_read_gets_a_bounded_number_of_acknowledgements() -
     assert peer.goaway is None
     peer.send(frame(PING, 0, 0, bytes(8)))
     assert peer.goaway is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_a_peer_that_does_not_read_gets_a_bounded_number_of_header_blocks() -> None:
+    peer = Peer(Http2Limits(max_unread_replies=10), answers=False)
+    peer.connection.pause_sending()
+    for n in range(1, 21, 2):
+        peer.send(request(n))
+        peer.connection.send_headers(peer.connection.streams[n], ((b"a", b"b"),), end_stream=True)
+    peer.send(request(21))
+    assert peer.goaway is None
+    peer.connection.send_headers(peer.connection.streams[21], ((b"a", bytes(300)),), end_stream=True)  # fmt: skip
+    peer.send(request(23))
+    assert peer.goaway is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def _calls_for_a_window_update(waiting: int) -> int:
+    """Count Python calls for a WINDOW_UPDATE of the connection while responses wait for their own windows."""
+    peer = Peer()
+    peer.send(setting(WINDOW_SIZE, 0) + b"".join(request(1 + 2 * n) for n in range(waiting)))
+    assert not peer.of(DATA)
+    calls = 0
+
+    def count(_: FrameType, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        peer.send(frame(WINDOW_UPDATE, 0, 0, number(1)))
+    finally:
+        sys.setprofile(before)
+    peer.send(setting(WINDOW_SIZE, 100))
+    assert len(peer.of(DATA)) == waiting
+    return calls
+
+
+def test_6_9_streams_that_wait_for_their_own_windows_cost_nothing_as_the_connection_s_grows() -> None:  # fmt: skip
+    assert _calls_for_a_window_update(100) == _calls_for_a_window_update(1)
 
 
 def test_resets_are_earned_by_answers_and_by_time() -> None:

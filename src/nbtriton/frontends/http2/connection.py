@@ -140,6 +140,7 @@ class Http2Connection:
         if self._rest:
             data, at = (self._rest[at:] + data, 0) if data else (self._rest, at)
         try:
+            self._writer.check_unread()
             at = self._read(data, at)
             self._rest, self._at = (data, at) if at < len(data) else (b"", 0)
         except Http2ConnectionError as error:
@@ -376,7 +377,9 @@ class Http2Connection:
             elif name == frames.HEADER_TABLE_SIZE:
                 self._writer.set_max_table_size(value)
         self._writer.reply(frame(frames.SETTINGS, frames.ACK, 0))
-        self._send_blocked()
+        for stream in list(self.streams.values()):
+            if stream.queue is not None:
+                self._send_queue(stream)
 
     def _set_peer_window(self, size: int) -> None:
         """Change the windows of all streams, perhaps to less than nothing (section 6.9.2)."""
@@ -426,7 +429,7 @@ class Http2Connection:
             raise Http2StreamError(stream_id)
         if stream.window > frames.MAX_WINDOW:
             raise Http2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
-        if stream in self._writer.blocked:
+        if stream.queue is not None:
             self._send_queue(stream)
 
     def acknowledge(self, stream: Http2Stream) -> None:

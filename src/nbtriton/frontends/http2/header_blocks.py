@@ -9,8 +9,8 @@ from nbtriton.frontends.http2.hpack import Decoder
 
 __all__ = ["HeaderBlockReader"]
 
-# Header blocks that are cached, and frames that one may come in.
-_MAX_CACHED, _MAX_FRAGMENTS = 256, 64
+# Header blocks that are cached, the size of each, and frames that one may come in.
+_MAX_CACHED, _MAX_CACHED_SIZE, _MAX_FRAGMENTS = 256, 4096, 64
 
 
 class HeaderBlockReader:
@@ -71,6 +71,6 @@ class HeaderBlockReader:
         headers = HeaderBlock(self._decoder.decode(block, self._max_list_size))
         if self._decoder.changes != changes or len(self.cached) >= _MAX_CACHED:
             self.cached.clear()
-        if self._decoder.changes == changes:
+        if self._decoder.changes == changes and len(block) <= _MAX_CACHED_SIZE:
             self.cached[block] = headers
         return headers

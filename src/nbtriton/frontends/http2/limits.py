@@ -26,7 +26,7 @@ class Http2Limits:
     settings_at_once, settings_per_s : float
         How often settings may change: a change may move every stream.
     max_unread_replies : int
-        Acknowledgements for a peer that does not read.
+        Acknowledgements and header blocks for a peer that does not read; a long block counts for several.
     turn_bytes : int
         After that many `receive_data` returns, for others to have their turn: some 20 short requests.
     """

@@ -20,6 +20,8 @@ _pack_frame: Final = FRAME.pack
 FIRST_WINDOW, FIRST_FRAME_SIZE = 65_535, 16_384
 # Longer data is not copied to stand in one write with other frames.
 _JOINED = 64 << 10
+# Bytes of a header block that count as one reply.
+_REPLY_SIZE = 64
 _LAST_HEADERS = frames.END_HEADERS | frames.END_STREAM
 
 
@@ -55,7 +57,7 @@ class FrameWriter:
     indexed : container of fields
         Fields that are worth an entry of the peer's HPACK table.
     max_unread_replies : int
-        Acknowledgements for a peer that does not read.
+        Acknowledgements and header blocks for a peer that does not read; a long block counts for several.
 
     Attributes
     ----------
@@ -64,15 +66,19 @@ class FrameWriter:
     frame_size : int
         The longest payload that the peer takes.
     blocked : dict of Http2Stream to None
-        Streams whose data waits, the first one first.
+        Streams whose data waits for the connection's window or the transport, the first one first; those that
+        wait for their own window are not looked at before it grows.
     is_paused : bool
         Whether data is held back, as the transport's buffers are full.
+    unread_replies : int
+        Since data is held back.
     out : list of bytes-like
         What is to be sent.
     """
 
     __slots__ = (
-        "_encoder", "_is_large", "_max_replies", "_replies", "_response", "blocked", "frame_size", "is_paused", "out", "window",
+        "_encoder", "_is_large", "_max_replies", "_response", "blocked", "frame_size", "is_paused", "out",
+        "unread_replies", "window",
     )  # fmt: skip
 
     def __init__(self, indexed: Container[Field], max_unread_replies: int) -> None:
@@ -81,7 +87,7 @@ class FrameWriter:
         self.blocked: dict[Http2Stream, None] = {}
         self.is_paused = self._is_large = False
         self._max_replies = max_unread_replies
-        self._replies = 0
+        self.unread_replies = 0
         self._response: _Response | None = None  # the last one, while the table does not change
         self.out: list[bytes | memoryview] = []
 
@@ -99,17 +105,20 @@ class FrameWriter:
 
     def reply(self, data: bytes) -> None:
         """Send an acknowledgement, without limit only to a peer that reads."""
-        if self.is_paused:
-            self._replies += 1
-            if self._replies > self._max_replies:
-                text = "acknowledgements are not read"
-                raise Http2ConnectionError(text, ErrorCode.ENHANCE_YOUR_CALM)
+        self.unread_replies += self.is_paused
+        self.check_unread()
         self.out.append(data)
+
+    def check_unread(self) -> None:
+        """End a connection whose peer causes replies and reads none."""
+        if self.unread_replies > self._max_replies:
+            text = "replies are not read"
+            raise Http2ConnectionError(text, ErrorCode.ENHANCE_YOUR_CALM)
 
     def resume(self) -> None:
         """Hold data back no more."""
         self.is_paused = False
-        self._replies = 0
+        self.unread_replies = 0
 
     def set_max_table_size(self, size: int) -> None:
         """Keep within the peer's HPACK table."""
@@ -119,6 +128,8 @@ class FrameWriter:
     def write_headers(self, stream_id: int, fields: tuple[Field, ...], *, end_stream: bool) -> None:
         """Send a header block, in several frames if it is longer than one."""
         block, most = self._encoder.encode(fields), self.frame_size
+        if self.is_paused:
+            self.unread_replies += 1 + len(block) // _REPLY_SIZE
         self._response = None
         kind, flags = frames.HEADERS, frames.END_STREAM if end_stream else 0
         while len(block) > most:
@@ -156,7 +167,10 @@ class FrameWriter:
             data = queue[0]
             room = min(len(data), self.window, stream.window, self.frame_size)
             if room <= 0 or self.is_paused:
-                self.blocked[stream] = None
+                if stream.window > 0:
+                    self.blocked[stream] = None
+                else:
+                    self.blocked.pop(stream, None)
                 return False
             if room < len(data):
                 queue[0] = memoryview(data)[room:]
