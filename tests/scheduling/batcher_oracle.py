@@ -12,8 +12,8 @@ from nbtriton.scheduling import BatcherSettings, TimeoutAction
 
 FAILS = 13
 
-# ("run", instance, request numbers), ("drop", request number, reason), or ("stage", "return" or
-# "leave", instance)
+# ("run", instance, request numbers), ("reject", request number, reason), or ("stage", "return" or
+# "retire", instance)
 Outcome = tuple
 
 
@@ -104,14 +104,14 @@ class BatcherOracle:
         if policy.max_queue_size and policy.max_queue_size <= sum(
             one.level == level for one in self.queue
         ):  # Q4
-            out.append(("drop", number, "queue_full"))
+            out.append(("reject", number, "queue_full"))
         else:
             effective = policy.default_timeout_ns
             if policy.allow_timeout_override and 0 < timeout < effective:  # Q5
                 effective = timeout
             at_once = 0 < effective <= self.settings.hand_over_ns  # Q6
             if at_once and policy.timeout_action is TimeoutAction.REJECT:
-                out.append(("drop", number, "timeout"))
+                out.append(("reject", number, "timeout"))
                 return
             self.order += 1
             self.queue.append(
@@ -131,7 +131,7 @@ class BatcherOracle:
     def finish(self, now, instance):
         if instance in self.retiring:
             self.retiring.remove(instance)
-            return [("leave", instance), *self.tick(now)]
+            return [("retire", instance), *self.tick(now)]
         self.idle.append(instance)
         return self.tick(now)
 
@@ -146,7 +146,7 @@ class BatcherOracle:
             self.retiring.add(instance)
             return self.tick(now)
         self.idle.remove(instance)
-        return [("leave", instance), *self.tick(now)]
+        return [("retire", instance), *self.tick(now)]
 
     def granted(self, now, instance):
         payload = self.staged.pop(instance)
@@ -168,7 +168,7 @@ class BatcherOracle:
         if not found:
             return []
         self.queue.remove(found[0])
-        out = [("drop", number, "cancelled")]
+        out = [("reject", number, "cancelled")]
         self.expire(now, out)
         return self.advance(now, out)
 
@@ -181,7 +181,7 @@ class BatcherOracle:
                     if not payload.requests:
                         self.payloads = [other for other in self.payloads if other.requests]
                         self.open = None if payload is self.open else self.open
-                    out = [("drop", number, "cancelled")]
+                    out = [("reject", number, "cancelled")]
                     self.expire(now, out)
                     return self.advance(now, out)
         return self.cancel(now, number)
@@ -190,7 +190,7 @@ class BatcherOracle:
         waiting = [one for payload in self.payloads for one in payload.requests]
         waiting += sorted(self.queue, key=lambda one: one.place)
         self.payloads, self.queue, self.open, self.wait_until = [], [], None, None
-        return [("drop", one.number, "stopped") for one in waiting]
+        return [("reject", one.number, "stopped") for one in waiting]
 
     # -- queries ---------------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ class BatcherOracle:
         for one in sorted(due, key=lambda one: (one.deadline, one.place[2])):
             if self.policy(one.level).timeout_action is TimeoutAction.REJECT:  # Q7
                 self.queue.remove(one)
-                out.append(("drop", one.number, "timeout"))
+                out.append(("reject", one.number, "timeout"))
             else:
                 one.deadline, one.expired = None, True
 
@@ -268,12 +268,12 @@ class BatcherOracle:
             if self.limit is not None:  # D4
                 if one.volume == FAILS:
                     self.queue.remove(one)
-                    out.append(("drop", one.number, "custom_batching_failed"))
+                    out.append(("reject", one.number, "custom_batching_failed"))
                     continue
                 if payload.volume + sum(o.volume for o in accepted) + one.volume > self.limit:
                     if not held + size:  # an empty batch does not include it
                         self.queue.remove(one)
-                        out.append(("drop", one.number, "custom_batching_refused"))
+                        out.append(("reject", one.number, "custom_batching_refused"))
                         return True
                     send_now = True
                     payload.mergeable = False

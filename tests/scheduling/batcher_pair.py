@@ -198,12 +198,12 @@ class BatcherPair:
                 assert decision.ticket.state is TicketState.DONE
                 del self.waiting[number]  # fails if answered or started before
                 self.answered.add(number)
-                seen.append(("drop", number, decision.reason))
+                seen.append(("reject", number, decision.reason))
                 continue
             if isinstance(decision, RetireInstance):
                 assert decision.instance not in {*self.busy, *self.staged}
                 self.retiring.remove(decision.instance)
-                seen.append(("leave", decision.instance))
+                seen.append(("retire", decision.instance))
                 continue
             if isinstance(decision, StageInstance):
                 assert self.gated

@@ -72,8 +72,8 @@ class SequenceClock:
         self.ran: list[tuple[float, int, str]] = []  # when, on which instance, the rows
         self.reasons: list[str] = []
         self.queued_ms: dict[str, float] = {}
-        self.dropped: list[tuple[float, str, str, str]] = []  # when, name, status, message
-        self.left: list[tuple[float, int]] = []  # when, which instance
+        self.rejected: list[tuple[float, str, str, str]] = []  # when, name, status, message
+        self.retired: list[tuple[float, int]] = []  # when, which instance
         self._service_ms = service_ms
         self._passes: dict[Ticket, int] = {}
         self._names: dict[Ticket, str] = {}
@@ -142,10 +142,10 @@ class SequenceClock:
         assert decision.reason in REASONS
         if isinstance(decision, RejectTicket):
             name = self._names[decision.ticket]
-            self.dropped.append((self.now_ms, name, decision.status, decision.message))
+            self.rejected.append((self.now_ms, name, decision.status, decision.message))
             return
         if isinstance(decision, RetireInstance):
-            self.left.append((self.now_ms, decision.instance))
+            self.retired.append((self.now_ms, decision.instance))
             return
         assert decision.instance not in self._busy, "two batches on one instance"
         self._busy.add(decision.instance)

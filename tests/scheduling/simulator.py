@@ -92,8 +92,8 @@ class Simulator:
         self.config = config
         self.instances = instances
         self.executed: list[Execution] = []
-        self.dropped: list[tuple[float, RejectTicket]] = []
-        self.left: list[tuple[float, int, str]] = []  # when, which instance, why
+        self.rejected: list[tuple[float, RejectTicket]] = []
+        self.retired: list[tuple[float, int, str]] = []  # when, which instance, why
         self._service = service_ms if callable(service_ms) else lambda _: service_ms
         self._events: list[tuple[int, int, Callable[[int], list[Decision]]]] = []
         self._number = count()
@@ -163,10 +163,10 @@ class Simulator:
         at_ms = (now - _EPOCH) / MS
         assert decision.reason in REASONS
         if isinstance(decision, RejectTicket):
-            self.dropped.append((at_ms, decision))
+            self.rejected.append((at_ms, decision))
             return
         if isinstance(decision, RetireInstance):
-            self.left.append((at_ms, decision.instance, decision.reason))
+            self.retired.append((at_ms, decision.instance, decision.reason))
             return
         assert decision.instance not in self._busy, "two batches on one instance"
         assert decision.size == sum(ticket.size for ticket in decision.tickets)
@@ -208,9 +208,9 @@ class Simulator:
         return [execution.reason for execution in self.executed]
 
     @property
-    def drops(self) -> list[tuple[float, str, str, str]]:
+    def rejections(self) -> list[tuple[float, str, str, str]]:
         """Time, name, status and reason of every rejected request."""
         return [
-            (at_ms, self._names[drop.ticket], drop.status, drop.reason)
-            for at_ms, drop in self.dropped
+            (at_ms, self._names[rejection.ticket], rejection.status, rejection.reason)
+            for at_ms, rejection in self.rejected
         ]

@@ -36,7 +36,7 @@ def test_S3_the_default_scheduler_knows_no_shape_priority_or_timeout():
     sim.arrive(2, name="c", priority=1)
     sim.run()
     assert sim.names == ["a", "b", "c"]
-    assert sim.drops == []
+    assert sim.rejections == []
 
 
 def test_S4_all_idle_instances_serve_one_queue():
@@ -134,7 +134,10 @@ def test_D10_wakes_for_the_closest_timeout_if_that_is_earlier():
     sim.arrive(10, name="b")
     sim.run()
     assert sim.executed == []
-    assert sim.drops == [(20, "a", "UNAVAILABLE", "timeout"), (30, "b", "UNAVAILABLE", "timeout")]
+    assert sim.rejections == [
+        (20, "a", "UNAVAILABLE", "timeout"),
+        (30, "b", "UNAVAILABLE", "timeout"),
+    ]
 
 
 def test_D10_requests_join_a_waiting_payload_of_no_preferred_size_at_once():
@@ -338,8 +341,8 @@ def test_X2_Q12_a_waiting_request_is_cancelled():
     sim.cancel(50, cancelled)
     sim.run()
     assert sim.names == ["ac"]
-    assert sim.drops == [(50, "b", "CANCELLED", "cancelled")]
-    assert sim.dropped[0][1].message == ""
+    assert sim.rejections == [(50, "b", "CANCELLED", "cancelled")]
+    assert sim.rejected[0][1].message == ""
 
 
 def test_X2_a_request_that_waits_for_the_delay_is_cancelled():
@@ -360,7 +363,7 @@ def test_X2_a_request_in_a_batch_runs_on():
     sim.cancel(500, formed)  # after it has run
     sim.run()
     assert sim.names == ["a"]
-    assert sim.drops == []
+    assert sim.rejections == []
 
 
 def test_X3_the_default_scheduler_runs_cancelled_requests():
@@ -380,8 +383,8 @@ def test_cancel_with_formed_removes_a_request_from_a_formed_batch():
     assert first.state is TicketState.PAYLOAD
     assert batcher.cancel(1, first) == []
     for ticket in (first, third, fourth):
-        (drop,) = batcher.cancel(1, ticket, formed=True)
-        assert (drop.ticket, drop.reason) == (ticket, "cancelled")
+        (rejection,) = batcher.cancel(1, ticket, formed=True)
+        assert (rejection.ticket, rejection.reason) == (ticket, "cancelled")
         assert batcher.cancel(1, ticket, formed=True) == []
     assert batcher.waiting == 2
     (run,) = batcher.finish(2, 0)
@@ -415,9 +418,11 @@ def test_clear_rejects_all_waiting_requests_and_resets_the_delay():
     waiting = [Ticket(2), Ticket(2), Ticket(1), Ticket(1)]
     for ticket in waiting:
         batcher.submit(1, ticket)
-    drops = batcher.clear("UNAVAILABLE", "stopping")
-    assert [drop.ticket for drop in drops] == waiting
-    assert {(drop.status, drop.message) for drop in drops} == {("UNAVAILABLE", "stopping")}
+    rejections = batcher.clear("UNAVAILABLE", "stopping")
+    assert [rejection.ticket for rejection in rejections] == waiting
+    assert {(rejection.status, rejection.message) for rejection in rejections} == {
+        ("UNAVAILABLE", "stopping")
+    }
     assert batcher.waiting == 0
     assert batcher.wake_at() is None
     assert batcher.finish(5, 0) == []
@@ -499,8 +504,8 @@ OF_LIMITERS = {"resources"}
 @pytest.mark.parametrize("reason", SCENARIOS)
 def test_reasons_each_has_a_scenario(reason):
     sim = SCENARIOS[reason]()
-    met = {*sim.reasons, *(drop.reason for _, drop in sim.dropped)}
-    assert reason in met | {why for _, _, why in sim.left}
+    met = {*sim.reasons, *(rejection.reason for _, rejection in sim.rejected)}
+    assert reason in met | {why for _, _, why in sim.retired}
 
 
 def test_reasons_all_are_covered():

@@ -38,7 +38,7 @@ def test_L16_an_idle_instance_is_retired_at_once_and_a_busy_one_after_its_batch(
     sim.remove_instance(6, 2)
     sim.run()
     # Of three idle instances the first two ran a batch each.
-    assert sim.left == [(6, 2, "removed"), (20, 0, "removed")]
+    assert sim.retired == [(6, 2, "removed"), (20, 0, "removed")]
 
 
 @pytest.mark.parametrize("config", [BatcherSettings(8), settings(8), settings(8, ahead=False)])
@@ -56,7 +56,7 @@ def test_L16_a_removed_instance_gets_no_further_batch():
     sim.remove_instance(5, 0)
     sim.run()
     assert [(each.at_ms, each.instance) for each in sim.executed] == [(20, 1), (30, 1), (40, 1)]
-    assert sim.left == [(20, 0, "removed")]
+    assert sim.retired == [(20, 0, "removed")]
 
 
 def test_L16_without_any_instance_requests_wait_until_one_is_added():
@@ -82,7 +82,7 @@ def test_L16_P2_batches_formed_ahead_follow_the_number_of_instances(change, payl
     for ticket in [sim.arrive(1) for _ in range(20)]:
         sim.cancel(2, ticket)
     sim.run(until_ms=3)
-    assert len(sim.dropped) == 20 - payloads
+    assert len(sim.rejected) == 20 - payloads
 
 
 # -- sequence batcher ------------------------------------------------------------------------------
@@ -99,10 +99,10 @@ def test_L16_slots_of_a_removed_instance_drain_first(strategy):
     clock.arrive(50, "b3", "E")
     clock.arrive(80, "a2", "E")
     clock.run()
-    assert clock.left == [(60, 1)]  # when b3 has run
+    assert clock.retired == [(60, 1)]  # when b3 has run
     assert {n: clock.where[n] for n in ("b1", "b2", "b3")} == {"b1": 1, "b2": 1, "b3": 1}
     assert (clock.where["c1"], clock.ran[-1][0]) == (0, 90)
-    assert clock.dropped == []
+    assert clock.rejected == []
 
 
 @BOTH
@@ -111,7 +111,7 @@ def test_L16_an_instance_without_sequences_is_retired_at_once(strategy):
     clock.arrive(0, "a1", "S")
     clock.remove_instance(20, 1)
     clock.run(until_ms=40)
-    assert clock.left == [(20, 1)]
+    assert clock.retired == [(20, 1)]
     assert clock.batcher.slots() == [["a", None]]
 
 
@@ -121,7 +121,7 @@ def test_L16_an_idle_sequence_keeps_a_removed_instance_until_it_times_out(strate
     clock.arrive(0, "a1", "S")
     clock.remove_instance(20, 0)
     clock.run()
-    assert clock.left == [(100, 0)]
+    assert clock.retired == [(100, 0)]
 
 
 @BOTH
@@ -130,7 +130,7 @@ def test_L16_the_end_has_run_before_the_instance_is_retired(strategy):
     clock.arrive(0, "a1", "SE")  # its slot is free at once (SQ6), its execution takes 10 ms
     clock.remove_instance(5, 0)
     clock.run()
-    assert clock.left == [(10, 0)]
+    assert clock.retired == [(10, 0)]
     assert clock.batches == ["a1"]
 
 
@@ -152,7 +152,7 @@ def test_L16_stopping_retires_removed_instances(strategy):
     clock.remove_instance(15, 0)
     clock.at(25, lambda _: clock.batcher.clear("UNAVAILABLE", "stopping"))
     clock.run()
-    assert clock.left == [(30, 0)]
+    assert clock.retired == [(30, 0)]
 
 
 # -- rate limiter ----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ def test_Q1_each_level_has_its_own_policy_or_the_default():
     for level in (1, 2, 3):
         sim.arrive(0, name=str(level), priority=level)
     sim.run()
-    assert [drop[:2] for drop in sim.drops] == [(10, "3"), (30, "1")]
+    assert [rejection[:2] for rejection in sim.rejections] == [(10, "3"), (30, "1")]
     assert sim.names == ["2"]
 
 
@@ -31,7 +31,7 @@ def test_Q1_without_levels_the_default_policy_applies():
     sim.occupy(100)
     sim.arrive(0, name="a")
     sim.run()
-    assert sim.drops == [(10, "a", "UNAVAILABLE", "timeout")]
+    assert sim.rejections == [(10, "a", "UNAVAILABLE", "timeout")]
 
 
 def test_Q2_a_higher_level_is_served_first_and_a_batch_may_span_levels():
@@ -61,8 +61,8 @@ def test_Q4_the_queue_size_counts_queued_requests(levels):
         sim.arrive(1, name=name, priority=1 if levels else 0)
     sim.arrive(101, name="d", priority=1 if levels else 0)
     sim.run()
-    assert sim.drops == [(1, "c", "UNAVAILABLE", "queue_full")]
-    assert sim.dropped[0][1].message == "Exceeds maximum queue size"
+    assert sim.rejections == [(1, "c", "UNAVAILABLE", "queue_full")]
+    assert sim.rejected[0][1].message == "Exceeds maximum queue size"
     assert sim.names == ["ab", "d"]  # running requests do not count
 
 
@@ -72,7 +72,7 @@ def test_Q4_each_level_has_its_own_size():
     for name, level in (("x", 2), ("y", 2), ("a", 1), ("b", 1)):
         sim.arrive(1, name=name, priority=level)
     sim.run()
-    assert [drop[1] for drop in sim.drops] == ["b"]
+    assert [rejection[1] for rejection in sim.rejections] == ["b"]
     assert sim.names == ["axy"]
 
 
@@ -82,7 +82,7 @@ def test_Q4_delayed_requests_count():
     sim.arrive(0, name="a")
     sim.arrive(50, name="b")
     sim.run()
-    assert [drop[1:] for drop in sim.drops] == [("b", "UNAVAILABLE", "queue_full")]
+    assert [rejection[1:] for rejection in sim.rejections] == [("b", "UNAVAILABLE", "queue_full")]
     assert sim.names == ["a"]
 
 
@@ -91,7 +91,7 @@ def test_Q4_requests_that_wait_for_the_delay_count():
     sim.arrive(0, name="a")
     sim.arrive(50, name="b")
     sim.run()
-    assert [drop[1] for drop in sim.drops] == ["b"]
+    assert [rejection[1] for rejection in sim.rejections] == ["b"]
     assert sim.names == ["a"]
 
 
@@ -102,14 +102,14 @@ def test_Q4_an_expired_request_makes_room_for_a_new_one():
         batcher.submit(0, Ticket(8))
         old, new = Ticket(), Ticket()
         batcher.submit(0, old)
-        (drop,) = batcher.submit(10 * MS + late, new)
-        assert drop.ticket is old
-        assert drop.reason == "timeout"
+        (rejection,) = batcher.submit(10 * MS + late, new)
+        assert rejection.ticket is old
+        assert rejection.reason == "timeout"
         assert new.state is TicketState.QUEUED
 
 
 @pytest.mark.parametrize(
-    ("default_ms", "override", "requested_ms", "dropped_at"),
+    ("default_ms", "override", "requested_ms", "rejected_at"),
     [
         pytest.param(50, True, 20, 20, id="shorter"),
         pytest.param(50, True, 80, 50, id="longer-is-ignored"),
@@ -118,13 +118,13 @@ def test_Q4_an_expired_request_makes_room_for_a_new_one():
         pytest.param(0, True, 20, None, id="no-default-no-timeout"),
     ],
 )
-def test_Q5_a_request_can_only_shorten_its_timeout(default_ms, override, requested_ms, dropped_at):
+def test_Q5_a_request_can_only_shorten_its_timeout(default_ms, override, requested_ms, rejected_at):
     sim = Simulator(settings(8, policy=reject(default_ms, override=override)))
     sim.occupy(100)
     sim.arrive(0, name="a", timeout_ns=requested_ms * MS)
     sim.run()
-    expected = [] if dropped_at is None else [(dropped_at, "a", "UNAVAILABLE", "timeout")]
-    assert sim.drops == expected
+    expected = [] if rejected_at is None else [(rejected_at, "a", "UNAVAILABLE", "timeout")]
+    assert sim.rejections == expected
     assert sim.names == ([] if expected else ["a"])
 
 
@@ -133,7 +133,7 @@ def test_Q6_no_timeout_once_in_a_batch():
     sim.arrive(0, name="a")
     sim.run()
     assert sim.names == ["a"]
-    assert sim.drops == []
+    assert sim.rejections == []
 
 
 HAND_OVER = 20_000
@@ -161,8 +161,8 @@ def test_Q6_the_policy_of_the_level_decides_whether_it_expires():
     (run,) = batcher.submit(0, Ticket(priority=2, timeout_ns=1000))
     assert run.reason == "no_delay"
     batcher.finish(0, 0)
-    (drop,) = batcher.submit(0, Ticket(priority=1, timeout_ns=1000))
-    assert (drop.status, drop.message) == ("UNAVAILABLE", "Request timeout expired")
+    (rejection,) = batcher.submit(0, Ticket(priority=1, timeout_ns=1000))
+    assert (rejection.status, rejection.message) == ("UNAVAILABLE", "Request timeout expired")
 
 
 def test_Q6_a_delayed_request_moves_behind_at_once():
@@ -181,8 +181,8 @@ def test_Q7_reject_answers_unavailable():
     sim.arrive(0, name="a")
     sim.arrive(95, name="b")
     sim.run()
-    assert sim.drops == [(10, "a", "UNAVAILABLE", "timeout")]
-    assert sim.dropped[0][1].message == "Request timeout expired"
+    assert sim.rejections == [(10, "a", "UNAVAILABLE", "timeout")]
+    assert sim.rejected[0][1].message == "Request timeout expired"
     assert sim.names == ["b"]
 
 
@@ -194,7 +194,7 @@ def test_Q8_delay_serves_expired_requests_after_the_others_of_their_level():
     sim.arrive(96, name="c")
     sim.run()
     assert sim.names == ["b", "c", "a"]
-    assert sim.drops == []
+    assert sim.rejections == []
 
 
 def test_Q8_expired_requests_keep_their_order_and_expire_once():
@@ -264,7 +264,7 @@ def test_Q9_a_request_is_rejected_when_its_timeout_expires_though_no_instance_is
     sim.occupy(5000)
     sim.arrive(0, name="a")
     sim.run()
-    assert sim.drops == [(100, "a", "UNAVAILABLE", "timeout")]
+    assert sim.rejections == [(100, "a", "UNAVAILABLE", "timeout")]
 
 
 @pytest.mark.parametrize(
@@ -324,8 +324,8 @@ def test_levels_cost_nothing_until_they_are_used():
     low, high = Ticket(priority=2**62), Ticket(priority=3)
     batcher.submit(1, low)
     batcher.submit(1, high)
-    (drop,) = batcher.submit(1, Ticket(priority=2**62))
-    assert drop.reason == "queue_full"
+    (rejection,) = batcher.submit(1, Ticket(priority=2**62))
+    assert rejection.reason == "queue_full"
     (run,) = batcher.finish(2, 0)
     assert list(run.tickets) == [high, low]
 

@@ -292,8 +292,8 @@ def test_R9_a_staged_batch_without_requests_returns_its_resources():
     ticket, later = Ticket(), Ticket()
     assert batcher.submit(0, ticket) == [StageInstance(0)]
     assert batcher.cancel(0, ticket) == []  # X2: it is in a batch
-    (drop,) = batcher.cancel(0, ticket, formed=True)
-    assert drop.reason == "cancelled"
+    (rejection,) = batcher.cancel(0, ticket, formed=True)
+    assert rejection.reason == "cancelled"
     assert batcher.granted(1, 0) == [ReturnResources(0)]
     assert batcher.submit(2, later) == [StageInstance(0)]
     (run,) = batcher.granted(3, 0)

@@ -14,7 +14,7 @@ BOTH = pytest.mark.parametrize("strategy", [None, oldest(2)], ids=["direct", "ol
 
 def refused(clock: SequenceClock) -> list[tuple[str, str]]:
     return [
-        (name, message) for _, name, status, message in clock.dropped if status == "INVALID_ARG"
+        (name, message) for _, name, status, message in clock.rejected if status == "INVALID_ARG"
     ]
 
 
@@ -157,7 +157,7 @@ def test_SQ9_an_idle_sequence_loses_its_slot_without_a_response(strategy):
     # idleness counts from the last request's arrival
     assert clock.timed == [(0, "a1"), (100, "b1")]
     assert [name for name, _ in refused(clock)] == ["a2"]
-    assert len(clock.dropped) == 1
+    assert len(clock.rejected) == 1
 
 
 @BOTH
@@ -167,7 +167,7 @@ def test_SQ9_requests_keep_a_sequence_alive(strategy):
         clock.arrive(at_ms, f"a{number}", "S" if number == 0 else "")
     clock.run()
     assert len(clock.ran) == 5
-    assert not clock.dropped
+    assert not clock.rejected
     assert clock.now_ms == 420  # the end of the sequence
 
 
@@ -239,7 +239,7 @@ def test_SQ11_a_timeout_ends_the_whole_sequence_in_the_backlog(strategy):
     clock.arrive(300, "a2", "E")
     clock.run()
     text = "timeout of the corresponding sequence has been expired"
-    assert clock.dropped[:3] == [(103, f"b{n}", "UNAVAILABLE", text) for n in (1, 2, 3)]
+    assert clock.rejected[:3] == [(103, f"b{n}", "UNAVAILABLE", text) for n in (1, 2, 3)]
     assert [name for name, _ in refused(clock)] == ["b4"]
     assert clock.batches == ["a1", "a2", "c1"]
 
@@ -253,7 +253,7 @@ def test_SQ11_timeouts_have_no_effect_in_a_slot(strategy):
     clock.arrive(3, "a3", "E", timeout_ms=5)
     clock.run()
     assert clock.batches == ["a1", "a2", "a3", "b1"]
-    assert not clock.dropped
+    assert not clock.rejected
 
 
 @BOTH
@@ -265,7 +265,7 @@ def test_SQ11_a_new_sequence_of_the_same_id_has_its_own_deadline(strategy):
     clock.arrive(150, "a2", "E")
     clock.arrive(200, "B2", "E", of="b")
     clock.run()
-    assert [(at, name) for at, name, _, _ in clock.dropped] == [(101, "b1")]
+    assert [(at, name) for at, name, _, _ in clock.rejected] == [(101, "b1")]
     assert clock.batches == ["a1", "a2", "B1", "B2"]
 
 
@@ -276,11 +276,13 @@ def test_SQ12_stopping_rejects_all_requests_that_do_not_run(strategy):
     for number, name in enumerate(("a2", "a3", "b1", "c1", "d1"), 1):
         clock.arrive(number, name, "S" if name[1] == "1" else "")
     clock.run(until_ms=6)
-    drops = clock.batcher.clear("UNAVAILABLE", "Server is stopping")
-    assert {drop.ticket for drop in drops} == {
+    rejections = clock.batcher.clear("UNAVAILABLE", "Server is stopping")
+    assert {rejection.ticket for rejection in rejections} == {
         clock.tickets[name] for name in ("a2", "a3", "b1", "c1", "d1")
     }
-    assert {(drop.status, drop.reason) for drop in drops} == {("UNAVAILABLE", "stopped")}
+    assert {(rejection.status, rejection.reason) for rejection in rejections} == {
+        ("UNAVAILABLE", "stopped")
+    }
     assert clock.batcher.waiting == 0
     assert clock.batcher.wake_at() is None
     clock.run()
@@ -452,7 +454,7 @@ def test_OL4_the_issue_of_end_frees_the_slot_but_the_next_request_waits():
     assert clock.batcher.slots() == [["b"]]
     clock.run()
     assert clock.timed == [(0, "a1"), (10, "b1")]
-    assert not clock.dropped
+    assert not clock.rejected
 
 
 def test_OL4_the_backlog_gets_slots_in_the_order_in_which_they_are_freed():
@@ -555,7 +557,7 @@ def test_IT2_a_request_cancelled_while_it_runs_is_not_run_again(strategy):
     clock.cancel(15, "a1")
     clock.run()
     assert clock.timed == [(0, "a1"), (10, "a1")]
-    assert clock.dropped == [(20, "a1", "CANCELLED", "")]
+    assert clock.rejected == [(20, "a1", "CANCELLED", "")]
     assert clock.batcher.slots() == [[None, None]]
 
 
@@ -581,7 +583,7 @@ def test_X5_cancelling_a_request_cancels_those_behind_it(strategy):
     clock.cancel(5, "a2")
     clock.arrive(6, "a4")
     clock.run()
-    assert [drop[:3] for drop in clock.dropped[:2]] == [
+    assert [rejection[:3] for rejection in clock.rejected[:2]] == [
         (5, "a2", "CANCELLED"),
         (5, "a3", "CANCELLED"),
     ]
@@ -600,7 +602,10 @@ def test_X5_in_the_backlog_the_whole_sequence_is_cancelled(strategy):
     clock.arrive(20, "a2", "E")
     clock.arrive(25, "B1", "SE", of="b")  # a new sequence, behind c
     clock.run()
-    assert [drop[1:3] for drop in clock.dropped] == [("b1", "CANCELLED"), ("b2", "CANCELLED")]
+    assert [rejection[1:3] for rejection in clock.rejected] == [
+        ("b1", "CANCELLED"),
+        ("b2", "CANCELLED"),
+    ]
     assert clock.batches == ["a1", "a2", "c1", "B1"]
 
 
@@ -612,7 +617,7 @@ def test_X5_a_running_request_runs_on(strategy):
     clock.arrive(20, "a2", "E")
     clock.run()
     assert clock.batches == ["a1", "a2"]
-    assert not clock.dropped
+    assert not clock.rejected
 
 
 def test_X5_an_issued_request_that_waits_for_its_batch_is_cancelled():
@@ -622,7 +627,10 @@ def test_X5_an_issued_request_that_waits_for_its_batch_is_cancelled():
     clock.arrive(2, "b1", "S")
     clock.cancel(50, "a1")
     clock.run(until_ms=500)
-    assert [drop[1:3] for drop in clock.dropped] == [("a1", "CANCELLED"), ("a2", "CANCELLED")]
+    assert [rejection[1:3] for rejection in clock.rejected] == [
+        ("a1", "CANCELLED"),
+        ("a2", "CANCELLED"),
+    ]
     assert clock.timed == [(102, "b1")]
     assert clock.batcher.slots() == [[None, "b", None, None]]
 
