@@ -1,4 +1,4 @@
-"""An endpoint that closes while it is loaded: no call may be left without an end.
+"""An endpoint that closes under load: every call must end.
 
     python -m tests.frontends.grpc_closing                     200 rounds
     python -m tests.frontends.grpc_closing --rounds 5 --seed 7
@@ -54,7 +54,7 @@ _LARGEST = (1 << 31) - 1
 
 
 class Connection:
-    """One connection that keeps calls in flight until its server has had enough."""
+    """One connection that keeps calls in flight until its server closes it."""
 
     def __init__(self, port: int, message: bytes, streaming: bool) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
@@ -66,7 +66,7 @@ class Connection:
         self._bidirectional = 0
         self.last = _LARGEST
         self.answered = self.failed = self.reset = 0
-        self.is_over = False
+        self.is_closed = False
         preface = PREFACE + frame(SETTINGS) + frame(WINDOW_UPDATE, 0, 0, number(1 << 30))
         calls = self._call(STREAM, 0) if streaming else b""
         self._bidirectional = 1 if streaming else 0
@@ -83,24 +83,24 @@ class Connection:
         return frame(DATA, flags, stream, self._message)
 
     def _more(self) -> Iterator[bytes]:
-        """Begin calls until there are enough, if the server takes more."""
+        """Begin calls up to `IN_FLIGHT`, if the server accepts more."""
         while self.last == _LARGEST and len(self._open) < IN_FLIGHT:
             if self._credit < len(self._message):
                 return
             yield self._call(INFER, END_STREAM)
 
     def run_until(self, loaded: threading.Semaphore) -> None:
-        """Go on until the server hangs up."""
+        """Send calls until the server closes the connection."""
         try:
             while data := self._socket.recv(1 << 16):
                 frames, self._buffer = split(self._buffer + data)
                 replies = list(self._read(frames, loaded))
                 self._socket.sendall(b"".join([*replies, *self._more()]))
-            self.is_over = True
+            self.is_closed = True
         except TimeoutError:
             pass
         except OSError:  # what was on its way as it hung up
-            self.is_over = True
+            self.is_closed = True
 
     def _read(self, frames: Sequence[Frame], loaded: threading.Semaphore) -> Iterator[bytes]:
         for kind, flags, stream, payload in frames:
@@ -137,7 +137,7 @@ class Connection:
             "reset": self.reset,
             "cut": len(accepted),
             "refused": len(self._open) - len(accepted),
-            "left_open": not self.is_over,
+            "left_open": not self.is_closed,
         }
 
 

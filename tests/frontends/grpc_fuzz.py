@@ -1,4 +1,4 @@
-"""Messages over gRPC that nobody would send: an answer each, and never our own fault.
+"""Mutated messages over gRPC: a response each, and never an internal error of ours.
 
     python -m tests.frontends.grpc_fuzz                       a million inputs
     python -m tests.frontends.grpc_fuzz --inputs 20000 --seed 7

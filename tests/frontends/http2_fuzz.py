@@ -1,4 +1,4 @@
-"""Frames that nobody would send to the gRPC endpoint: no crash, no hang, nothing is kept.
+"""Mutated frames for the gRPC endpoint: no crash, no hang, no leak.
 
     python -m tests.frontends.http2_fuzz                       20,000 conversations
     python -m tests.frontends.http2_fuzz --conversations 500 --seed 7
@@ -57,7 +57,7 @@ from tests.seeds import free_seed
 __all__ = ["fuzz_frames"]
 
 WAIT_S = 20.0
-# An instance may still be at work for a client that has gone: a call and its connection for each model.
+# An instance may still execute a request of a client that has disconnected: a call and its connection for each model.
 KEPT = 12
 BODIES = tuple(
     prefixed(message.SerializeToString())
@@ -152,8 +152,8 @@ def _converse(port: int, data: bytes, dice: random.Random) -> None:
             pass
 
 
-class _Told(logging.Handler):
-    """What is told as an error: an endpoint that is attacked has nothing to say."""
+class _ErrorLog(logging.Handler):
+    """Collects errors that are logged: a client must not cause any."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -164,16 +164,16 @@ class _Told(logging.Handler):
 
 
 @contextmanager
-def _silence() -> Iterator[_Told]:
-    told = _Told()
+def _error_log() -> Iterator[_ErrorLog]:
+    errors = _ErrorLog()
     loggers = [logging.getLogger(name) for name in ("asyncio", "nbtriton")]
     for logger in loggers:
-        logger.addHandler(told)
+        logger.addHandler(errors)
     try:
-        yield told
+        yield errors
     finally:
         for logger in loggers:
-            logger.removeHandler(told)
+            logger.removeHandler(errors)
 
 
 def fuzz_frames(server: Server, count: int, seed: int, *, every: int = 1000) -> None:
@@ -182,7 +182,7 @@ def fuzz_frames(server: Server, count: int, seed: int, *, every: int = 1000) -> 
     dice = random.Random(seed)
     before = _alive()
     began_s = time.monotonic()
-    with _silence() as told:
+    with _error_log() as errors:
         with (
             serve(server, http_port=None, metrics_port=None, grpc_port=0) as endpoints,
             Client(endpoints.grpc_port or 0) as beside,
@@ -193,7 +193,7 @@ def fuzz_frames(server: Server, count: int, seed: int, *, every: int = 1000) -> 
                     _converse(endpoints.grpc_port or 0, data, dice)
                 except TimeoutError:
                     raise AssertionError(("the server does not hang up", data)) from None
-                assert not told.records, (told.records[0].getMessage(), data)
+                assert not errors.records, (errors.records[0].getMessage(), data)
                 stream = 2 * done - 1
                 beside.send(
                     frame(HEADERS, END_HEADERS, stream, fields()),
@@ -203,7 +203,7 @@ def fuzz_frames(server: Server, count: int, seed: int, *, every: int = 1000) -> 
                 assert beside.answer(stream).status == (0, ""), data
                 if not done % every:
                     print(f"{done:>8,}, {done / (time.monotonic() - began_s):,.0f} a second", flush=True)  # fmt: skip
-        assert not told.records, told.records[0].getMessage()
+        assert not errors.records, errors.records[0].getMessage()
     kept = _alive() - before
     assert sum(kept.values()) <= KEPT, ("connections or calls are kept", kept)
 

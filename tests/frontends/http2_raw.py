@@ -93,7 +93,7 @@ def split(data: bytes) -> tuple[list[Frame], bytes]:
 
 @dataclass
 class Answer:
-    """What a client has been told of one call."""
+    """The frames of one call that a client has read."""
 
     fields: list[tuple[bytes, bytes]] = field(default_factory=list)
     data: bytes = b""
@@ -127,7 +127,7 @@ class Client:
         self.frames: list[Frame] = []
         self.answers: dict[int, Answer] = {}
         self.blocks: list[bytes] = []
-        self.is_over = False
+        self.is_closed = False
         self._decoder = Decoder()
         self._buffer = b""
         self.send(preface, *first)
@@ -144,16 +144,16 @@ class Client:
     def until(self, enough: Callable[[], object]) -> None:
         """Read until something is so; a connection that ends before fails the test."""
         while not enough():
-            assert not self.is_over, ("the connection is over", self.frames)
+            assert not self.is_closed, ("the connection is closed", self.frames)
             self._read()
 
     def to_the_end(self) -> None:
-        """Read until the server hangs up."""
-        while not self.is_over:
+        """Read until the server closes the connection."""
+        while not self.is_closed:
             self._read()
 
     def answer(self, stream: int = 1) -> Answer:
-        """Wait until a call is over."""
+        """Wait until a call ends."""
         answer = self.answers.setdefault(stream, Answer())
         self.until(lambda: answer.ended or answer.reset is not None)
         return answer
@@ -166,7 +166,7 @@ class Client:
             data = self.socket.recv(1 << 16)
         except ConnectionError:
             data = b""
-        self.is_over = not data
+        self.is_closed = not data
         self._buffer += data
         frames, self._buffer = split(self._buffer)
         for one in frames:

@@ -14,5 +14,5 @@ from tests.seeds import SEED
 
 
 @pytest.mark.slow
-def test_no_call_is_left_without_an_end() -> None:
+def test_every_call_ends_when_its_endpoint_closes_under_load() -> None:
     close_under_load(10, random.Random(SEED))

@@ -49,7 +49,7 @@ def _slow(data: bytes) -> Any:
     return request, version, read_request(request, SIGNATURE, MEMORY)
 
 
-def _told(call: Any) -> Any:
+def _contents(call: Any) -> Any:
     arrays = {
         name: (array.dtype, array.shape, array.tobytes()) for name, array in call.arrays.items()
     }
@@ -62,13 +62,13 @@ def _read(templates: ProtoTemplates, data: bytes) -> Any:
     like = templates.read(data)
     if like is not None:
         name, version, call = like
-        return name, version, _told(call), True
+        return name, version, _contents(call), True
     try:
         request, version, call = _slow(data)
     except TritonError as error:
         return type(error).__name__, error.message
     templates.remember(data, request, version, call)
-    return request.model_name, version, _told(call), False
+    return request.model_name, version, _contents(call), False
 
 
 ids = st.one_of(st.just(""), st.text(max_size=200), st.sampled_from(["a", "b"]))
@@ -98,7 +98,7 @@ def requests(draw: Any) -> Any:
 
 
 @given(st.lists(requests(), min_size=1, max_size=4), st.lists(ids, min_size=1, max_size=3))
-def test_requests_that_look_alike_are_read_alike(messages: list[Any], names: list[str]) -> None:
+def test_templates_read_requests_as_protobuf_does(messages: list[Any], names: list[str]) -> None:
     templates = ProtoTemplates()
     for message in messages:
         for name in ["", *names]:
@@ -121,7 +121,7 @@ def test_fields_in_any_order_and_any_bytes(message: Any, data: Any) -> None:
         assert _read(templates, variant)[:3] == _read(ProtoTemplates(), variant)[:3]
 
 
-def test_an_ordinary_request_is_read_by_likeness_from_the_second_on() -> None:
+def test_the_second_request_is_read_by_its_template() -> None:
     templates = ProtoTemplates()
     read = [
         _read(templates, infer("m", [tensor("A", shape=[1, 2])], [bytes([n] * 8)], request_id=f"i{n}")
@@ -142,7 +142,7 @@ def test_an_ordinary_request_is_read_by_likeness_from_the_second_on() -> None:
     ],
     ids=["sequences", "custom parameters", "typed contents", "too many contents"],
 )
-def test_what_differs_from_request_to_request_is_not_kept(request_: Any) -> None:
+def test_what_differs_between_requests_is_not_part_of_a_template(request_: Any) -> None:
     templates = ProtoTemplates()
     assert not any(_read(templates, request_.SerializeToString())[3] for _ in range(3))
 

@@ -40,7 +40,7 @@ TIMEOUT_S = 20
 
 
 class Waiting:
-    """A model that says when it runs, and ends when it is told to or its request is cancelled."""
+    """A model that reports when it runs, and ends when `leave` is set or its request is cancelled."""
 
     running = threading.Event()
     leave = threading.Event()
@@ -188,12 +188,12 @@ def test_CL4_sequences_over_one_stream(url: str, identifier: int | str) -> None:
     found: list[Any] = []
     arrived = threading.Semaphore(0)
 
-    def take(result: Any, error: Any) -> None:
+    def handle_result(result: Any, error: Any) -> None:
         found.append(error or result.get_response().id)
         arrived.release()
 
     with client.InferenceServerClient(url) as c:
-        c.start_stream(take)
+        c.start_stream(handle_result)
         for n in range(3):
             c.async_stream_infer(
                 "sequence", [_input()], request_id=f"r{n}", sequence_id=identifier,
@@ -313,8 +313,8 @@ def test_GS3_what_a_model_sends_after_its_answer_is_dropped(channel: Any, server
         seen = ask(channel, "ModelInfer", infer("twice"))
         assert seen.code == "INTERNAL"
         assert "cannot send more than one response" in seen.details
-        (books,) = server.statistics("twice")["model_stats"]
-        assert books["inference_stats"]["fail"]["count"] == 2
+        (statistics,) = server.statistics("twice")["model_stats"]
+        assert statistics["inference_stats"]["fail"]["count"] == 2
     finally:
         server.unload("twice", timeout_s=10)
 
@@ -359,7 +359,7 @@ def test_a_stream_ends_with_the_status_of_a_model_s_error_if_its_client_wants_so
     def requests() -> Iterator[Any]:
         yield infer("waiting")
         assert waiting.running.wait(TIMEOUT_S)
-        yield infer("nope")  # only told, as always
+        yield infer("nope")  # an error without a request, as always
         yield _streamed(-1) if kind == "decoupled" else infer("failing")
         assert waiting.cancelled.wait(TIMEOUT_S)
 
@@ -376,10 +376,10 @@ def test_a_stream_ends_with_the_status_of_a_model_s_error_if_its_client_wants_so
     assert [answer.error_message for answer in other] == ["not today"]
 
 
-def test_answers_that_are_ready_together_all_come(server: Server) -> None:
+def test_responses_that_are_ready_together_all_arrive(server: Server) -> None:
     """What is held back for the message behind it must not hold back what it needs itself."""
     server.load(TOGETHER, Together)
-    # Without these pings, or they would carry along whatever is held back.
+    # Without these pings, or they would carry along what is held back.
     quiet = (("grpc.http2.bdp_probe", 0),)
     all_here = threading.Event()
 
@@ -437,7 +437,7 @@ def test_GS9_a_cancelled_call_cancels_its_request(channel: Any, waiting: Any) ->
     assert waiting.cancelled.wait(TIMEOUT_S)
 
 
-def test_a_call_that_is_given_up_while_it_is_read_is_cancelled(
+def test_a_call_that_is_cancelled_while_it_is_read_is_not_executed(
     server: Server, waiting: Any
 ) -> None:
     call = Collected("ModelInfer", infer("waiting").SerializeToString())
@@ -479,7 +479,7 @@ def test_a_message_that_is_too_large_costs_its_call_only(server: Server) -> None
         assert ask(channel, "ModelInfer", infer("one")).code == "OK"
 
 
-def test_a_client_that_does_not_listen_is_cut_off(server: Server, waiting: Any) -> None:
+def test_a_client_that_does_not_read_is_disconnected(server: Server, waiting: Any) -> None:
     limits = Limits(unread_bytes=1 << 20)
     with (
         serve(server, http_port=None, metrics_port=None, grpc_port=0, limits=limits) as endpoints,
@@ -574,7 +574,7 @@ def test_a_taken_port_is_an_error_and_leaves_nothing(server: Server) -> None:
         assert threading.active_count() == before
 
 
-def test_closing_waits_for_what_runs(server: Server, waiting: Any) -> None:
+def test_closing_waits_for_requests_in_flight(server: Server, waiting: Any) -> None:
     endpoints = serve(server, http_port=None, metrics_port=None, grpc_port=0)
     with grpc.insecure_channel(f"127.0.0.1:{endpoints.grpc_port}") as channel:
         call = open_call(channel)
@@ -589,7 +589,7 @@ def test_closing_waits_for_what_runs(server: Server, waiting: Any) -> None:
     endpoints.close()  # harmless when repeated
 
 
-def test_closing_ends_streams_once_they_have_their_answers(server: Server, waiting: Any) -> None:
+def test_closing_ends_streams_after_their_last_response(server: Server, waiting: Any) -> None:
     endpoints = serve(server, http_port=None, metrics_port=None, grpc_port=0)
     never = threading.Event()
 
@@ -616,7 +616,7 @@ def test_closing_ends_streams_once_they_have_their_answers(server: Server, waiti
         never.set()
 
 
-def test_closing_cuts_off_what_does_not_end(server: Server, waiting: Any) -> None:
+def test_closing_without_drain_aborts_requests_in_flight(server: Server, waiting: Any) -> None:
     endpoints = serve(server, http_port=None, metrics_port=None, grpc_port=0)
     with grpc.insecure_channel(f"127.0.0.1:{endpoints.grpc_port}") as channel:
         call = open_call(channel)

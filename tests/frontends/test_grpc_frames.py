@@ -164,13 +164,13 @@ def test_padding_priority_and_continuations(port: int) -> None:
         assert is_good(client.answer())
 
 
-def test_frames_of_kinds_that_nobody_knows_and_priorities_are_passed_over(port: int) -> None:
+def test_frames_of_unknown_types_and_priorities_are_ignored(port: int) -> None:
     strange = frame(0xBE, 0xFF, 1, b"anything") + frame(2, 0, 1, b"\0\0\0\0\x10")
     with Client(port, strange, call(), strange) as client:
         assert is_good(client.answer())
 
 
-def test_fields_are_the_same_whether_they_come_in_full_or_as_numbers(port: int) -> None:
+def test_literal_and_indexed_fields_mean_the_same(port: int) -> None:
     """The first answers say in full what later ones say in a byte each."""
     with Client(port) as client:
         for stream in (1, 3, 5, 7):
@@ -180,7 +180,7 @@ def test_fields_are_the_same_whether_they_come_in_full_or_as_numbers(port: int) 
         assert len(client.blocks[-2] + client.blocks[-1]) == 4
 
 
-def test_a_client_without_a_table_gets_no_numbers_of_it(port: int) -> None:
+def test_a_client_with_a_table_of_size_0_gets_literal_fields_only(port: int) -> None:
     with Client(port, call()) as client:
         assert is_good(client.answer())
         client.send(setting(TABLE_SIZE, 0), call(3), call(5))
@@ -191,7 +191,7 @@ def test_a_client_without_a_table_gets_no_numbers_of_it(port: int) -> None:
         assert not any(block.startswith(b"\x20") for block in later)
 
 
-def test_what_a_call_opens_with_is_read_anew_when_the_table_changes(port: int) -> None:
+def test_cached_header_blocks_are_dropped_when_the_dynamic_table_changes(port: int) -> None:
     """The same bytes, and another meaning: 62 is what was remembered last."""
 
     def remembered_path(path: bytes) -> bytes:
@@ -214,7 +214,7 @@ def test_what_a_call_opens_with_is_read_anew_when_the_table_changes(port: int) -
 # -- windows -----------------------------------------------------------------------------------------
 
 
-def test_an_answer_keeps_within_the_windows(port: int) -> None:
+def test_a_response_keeps_within_the_windows(port: int) -> None:
     with Client(port, setting(WINDOW_SIZE, 10), call()) as client:
         client.until(lambda: client.answers.get(1) and len(client.answers[1].data) == 10)
         answer = client.answers[1]
@@ -228,7 +228,7 @@ def test_an_answer_keeps_within_the_windows(port: int) -> None:
         assert answer.sizes[:3] == [10, 7, 6]
 
 
-def test_a_window_may_be_less_than_nothing(port: int, blocking: Any) -> None:
+def test_a_window_may_be_negative(port: int, blocking: Any) -> None:
     question = infer("blocking").SerializeToString()
     with Client(port, setting(WINDOW_SIZE, 50), call(1, prefixed(question))) as client:
         assert blocking.running.wait(TIMEOUT_S)
@@ -241,7 +241,7 @@ def test_a_window_may_be_less_than_nothing(port: int, blocking: Any) -> None:
         assert client.answer().status == (0, "")
 
 
-def test_large_answers_share_the_window_of_all(port: int) -> None:
+def test_large_responses_share_the_window_of_the_connection(port: int) -> None:
     size = 1 << 17
     large = infer("flexible", [tensor(datatype="INT32", shape=[size // 4])], [bytes(size)])
     body = prefixed(large.SerializeToString())
@@ -329,10 +329,10 @@ def test_a_stream_with_too_much_in_progress_is_not_read_from(port: int, blocking
         assert len(answer.messages) == count
 
 
-# -- what a call opens with, and its messages --------------------------------------------------------
+# -- header fields and messages of calls -------------------------------------------------------------
 
 
-def _packed(pack: Any, message: bytes = ONE) -> bytes:
+def _compressed(pack: Any, message: bytes = ONE) -> bytes:
     return prefixed(pack(message), 1)
 
 
@@ -340,15 +340,15 @@ def _packed(pack: Any, message: bytes = ONE) -> bytes:
     ("changes", "more", "body", "status"),
     [
         ({b"content-type": None}, (), BODY, (0, "")),
-        ({b"grpc-encoding": b"gzip"}, (), _packed(GZIP), (0, "")),
-        ({b"grpc-encoding": b"deflate"}, (), _packed(zlib.compress), (0, "")),
+        ({b"grpc-encoding": b"gzip"}, (), _compressed(GZIP), (0, "")),
+        ({b"grpc-encoding": b"deflate"}, (), _compressed(zlib.compress), (0, "")),
         ({b"grpc-encoding": b"identity"}, (), BODY, (0, "")),
         ({b"grpc-encoding": b"gzip"}, (), BODY, (0, "")),
         ({b"grpc-encoding": b"gzip"}, (), prefixed(b"abc", 1),
          (13, "Decompression failed due to zlib error")),
-        ({b"grpc-encoding": b"gzip"}, (), _packed(GZIP)[:-9] + b"\0" * 9,
+        ({b"grpc-encoding": b"gzip"}, (), _compressed(GZIP)[:-9] + b"\0" * 9,
          (13, "Decompression failed due to zlib error")),
-        ({b"grpc-encoding": b"gzip"}, (), _packed(GZIP, bytes(1 << 21)),
+        ({b"grpc-encoding": b"gzip"}, (), _compressed(GZIP, bytes(1 << 21)),
          (8, "Decompressed message larger than max")),
         ({b"grpc-encoding": b"snappy"}, (), prefixed(b"abc", 1),
          (13, "Error parsing 'grpc-encoding' metadata")),
@@ -372,7 +372,7 @@ def _packed(pack: Any, message: bytes = ONE) -> bytes:
         ({}, [(b"x", b"y" * 1000)] * 20, BODY, (8, "received metadata size exceeds hard limit")),
     ],
 )  # fmt: skip
-def test_how_calls_are_read(server: Server, changes: Any, more: Any, body: bytes, status: Any) -> None:  # fmt: skip
+def test_header_fields_of_calls(server: Server, changes: Any, more: Any, body: bytes, status: Any) -> None:  # fmt: skip
     limits = Limits(body_bytes=1 << 20, header_bytes=8192)
     with (
         serve(server, http_port=None, metrics_port=None, grpc_port=0, limits=limits) as endpoints,
@@ -401,7 +401,7 @@ def test_a_malformed_request_is_reset(port: int, changes: Any) -> None:
         (3, b"gzip, deflate", b"deflate"), (3, b"gzip", b"gzip"),
     ],
 )  # fmt: skip
-def test_how_answers_are_packed(server: Server, level: int, accepted: bytes, packing: bytes) -> None:  # fmt: skip
+def test_compression_of_responses(server: Server, level: int, accepted: bytes, packing: bytes) -> None:  # fmt: skip
     """As gRPC's own server chooses; what would not be shorter is sent as it is."""
     options = (("grpc.default_compression_level", level),)
     long = infer("flexible", [tensor(datatype="INT32", shape=[100])], [bytes(400)])
@@ -429,7 +429,7 @@ def test_how_answers_are_packed(server: Server, level: int, accepted: bytes, pac
 # -- the end of calls --------------------------------------------------------------------------------
 
 
-def test_a_deadline_is_the_servers_too(port: int, blocking: Any) -> None:
+def test_the_server_enforces_a_deadline(port: int, blocking: Any) -> None:
     question = prefixed(infer("blocking").SerializeToString())
     with Client(port, call(1, question, fields({b"grpc-timeout": b"100m"}))) as client:
         assert client.answer().status == (4, "Deadline Exceeded")
@@ -509,9 +509,7 @@ def test_requests_that_are_answered_leave_nothing_to_the_garbage_collector(
     ],
     ids=str,
 )  # fmt: skip
-def test_a_client_that_breaks_the_protocol_is_told_and_cut_off(
-    port: int, frames: bytes, code: int
-) -> None:
+def test_a_connection_error_is_reported_with_goaway(port: int, frames: bytes, code: int) -> None:
     with Client(port, call()) as other, Client(port, frames) as client:
         client.to_the_end()
         (last,) = client.of(GOAWAY)
@@ -524,7 +522,7 @@ def test_a_client_that_breaks_the_protocol_is_told_and_cut_off(
 @pytest.mark.parametrize(
     "preface", [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nxx", PREFACE + call()]
 )
-def test_a_client_that_speaks_something_else_is_cut_off(port: int, preface: bytes) -> None:
+def test_a_client_of_another_protocol_is_disconnected(port: int, preface: bytes) -> None:
     with Client(port, preface=preface) as client:
         client.to_the_end()
         assert not client.of(HEADERS)
@@ -546,14 +544,14 @@ def test_pings_between_answers_are_no_strikes(port: int) -> None:
         assert {one.flags for one in client.of(PING)} == {ACK}
 
 
-def test_a_client_that_asks_and_does_not_read_is_cut_off(port: int) -> None:
+def test_a_client_that_sends_and_does_not_read_is_disconnected(port: int) -> None:
     settings = frame(SETTINGS) * 10_000
     with Client(port) as client, pytest.raises(ConnectionError):
         for _ in range(1000):
             client.send(settings)
 
 
-def test_one_client_too_many_is_told_so(server: Server) -> None:
+def test_a_connection_above_the_limit_gets_goaway(server: Server) -> None:
     limits = Limits(connections=1)
     with (
         serve(server, http_port=None, metrics_port=None, grpc_port=0, limits=limits) as endpoints,
@@ -566,7 +564,7 @@ def test_one_client_too_many_is_told_so(server: Server) -> None:
             assert second.of(GOAWAY)[0].content.endswith(b"the server has too many connections")
         first.send(frame(DATA, END_STREAM, 1, BODY))
         assert is_good(first.answer())
-        # Without a call it has to go, and is told so.
+        # Without a call it has to leave, and gets GOAWAY.
         with Client(endpoints.grpc_port or 0, call()) as third:
             first.to_the_end()
             assert first.of(GOAWAY)[0].content.endswith(b"the server has too many connections")
@@ -576,7 +574,7 @@ def test_one_client_too_many_is_told_so(server: Server) -> None:
 # -- time --------------------------------------------------------------------------------------------
 
 
-def test_a_connection_that_is_old_is_ended_gently(server: Server, blocking: Any) -> None:
+def test_max_connection_age_drains_a_connection(server: Server, blocking: Any) -> None:
     with (
         serve(
             server, http_port=None, metrics_port=None, grpc_port=0,
@@ -599,7 +597,7 @@ def test_a_connection_that_is_old_is_ended_gently(server: Server, blocking: Any)
         assert 5 not in client.answers
 
 
-def test_a_silent_connection_is_pinged_and_given_up(server: Server) -> None:
+def test_a_silent_connection_is_pinged_and_closed(server: Server) -> None:
     with (
         serve(
             server, http_port=None, metrics_port=None, grpc_port=0,
@@ -667,9 +665,9 @@ def test_channel_arguments() -> None:
     )
 
 
-# -- frames that nobody would send -------------------------------------------------------------------
+# -- mutated frames ----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_changed_frames_harm_nobody(server: Server) -> None:
+def test_mutated_frames_harm_no_other_client(server: Server) -> None:
     fuzz_frames(server, 300, SEED)

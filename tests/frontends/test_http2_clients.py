@@ -151,7 +151,7 @@ def test_tritonclient_sends_and_gets_large_messages(address: str) -> None:
         client.close()
 
 
-def test_closing_tells_a_client_of_grpcios_to_go_away(server: Server) -> None:
+def test_closing_sends_goaway_to_a_client_of_grpcio(server: Server) -> None:
     """Its calls end well or with UNAVAILABLE, none is lost, and the channel sees the end."""
     ask = infer("one")
     idle = threading.Event()

@@ -208,7 +208,7 @@ class Call:
     def run_on_worker(self, task: Callable[[], Callable[[], object]]) -> None:
         """Do something long on a worker; nothing more is read of the call before it is done.
 
-        What the task returns is called on the loop then, whatever has become of the call.
+        What the task returns is called on the loop then, also if the call has ended.
         """
         self.is_held = self.is_working = True
         thread = self.connection.listener.thread
@@ -259,7 +259,7 @@ class Call:
             self._release()
 
     def abort(self, code: int, text: str) -> None:
-        """End the call now, whatever it is doing."""
+        """End the call now; what it waits for is cancelled."""
         if not self.is_finished:
             self.connection.http2.discard(self.stream)
             on_cancel = self.on_cancel
@@ -395,7 +395,7 @@ class StreamCall(Call):
         self.connection.listener.thread.post(function, *arguments)
 
     def message_done(self) -> None:
-        """One message is answered completely: there is room for another."""
+        """One message is answered completely: another one may be read."""
         self._post(self._message_done)
 
     def _message_done(self) -> None:

@@ -33,7 +33,7 @@ __all__ = ["GrpcConnection", "GrpcListener"]
 
 # What asyncio holds of what a client does not read.
 _UNSENT = 1 << 20
-# What is read and thrown away of a client that has been told of its error.
+# What is read and thrown away of a client after GOAWAY with an error.
 _MAX_DISCARDED = 16 << 20
 # How long a client may take to see that the last calls are near, and then to hang up.
 _WARNING_S, _LINGER_S = 0.5, 0.25
@@ -205,7 +205,7 @@ class GrpcConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """True while there are calls, and until a client that is asked to leave has gone."""
+        """True while there are calls, and until a client that is asked to leave has disconnected."""
         return self._is_leaving or bool(self.http2.streams)
 
     def idle_since(self) -> float | None:
@@ -332,7 +332,7 @@ class GrpcListener(Listener[GrpcConnection]):
         tls: Tls | None = None,
     ) -> None:
         self.options = options
-        # What the fields of a call may count, as gRPC has it; a call with more is told so.
+        # What the fields of a call may count, as gRPC has it; a call with more fails with RESOURCE_EXHAUSTED.
         fields = max(limits.header_bytes * 5 // 4, 16 << 10)
         self.http2_limits = Http2Limits(limits.calls, fields)
         self._handlers = handlers
@@ -355,7 +355,7 @@ class GrpcListener(Listener[GrpcConnection]):
         self._after_messages()
 
     def resolve(self, block: HeaderBlock) -> tuple[RequestHeaders, Handler | StatusError]:
-        """Return what a request's fields mean, and the handler of its method or why there is none."""
+        """Return what a request's fields mean, and the handler of its method, or the error."""
         headers = read_headers(block.fields, self.options.level)
         handler = self._handlers.get(headers.path) or StatusError(UNIMPLEMENTED, "")
         return headers, headers.fault or handler

@@ -39,7 +39,7 @@ class Method:
     category : str
         Of Triton's restricted protocols.
     slow : callable
-        Tells whether it may take long: it is run on a worker then.
+        Whether it may take long: it is run on a worker then.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class _Methods:
     def model_metadata(self, request: Any) -> Any:
         version = read_version(request.version)
         found = self._server.metadata(request.name, version)
-        self._server.engine.inspection.check_answering()  # who asks for an unknown model is told that first
+        self._server.engine.inspection.check_answering()  # comes before the error of an unknown model
         if version != -1:
             found["versions"] = [str(version)]
         return messages.ModelMetadataResponse(**found)

@@ -15,7 +15,7 @@ __all__ = [
 
 
 # A frame of a request: its stream, its headers if the stream begins, a part of its content without padding, and
-# whether the request ends. A plain tuple, as two of them are made for every request and an object of a class costs
+# whether the request ends. A plain tuple, as every request makes two of them and an object of a class costs
 # five times as much.
 RequestFrame = tuple[Http2Stream, HeaderBlock | None, bytes, bool]
 
