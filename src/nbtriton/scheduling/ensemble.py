@@ -1,10 +1,10 @@
-"""The ensemble scheduler as dataflow (E1 to E21).
+"""Ensemble scheduler: dataflow between steps (E1 to E21).
 
-`EnsemblePlan` is an ensemble, `EnsembleRun` is one request's way through it. The run knows only the
-*names* of tensors: the engine keeps the tensors themselves, and learns which are needed no more.
+`EnsemblePlan` is an ensemble, `EnsembleRun` one request in it. The run has only the *names* of tensors:
+the engine keeps the tensors, and releases those that the run's decisions name.
 
-An *iteration* is one pass through the graph. The ensemble's inputs begin iteration 0; every response
-of a decoupled step begins a new one, in which the steps behind it run again (E14).
+An *iteration* is one pass through the graph. The ensemble's inputs begin iteration 0. Every response of
+a decoupled step begins a new iteration, in which the steps behind it run again (E14).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Advance", "EnsemblePlan", "EnsembleRun", "Start", "Step"]
 
 @dataclass(slots=True, frozen=True)
 class Step:
-    """One step: which ensemble tensor feeds which model input, and the other way round."""
+    """One step: a model, and the ensemble tensors of its inputs and outputs."""
 
     model_name: str
     model_version: int
@@ -27,13 +27,13 @@ class Step:
 
 
 class Start:
-    """Start a step, in the iteration of the event that it follows from.
+    """Start a step, in the iteration of the event that causes it.
 
     Attributes
     ----------
     step : int
     release : tuple of str
-        Ensemble tensors that are needed no more once this step has them.
+        Ensemble tensors with no later reader: to be released once this step has them.
     """
 
     __slots__ = ("release", "step")
@@ -44,17 +44,17 @@ class Start:
 
 
 class Advance:
-    """What follows from one event, all of it in one iteration.
+    """Decisions that follow from one event, all in one iteration.
 
     Attributes
     ----------
     starts : tuple of Start
     emit : bool
-        The outputs of the iteration make one response now.
+        Respond now with the outputs of the iteration.
     over : bool
-        Nothing can happen in the iteration once the rest of this is carried out: its tensors may go.
+        The iteration has ended with the other decisions: its tensors may be released.
     done : bool
-        No step runs and none can start, in any iteration: the request is finished.
+        No step runs or can start in any iteration: the request is finished.
     """
 
     __slots__ = ("done", "emit", "over", "starts")
@@ -73,7 +73,7 @@ class Advance:
 
 
 class EnsemblePlan:
-    """The static half: the steps, their dependencies, and what a set of requested outputs needs.
+    """Static part of an ensemble: steps, dependencies, and a route per set of requested outputs.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class EnsemblePlan:
         return self.route(requested).steps
 
     def route(self, requested: frozenset[str]) -> _Route:
-        """Return what `EnsembleRun` needs to know for these outputs; worked out once."""
+        """Return the route of these outputs; computed once."""
         route = self._routes.get(requested)
         if route is None:
             route = self._routes[requested] = _Route(self, requested)
@@ -113,20 +113,20 @@ class _Route:
     Attributes
     ----------
     steps : tuple of int
-        Those needed.
+        The needed steps.
     missing : list of int
-        For each step, how many of the tensors that it reads are made by other steps.
+        For each step, the number of its input tensors that other steps make.
     first : tuple of int
-        The needed steps that read nothing but the ensemble's inputs.
+        The needed steps that read only the ensemble's inputs.
     readers : tuple
         For each step, the needed steps that read its outputs, with the number of outputs they read.
     outputs : tuple of int
-        For each step, how many of the requested outputs it makes.
+        For each step, the number of requested outputs that it makes.
     awaited : int
-        How many of the requested outputs are made by steps.
+        Number of requested outputs that steps make.
     advances : tuple of Advance or None
-        For each step, what follows from its outputs, if that is the same in each request: none of
-        them is requested, and the steps that read them wait for no other step and share no tensor.
+        For each step, the decisions that follow from its outputs, if they are the same in each request:
+        none of the outputs is requested, and their readers wait for no other step and share no tensor.
     """
 
     __slots__ = (
@@ -159,7 +159,7 @@ class _Route:
         )
         self.outputs = tuple([len(outputs & requested) for outputs in made])
         self.awaited = len(requested - plan.inputs)
-        # For each step, the tensors that may go after it, each with the steps that read it as bits.
+        # For each step, the tensors that it may release, each with its readers as bits.
         self._releases = tuple(
             tuple(
                 (name, sum(1 << other for other in self.steps if name in plan.step_inputs[other]))
@@ -189,7 +189,7 @@ class _Route:
         return Advance(tuple(starts))
 
     def start(self, step: int, started: int) -> Start:
-        """Return the start of a step, which is the last one in these bits of started steps."""
+        """Return the start of a step; ``started`` are the bits of all started steps, this one included."""
         alone = self._alone[step]
         if alone is not None:
             return alone
@@ -200,18 +200,18 @@ class _Route:
 
 
 class _Iteration:
-    """How far one iteration is.
+    """State of one iteration.
 
     Attributes
     ----------
     missing : list of int
-        For each step, how many of its input tensors have not arrived.
+        For each step, the number of input tensors that have not arrived.
     outputs : int
-        How many of the requested outputs have not arrived.
+        Number of requested outputs that have not arrived.
     arrived, started : int
-        Steps that have answered, and that were started, as bits.
+        Steps that have responded, and steps that were started, as bits.
     running : int
-        How many steps were started here and have not finished.
+        Number of steps started here that have not finished.
     emitted : bool
     """
 
@@ -229,13 +229,13 @@ class _Iteration:
 
 
 class EnsembleRun:
-    """One request through an ensemble.
+    """One request in an ensemble.
 
     Parameters
     ----------
     plan : EnsemblePlan
     requested : frozenset of str
-        Ensemble outputs asked for; never empty.
+        Requested outputs of the ensemble; never empty.
 
     Attributes
     ----------
@@ -248,11 +248,11 @@ class EnsembleRun:
     def __init__(self, plan: EnsemblePlan, requested: frozenset[str]) -> None:
         self.failed = False
         self._route = plan.route(requested)
-        self._iterations: dict[int, _Iteration] = {}  # those in which something can still happen
+        self._iterations: dict[int, _Iteration] = {}  # those that have not ended
         self._last = 0
 
     def start(self) -> Advance:
-        """All inputs of the ensemble are there (an omitted optional one counts as there, E2)."""
+        """Begin: all inputs of the ensemble have arrived; omitted optional ones count as arrived (E2)."""
         route = self._route
         state = _Iteration(route.missing.copy(), route.awaited, 0, 0, False)
         self._iterations[0] = state
@@ -263,7 +263,7 @@ class EnsembleRun:
         return self._advance(0, state, tuple(starts), arrived=True)
 
     def answered(self, step: int, iteration: int) -> Advance:
-        """A step gave its only response: `response` in its own iteration, and `finished`, in one."""
+        """Handle the only response of a step: `response` in its own iteration and `finished` in one."""
         state = self._iterations[iteration]
         state.running -= 1
         if self.failed:
@@ -271,21 +271,21 @@ class EnsembleRun:
         return self._arrive(step, iteration, state)
 
     def response(self, step: int, iteration: int, *, new_iteration: bool) -> tuple[int, Advance]:
-        """A step gave one response.
+        """Handle one response of a step.
 
         Parameters
         ----------
         step, iteration
-            Which step, and the iteration in which it was started.
+            The step, and the iteration in which it was started.
         new_iteration : bool
-            True if the step's model is decoupled: its tensors begin an iteration of their own.
+            True if the step's model is decoupled: the response begins a new iteration.
 
         Returns
         -------
         iteration : int
-            The iteration under which its tensors are to be kept, and to which the advance belongs.
+            The iteration of the response's tensors and of the advance.
         advance : Advance
-            A mapped output that the response lacks counts as arrived, but absent (E11).
+            A mapped output that the response lacks counts as arrived, without a tensor (E11).
         """
         if self.failed:
             return iteration, Advance()
@@ -300,19 +300,19 @@ class EnsembleRun:
         return iteration, self._arrive(step, iteration, state)
 
     def finished(self, iteration: int) -> Advance:
-        """A step of this iteration gave its final response; after `response` if it made one."""
+        """Handle the end of a step of this iteration, after `response` for each of its responses."""
         state = self._iterations[iteration]
         state.running -= 1
         return self._advance(iteration, state, (), arrived=False)
 
     def fail(self) -> bool:
-        """A step failed; True the first time, when the ensemble is to be answered (E13)."""
+        """Handle the failure of a step; True for the first, which answers the request (E13)."""
         first = not self.failed
         self.failed = True
         return first
 
     def _arrive(self, step: int, iteration: int, state: _Iteration) -> Advance:
-        """The outputs of a step arrive."""
+        """Handle the arrival of a step's outputs."""
         if state.arrived >> step & 1:  # by an earlier response of the same step
             return self._advance(iteration, state, (), arrived=True)
         state.arrived |= 1 << step
@@ -334,12 +334,12 @@ class EnsembleRun:
     def _advance(
         self, iteration: int, state: _Iteration, starts: tuple[Start, ...], *, arrived: bool
     ) -> Advance:
-        # The end of a step brings no tensor: nothing becomes complete with it.
+        # The end of a step brings no tensor, so it completes no response.
         emit = arrived and not state.outputs and not state.emitted
         if emit:
             state.emitted = True
         state.running += len(starts)
-        # If nothing runs, its last step has finished, or no step reads what began it.
+        # If no step runs, the last one has finished, or no step reads what began it.
         if state.running:
             return Advance(starts, emit)
         self._iterations.pop(iteration, None)
