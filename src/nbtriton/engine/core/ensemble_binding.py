@@ -121,7 +121,7 @@ class EnsembleBinding:
         self.active = 0
 
     def release(self) -> None:
-        """Release the versions: no request is executed with this binding, and none will be."""
+        """Release the versions, once no request is executed with this binding and none will be."""
         for runtime in self.runtimes:
             runtime.release()
 

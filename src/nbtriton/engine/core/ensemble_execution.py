@@ -53,13 +53,13 @@ class EnsembleOwner(Runtime):
 
     @abstractmethod
     def on_complete(self, execution: EnsembleExecution) -> None:
-        """Nothing of an execution runs any more."""
+        """Remove an execution of which nothing runs any more."""
 
 
 class EnsembleExecution(ResponseSink):
     """One request through the ensemble.
 
-    Responses come in on whatever thread finished a step; the lock is held for the dataflow only,
+    Responses come in on the threads that finish steps; the lock is held for the dataflow only,
     never while a step is submitted or a response delivered.
     """
 
@@ -156,7 +156,7 @@ class EnsembleExecution(ResponseSink):
         return turns
 
     def _leave(self, step: int, completion: Completion | None) -> None:
-        """A step has ended: its place is free."""
+        """Release the place of a step that has ended."""
         if self.ensemble.gates:
             self.ensemble.gates[step].release(completion)
 
@@ -193,7 +193,7 @@ class EnsembleExecution(ResponseSink):
         request = self.request
         step = sub.step
         runtime = binding.runtimes[step]
-        if self.run.failed:  # while it waited for its place, or beside it
+        if self.run.failed:  # while this step waited for its place, or on another thread
             error = CancelledError("the ensemble's request failed")
             self._refused(step, sub.iteration, error, completion)
             return
@@ -206,7 +206,7 @@ class EnsembleExecution(ResponseSink):
         )
         sub.sink = self
         self._running.add(sub)
-        # In a batch: with the other steps that are ready for this model at the same moment.
+        # In a batch: together with the other steps that are ready for this model.
         if isinstance(completion, BatchCompletion):
             completion.gather(_submit_many, runtime, (self, sub))
         else:
@@ -226,11 +226,11 @@ class EnsembleExecution(ResponseSink):
     def turned_away(
         self, sub: InferenceRequest, found: bool | TritonError, completion: Completion | None
     ) -> None:
-        """A step was not accepted."""
+        """Handle a step that was not accepted."""
         with self._lock:
             known = sub in self._running
             self._running.discard(sub)
-        if not known:  # something went wrong behind its answer
+        if not known:  # it failed after its answer
             return
         stopped = EngineStoppedError("Server is stopping")
         error = found if isinstance(found, TritonError) else stopped
@@ -239,7 +239,7 @@ class EnsembleExecution(ResponseSink):
     def _refused(
         self, step: int, iteration: int, error: Exception, completion: Completion | None
     ) -> None:
-        """A step could not be entered."""
+        """End a step that could not be submitted, and fail the request."""
         with self._lock:
             done = self._finished(iteration)
         self._fail(_as_triton_error(error), completion)
@@ -262,7 +262,7 @@ class EnsembleExecution(ResponseSink):
         done = False
         outbox = self._outbox
         with self._lock:
-            if request not in self._running:  # it was given up when it was submitted
+            if request not in self._running:  # it was refused when it was submitted
                 return
             if final:
                 self._running.discard(request)
@@ -288,8 +288,8 @@ class EnsembleExecution(ResponseSink):
         if final:
             self._leave(step, completion)
             return
-        # A decoupled model is held back until all that it sent has its place: its next responses
-        # would only pile up in memory.
+        # A decoupled model waits until all that it sent has its place: its next responses would
+        # only pile up in memory.
         if turns is not None:
             for turn in turns:
                 turn.wait()
@@ -297,7 +297,7 @@ class EnsembleExecution(ResponseSink):
     def _advance(
         self, step: int, iteration: int, response: Response, final: bool
     ) -> tuple[list[_Ready], Response | None, bool, TritonError | None]:
-        """Store a step's response, and see what follows from it; the lock is held.
+        """Store a step's response, and return what follows from it; the lock is held.
 
         Returns
         -------
@@ -343,7 +343,7 @@ class EnsembleExecution(ResponseSink):
                 ready = self._ready(advance.starts, iteration)
         except Exception as raised:
             failure = _as_triton_error(raised)
-            for _ in advance.starts:  # they never will
+            for _ in advance.starts:  # they are never started
                 done = self._finished(iteration)
         if advance.over:
             self._forget(iteration)
@@ -352,7 +352,7 @@ class EnsembleExecution(ResponseSink):
         return ready, emit, done, failure
 
     def _finished(self, iteration: int) -> bool:
-        """A step finished, the lock is held; True if it was the last one."""
+        """Record the end of a step; True if it was the last one. The lock is held."""
         advance = self.run.finished(iteration)
         if advance.over:
             self._forget(iteration)
@@ -383,7 +383,7 @@ class EnsembleExecution(ResponseSink):
                 read_too[name] = value
             if marks is not None:
                 correlation_id, flags = marks.get(name, (correlation_id, flags))
-        if not outputs:  # E11: then Triton has nothing to take the parameters from
+        if not outputs:  # E11: without outputs Triton sends no parameters
             return Response({})
         if read_too:
             outputs |= copies_of(read_too)
@@ -397,7 +397,7 @@ class EnsembleExecution(ResponseSink):
     # -- the end ---------------------------------------------------------------------------------
 
     def _conclude(self, completion: Completion | None) -> None:
-        """Nothing runs any more, and nothing can start."""
+        """End the execution: nothing runs any more, and nothing can start."""
         if not self.request.is_answered() and self._outbox is None:
             self._fail(
                 InvalidArgumentError(
@@ -435,7 +435,7 @@ class EnsembleExecution(ResponseSink):
         self._outbox.drain(deliver)
 
     def _answer(self, response: Response | None, completion: Completion | None) -> None:
-        """Deliver the final response, if there was none; the first one counts."""
+        """Deliver the final response; the first one counts, later ones are dropped."""
         request = self.request
         if not request.try_finish():
             return
@@ -462,10 +462,12 @@ class EnsembleExecution(ResponseSink):
         times = self._times
         total_ns = now_ns() - request.start_ns
         request.step_times = times
-        books = self.ensemble.statistics
-        books.passed(request.size, times, total_ns)
-        if books.summaries is not None:
-            books.summaries.executed(total_ns, 0, times.input_ns, times.infer_ns, times.output_ns)
+        statistics = self.ensemble.statistics
+        statistics.passed(request.size, times, total_ns)
+        if statistics.summaries is not None:
+            statistics.summaries.executed(
+                total_ns, 0, times.input_ns, times.infer_ns, times.output_ns
+            )
 
 
 def _submit_many(

@@ -1,4 +1,4 @@
-"""An ensemble at work: who serves its steps, and its requests in flight."""
+"""A version of an ensemble: its composing models and its requests in flight."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class EnsembleRuntime(EnsembleOwner):
         self.directory = directory
         self.counts_twins = True
         self.plan = ensemble_plan(config)
-        # The messages of an older tritonclient do not have it.
+        # The messages of an older tritonclient lack the field.
         limit: int = getattr(config.ensemble_scheduling, "max_inflight_requests", 0)
         self.gates = [StepGate(limit) for _ in self.plan.steps] if limit else []
         self.resolve = resolve
@@ -72,7 +72,7 @@ class EnsembleRuntime(EnsembleOwner):
     def submit_many(
         self, requests: Sequence[InferenceRequest], completion: Completion | None = None
     ) -> Sequence[bool | TritonError]:
-        """Accept requests of the same moment; their first steps go together."""
+        """Accept requests of the same moment; their first steps are submitted together."""
         if isinstance(completion, BatchCompletion):
             return super().submit_many(requests, completion)
         batch = BatchCompletion()
@@ -87,12 +87,12 @@ class EnsembleRuntime(EnsembleOwner):
         Raises
         ------
         NotFoundError, UnavailableError
-            A composing model has just gone.
+            A composing model was just unloaded.
         """
         acquired: list[Runtime] = []
         try:
             for step in self.plan.steps:
-                # A version that leaves is not in the registry any more: look again.
+                # An unpublished version is no longer in the registry: resolve again.
                 while not (found := self.resolve(step.model_name, step.model_version)).acquire():
                     continue
                 acquired.append(found)
@@ -103,7 +103,7 @@ class EnsembleRuntime(EnsembleOwner):
         return EnsembleBinding(self.plan, self.signature, tuple(acquired))
 
     def members_changed(self) -> None:
-        """Let later requests find the composing models anew; those in flight keep theirs (E17)."""
+        """Bind later requests to the models that serve then; those in flight keep theirs (E17)."""
         with self._lock:
             binding, self._binding = self._binding, None
             idle = binding is not None and not binding.active
@@ -143,7 +143,7 @@ class EnsembleRuntime(EnsembleOwner):
             self._drained.set()
 
     def drain(self) -> None:
-        """Take no more requests; those in flight go on."""
+        """Accept no more requests; those in flight go on."""
         with self._lock:
             self._draining = True
             done = not self._executions
@@ -153,10 +153,10 @@ class EnsembleRuntime(EnsembleOwner):
             self._drained.set()
 
     def fail_pending(self, reason: str) -> None:
-        """Nothing waits here; the steps' own queues answer."""
+        """Do nothing: requests wait in the queues of their steps."""
 
     def fail_running(self, reason: str) -> None:
-        """Nothing runs here; the steps' own versions answer."""
+        """Do nothing: the versions of the steps answer."""
 
     def wait_drained(self, timeout_s: float | None) -> bool:
         """Wait until no request is in flight; False if time ran out."""
@@ -166,13 +166,13 @@ class EnsembleRuntime(EnsembleOwner):
         return len(self._executions)
 
     def snapshot(self, state: str, reason: str) -> ModelSnapshot:
-        """Return what can be seen of this version now."""
-        books = self.statistics
-        counts, ns = books.counts, books.ns  # each adds the books up
+        """Return the state of this version now."""
+        statistics = self.statistics
+        counts, ns = statistics.counts, statistics.ns  # each adds up what was noted
         return ModelSnapshot(
             self.name, self.version, state, reason, "ensemble", self.signature.max_batch_size,
-            0, len(self._executions), (), books.inference_count, books.execution_count,
+            0, len(self._executions), (), statistics.inference_count, statistics.execution_count,
             counts["success"], counts["fail"], ns["success"], ns["queue"],
             ns["compute_input"], ns["compute_infer"], ns["compute_output"],
-            books.sizes(),
+            statistics.sizes(),
         )  # fmt: skip
