@@ -140,7 +140,8 @@ class Http2Connection:
         if self._rest:
             data, at = (self._rest[at:] + data, 0) if data else (self._rest, at)
         try:
-            self._writer.check_unread()
+            if self._writer.unread_replies:
+                self._writer.check_unread()
             at = self._read(data, at)
             self._rest, self._at = (data, at) if at < len(data) else (b"", 0)
         except Http2ConnectionError as error:
