@@ -95,6 +95,11 @@ def serving(*flags: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, int]
         process.communicate()
 
 
+def _run(*flags: str) -> subprocess.CompletedProcess[str]:
+    """Run a server that ends by itself."""
+    return run_python("-m", "nbtriton", "serve", *flags)
+
+
 def _infer(port: int, value: float) -> http.client.HTTPConnection:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     tensor = {"name": "IN", "shape": [1, 1], "datatype": "FP32", "data": [value]}
@@ -315,17 +320,14 @@ def test_L4_a_model_that_fails_ends_the_server_unless_a_flag_says_otherwise(
     repository: Path,
 ) -> None:
     (repository / "double" / "1" / "model.py").write_text("raise ValueError('broken')")
-    done = run_python("-m", "nbtriton", "serve", "--model-repository", str(repository), *PORTS)
+    done = _run("--model-repository", str(repository), *PORTS)
     assert done.returncode == 1
     assert "failed to load all models" in done.stderr
     assert "| double | 1       | UNAVAILABLE: Internal: ValueError: broken" in done.stderr
     assert "failed to load 'double' version 1: Internal: ValueError: broken" in done.stderr
     assert "error: creating server: Internal - failed to load all models" in done.stderr
     (repository / "double" / "1" / "model.py").write_text(MODEL)
-    done = run_python(
-        "-m",
-        "nbtriton",
-        "serve",
+    done = _run(
         "--model-repository",
         str(repository),
         *PORTS,
@@ -347,7 +349,7 @@ def test_L4_a_model_that_fails_ends_the_server_unless_a_flag_says_otherwise(
 @pytest.mark.parametrize("strict", ["true", "false"])
 def test_a_server_without_its_repository_stays_and_refuses(tmp_path: Path, strict: str) -> None:
     flags = (f"--model-repository={tmp_path / 'nowhere'}", *PORTS)
-    done = run_python("-m", "nbtriton", "serve", *flags)
+    done = _run(*flags)
     assert done.returncode == 1
     assert f"error: creating server: Internal - failed to stat file {tmp_path}" in done.stderr
     with serving(*flags, "--exit-on-error=false", f"--strict-readiness={strict}") as (
@@ -389,10 +391,7 @@ def test_a_named_model_that_fails_ends_the_server_with_its_error(repository: Pat
         ),
         ("*", "Internal - failed to load all models"),
     ):
-        done = run_python(
-            "-m",
-            "nbtriton",
-            "serve",
+        done = _run(
             "--model-repository",
             str(repository),
             "--model-control-mode=EXPLICIT",
@@ -412,10 +411,7 @@ def test_an_open_address_is_warned_about(repository: Path) -> None:
 
 def test_AC1_strict_model_config(repository: Path) -> None:
     (repository / "double" / "config.pbtxt").unlink()
-    done = run_python(
-        "-m",
-        "nbtriton",
-        "serve",
+    done = _run(
         "--model-repository",
         str(repository),
         "--strict-model-config=true",
@@ -426,10 +422,7 @@ def test_AC1_strict_model_config(repository: Path) -> None:
 
 def test_a_taken_port_is_one_line_of_error(repository: Path) -> None:
     with serving("--model-repository", str(repository), *PORTS) as (_, ports, _lines):
-        done = run_python(
-            "-m",
-            "nbtriton",
-            "serve",
+        done = _run(
             "--model-repository",
             str(repository),
             f"--http-port={ports['HTTPService']}",
@@ -521,7 +514,7 @@ def test_the_log_goes_to_a_file(repository: Path, tmp_path: Path, capfd) -> None
     (repository / "double" / "1" / "model.py").write_text("raise ValueError('broken')")
     log = tmp_path / "log"
     flags = (f"--log-file={log}", "--log-info=false", *PORTS)
-    done = run_python("-m", "nbtriton", "serve", f"--model-repository={repository}", *flags)
+    done = _run(f"--model-repository={repository}", *flags)
     assert (done.returncode, done.stderr) == (1, "")
     lines = [line for line in log.read_text().splitlines() if re.match(r"[IWE]\d{4} ", line)]
     assert lines

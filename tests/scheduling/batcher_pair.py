@@ -20,6 +20,7 @@ from nbtriton.scheduling import (
     TicketState,
 )
 from tests.scheduling.batcher_oracle import FAILS, BatcherOracle
+from tests.scheduling.resting import run_to_rest
 from tests.scheduling.simulator import delay, reject
 
 WAITING = (TicketState.QUEUED, TicketState.DELAYED, TicketState.PENDING, TicketState.PAYLOAD)
@@ -167,17 +168,7 @@ class BatcherPair:
         """Run until nothing is left: each request is answered exactly once."""
         if not self.instances:
             self.add_instance()
-        for _ in range(6 * len(self.tickets) + 10):
-            wake = self.batcher.wake_at()
-            if self.staged:
-                self.grant(min(self.staged))
-            elif self.busy:
-                self.finish(min(self.busy))
-            elif wake is not None:
-                self.now = max(self.now, wake)
-                self.tick()
-            else:
-                break
+        run_to_rest(self, 6 * len(self.tickets) + 10)
         assert not self.waiting
         assert not self.busy
         assert not self.staged

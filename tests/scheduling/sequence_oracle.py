@@ -24,6 +24,7 @@ from nbtriton.scheduling import (
     Ticket,
     TicketState,
 )
+from tests.scheduling.resting import run_to_rest
 
 US = 1_000
 _RECHECK = 50_000 * US
@@ -254,17 +255,7 @@ class SequencePair:
         """Run until nothing is left: each request is answered exactly once, no slot is lost."""
         if not self.staying:
             self.add_instance()
-        for _ in range(20 * len(self.tickets) + 1000):
-            wake = self.batcher.wake_at()
-            if self.staged:
-                self.grant(min(self.staged))
-            elif self.busy:
-                self.finish(min(self.busy))
-            elif wake is not None:
-                self.now = max(self.now, wake)
-                self.tick()
-            else:
-                break
+        run_to_rest(self, 20 * len(self.tickets) + 1000)
         assert not self.open
         assert not self.busy
         assert not self.staged

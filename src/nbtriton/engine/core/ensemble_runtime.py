@@ -167,12 +167,4 @@ class EnsembleRuntime(EnsembleOwner):
 
     def snapshot(self, state: str, reason: str) -> ModelSnapshot:
         """Return the state of this version now."""
-        statistics = self.statistics
-        counts, ns = statistics.counts, statistics.ns  # each adds up what was noted
-        return ModelSnapshot(
-            self.name, self.version, state, reason, "ensemble", self.signature.max_batch_size,
-            0, len(self._executions), (), statistics.inference_count, statistics.execution_count,
-            counts["success"], counts["fail"], ns["success"], ns["queue"],
-            ns["compute_input"], ns["compute_infer"], ns["compute_output"],
-            statistics.sizes(),
-        )  # fmt: skip
+        return self._snapshot(state, reason, "ensemble", 0, len(self._executions))

@@ -489,16 +489,8 @@ class ModelRuntime(UpdatableRuntime):
 
     def snapshot(self, state: str, reason: str) -> ModelSnapshot:
         """Return the state of this version now."""
-        statistics = self.statistics
-        counts, ns = statistics.counts, statistics.ns  # each adds up what was noted
         instances = tuple(instance.snapshot() for instance in self._instances.all().values())
         waiting = self._batcher.waiting
-        return ModelSnapshot(
-            self.name, self.version, state, reason, self.backend.platform or self.backend.name,
-            self.signature.max_batch_size, waiting, max(0, self._in_flight.count() - waiting),
-            instances,
-            statistics.inference_count, statistics.execution_count, counts["success"],
-            counts["fail"], ns["success"], ns["queue"],
-            ns["compute_input"], ns["compute_infer"], ns["compute_output"],
-            statistics.sizes(),
-        )  # fmt: skip
+        executing = max(0, self._in_flight.count() - waiting)
+        platform = self.backend.platform or self.backend.name
+        return self._snapshot(state, reason, platform, waiting, executing, instances)

@@ -18,7 +18,7 @@ from nbtriton.engine.core.completion import Completion, InlineCompletion
 from nbtriton.engine.core.execution import now_ns
 from nbtriton.engine.core.model_signature import ModelSignature
 from nbtriton.engine.core.request import InferenceRequest, RequestOwner
-from nbtriton.engine.core.snapshot import ModelSnapshot
+from nbtriton.engine.core.snapshot import InstanceSnapshot, ModelSnapshot
 from nbtriton.engine.core.statistics import Statistics
 from nbtriton.errors import InternalError, TritonError
 
@@ -214,3 +214,24 @@ class Runtime(RequestOwner):
     @abstractmethod
     def snapshot(self, state: str, reason: str) -> ModelSnapshot:
         """Return the state of this version now."""
+
+    def _snapshot(
+        self,
+        state: str,
+        reason: str,
+        platform: str,
+        queued: int,
+        executing: int,
+        instances: tuple[InstanceSnapshot, ...] = (),
+    ) -> ModelSnapshot:
+        """Return a snapshot with what the statistics count."""
+        statistics = self.statistics
+        counts, ns = statistics.counts, statistics.ns  # each adds up what was noted
+        return ModelSnapshot(
+            self.name, self.version, state, reason, platform, self.signature.max_batch_size,
+            queued, executing, instances,
+            statistics.inference_count, statistics.execution_count, counts["success"],
+            counts["fail"], ns["success"], ns["queue"],
+            ns["compute_input"], ns["compute_infer"], ns["compute_output"],
+            statistics.sizes(),
+        )  # fmt: skip

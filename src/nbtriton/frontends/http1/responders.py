@@ -134,7 +134,7 @@ class InferResponder(HttpResponder):
             self.call.release()
             self.cycle.respond(self._response)
             self.record("HTTP_SEND_END")
-            self.close()
+            self.end_trace()
 
     def _written(self, request: InferenceRequest, response: Response) -> HttpResponse:
         if response.error is not None:

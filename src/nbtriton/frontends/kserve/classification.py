@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -14,7 +14,10 @@ from nbtriton.tensors import datatype_of, to_numpy
 if TYPE_CHECKING:
     from nbtriton.tensors import Array
 
-__all__ = ["classify"]
+__all__ = ["Labels", "classify"]
+
+# Class labels of a model's version and output.
+Labels: TypeAlias = Callable[[str, int, str], Sequence[str]]
 
 # BYTES too: the reference crashes.
 _UNSUPPORTED = ("BOOL", "FP16", "BF16", "BYTES")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,10 @@ from nbtriton.tensors import datatype_of, shape_of, to_numpy
 
 if TYPE_CHECKING:
     from nbtriton.frontends.kserve.call import InferCall
+    from nbtriton.frontends.kserve.classification import Labels
     from nbtriton.tensors import Array
 
 __all__ = ["Answer", "encode_infer", "json_elements"]
-
-# Class labels of a model's version and output.
-Labels = Callable[[str, int, str], Sequence[str]]
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +17,11 @@ from nbtriton.tensors import datatype_of, shape_of
 
 if TYPE_CHECKING:
     from nbtriton.frontends.kserve.call import InferCall
+    from nbtriton.frontends.kserve.classification import Labels
     from nbtriton.tensors import Array
 
 __all__ = ["encode_response", "encode_stream_error", "encode_stream_response"]
 
-# Labels of a model's version and output.
-Labels = Callable[[str, int, str], Sequence[str]]
 _FINAL = "triton_final_response"
 _LIMIT = (1 << 31) - 1
 

@@ -66,6 +66,10 @@ class Responder(ABC):
     def close(self) -> None:
         """Release the request's resources: everything is sent."""
         self.call.release()
+        self.end_trace()
+
+    def end_trace(self) -> None:
+        """Complete the trace of a request that is traced."""
         if self.trace is not None:
             self.trace.sample.release()
 
