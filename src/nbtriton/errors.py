@@ -47,6 +47,7 @@ __all__ = [
     "UnavailableError",
     "UnknownError",
     "UnsupportedError",
+    "cell_names",
     "error_from_status",
     "nearest",
 ]
@@ -229,7 +230,7 @@ def _own_frames(trace: TracebackType | None) -> list[str]:
         if not source:
             continue
         name = frame.f_code.co_name
-        place = _FRAME.sub(_cell_place, f'File "{file}", line {number}')
+        place = cell_names(f'File "{file}", line {number}')
         lines += [place if name == "<module>" else f"{place}, in {name}", f"    {source}"]
     return lines
 
@@ -250,7 +251,12 @@ def _with_traceback(user_traceback: str, lines: list[str]) -> list[str]:
     if user_traceback:
         # Triton's message repeats the frames above it.
         lines = [re.sub(r"\n\nAt:\n(  .*\n)*", "", lines[0]).removesuffix(";"), *lines[1:]]
-    return [*_FRAME.sub(_cell_place, user_traceback).splitlines(), *lines]
+    return [*cell_names(user_traceback).splitlines(), *lines]
+
+
+def cell_names(text: str) -> str:
+    """Return a text of places with cells named as IPython names them."""
+    return _FRAME.sub(_cell_place, text)
 
 
 _FRAME = re.compile(r'File "([^"\n]+)", line')

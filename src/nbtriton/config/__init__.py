@@ -19,6 +19,12 @@ from nbtriton.config.convert import (
 from nbtriton.config.dataflow import parse_dataflow
 from nbtriton.config.fragment import amend, is_whole
 from nbtriton.config.ignored import field_effects, ignored_fields
+from nbtriton.config.isolation import (
+    INSTANCE_ISOLATION,
+    ISOLATIONS,
+    check_isolation,
+    isolation_of,
+)
 from nbtriton.config.normalize import (
     InstancePlan,
     equal_but_for_instances,
@@ -50,6 +56,8 @@ from nbtriton.config.validate_ensemble import validate_ensemble
 from nbtriton.config.validate_io import STRATEGY_PATH, validate_io, validate_load
 
 __all__ = [
+    "INSTANCE_ISOLATION",
+    "ISOLATIONS",
     "READ_ONLY_INPUTS",
     "STRATEGY_PATH",
     "AutoCompleteConfig",
@@ -62,6 +70,7 @@ __all__ = [
     "amend",
     "apply_options",
     "as_config",
+    "check_isolation",
     "complete_from",
     "control_types",
     "enum_name",
@@ -73,6 +82,7 @@ __all__ = [
     "input_specs",
     "is_ensemble",
     "is_whole",
+    "isolation_of",
     "looks_like_pbtxt",
     "normalize",
     "normalize_instance_groups",

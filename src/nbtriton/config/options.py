@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbtriton.config._proto import KINDS, ModelConfig, copy_of
+from nbtriton.config.isolation import INSTANCE_ISOLATION, check_isolation
 from nbtriton.config.normalize import scheduling_choice
 from nbtriton.config.read_only import READ_ONLY_INPUTS
 from nbtriton.errors import ConfigError, nearest
@@ -26,6 +27,7 @@ def apply_options(
     max_queue_delay_us: int | None = None,
     preferred: Sequence[int] | None = None,
     read_only_inputs: bool | None = None,
+    isolation: str | None = None,
 ) -> ModelConfig:
     """Return the configuration with these options set; None leaves a field as it is.
 
@@ -50,6 +52,8 @@ def apply_options(
         ``preferred_batch_size``; adds the dynamic batcher.
     read_only_inputs : bool, optional
         The parameter ``READ_ONLY_INPUTS``: the model only reads its inputs, which are not copied.
+    isolation : {"thread", "process", "auto"}, optional
+        The parameter ``INSTANCE_ISOLATION``: where the instances live.
 
     Returns
     -------
@@ -60,6 +64,8 @@ def apply_options(
     ------
     ConfigError
         An unknown kind, a value out of range, or options that exclude each other.
+    InvalidArgumentError
+        An unknown isolation.
     """
     done = copy_of(config)
     if max_batch_size is not None:
@@ -78,6 +84,9 @@ def apply_options(
         _apply_dynamic_batching(done, max_queue_delay_us, preferred)
     if read_only_inputs is not None:
         done.parameters[READ_ONLY_INPUTS].string_value = "yes" if read_only_inputs else "no"
+    if isolation is not None:
+        check_isolation(isolation)
+        done.parameters[INSTANCE_ISOLATION].string_value = isolation
     return done
 
 

@@ -1,0 +1,1 @@
+"""Instances in processes of their own: their start and end, shared memory, control messages."""
