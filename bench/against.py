@@ -52,9 +52,11 @@ class Comparison:
 
     @property
     def gains(self) -> list[float]:
-        """How many times better the new build is, by round."""
-        pairs = zip(*self.values, strict=True)
-        return [self.figure.ratio(new, old) for old, new in pairs if min(old, new) > 0]
+        """How many times better the new build is, by round; flat figures are times and sizes."""
+        pairs = [pair for pair in zip(*self.values, strict=True) if min(pair) > 0]
+        if self.figure.better == "higher":
+            return [new / old for old, new in pairs]
+        return [old / new for old, new in pairs]
 
     @property
     def worse(self) -> bool:

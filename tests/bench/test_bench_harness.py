@@ -325,3 +325,9 @@ def test_two_builds_are_compared_round_by_round():
     line = against.table([one]).splitlines()[1]
     assert "0.91x (0.91 to 1.25)" in line
     assert line.endswith("WORSE")
+
+
+@pytest.mark.parametrize(("better", "gain"), [("lower", 2.0), ("flat", 2.0), ("higher", 0.5)])
+def test_a_build_is_better_by_the_direction_of_the_figure(better, gain):
+    figure = of([], [], better=better)[0]
+    assert against.Comparison(figure, ([10.0], [5.0])).gains == [gain]
