@@ -65,23 +65,34 @@ def first_text(locator: Any) -> str:
     return texts[0] if texts else ""
 
 
-@pytest.mark.parametrize("theme", ["Light", "Dark"])
-def test_the_quickstart_runs_and_its_widgets_move(open_notebook, theme):
-    name = f"quickstart-{theme.lower()}.ipynb"
-    opened = open_notebook(name, json.loads(QUICKSTART.read_text()), f"JupyterLab {theme}")
+def screenshots_of_results(opened: Any, theme: str) -> None:
+    assert opened.page.locator("body").get_attribute("data-jp-theme-light") == (
+        "true" if theme == "light" else "false"
+    )
+    for text, what in (
+        ("watch = %triton_watch", "watch"),
+        ("report = %triton_perf", "report"),
+        ("%triton_dag", "graph"),
+        ("%triton_infer", "result"),
+        ("frame = report.frame", "summary"),
+    ):
+        opened.screenshot(f"quickstart-{what}-{theme}", opened.output(text))
+
+
+def test_the_quickstart_runs_and_its_widgets_move(open_notebook):
+    name = "quickstart.ipynb"
+    opened = open_notebook(name, json.loads(QUICKSTART.read_text()))
     page = opened.page
-    light = page.locator("body").get_attribute("data-jp-theme-light")
-    assert light == ("true" if theme == "Light" else "false")
     opened.run_all()
 
     # While the first sweep runs: the curve's progress and the watch's numbers change.
-    sweep, watch = opened.output("alone = %triton_perf"), opened.output("watch = %triton_watch")
+    sweep = opened.output("alone = %triton_perf")
     live = sweep.locator(".nbt-curve-line")
     live.wait_for(state="attached")
     progress = distinct(page, lambda: first_text(live), 3)
     assert len(progress) == 3, progress
     assert "concurrency" in progress[-1]
-    opened.screenshot(f"quickstart-sweep-live-{theme.lower()}", sweep)
+    opened.screenshot("quickstart-sweep-live", sweep)
 
     # The second sweep is longer; its picture grows.
     second = opened.output("report = %triton_perf")
@@ -97,14 +108,7 @@ def test_the_quickstart_runs_and_its_widgets_move(open_notebook, theme):
         output.scroll_into_view_if_needed()
         assert output.locator("svg").count() >= 1, text
         assert output.locator(".nbt-curve-stop, .jupyter-widgets").count() == 0, text
-    opened.screenshot(f"quickstart-watch-{theme.lower()}", watch)
-    opened.screenshot(f"quickstart-report-{theme.lower()}", second)
-    for text, what in (
-        ("%triton_dag", "graph"),
-        ("%triton_infer", "result"),
-        ("frame = report.frame", "summary"),
-    ):
-        opened.screenshot(f"quickstart-{what}-{theme.lower()}", opened.output(text))
+    screenshots_of_results(opened, "light")
     summary = opened.output("frame = report.frame").inner_text()
     assert re.search(r"[\d.]+ x the throughput", summary)
 
@@ -114,15 +118,14 @@ def test_the_quickstart_runs_and_its_widgets_move(open_notebook, theme):
     assert WIDGET not in kinds
     assert {"text/html", "image/svg+xml", "text/plain"} <= kinds
 
-    # Reopened: all measurements are shown without running a cell.
-    for session in opened.lab.call("GET", "sessions"):
-        opened.lab.call("DELETE", f"sessions/{session['id']}")
-    opened.open()
+    # Reopened, by a reader with the other theme: all measurements are shown without running a cell.
+    read = open_notebook(name, saved, "JupyterLab Dark")
     for text in ("watch = %triton_watch", "report = %triton_perf", "%triton_dag"):
-        output = opened.output(text)
+        output = read.output(text)
         output.scroll_into_view_if_needed()
         output.locator("svg").first.wait_for()
-    assert page.get_by_text("Error displaying widget").count() == 0
+    assert read.page.get_by_text("Error displaying widget").count() == 0
+    screenshots_of_results(read, "dark")
 
 
 def test_a_watch_moves_while_load_runs_in_another_cell(open_notebook):
@@ -136,6 +139,7 @@ def test_a_watch_moves_while_load_runs_in_another_cell(open_notebook):
             "report = %triton_perf slow -c 8:500 -p 200",
             "watch.finish(); graph.finish()",
         ),
+        "JupyterLab Dark",
     )
     page = opened.page
     opened.run_all()
@@ -149,8 +153,8 @@ def test_a_watch_moves_while_load_runs_in_another_cell(open_notebook):
         3,
     )  # fmt: skip
     assert len(paths) == 3
-    opened.screenshot("watch-live", watch)
-    opened.screenshot("graph-live", opened.output("%triton_dag"))
+    opened.screenshot("watch-live-dark", watch)
+    opened.screenshot("graph-live-dark", opened.output("%triton_dag"))
     opened.output("%triton_perf").get_by_role("button", name="Stop").click()
     opened.wait_done()
     opened.assert_clean()
