@@ -17,7 +17,7 @@ from nbtriton import __version__
 from nbtriton.clients.base import NO_STREAMS
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.perf.loads import level_values
-from nbtriton.perf.measure import Level, WindowPlan
+from nbtriton.perf.measure import Level, WindowPlan, measure_level
 from nbtriton.perf.options import PerfOptions
 from nbtriton.perf.prepare import (
     Data,
@@ -56,7 +56,8 @@ def run(options: PerfOptions) -> PerfReport:
         plan = _prepare(target, options, levels, configurations)
         total = levels.count and levels.count * len(configurations) * len(plan.workloads)
         windows = options.window_plan(total)
-        session = Session(target, options.model, plan.composing, total, options.observer)
+        measure = partial(measure_level, target, options.model, plan.composing)
+        session = Session(measure, total, options.observer)
         started_s = time.monotonic()
         interrupted = _measure(session, options, levels, configurations, plan, windows)
         return PerfReport(

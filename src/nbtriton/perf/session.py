@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from nbtriton.perf.loads import Load
-from nbtriton.perf.measure import Level, measure_level
+from nbtriton.perf.measure import Level
 from nbtriton.perf.point import PerfPoint, describe
 from nbtriton.perf.progress import Observer, PerfProgress
 from nbtriton.perf.search import LevelPlan
 from nbtriton.perf.windows import Window
 
-if TYPE_CHECKING:
-    from nbtriton.perf.remote import Target
+__all__ = ["Measure", "Session"]
 
-__all__ = ["Session"]
+# Runs one level to its verdict: the point, None if it was interrupted before its first window, and
+# whether it was interrupted. Calls the function with the number of windows and the latest one.
+Measure = Callable[[Level, Callable[[int, Window], None]], tuple[PerfPoint | None, bool]]
 
 _log = logging.getLogger("nbtriton.perf")
 
@@ -27,10 +27,8 @@ class Session:
 
     Parameters
     ----------
-    server : Server or RemoteServer
-    model : str
-    composing : sequence of str
-        The composing models of an ensemble.
+    measure : callable
+        How a level is measured: `nbtriton.perf.measure.measure_level` of a server and a model.
     total : int or None
         Levels of the whole run, None where a search decides.
     observer : callable or None
@@ -43,17 +41,13 @@ class Session:
 
     def __init__(
         self,
-        server: Target,
-        model: str,
-        composing: Sequence[str],
+        measure: Measure,
         total: int | None,
         observer: Observer | None,
     ) -> None:
         self.points: list[PerfPoint] = []
         self.notes: list[str] = []
-        self._server = server
-        self._model = model
-        self._composing = composing
+        self._measure_level = measure
         self._total = total
         self._observer = observer
         self._done = 0  # measured, or skipped by a search
@@ -94,9 +88,7 @@ class Session:
             )
 
         self._report(what, 0, max_windows, 0.0)
-        point, interrupted = measure_level(
-            self._server, self._model, self._composing, level, on_window
-        )
+        point, interrupted = self._measure_level(level, on_window)
         if point is not None and point.outcome == "over_limit":
             self.notes.append(f"{what}: {point.notes[0]}")
         elif point is not None:
