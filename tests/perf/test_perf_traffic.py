@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtriton.errors import InvalidArgumentError
+from nbtriton.perf.api import perf
+from nbtriton.perf.options import PerfOptions
 from nbtriton.perf.traffic import Repeated, SequenceData, SequencePlan, Sequences, read_id_range
 
 STEPS = [{"X": 0}, {"X": 1}, {"X": 2}]
@@ -111,3 +115,32 @@ def test_a_range_of_ids(written, found):
 def test_impossible_ranges_are_refused(written):
     with pytest.raises(InvalidArgumentError, match="Failed to parse --sequence-id-range"):
         read_id_range(written)
+
+
+def test_priorities_and_timeouts_are_given_to_the_requests_in_turn():
+    options = perf_options(priority=[1, 2, 2], timeout_us=5000).call_options()
+    traffic = Repeated([{"IN": 0}, {"IN": 1}], options)  # type: ignore[dict-item]
+    calls = [traffic.next(0, number) for number in range(6)]
+    assert [call.inputs["IN"] for call in calls] == [0, 1, 0, 1, 0, 1]
+    assert [call.options["priority"] for call in calls] == [1, 2, 2, 1, 2, 2]
+    assert {call.options["timeout_us"] for call in calls} == {5000}
+    assert perf_options().call_options() == ()
+    with pytest.raises(InvalidArgumentError, match=r"Failed to parse --timeout-us\..*found -1"):
+        perf_options(timeout_us=-1)
+
+
+def test_requests_of_sequences_have_priorities_too():
+    data = SequenceData(SequencePlan(length=2, variation=0), [[{}]], given=False)
+    traffic = Sequences(data, lanes=1, seed=0, options=[{"priority": 1}, {"priority": 3}])
+    calls = [traffic.next(0, number) for number in range(3)]
+    assert [call.options["priority"] for call in calls] == [1, 3, 1]
+    assert [call.options["sequence_start"] for call in calls] == [True, False, True]
+
+
+def perf_options(**options):
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(perf).parameters.items()
+        if parameter.default is not parameter.empty
+    }
+    return PerfOptions(server=None, model="m", **(defaults | options))

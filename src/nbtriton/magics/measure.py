@@ -100,6 +100,14 @@ class MeasureMagics(Magics):
         help="listen to each response, for decoupled models: time to the first and between them",
     )  # fmt: skip
     @argument(
+        "--priority", type=int_list, default=0, metavar="LIST",
+        help="of the requests, in turn; 1 is the highest",
+    )  # fmt: skip
+    @argument(
+        "--timeout-us", type=int_list, default=0, metavar="LIST",
+        help="queue timeouts of the requests, in turn",
+    )  # fmt: skip
+    @argument(
         "--sequence-length", type=int, metavar="N",
         help="requests of a sequence; 20, or the steps of the data",
     )  # fmt: skip

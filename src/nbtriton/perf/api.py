@@ -37,6 +37,8 @@ def perf(
     string_length: int = STRING_LENGTH,
     string_data: str | None = None,
     streaming: bool = False,
+    priority: int | Sequence[int] = 0,
+    timeout_us: int | Sequence[int] = 0,
     sequence_length: int | None = None,
     sequence_length_variation: float = 20.0,
     sequence_id_range: int | str | Sequence[int] | None = None,
@@ -114,6 +116,9 @@ def perf(
     streaming : bool
         Record each response, and report the time to the first one and between them; for
         decoupled models. In the process or over gRPC.
+    priority, timeout_us : int or sequence of int
+        Priority of each request (1 is the highest, 0 the model's default) and its queue timeout in
+        microseconds (0 for the model's default); several are given to the requests in turn.
     sequence_length : int, optional
         Requests of a sequence, of a model with a sequence batcher; 20 by default, or the number of
         steps of the data where they are given. Each outstanding request of a concurrency is a live

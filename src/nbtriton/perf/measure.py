@@ -32,7 +32,15 @@ from nbtriton.perf.windows import (
 if TYPE_CHECKING:
     from nbtriton.perf.remote import Target
 
-__all__ = ["Level", "MeasurementMode", "WindowPlan", "measure_level"]
+__all__ = [
+    "Level",
+    "MeasurementMode",
+    "WindowPlan",
+    "measure_level",
+    "point_of",
+    "rule_of",
+    "traffic_of",
+]
 
 MeasurementMode = Literal["time_windows", "count_windows"]
 
@@ -148,11 +156,7 @@ def measure_level(
         None if it was interrupted before its first window.
     interrupted : bool
     """
-    # Senders that do not wait for responses: all but the single caller (PA7, PA20).
-    is_async = (
-        level.load != Concurrency(1) or level.workload.sequences is not None or level.streaming
-    )
-    rule = replace(level.rule, asynchronous=is_async, single=bool(level.request_count))
+    rule = rule_of(level)
     meter = LevelMeter(rule, level.load.label)
     # The server's statistics at each bound of a window.
     statistics: dict[int, StatisticsDocument] = {}
@@ -196,23 +200,31 @@ def measure_level(
     assert verdict is not None
     if not verdict.windows:
         return None, interrupted
-    before = statistics[verdict.windows[0].start_ns]
-    after = statistics[verdict.windows[-1].end_ns]
-    server_side = _server_side(model, composing, before, after)
-    return _point(level, rule, verdict, server_side), interrupted
+    return point_of(level, rule, verdict, statistics, (model, *composing)), interrupted
+
+
+def rule_of(level: Level) -> StabilityRule:
+    """Return the rule that ends a level."""
+    # Senders that do not wait for responses: all but the single caller (PA7, PA20).
+    is_async = (
+        level.load != Concurrency(1) or level.workload.sequences is not None or level.streaming
+    )
+    return replace(level.rule, asynchronous=is_async, single=bool(level.request_count))
+
+
+def traffic_of(level: Level) -> tuple[Traffic, int, bool]:
+    """Return the requests of a level, the number of live sequences, and whether each is serial."""
+    workload = level.workload
+    data = workload.sequences
+    if data is None:
+        return Repeated(workload.requests, workload.options), 1, False
+    lanes = data.lanes(level.load)
+    traffic = Sequences(data, lanes=lanes, seed=level.seed, options=workload.options)
+    return traffic, lanes, data.plan.serial
 
 
 def _load(server: Target, model: str, level: Level) -> LoadRun:
-    traffic: Traffic
-    lanes, serial = 1, False
-    if level.workload.sequences is None:
-        traffic = Repeated(level.workload.requests)
-    else:
-        lanes, serial = (
-            level.workload.sequences.lanes(level.load),
-            level.workload.sequences.plan.serial,
-        )
-        traffic = Sequences(level.workload.sequences, lanes=lanes, seed=level.seed)
+    traffic, lanes, serial = traffic_of(level)
     return make_load(
         LoadSpec(
             server, model, level.load, traffic,
@@ -278,14 +290,28 @@ def _server_side(
     return (with_composing(whole, steps) if whole else None), steps
 
 
-def _point(
+def point_of(
     level: Level,
     rule: StabilityRule,
     verdict: Verdict,
-    server_side: tuple[ServerBreakdown | None, tuple[ServerBreakdown, ...]],
+    statistics: Mapping[int, StatisticsDocument],
+    models: Sequence[str],
 ) -> PerfPoint:
+    """Return the point of a level that has ended.
+
+    Parameters
+    ----------
+    level, rule, verdict
+        The verdict has at least one window.
+    statistics : mapping
+        The server's statistics at each bound of a window.
+    models : sequence of str
+        The model, and the composing models of an ensemble.
+    """
+    before = statistics[verdict.windows[0].start_ns]
+    after = statistics[verdict.windows[-1].end_ns]
+    server, steps = _server_side(models[0], models[1:], before, after)
     measured = merge(verdict.windows, rule)
-    server, steps = server_side
     rate = measured.request_count / measured.window_s if measured.window_s else 0.0
     mode: LoadMode = "request_rate"
     if isinstance(level.load, Concurrency):

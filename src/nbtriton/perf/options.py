@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from nbtriton.perf.measure import MeasurementMode, WindowPlan
 from nbtriton.perf.progress import Observer
 from nbtriton.perf.search import LevelPlan, check_search
 from nbtriton.perf.sweep import Configuration, combinations
-from nbtriton.perf.traffic import SequencePlan, read_id_range
+from nbtriton.perf.traffic import CallOptions, SequencePlan, read_id_range
 from nbtriton.perf.windows import STABLE_WINDOWS, StabilityRule
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class PerfOptions:
     string_length: int
     string_data: str | None
     streaming: bool
+    priority: int | Sequence[int]
+    timeout_us: int | Sequence[int]
     sequence_length: int | None
     sequence_length_variation: float
     sequence_id_range: int | str | Sequence[int] | None
@@ -171,6 +174,18 @@ class PerfOptions:
             serial=self.serial_sequences,
         )
 
+    def call_options(self) -> tuple[CallOptions, ...]:
+        """Return what the requests have in turn: priorities and timeouts."""
+        priorities, timeouts_us = _numbers(self.priority), _numbers(self.timeout_us)
+        return tuple(
+            CallOptions(
+                priority=priorities[k % len(priorities)],
+                timeout_us=timeouts_us[k % len(timeouts_us)],
+            )
+            for k in range(math.lcm(len(priorities), len(timeouts_us)))
+            if any(priorities) or any(timeouts_us)
+        )
+
     def batch_sizes(self) -> list[int | None]:
         """Return the rows per request of each workload; None for those of the data."""
         size = self.batch_size
@@ -205,6 +220,10 @@ class PerfOptions:
         )
 
 
+def _numbers(value: int | Sequence[int]) -> Sequence[int]:
+    return value if isinstance(value, Sequence) else [value]
+
+
 def _check_choice(name: str, value: str | None, allowed: Sequence[Any]) -> None:
     if value not in allowed:
         choices = [each for each in allowed if each is not None]
@@ -222,6 +241,13 @@ def _check_numbers(options: PerfOptions) -> None:
         raise InvalidArgumentError(
             "Failed to parse --percentile. The value must be -1 for not reporting or in range (0, 100)."
         )
+    for name in ("priority", "timeout_us"):
+        given = _numbers(getattr(options, name))
+        if not given or not all(isinstance(each, int) and each >= 0 for each in given):
+            raise InvalidArgumentError(
+                f"Failed to parse --{name.replace('_', '-')}. The value must be a number >= 0, or "
+                f"several; found {getattr(options, name)!r}."
+            )
     for name, option, bound in _BOUNDS:
         value = getattr(options, name)
         allowed = value is None or (value > 0 if bound.startswith("> ") else value >= 0)

@@ -17,7 +17,7 @@ from nbtriton.perf.data import (
     requests_from,
 )
 from nbtriton.perf.inputfile import read_input_file
-from nbtriton.perf.traffic import SequenceData, SequencePlan
+from nbtriton.perf.traffic import CallOptions, SequenceData, SequencePlan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,11 +41,15 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The requests of one batch size, sent in turn, or the data of sequences."""
+    """The requests of one batch size, sent in turn, or the data of sequences.
+
+    Their options, other than those of sequences, are given to them in turn.
+    """
 
     requests: tuple[Request, ...]
     batch_size: int
     sequences: SequenceData | None = None
+    options: tuple[CallOptions, ...] = ()
 
 
 def check_streaming(configs: Mapping[str, ModelConfig], *, streaming: bool) -> None:

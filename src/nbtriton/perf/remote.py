@@ -17,7 +17,7 @@ from nbtriton.clients.http import HttpClient
 from nbtriton.config import ModelConfig
 from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.perf.data import Request
-from nbtriton.perf.traffic import SequenceOptions
+from nbtriton.perf.traffic import CallOptions
 
 __all__ = ["Pending", "RemoteServer", "Target", "remote_server"]
 
@@ -37,9 +37,7 @@ class Target(Protocol):
 
     def config(self, name: str, version: int = -1) -> ModelConfig: ...
     def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]: ...
-    def infer(
-        self, name: str, inputs: Request, /, **options: Unpack[SequenceOptions]
-    ) -> object: ...
+    def infer(self, name: str, inputs: Request, /, **options: Unpack[CallOptions]) -> object: ...
     def submit(
         self,
         name: str,
@@ -47,7 +45,7 @@ class Target(Protocol):
         /,
         *,
         on_response: Callable[[Any, bool], None] | None = None,
-        **options: Unpack[SequenceOptions],
+        **options: Unpack[CallOptions],
     ) -> Pending: ...
 
 
@@ -81,7 +79,7 @@ class RemoteServer:
     ) -> None:
         self.close()
 
-    def infer(self, name: str, inputs: Request, /, **options: Unpack[SequenceOptions]) -> None:
+    def infer(self, name: str, inputs: Request, /, **options: Unpack[CallOptions]) -> None:
         """Send one request and wait for its response; raises its error."""
         self._client.send(self._request(name, inputs, options))
 
@@ -92,7 +90,7 @@ class RemoteServer:
         /,
         *,
         on_response: Callable[[Any, bool], None] | None = None,
-        **options: Unpack[SequenceOptions],
+        **options: Unpack[CallOptions],
     ) -> Pending:
         """Send one request and return at once; `on_response` gets each of its responses."""
         request = self._request(name, inputs, options)
@@ -100,7 +98,7 @@ class RemoteServer:
             return self._client.submit(request)
         return self._client.submit_streaming(request, on_response)
 
-    def _request(self, name: str, inputs: Request, options: SequenceOptions) -> Any:
+    def _request(self, name: str, inputs: Request, options: CallOptions) -> Any:
         key = (name, id(inputs))
         cached = self._encoded.get(key)
         if cached is None:
@@ -144,10 +142,15 @@ def remote_server(url: str, protocol: RemoteProtocol | None = None) -> RemoteSer
     return RemoteServer(GrpcClient(address) if chosen == "grpc" else HttpClient(address))
 
 
-def _parameters(options: SequenceOptions) -> Mapping[str, bool | int | str]:
-    """Return the request parameters in which the protocols carry the sequence of a request."""
-    return {
-        "sequence_id": options.get("correlation_id", 0),
-        "sequence_start": options.get("sequence_start", False),
-        "sequence_end": options.get("sequence_end", False),
-    }
+# The request parameters in which the protocols carry the options of a request.
+_PARAMETERS = {
+    "priority": "priority",
+    "timeout_us": "timeout",
+    "correlation_id": "sequence_id",
+    "sequence_start": "sequence_start",
+    "sequence_end": "sequence_end",
+}
+
+
+def _parameters(options: CallOptions) -> Mapping[str, Any]:
+    return {_PARAMETERS[name]: value for name, value in options.items()}

@@ -8,7 +8,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "0.0.0.0")  # noqa: S104 - compared, not 
 _SETTINGS = (
     "measurement_mode", "measurement_request_count", "stability_percentage", "percentile",
     "latency_threshold_ms", "binary_search", "request_distribution", "request_count", "seed",
-    "streaming",
+    "streaming", "priority", "timeout_us",
 )  # fmt: skip
 
 
@@ -157,6 +157,7 @@ def _prepare(
         sequences,
         min(c.get("max_batch_size", config.max_batch_size) for c in configurations),
     )  # fmt: skip
+    found = [replace(workload, options=options.call_options()) for workload in found]
     return _Plan(found, notes, sequences, tuple(others) if ensembles else ())
 
 

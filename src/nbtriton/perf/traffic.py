@@ -6,6 +6,7 @@ other.
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Sequence
@@ -18,9 +19,9 @@ from nbtriton.perf.loads import Concurrency, Load
 
 __all__ = [
     "Call",
+    "CallOptions",
     "Repeated",
     "SequenceData",
-    "SequenceOptions",
     "SequencePlan",
     "Sequences",
     "Traffic",
@@ -32,9 +33,11 @@ LENGTH = 20
 NUM_OF_SEQUENCES = 4
 
 
-class SequenceOptions(TypedDict, total=False):
-    """The sequence that a request belongs to: options of `nbtriton.Server.infer`."""
+class CallOptions(TypedDict, total=False):
+    """What a request has beside its inputs: options of `nbtriton.Server.infer`."""
 
+    priority: int
+    timeout_us: int
     correlation_id: int | str
     sequence_start: bool
     sequence_end: bool
@@ -48,7 +51,7 @@ class Call:
     ----------
     inputs : mapping
     options : mapping
-        The sequence that it belongs to, as options of `Server.infer`.
+        Its priority, its timeout and the sequence that it belongs to, as options of `Server.infer`.
     ends : bool
         True for the last request of a sequence.
     closing : bool
@@ -56,7 +59,7 @@ class Call:
     """
 
     inputs: Request
-    options: SequenceOptions = field(default_factory=SequenceOptions)
+    options: CallOptions = field(default_factory=CallOptions)
     ends: bool = False
     closing: bool = False
 
@@ -74,10 +77,21 @@ class Traffic(Protocol):
 
 
 class Repeated:
-    """The same requests in turn, over and over, on any lane."""
+    """The same requests in turn, over and over, on any lane.
 
-    def __init__(self, requests: Sequence[Request]) -> None:
-        self._calls = [Call(request) for request in requests]
+    Parameters
+    ----------
+    requests : sequence of mappings
+    options : sequence of CallOptions
+        Given to the requests in turn.
+    """
+
+    def __init__(self, requests: Sequence[Request], options: Sequence[CallOptions] = ()) -> None:
+        given = options or (CallOptions(),)
+        self._calls = [
+            Call(requests[k % len(requests)], given[k % len(given)])
+            for k in range(math.lcm(len(requests), len(given)))
+        ]
 
     def next(self, lane: int, number: int) -> Call:  # noqa: ARG002
         return self._calls[number % len(self._calls)]
@@ -207,33 +221,43 @@ class Sequences:
         Each sequence sends one of its streams, chosen at random (PA24).
     lanes : int
     seed : int
+    options : sequence of CallOptions
+        Given to the requests in turn, beside their sequence.
     """
 
-    def __init__(self, data: SequenceData, *, lanes: int, seed: int) -> None:
+    def __init__(
+        self,
+        data: SequenceData,
+        *,
+        lanes: int,
+        seed: int,
+        options: Sequence[CallOptions] = (),
+    ) -> None:
         data.plan.check(lanes)
         self._plan = data.plan
         self._streams = data.streams
         self._given = data.given
+        self._options = options or (CallOptions(),)
         self._lanes = [_Lane() for _ in range(lanes)]
         self._random = random.Random(seed)  # noqa: S311 - traffic, not secrets
         self._begun = 0
         # One thread uses a lane at a time; the beginning of a sequence uses what lanes share.
         self._lock = threading.Lock()
 
-    def next(self, lane: int, number: int) -> Call:  # noqa: ARG002
+    def next(self, lane: int, number: int) -> Call:
         live = self._lanes[lane]
         starts = live.left == 0
         if starts:
             with self._lock:
                 self._begin(live)
-        return self._step(live, starts=starts)
+        return self._step(live, self._options[number % len(self._options)], starts=starts)
 
     def closing(self, lane: int) -> Call | None:
         live = self._lanes[lane]
         if not live.left:
             return None
         live.left = 1
-        return self._step(live, starts=False, closing=True)
+        return self._step(live, CallOptions(), starts=False, closing=True)
 
     def _begin(self, live: _Lane) -> None:
         live.stream = self._random.choice(self._streams)
@@ -264,12 +288,15 @@ class Sequences:
             if live.number:
                 return live.number
 
-    def _step(self, live: _Lane, *, starts: bool, closing: bool = False) -> Call:
+    def _step(
+        self, live: _Lane, given: CallOptions, *, starts: bool, closing: bool = False
+    ) -> Call:
         inputs = live.stream[live.position % len(live.stream)]
         live.position += 1
         live.left -= 1
         ends = live.left == 0
-        options: SequenceOptions = {
+        options: CallOptions = {
+            **given,
             "correlation_id": str(live.number) if self._plan.as_text else live.number,
             "sequence_start": starts,
             "sequence_end": ends,
