@@ -1,0 +1,111 @@
+"""When an instance is restarted after its process has ended: the policy, without a clock or a process.
+
+Told what happened and when, it answers what to do next. Triton 2.51 never restarts a stub process: each
+later request to its instance fails until the model is loaded again (B-8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+__all__ = ["RestartPolicy", "RestartState", "Supervisor"]
+
+_S: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """How often, and how soon, an instance is restarted; times in nanoseconds.
+
+    Parameters
+    ----------
+    limit : int
+        Restarts without a quiet time between them; after that many the instance stays down.
+    first_ns, factor, longest_ns : int
+        The first restart is immediate; the second waits for `first_ns`, each further one `factor` times as
+        long as the one before, and none longer than `longest_ns`.
+    quiet_ns : int
+        An instance that has run for so long counts its restarts from the beginning.
+    """
+
+    limit: int = 10
+    first_ns: int = _S // 10
+    factor: int = 2
+    longest_ns: int = 30 * _S
+    quiet_ns: int = 60 * _S
+
+    def delay_ns(self, restarts: int) -> int:
+        """Return how long the next restart waits after this many.
+
+        Examples
+        --------
+        >>> [RestartPolicy().delay_ns(n) // 1_000_000 for n in (0, 1, 2, 3, 20)]
+        [0, 100, 200, 400, 30000]
+        """
+        if not restarts:
+            return 0
+        return int(min(self.longest_ns, self.first_ns * self.factor ** min(restarts - 1, 64)))
+
+
+@dataclass(frozen=True, slots=True)
+class RestartState:
+    """What a status says of an instance in a process.
+
+    Attributes
+    ----------
+    restarts : int
+        All of them, also those before a quiet time.
+    cause : str
+        Why it ended last; empty if it never did.
+    due_ns : int or None
+        When it is restarted; None while it runs, and when it stays down.
+    down : bool
+        It is not restarted any more.
+    """
+
+    restarts: int = 0
+    cause: str = ""
+    due_ns: int | None = None
+    down: bool = False
+
+
+class Supervisor:
+    """The restarts of one instance.
+
+    Parameters
+    ----------
+    policy : RestartPolicy
+
+    Attributes
+    ----------
+    state : RestartState
+        A new object with each change: any thread may read it.
+    """
+
+    def __init__(self, policy: RestartPolicy) -> None:
+        self._policy = policy
+        self._recent = 0  # restarts since the last quiet time
+        self._running_since: int | None = None
+        self.state = RestartState()
+
+    def started(self, now: int) -> None:
+        """Handle that the instance runs, for the first time or again."""
+        if self.state.due_ns is not None:
+            self.state = replace(self.state, restarts=self.state.restarts + 1, due_ns=None)
+        self._running_since = now
+
+    def ended(self, now: int, cause: str) -> int | None:
+        """Handle its end, or that a restart failed; return when it is restarted, None for never."""
+        policy = self._policy
+        since = self._running_since
+        self._running_since = None
+        if since is not None and now - since >= policy.quiet_ns:
+            self._recent = 0
+        if self.state.down or self._recent >= policy.limit:
+            self.state = replace(self.state, cause=cause, due_ns=None, down=True)
+            return None
+        due = now + policy.delay_ns(self._recent)
+        self._recent += 1
+        self.state = replace(self.state, cause=cause, due_ns=due)
+        return due

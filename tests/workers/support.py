@@ -1,0 +1,56 @@
+"""Workers of the tests, and what a process has open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from nbtriton.workers.process import Interpreter, WorkerProcess, start_worker
+
+__all__ = ["COMMANDS", "ask", "children", "descriptors", "is_alive", "worker"]
+
+COMMANDS = Interpreter(entry="tests.workers.commands:main")
+
+
+@contextmanager
+def worker(name: str = "m_0", **options: Any) -> Iterator[WorkerProcess]:
+    """A worker that evaluates expressions, ended with the block."""
+    made = start_worker(name, interpreter=COMMANDS, **options)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def ask(made: WorkerProcess, expression: str) -> str:
+    """Return the text of an expression's value in a worker; empty if it ended instead."""
+    made.execute.sendall(expression.encode())
+    try:
+        return made.execute.recv(1 << 20).decode()
+    except ConnectionResetError:
+        return ""
+
+
+def is_alive(pid: int) -> bool:
+    """True for a process that runs; one that has ended and is not reaped yet does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started, and theirs."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found += [child, *children(child)]
+    return found
+
+
+def descriptors() -> int:
+    """How many descriptors this process has open."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
