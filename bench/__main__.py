@@ -28,6 +28,7 @@ BENCHES = {
     "batching": "batching",
     "scale": "scale",
     "import": "imports",
+    "install": "installing",
     "memory": "memory",
     "others": "others",
     "threads": "threads",

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 from bench.figures import Figure, Missing, Sides, Wrong, value_at_most
 from bench.session import Session
@@ -27,10 +28,16 @@ LOAD = 'get_ipython().run_line_magic("load_ext", "{}")'
 IPYTHON = ("-m", "IPython", "--no-banner", "--quick", "-c")
 
 
-def took_ms(statement: str, how: Sequence[str] = ("-c",), *, ours: bool = True) -> float:
+def took_ms(
+    statement: str,
+    how: Sequence[str] = ("-c",),
+    *,
+    ours: bool = True,
+    python: str | Path = sys.executable,
+) -> float:
     """Run a statement in a fresh interpreter; gives how long it took."""
     code = CODE.format(statement=statement, heavy=HEAVY)
-    done = subprocess.run([sys.executable, *how, code], capture_output=True, text=True, check=False)
+    done = subprocess.run([python, *how, code], capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
     if done.returncode or not lines:
         raise Missing(f"`{statement}` failed: {done.stderr.strip()[-200:]}")

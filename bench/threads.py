@@ -23,11 +23,8 @@ from bench.session import Session
 __all__ = ["FIGURES"]
 
 NAMES = ("python3.14t", "python3.13t")
-# tritonclient's JSON library has no wheel there, and only its message classes are needed.
-INSTALLS = (
-    ("--only-binary=:all:", "numpy", "protobuf"),
-    ("--only-binary=:all:", "--no-deps", "tritonclient"),
-)
+# What models need; not all that the endpoints need has wheels there.
+INSTALLS = (("--only-binary=:all:", "numpy", "protobuf"),)
 PROGRAM = """
 import sys
 import numpy as np

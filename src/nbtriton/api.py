@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.backends.forking import per_process
 from nbtriton.engine import Server as EngineServer
 from nbtriton.engine.lifecycle.options import ServerOptions
-from nbtriton.packages import needed
 
 if TYPE_CHECKING:
     from nbtriton.frontends import Endpoints
@@ -198,8 +197,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         UnavailableError
             A port is taken; nothing is left open.
         """
-        with needed("an endpoint", extra="serve"):
-            from nbtriton.frontends import serve
+        from nbtriton.frontends import serve
 
         self.engine.check_open()
         options.setdefault("control", self.engine.model_control)

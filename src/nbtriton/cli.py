@@ -10,7 +10,6 @@ from typing import Any
 
 from nbtriton import __version__
 from nbtriton.errors import TritonError, nearest
-from nbtriton.packages import needed
 
 __all__ = ["main"]
 
@@ -183,9 +182,7 @@ def _add_export(export: argparse.ArgumentParser) -> None:
 
 def _serve(argv: Sequence[str]) -> int:
     from nbtriton.api import Server
-
-    with needed("nbtriton serve", extra="serve"):
-        from nbtriton.frontends.serve.command import serve_command
+    from nbtriton.frontends.serve.command import serve_command
 
     return serve_command(Server, argv)
 

@@ -7,22 +7,33 @@ from contextlib import contextmanager
 
 from nbtriton.errors import UnsupportedError
 
-__all__ = ["needed"]
+__all__ = ["EXTRAS", "needed"]
 
+# The extra of pyproject.toml that brings a package.
+EXTRAS = {
+    "cupy": "gpu",
+    "grpc": "grpc",
+    "matplotlib": "plot",
+    "onnxruntime": "onnx",
+    "torch": "torch",
+}
 # Names of distributions that differ from the names of their packages.
-_DISTRIBUTIONS = {"grpc": "grpcio", "re2": "google-re2", "rapidjson": "python-rapidjson"}
+_DISTRIBUTIONS = {
+    "cupy": "cupy-cuda12x",
+    "grpc": "grpcio",
+    "re2": "google-re2",
+    "rapidjson": "python-rapidjson",
+}
 
 
 @contextmanager
-def needed(what: str, *, extra: str = "", package: str = "") -> Iterator[None]:
+def needed(what: str, *, package: str = "") -> Iterator[None]:
     """Turn a failed import within the block into one sentence with the command that repairs it.
 
     Parameters
     ----------
     what : str
-        The feature that needs the package, such as ``"gRPC"``.
-    extra : str
-        nbtriton's extra that installs it; empty for a dependency of nbtriton itself.
+        The feature that needs the package, such as ``"a client over gRPC"``.
     package : str
         Its name; by default the one whose import failed.
 
@@ -30,17 +41,23 @@ def needed(what: str, *, extra: str = "", package: str = "") -> Iterator[None]:
     ------
     UnsupportedError
         The package is missing, or its import fails: then with the reason.
+
+    Examples
+    --------
+    >>> try:
+    ...     with needed("a plot"):
+    ...         raise ModuleNotFoundError(name="matplotlib")
+    ... except UnsupportedError as error:
+    ...     print(error.message, "|", error.hint)
+    a plot needs the package 'matplotlib' | pip install 'nbtriton[plot]'
     """
     try:
         yield
-    except (ImportError, RuntimeError) as error:
-        # tritonclient raises a RuntimeError for a package that it lacks.
-        if isinstance(error, RuntimeError) and "does not include" not in str(error):
-            raise
-        top = package or (getattr(error, "name", None) or "").partition(".")[0]
+    except ImportError as error:
+        top = package or (error.name or "").partition(".")[0]
         name = _DISTRIBUTIONS.get(top, top) or "it was built with"
-        wanted = f"'nbtriton[{extra}]'" if extra else name
-        reason = "" if isinstance(error, ModuleNotFoundError | RuntimeError) else f": {error}"
+        wanted = f"'nbtriton[{EXTRAS[top]}]'" if top in EXTRAS else name
+        reason = "" if isinstance(error, ModuleNotFoundError) else f": {error}"
         raise UnsupportedError(
             f"{what} needs the package '{name}'{reason}", hint=f"pip install {wanted}"
         ) from None

@@ -1,4 +1,4 @@
-"""A client over gRPC, with the package ``grpcio`` (extra ``serve``)."""
+"""A client over gRPC, with the package ``grpcio`` (extra ``grpc``)."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from nbtriton.clients.base import (
     tensor_of,
 )
 from nbtriton.config import ModelConfig
+from nbtriton.config.protocol import messages
 from nbtriton.errors import (
     AlreadyExistsError,
     CancelledError,
@@ -68,11 +69,9 @@ class GrpcClient(Client[bytes]):
 
     def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
         super().__init__(url, timeout_s)
-        with needed("gRPC", extra="serve", package="grpc"):
+        with needed("a client over gRPC"):
             import grpc
-            from tritonclient.grpc import service_pb2  # type: ignore[import-untyped]
         self._grpc: Any = grpc
-        self._messages: Any = service_pb2
         self._channel = grpc.insecure_channel(url, options=_OPTIONS)
         self._infer = self._channel.unary_unary(_SERVICE + "ModelInfer")
         self._open_stream = self._channel.stream_stream(_SERVICE + "ModelStreamInfer")
@@ -91,7 +90,7 @@ class GrpcClient(Client[bytes]):
 
     def encode(self, name: str, inputs: Mapping[str, Any], version: int = -1) -> bytes:
         """Return a request as it is sent."""
-        request = self._messages.ModelInferRequest(model_name=name, model_version=_version(version))
+        request = messages.ModelInferRequest(model_name=name, model_version=_version(version))
         for tensor, value in inputs.items():
             request.inputs.add(name=tensor, datatype=datatype_of(value), shape=shape_of(value))
             request.raw_input_contents.append(tensor_bytes(value))
@@ -102,7 +101,7 @@ class GrpcClient(Client[bytes]):
         """Return an encoded request with further parameters: protobuf merges what is appended."""
         if not parameters:
             return request
-        added = self._messages.ModelInferRequest()
+        added = messages.ModelInferRequest()
         for key, value in parameters.items():
             # A bool is an int, too.
             kind = {bool: "bool", int: "int64", str: "string"}[type(value)]
@@ -118,7 +117,7 @@ class GrpcClient(Client[bytes]):
 
     def decode(self, response: bytes) -> InferResponse:
         """Read a response."""
-        message = self._messages.ModelInferResponse.FromString(response)
+        message = messages.ModelInferResponse.FromString(response)
         return InferResponse(_outputs(message), int(message.model_version or -1))
 
     def submit(self, request: bytes) -> PendingRequest:
@@ -172,7 +171,7 @@ class GrpcClient(Client[bytes]):
 
     def config(self, name: str, version: int = -1) -> ModelConfig:
         """Return a model's completed configuration, without fields of another release."""
-        request = self._messages.ModelConfigRequest(name=name, version=_version(version))
+        request = messages.ModelConfigRequest(name=name, version=_version(version))
         config = ModelConfig()
         config.MergeFromString(self._call("ModelConfig", request).config.SerializeToString())
         return config
@@ -181,7 +180,7 @@ class GrpcClient(Client[bytes]):
         """Return the statistics of one model or of all, in the form of the HTTP endpoint's JSON."""
         from google.protobuf import json_format
 
-        request = self._messages.ModelStatisticsRequest(name=name, version=_version(version))
+        request = messages.ModelStatisticsRequest(name=name, version=_version(version))
         statistics: dict[str, Any] = json_format.MessageToDict(
             self._call("ModelStatistics", request),
             preserving_proto_field_name=True,
@@ -191,11 +190,11 @@ class GrpcClient(Client[bytes]):
 
     def describe(self) -> str:
         """Return the server's name and version."""
-        metadata = self._call("ServerMetadata", self._messages.ServerMetadataRequest())
+        metadata = self._call("ServerMetadata", messages.ServerMetadataRequest())
         return f"{metadata.name} {metadata.version}"
 
     def _call(self, method: str, request: Any) -> Any:
-        response = getattr(self._messages, f"{method}Response")
+        response = getattr(messages, f"{method}Response")
         call = self._channel.unary_unary(
             _SERVICE + method,
             request_serializer=type(request).SerializeToString,
@@ -242,7 +241,7 @@ class GrpcClient(Client[bytes]):
     def _stream_response(
         self, data: bytes, outputs: Callable[[Any], Mapping[str, Any]]
     ) -> StreamResponse:
-        message = self._messages.ModelStreamInferResponse.FromString(data)
+        message = messages.ModelStreamInferResponse.FromString(data)
         response = message.infer_response
         error = InternalError(message.error_message) if message.error_message else None
         # A request that is refused gets one message, without a flag (GS1).

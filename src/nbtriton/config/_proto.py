@@ -1,17 +1,15 @@
-"""Triton's ModelConfig message: its class, and helpers that other modules share.
+"""Triton's messages: the class of ModelConfig, and helpers that other modules share.
 
-The class is the one of ``tritonclient``. Importing it the usual way brings in grpc and numpy
-(about 150 ms), so the one generated file is loaded by its path. Protobuf keeps one class for one
-message name in a process, so it does not matter who loads it first.
+Their definitions are Triton's own, in ``messages.binpb`` (``scripts/messages.py`` writes it). They live in a
+descriptor pool of their own, so that a tritonclient of any version can be imported beside them.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from google.protobuf import descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -28,40 +26,36 @@ __all__ = [
     "enum_name",
     "is_map",
     "is_repeated",
+    "message_classes",
     "protocol_name",
 ]
 
-_MESSAGE = "inference.ModelConfig"
+# Descriptors have one class per protobuf implementation, and no common base in the type stubs.
+Descriptor: TypeAlias = Any
 
 
-def _message_class() -> Any:
-    pool = descriptor_pool.Default()
-    try:
-        descriptor = pool.FindMessageTypeByName(_MESSAGE)
-    except KeyError:
-        _register()
-        descriptor = pool.FindMessageTypeByName(_MESSAGE)
-    return message_factory.GetMessageClass(descriptor)
+def _read_definitions() -> Descriptor:
+    """Return a pool with the definitions."""
+    pool = descriptor_pool.DescriptorPool()
+    data = Path(__file__).with_name("messages.binpb").read_bytes()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
+        pool.Add(file)
+    return pool
 
 
-def _register() -> None:
-    """Run tritonclient's generated module, without its package, for its entry in the pool."""
-    package = importlib.util.find_spec("tritonclient")
-    folders = package.submodule_search_locations if package else None
-    if not folders:
-        raise ImportError("nbtriton needs the package 'tritonclient' for Triton's ModelConfig")
-    path = Path(folders[0]) / "grpc" / "model_config_pb2.py"
-    spec = importlib.util.spec_from_file_location("nbtriton_model_config_pb2", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"cannot load {path}")
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+_POOL = _read_definitions()
+
+
+def message_classes(file: str) -> dict[str, Any]:
+    """Return the messages of a file of definitions by name: their classes."""
+    described = _POOL.FindFileByName(file).message_types_by_name
+    return {name: message_factory.GetMessageClass(found) for name, found in described.items()}
 
 
 if not TYPE_CHECKING:
-    ModelConfig = _message_class()
-
-# Descriptors have one class per protobuf implementation, and no common base in the type stubs.
-Descriptor: TypeAlias = Any
+    ModelConfig = message_factory.GetMessageClass(
+        _POOL.FindMessageTypeByName("inference.ModelConfig")
+    )
 
 _FILE: Descriptor = ModelConfig.DESCRIPTOR.file
 

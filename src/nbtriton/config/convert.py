@@ -6,7 +6,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, cast
 
 from google.protobuf import json_format
 
@@ -17,6 +17,8 @@ from nbtriton.errors import ConfigError
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
+
+_FULL_NAME = str(ModelConfig.DESCRIPTOR.full_name)
 
 # Protobuf writes 64-bit integers as JSON strings; Triton turns them into numbers, but forgets these.
 _REPORTED_AS_STRINGS = frozenset(
@@ -57,8 +59,8 @@ def as_config(value: object) -> ModelConfig:
     ----------
     value : str, bytes, mapping, ModelConfig or object
         Protobuf text, JSON text (it starts with ``{``, which protobuf text cannot), a dict as
-        `to_dict` gives it, a message, which is copied, or an object with pydantic's
-        ``model_dump``, of which what is None is left out.
+        `to_dict` gives it, a message (tritonclient's own too), which is copied, or an object with
+        pydantic's ``model_dump``, of which what is None is left out.
 
     Returns
     -------
@@ -77,6 +79,9 @@ def as_config(value: object) -> ModelConfig:
         return from_dict(read_json(value)) if is_json else parse_pbtxt(value)
     if isinstance(value, ModelConfig):
         return copy_of(value)
+    # Another class of the same message: the one of tritonclient's generated code.
+    if getattr(getattr(value, "DESCRIPTOR", None), "full_name", "") == _FULL_NAME:
+        return ModelConfig.FromString(cast("Message", value).SerializeToString())
     if callable(dump := getattr(value, "model_dump", None)) and not isinstance(value, type):
         return from_dict(dump(mode="json", exclude_none=True))
     raise ConfigError(

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import ipaddress
 import threading
 import warnings
@@ -29,7 +28,6 @@ from nbtriton.frontends.serve.logs import LogSettings
 from nbtriton.frontends.service import Control, Limits, NoControl, Service
 from nbtriton.frontends.tls import Tls
 from nbtriton.frontends.tracing import TraceValues, Tracing
-from nbtriton.packages import needed
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
@@ -280,12 +278,11 @@ def serve(
     try:
         # First, as in Triton: a client that finds the server ready over HTTP may call it over gRPC.
         if grpc_port is not None:
-            # By name: the messages come with Triton's client for grpcio, which is an extra, and heavy.
-            with needed("gRPC", extra="serve", package="grpc"):
-                module = importlib.import_module("nbtriton.frontends.grpc.endpoint")
+            from nbtriton.frontends.grpc.endpoint import GrpcEndpoint
+
             endpoints.add(
                 "grpc",
-                module.GrpcEndpoint(
+                GrpcEndpoint(
                     service, hosts["grpc"][1], grpc_port, thread, options=grpc_options,
                     restricted=grpc_restricted, tls=grpc_tls,
                 ).listener,

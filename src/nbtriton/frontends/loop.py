@@ -138,7 +138,7 @@ class LoopThread:
 
 def _new_loop() -> asyncio.AbstractEventLoop:
     try:
-        uvloop = importlib.import_module("uvloop")  # an extra
+        uvloop = importlib.import_module("uvloop")  # Windows has none
     except ImportError:
         return asyncio.new_event_loop()
     return cast("asyncio.AbstractEventLoop", uvloop.new_event_loop())

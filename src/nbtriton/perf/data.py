@@ -10,6 +10,7 @@ import numpy as np
 
 from nbtriton.config import ModelConfig, TensorSpec, input_specs
 from nbtriton.errors import InvalidArgumentError, nearest
+from nbtriton.packages import needed
 from nbtriton.tensors import Array, as_array, gather, numpy_dtype, shape_of, to_torch
 
 __all__ = ["InputData", "Inputs", "Request", "generate", "requests_from"]
@@ -202,7 +203,8 @@ def _fill(
     else:
         array = random.random(shape).astype(dtype)
     if spec.datatype == "BF16":
-        import torch
+        with needed("a BF16 tensor"):
+            import torch
 
         return to_torch(array).to(torch.bfloat16)
     return array

@@ -14,6 +14,7 @@ import numpy as np
 
 from nbtriton.config import ModelConfig, TensorSpec, input_specs
 from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
+from nbtriton.packages import needed
 from nbtriton.perf.data import Request
 from nbtriton.tensors import as_array, deserialize_bytes, numpy_dtype
 
@@ -212,7 +213,8 @@ def _from_bytes(name: str, spec: TensorSpec, content: bytes, shape: tuple[int, .
         _mismatch(name, math.prod(shape) * dtype.itemsize, len(content))
     array = np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype)
     if spec.datatype == "BF16":
-        import torch
+        with needed("a BF16 tensor"):
+            import torch
 
         return torch.from_numpy(array).view(torch.bfloat16)
     return array

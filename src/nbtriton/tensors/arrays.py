@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from nbtriton.errors import InvalidArgumentError, UnsupportedError
+from nbtriton.packages import needed
 from nbtriton.tensors.datatypes import NUMPY_DTYPES, numpy_dtype
 
 if TYPE_CHECKING:
@@ -183,7 +184,8 @@ def to_kind(array: Array, kind: str) -> Array:
         return to_torch(array)
     if kind != "cupy":
         raise InvalidArgumentError(f"unknown kind of array '{kind}'", hint="numpy, torch or cupy")
-    import cupy
+    with needed("a CuPy array"):
+        import cupy
 
     found = kind_of(array)
     if found == "cupy":

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from nbtriton.errors import InvalidArgumentError
+from nbtriton.packages import needed
 from nbtriton.tensors.arrays import Array, kind_or_none
 from nbtriton.tensors.datatypes import numpy_dtype
 from nbtriton.tensors.strings import as_bytes_array
@@ -73,7 +74,8 @@ def _from_foreign(value: Any) -> Array | None:
         # 1 is kDLCPU; anything else is left to torch, which knows the devices.
         if int(value.__dlpack_device__()[0]) == 1:
             return np.from_dlpack(value)
-        from torch.utils.dlpack import from_dlpack
+        with needed("a tensor on a GPU"):
+            from torch.utils.dlpack import from_dlpack
 
         return from_dlpack(value)
     if hasattr(value, "__array__"):

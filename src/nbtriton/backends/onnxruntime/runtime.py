@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbtriton.errors import InternalError, TritonError, UnsupportedError
+from nbtriton.packages import needed
 
 __all__ = ["TensorInfo", "has_provider", "import_onnxruntime", "runtime_error", "tensor_infos"]
 
@@ -55,13 +56,8 @@ def import_onnxruntime() -> Any:
     UnsupportedError
         It is not installed, or does not start.
     """
-    try:
+    with needed("backend 'onnxruntime'", package="onnxruntime"):
         import onnxruntime
-    except ImportError as error:
-        raise UnsupportedError(
-            f"backend 'onnxruntime' needs the package onnxruntime: {error}",
-            hint="pip install 'nbtriton[onnx]' (or onnxruntime-gpu instead, for KIND_GPU)",
-        ) from None
     return onnxruntime
 
 

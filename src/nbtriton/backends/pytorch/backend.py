@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 from pathlib import Path
@@ -78,8 +79,7 @@ class PyTorchBackend(Backend):
         ConfigError
             The inputs' names cannot be matched with the arguments of ``forward``.
         """
-        with needed("backend 'pytorch'"):
-            import torch
+        import torch
 
         model = context.model
         device = None
@@ -120,6 +120,8 @@ class PyTorchBackend(Backend):
         if self._modules is None:
             if not self.accepts(source):
                 raise InternalError(f"the pytorch backend cannot run {source!r}")
+            with needed("backend 'pytorch'"):
+                importlib.import_module("torch")
             self._modules = Modules(context.name, source)
         return self._modules
 

@@ -14,7 +14,6 @@ from nbtriton.backends.signature import complete_signature, example_spec, read_s
 from nbtriton.backends.tracebacks import user_code
 from nbtriton.config import ModelConfig
 from nbtriton.errors import ConfigError, InvalidArgumentError
-from nbtriton.packages import needed
 from nbtriton.tensors import (
     Array,
     copy_of,
@@ -42,8 +41,7 @@ def complete(context: ModelContext, modules: Modules) -> ModelConfig:
     ModelError
         ``forward`` raised on the example.
     """
-    with needed("backend 'pytorch'"):
-        import torch
+    import torch
 
     config = context.config
     module = modules.master()

@@ -45,8 +45,7 @@ class EnsembleRuntime(EnsembleOwner):
         self.directory = directory
         self.counts_twins = True
         self.plan = ensemble_plan(config)
-        # The messages of an older tritonclient lack the field.
-        limit: int = getattr(config.ensemble_scheduling, "max_inflight_requests", 0)
+        limit = config.ensemble_scheduling.max_inflight_requests
         self.gates = [StepGate(limit) for _ in self.plan.steps] if limit else []
         self.resolve = resolve
         self._lock = threading.Lock()

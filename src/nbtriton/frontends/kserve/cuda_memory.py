@@ -12,6 +12,7 @@ import weakref
 from typing import Any
 
 from nbtriton.errors import InvalidArgumentError
+from nbtriton.packages import needed
 
 __all__ = ["HANDLE_BYTES", "open_cuda_memory"]
 
@@ -64,7 +65,8 @@ def open_cuda_memory(raw_handle: bytes, device_id: int, byte_size: int) -> Any:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         raise InvalidArgumentError(_REFUSED, hint="this machine has no NVIDIA driver") from None
-    import torch
+    with needed("CUDA shared memory"):
+        import torch
 
     count = torch.cuda.device_count()
     if not 0 <= device_id < count:

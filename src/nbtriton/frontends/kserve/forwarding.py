@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from nbtriton.packages import needed
-
 __all__ = ["Forwards", "forwards_of"]
 
 _log = logging.getLogger("nbtriton.frontends")
@@ -21,16 +19,11 @@ def forwards_of(pattern: str) -> Forwards | None:
     The syntax is RE2's, as in Triton: with ``(?-i)``, without lookahead and lookbehind. Case does not
     matter and any part of the name may match. As in Triton a wrong pattern forwards nothing and is
     logged.
-
-    Raises
-    ------
-    UnsupportedError
-        The package for RE2 is missing.
     """
     if not pattern:
         return None
-    with needed("a pattern of header fields", extra="serve"):
-        import re2
+    import re2
+
     options = re2.Options()
     options.log_errors = False
     try:

@@ -1,11 +1,11 @@
-"""Messages of Triton's gRPC service, as `tritonclient` ships them, and of gRPC's health service."""
+"""Messages of Triton's gRPC service, and of gRPC's health service."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tritonclient.grpc import service_pb2  # type: ignore[import-untyped]
+from nbtriton.config.protocol import messages
 
 __all__ = [
     "HEALTH",
@@ -23,9 +23,6 @@ SERVICE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
 # The text of gRPC's own C++ library for bytes that are not the message of a method.
 UNPARSABLE = "Unable to parse request"
-
-# Generated code: its classes are made at run time.
-messages: Any = service_pb2
 
 # The same on the wire: one string as field 1.
 HealthCheckRequest = messages.SystemSharedMemoryStatusRequest

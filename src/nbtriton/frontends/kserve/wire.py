@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
+from nbtriton.packages import needed
 from nbtriton.tensors import (
     DATATYPES,
     Array,
@@ -187,7 +188,8 @@ def _rare(tensor: WireInput) -> Array | None:
         try:
             return raw.view(numpy_dtype("BF16")).reshape(tensor.shape)
         except UnsupportedError:  # without ml_dtypes torch has the only BF16
-            import torch
+            with needed("a BF16 tensor"):
+                import torch
 
             return torch.from_numpy(raw.copy()).view(torch.bfloat16).reshape(tensor.shape)
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import logging
 import os
 import signal
@@ -228,13 +227,6 @@ def _wait_for_requests(server: Server, deadline: float) -> bool:
 def _endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:
     grpc_port = _GRPC_PORT if arguments.grpc_port is None else arguments.grpc_port
     if arguments.allow_grpc is False:
-        grpc_port = None
-    elif importlib.util.find_spec("grpc") is None:
-        if arguments.allow_grpc or arguments.grpc_port is not None:
-            raise InvalidArgumentError(
-                "gRPC needs the package 'grpcio'", hint="pip install 'nbtriton[serve]'"
-            )
-        _log.warning("no gRPC without the package 'grpcio': pip install 'nbtriton[serve]'")
         grpc_port = None
     trace_path, trace_values = trace_settings(arguments)
     channel = [

@@ -17,6 +17,7 @@ from nbtriton.backends.onnxruntime.runtime import import_onnxruntime, runtime_er
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.config import ModelConfig, output_specs
 from nbtriton.errors import InternalError
+from nbtriton.packages import needed
 from nbtriton.tensors import Array, as_bytes_array, kind_of, to_numpy
 
 __all__ = ["OnnxInstance"]
@@ -138,7 +139,8 @@ def _bits(array: Array) -> np.ndarray[Any, Any]:
 
 def _to_torch(value: Any) -> Array:
     """Return a BF16 tensor of ONNX Runtime, copied: its own memory goes with it."""
-    import torch
+    with needed("a BF16 tensor"):
+        import torch
 
     shape = value.shape()
     count = math.prod(shape)

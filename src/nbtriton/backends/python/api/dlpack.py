@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from nbtriton.backends.python.api.errors import TritonModelException
-from nbtriton.errors import InvalidArgumentError, UnsupportedError
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.packages import needed
 from nbtriton.tensors import Array, datatype_of, is_on_device, kind_of
 
 __all__ = ["CPU", "from_dlpack"]
@@ -51,10 +52,8 @@ def from_dlpack(source: Any) -> Array:
 
 def _from_torch(source: Any) -> Array:
     """Import by torch, which reads capsules of all devices and datatypes."""
-    try:
+    with needed("from_dlpack of a capsule, or of a tensor on a GPU,"):
         from torch.utils.dlpack import from_dlpack
-    except ImportError:
-        raise UnsupportedError("DLPack capsules and tensors on a GPU need torch") from None
     try:
         tensor = from_dlpack(source)
     except RuntimeError:

@@ -34,9 +34,11 @@ def place(array: Array, preferred: PreferredMemory) -> Array:
     """Return an array in the memory that is preferred."""
     if preferred.memory_type is MemoryType.TRITONSERVER_MEMORY_CPU:
         return to_numpy(array) if is_on_device(array) else array
-    import torch
-
     # Without a GPU everything is in host memory, as in Triton's CPU builds.
+    try:
+        import torch
+    except ImportError:
+        return array
     if is_on_device(array) or not torch.cuda.is_available():
         return array
     return to_torch(array, f"cuda:{preferred.device_id}")

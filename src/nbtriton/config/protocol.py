@@ -1,0 +1,13 @@
+"""The messages of Triton's gRPC service."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from nbtriton.config._proto import message_classes
+
+__all__ = ["messages"]
+
+# By name, such as `messages.ModelInferRequest`; the classes are made at run time.
+messages: Any = SimpleNamespace(**message_classes("grpc_service.proto"))
