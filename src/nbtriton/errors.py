@@ -30,7 +30,10 @@ import sys
 from collections.abc import Iterable
 from traceback import walk_tb
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from typing import Self
 
 __all__ = [
     "AlreadyExistsError",
@@ -78,7 +81,7 @@ class TritonError(Exception):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
-        if hint:
+        if hint and sys.version_info >= (3, 11):  # in the environment of a worker it may be older
             self.add_note(f"hint: {hint}")
 
     @property

@@ -39,6 +39,25 @@ def make():
 
 
 @pytest.fixture
+def make_instances():
+    """Create several instances of one model; all are finalized at the end."""
+    instances = []
+
+    def make(source, count):
+        backend = find_backend("python")()
+        context = ModelContext("m", 1, normalize(as_config(DEFAULT), name="m"), source)
+        backend.open(context)
+        for number in range(count):
+            name = f"m_0_{number}"
+            instances.append(backend.create_instance(InstanceContext(context, name, "KIND_CPU")))
+        return instances
+
+    yield make
+    for instance in instances:
+        instance.finalize()
+
+
+@pytest.fixture
 def run():
     """Execute one batch; give arrays or requests."""
 

@@ -1,4 +1,4 @@
-"""Modules beside a model.py share this interpreter with a notebook's, and neither meets the other.
+"""Modules beside a model.py in a thread are modules of this process, by their own names (`module-names`).
 
 What a model gets when it imports them is compared with the real server in
 ``tests/differential/test_imports.py``.
@@ -44,14 +44,13 @@ PICKLE = b"chelper\nThing\n)R."
 def clean():
     """What a process has of modules, and where it looks for them, is afterwards what it was."""
     gc.collect()  # what other tests have completed and not closed
-    modules, path = set(sys.modules), list(sys.path)
+    modules, path, finders = set(sys.modules), list(sys.path), list(sys.meta_path)
     yield
     left = {name.partition(".")[0] for name in set(sys.modules) - modules}
     assert not left & {"helper", "1", "model"}
     assert not [name for name in left if name.startswith("nbtriton_model_")]
     assert sys.path == path
-    if not any(name.startswith("nbtriton_model_") for name in sys.modules):
-        assert not [finder for finder in sys.meta_path if "nbtriton" in type(finder).__module__]
+    assert sys.meta_path == finders
 
 
 @pytest.fixture
@@ -63,57 +62,44 @@ def ask(run):
     return ask
 
 
-def test_a_module_of_the_notebook_is_not_the_model_s(make, ask, model_file, tmp_path, monkeypatch):
-    notebook = tmp_path / "notebook"
-    notebook.mkdir()
-    (notebook / "helper.py").write_text(HELPER.format("notebook"))
-    (notebook / "only_here.py").write_text("WHO = 'notebook'\n")
-    monkeypatch.syspath_prepend(notebook)
-    monkeypatch.delitem(sys.modules, "helper", raising=False)
+@pytest.fixture
+def notebook(tmp_path, monkeypatch):
+    """A folder in front of `sys.path` with a ``helper.py``."""
+    folder = tmp_path / "notebook"
+    folder.mkdir()
+    (folder / "helper.py").write_text(HELPER.format("notebook"))
+    monkeypatch.syspath_prepend(folder)
+    yield folder
+    sys.modules.pop("helper", None)
+
+
+def test_a_module_of_the_notebook_is_not_the_model_s(make, ask, model_file, notebook):
     import helper
 
+    (notebook / "only_here.py").write_text("WHO = 'notebook'\n")
+    instance = make(model_file("import helper\n" + ASKED, helper=HELPER.format("model")))
     try:
-        instance = make(model_file(ASKED, helper=HELPER.format("model")))
-        assert ask(instance, "__import__('helper').WHO") == "model"
-        # By its bare name it is the notebook's for all others.
-        assert ask(instance, "importlib.import_module('helper').WHO") == "notebook"
+        assert ask(instance, "helper.WHO") == "model"
         assert sys.modules["helper"] is helper
         assert helper.WHO == "notebook"
-        # In its process the model would not find that; here the notebook's folder comes last.
-        assert ask(instance, "__import__('only_here').WHO") == "notebook"
         assert type(pickle.loads(pickle.dumps(helper.Thing()))) is helper.Thing
+        # In its process the model would not find that.
+        assert ask(instance, "__import__('only_here').WHO") == "notebook"
     finally:
-        sys.modules.pop("helper", None)
         sys.modules.pop("only_here", None)
 
 
-def test_an_instance_s_modules_have_a_package_of_their_own(make, ask, model_file):
-    names = "[__name__, __import__('helper').__name__, type(self).__module__]"
-    instance = make(model_file(ASKED, helper=""))
-    model, helper, of_class = ask(instance, names)
-    package = model.removesuffix(".1.model")
-    assert model == of_class != package
-    assert helper == f"{package}.helper"
-    assert set(sys.modules) > {package, model, helper}
+def test_a_name_of_the_notebook_s_folder_stays_the_notebook_s(make, ask, model_file, notebook):
+    """Also where the notebook has not imported the module yet."""
+    instance = make(model_file("import helper\n" + ASKED, helper=HELPER.format("model")))
+    assert ask(instance, "helper.WHO") == "model"
+    import helper
 
-
-def test_the_notebook_cannot_import_a_model_s_modules(make, ask, model_file, tmp_path, monkeypatch):
-    instance = make(model_file(ASKED, helper=HELPER.format("model")))
-    assert ask(instance, "__import__('helper').WHO") == "model"
-    with pytest.raises(ModuleNotFoundError, match="No module named 'helper'"):
-        from helper import WHO
-    (tmp_path / "helper.py").write_text(HELPER.format("notebook"))
-    monkeypatch.syspath_prepend(tmp_path)
-    try:
-        from helper import WHO
-
-        assert WHO == "notebook"
-        assert ask(instance, "__import__('helper').WHO") == "model"
-    finally:
-        sys.modules.pop("helper", None)
+    assert helper.WHO == "notebook"
 
 
 BY_NAME = {
+    "statement": "__import__('helper').WHO",
     "pickle": f"pickle.loads({PICKLE!r}).who()",
     "Python's pickle": f"pickle._loads({PICKLE!r}).who()",
     "importlib": "importlib.import_module('helper').WHO",
@@ -121,57 +107,69 @@ BY_NAME = {
 
 
 @pytest.mark.parametrize("way", BY_NAME)
-def test_libraries_find_a_model_s_module_where_it_has_given_them_the_name(
-    way, make, ask, model_file
-):
-    """`module-names`: bare names are the process's; the error says how a model publishes one."""
-    instance = make(model_file(ASKED, helper=HELPER.format("model")))
-    with pytest.raises(ModelError, match="ModuleNotFoundError: No module named 'helper'") as caught:
-        ask(instance, BY_NAME[way])
-    assert "sys.modules['helper'] = helper" in caught.value.hint
-    assert ask(instance, "sys.modules.setdefault('helper', __import__('helper')).WHO") == "model"
+@pytest.mark.parametrize("imported", [True, False])
+def test_a_model_s_module_is_found_by_its_name(way, imported, make, ask, model_file):
+    first = "import helper\n" if imported else ""
+    instance = make(model_file(first + ASKED, helper=HELPER.format("model")))
     assert ask(instance, BY_NAME[way]) == "model"
-    assert ask(instance, "__import__('helper').WHO") == "model"
     instance.finalize()
     assert "helper" not in sys.modules
 
 
-def test_an_unpickler_of_its_own_needs_no_name_in_the_process(make, ask, model_file):
-    """The way for two models that have different modules of one name."""
-    unpickler = (
-        "\nclass Unpickler(pickle.Unpickler):\n"
-        "    def find_class(self, module, name):\n"
-        "        return getattr(__import__(module, fromlist=[name]), name)\n"
-    )
-    models = [make(model_file(ASKED + unpickler, who, helper=HELPER.format(who))) for who in "ab"]
-    read = f"Unpickler(__import__('io').BytesIO({PICKLE!r})).load().who()"
-    assert [ask(model, read) for model in models] == ["a", "b"]
+def test_instances_share_the_modules_beside_their_file(make_instances, ask, model_file):
+    source = model_file("import helper\nMINE = []\n" + ASKED, helper=HELPER.format("model"))
+    one, other = make_instances(source, 2)
+    assert ask(one, "[setattr(helper, 'count', 1), MINE.append(1)]")
+    assert ask(other, "[helper.count, MINE]") == [1, []]
+    names = [ask(instance, "[__name__, type(self).__module__]") for instance in (one, other)]
+    assert all(of_file == of_class for of_file, of_class in names)
+    assert len({of_file.removesuffix(".1.model") for of_file, _ in names}) == 2
+    one.finalize()
+    assert ask(other, "__import__('helper').count") == 1
+    other.finalize()
     assert "helper" not in sys.modules
 
 
-def test_an_import_that_fails_elsewhere_has_no_hint(make, ask, model_file):
-    instance = make(model_file(ASKED, helper=HELPER.format("model")))
-    with pytest.raises(ModelError, match="No module named 'nothing_here'") as caught:
-        ask(instance, "importlib.import_module('nothing_here')")
-    assert caught.value.hint == ""
+def test_of_two_models_with_a_module_of_one_name_the_first_one_keeps_it(
+    make, ask, model_file, caplog
+):
+    """`module-names`: both import their own one at load; what needs it later needs a process."""
+    source = "import helper\nfrom helper import Thing\n" + ASKED
+    a, b = (make(model_file(source, who, helper=HELPER.format(who)), name=who) for who in "ab")
+    asked = "[helper.WHO, Thing().who()]"
+    assert [ask(model, asked) for model in (a, b)] == [["a", "a"], ["b", "b"]]
+    assert [ask(model, BY_NAME["pickle"]) for model in (a, b)] == ["a", "a"]
+    (warning,) = caplog.messages
+    assert warning.startswith("model 'b' has a module 'helper', and so has this process: ")
+    assert "/a/1/helper.py" in warning
+    assert "INSTANCE_ISOLATION process" in warning
+    a.finalize()
+    assert [ask(b, expression) for expression in (asked, BY_NAME["statement"])] == [["b", "b"], "b"]
 
 
-def test_pickles_of_an_instance_are_read_by_the_next_one(make, ask, model_file):
+def test_a_new_load_takes_the_names_and_a_failed_one_does_not(make, ask, model_file):
+    old = make(model_file("import helper\n" + ASKED, helper=HELPER.format("old")))
+    before = sys.modules["helper"]
+    broken = "import helper\nassert helper.WHO == 'broken'\nraise ValueError('at the top')\n"
+    with pytest.raises(ModelError, match="at the top"):
+        make(model_file(broken, helper=HELPER.format("broken")))
+    assert sys.modules["helper"] is before
+    new = make(model_file("import helper\n" + ASKED, helper=HELPER.format("new")))
+    assert [ask(one, "helper.WHO") for one in (old, new)] == ["old", "new"]
+    old.finalize()
+    assert ask(new, BY_NAME["statement"]) == "new"
+
+
+def test_what_a_model_pickles_is_read_by_the_next_one(make, ask, model_file):
     source = model_file(ASKED, helper=HELPER.format("model"))
     before = make(source)
-    dumped = "[pickle.dumps(__import__('helper').Thing()).hex(), pickle.dumps(type(self)).hex()]"
-    pickles = ask(before, dumped)
+    dumped = ask(before, "pickle.dumps(__import__('helper').Thing()).hex()")
+    of_file = "pickle.loads(pickle.dumps(type(self))) is type(self)"
+    assert ask(before, of_file)
     before.finalize()
-    thing, model = (f"pickle.loads(bytes.fromhex({text!r}))" for text in pickles)
     after = make(source, instance="m_0_1")
-    for _ in range(2):
-        assert ask(after, f"type({thing}) is __import__('helper').Thing")
-        assert ask(after, f"{model} is type(self)")
-    elsewhere = make(model_file(ASKED, "other", helper=HELPER.format("other")), name="other")
-    after.finalize()
-    gc.collect()
-    with pytest.raises(ModelError, match="No module named 'nbtriton_model_"):
-        ask(elsewhere, thing)
+    assert ask(after, f"pickle.loads(bytes.fromhex({dumped!r})).who()") == "model"
+    assert ask(after, of_file)
 
 
 def test_modules_go_with_a_model_that_cannot_be_loaded(make, model_file):
@@ -202,10 +200,10 @@ def test_PB2_modules_go_when_a_configuration_was_only_completed(model_file):
     )
     source = model_file(text, helper=HELPER.format("model"))
     config = normalize(as_config(DEFAULT), name="m")
-    backend = find_backend("python")()
-    backend.complete_config(ModelContext("m", 1, config, source, source.parents[1]))
-    assert [name for name in sys.modules if name.endswith(".helper")]
-    del backend
+    find_backend("python")().complete_config(
+        ModelContext("m", 1, config, source, source.parents[1])
+    )
+    assert "helper" not in sys.modules
 
 
 def test_models_that_load_side_by_side_do_not_get_half_a_package(
@@ -259,16 +257,13 @@ def test_a_folder_of_data_does_not_hide_a_package(make, ask, model_file, tmp_pat
         sys.modules.pop("weights", None)
 
 
-def test_folders_of_a_model_that_it_adds_to_sys_path_are_its_own(
-    make, ask, model_file, monkeypatch
-):
+def test_a_folder_of_a_model_that_it_adds_to_sys_path(make, ask, model_file, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
-    models = []
-    for who in "ab":
-        source = model_file(ASKED, who)
-        (source.parent / "lib").mkdir()
-        (source.parent / "lib" / "helper.py").write_text(HELPER.format(who))
-        models.append(make(source, name=who))
-        assert ask(models[-1], f"sys.path.append({str(source.parent / 'lib')!r})") is None
-    assert [ask(model, "__import__('helper').WHO") for model in models] == ["a", "b"]
+    source = model_file(ASKED)
+    (source.parent / "lib").mkdir()
+    (source.parent / "lib" / "helper.py").write_text(HELPER.format("lib"))
+    instance = make(source)
+    assert ask(instance, f"sys.path.append({str(source.parent / 'lib')!r})") is None
+    assert ask(instance, "__import__('helper').WHO") == "lib"
+    instance.finalize()
     assert "helper" not in sys.modules

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from nbtriton.backends.auto_complete import AutoCompleteConfig
 from nbtriton.config import (
-    AutoCompleteConfig,
     ModelConfig,
     complete_from,
     normalize,
     parse_pbtxt,
     to_dict,
+    to_reported_dict,
 )
 from nbtriton.errors import ConfigError, InternalError
 
@@ -23,7 +24,8 @@ AT = "in auto-complete-config function for model 'm'"
 
 
 def auto(text: str = "") -> AutoCompleteConfig:
-    return AutoCompleteConfig(normalize(parse_pbtxt("backend: 'python' " + text), name="m"))
+    config = normalize(parse_pbtxt("backend: 'python' " + text), name="m")
+    return AutoCompleteConfig(to_reported_dict(config))
 
 
 def test_AC3_as_dict_is_the_live_normalised_configuration() -> None:
@@ -184,7 +186,7 @@ def test_AC7_AC8_AC9_AC10_conflicts(
 
 def completed(before: str, **changes: Any) -> ModelConfig:
     config = normalize(parse_pbtxt(before), name="m")
-    found = AutoCompleteConfig(config).as_dict()
+    found = to_reported_dict(config)
     for name, value in changes.items():
         if value is None:
             found.pop(name)

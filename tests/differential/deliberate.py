@@ -56,7 +56,7 @@ NAMES = {
     "second-responses": CASE,
     "crashed-instances": "tests/engine/test_faults.py::test_a_model_that_leaves_by_sys_exit_keeps_serving",
     "module-names": (
-        "tests/backends/test_imports.py::test_an_instance_s_modules_have_a_package_of_their_own"
+        "tests/backends/test_imports.py::test_of_two_models_with_a_module_of_one_name_the_first_one_keeps_it"
     ),
     "packed-environments": (
         "tests/repository/test_validation.py::test_PB91_an_existing_environment"

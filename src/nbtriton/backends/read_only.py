@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nbtriton.config import READ_ONLY_INPUTS
 from nbtriton.errors import ModelError
 from nbtriton.tensors import Array, kind_of
 
@@ -16,7 +15,7 @@ __all__ = ["check_unchanged", "explain_write", "versions_of"]
 
 # In the message, as a hint does not reach clients.
 _ADVICE = (
-    f"The model has the parameter {READ_ONLY_INPUTS}, so its inputs are not copied for it: remove the "
+    "The model has the parameter READ_ONLY_INPUTS, so its inputs are not copied for it: remove the "
     "parameter, or copy the input before writing to it."
 )
 # Raised by numpy, Cython and the buffer protocol on a write.

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, get_origin
 
+from nbtriton.backends.auto_complete import AutoCompleteConfig
 from nbtriton.config import (
-    AutoCompleteConfig,
     ModelConfig,
     TensorSpec,
     complete_from,
     parse_annotation,
+    to_reported_dict,
 )
 from nbtriton.errors import ConfigError
 from nbtriton.tensors import Array, datatype_of, shape_of, to_config
@@ -94,7 +95,7 @@ def complete_signature(
     ConfigError
         The configuration says otherwise, with Triton's text.
     """
-    completion = AutoCompleteConfig(config)
+    completion = AutoCompleteConfig(to_reported_dict(config))
     try:
         for name, spec in inputs.items():
             tensor = {**_properties(name, spec), "optional": spec.optional}

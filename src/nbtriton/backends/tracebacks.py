@@ -23,7 +23,7 @@ __all__ = [
     "user_frames",
 ]
 
-# The modules of an instance live in a package of its own, whose name begins so.
+# The model.py of an instance is imported into a package of its own, whose name begins so.
 PRIVATE_PACKAGE = "nbtriton_model_"
 _PRIVATE = re.compile(rf"\b{PRIVATE_PACKAGE}\w+\.")
 
@@ -86,29 +86,12 @@ def user_code(prefix: str = "") -> Iterator[None]:
 
 def model_error(prefix: str, error: BaseException) -> ModelError:
     """Return the error of a model whose own code raised, its message starting with `prefix`."""
-    found = ModelError(
-        prefix + describe(error), hint=_import_hint(error), user_traceback=_user_traceback(error)
-    )
+    found = ModelError(prefix + describe(error), user_traceback=_user_traceback(error))
     # It is shown as the cause: from the model's own first line on. (Set here, as compiled code does
     # not by `raise … from`.)
     error.__traceback__ = user_frames(error.__traceback__) or error.__traceback__
     found.__cause__ = error
     return found
-
-
-def _import_hint(error: BaseException) -> str:
-    """Return advice for a module beside ``model.py`` that was imported by other than a statement."""
-    first = user_frames(error.__traceback__)
-    if not isinstance(error, ModuleNotFoundError) or not error.name or first is None:
-        return ""
-    module = error.name.partition(".")[0]
-    beside = Path(first.tb_frame.f_code.co_filename).parent / module
-    if not (beside.is_dir() or beside.with_suffix(".py").is_file()):
-        return ""
-    return (
-        f"the model's own code imports {module} by statement or by __import__; for libraries, as "
-        f"pickle, that look it up by name: import {module}, sys; sys.modules['{module}'] = {module}"
-    )
 
 
 def _user_traceback(error: BaseException) -> str:

@@ -7,7 +7,7 @@ text that it is handed. Messages are Triton's, hints are ours.
 from __future__ import annotations
 
 from nbtriton.config._proto import ModelConfig, enum_name
-from nbtriton.config.autocomplete import AutoCompleteConfig, complete_from
+from nbtriton.config.autocomplete import complete_from
 from nbtriton.config.convert import (
     Dumpable,
     as_config,
@@ -60,7 +60,6 @@ __all__ = [
     "ISOLATIONS",
     "READ_ONLY_INPUTS",
     "STRATEGY_PATH",
-    "AutoCompleteConfig",
     "Dumpable",
     "InstancePlan",
     "ModelConfig",

@@ -3,48 +3,29 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
-import weakref
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
-from nbtriton.backends.core.executing import running_as
 from nbtriton.backends.parameters import text_parameter
-from nbtriton.backends.python.api import pb_utils
 from nbtriton.backends.python.callables import complete_callable, is_callable_model
 from nbtriton.backends.python.core.function import FunctionInstance
-from nbtriton.backends.python.core.instance import PythonInstance
 from nbtriton.backends.python.core.responses import COMPACT
 from nbtriton.backends.python.isolation.environment import check_environment
 from nbtriton.backends.python.isolation.imports import LocalModules
-from nbtriton.backends.python.isolation.running import Running
-from nbtriton.backends.tracebacks import user_code
-from nbtriton.config import (
-    AutoCompleteConfig,
-    ModelConfig,
-    complete_from,
-    reads_only,
-    to_reported_dict,
-)
-from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
+from nbtriton.backends.python.model import PythonModel, install_pb_utils
+from nbtriton.config import ModelConfig, complete_from, reads_only, to_reported_dict
+from nbtriton.errors import InvalidArgumentError, UnsupportedError
 
-__all__ = ["PythonBackend", "install_pb_utils"]
+__all__ = ["PythonBackend"]
 
-_CLASS = "TritonPythonModel"
+_log = logging.getLogger("nbtriton.python")
+
 # Of model and instance names: they name the process that Triton runs the model in.
 _INVALID = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
-
-
-def install_pb_utils() -> None:
-    """Put `pb_utils` where an unmodified ``model.py`` or notebook cell looks for it.
-
-    It has both of Triton's names: the module's own, and that of the compiled one inside it, which
-    some models import.
-    """
-    sys.modules["triton_python_backend_utils"] = pb_utils
-    sys.modules["c_python_backend_utils"] = pb_utils
 
 
 class PythonBackend(Backend):
@@ -58,7 +39,7 @@ class PythonBackend(Backend):
         install_pb_utils()
         # As it was when the configuration was completed.
         self._class: object = None
-        self._forget: Callable[[], object] | None = None  # its modules
+        self._modules: LocalModules | None = None
 
     @classmethod
     def based_on(cls, name: str, code: Path) -> type[PythonBackend]:
@@ -74,7 +55,9 @@ class PythonBackend(Backend):
     def accepts(cls, source: object) -> bool:
         """Return True for a class with ``execute``, a callable, and a path to a ``.py`` file."""
         if isinstance(source, type):
-            return source.__name__ == _CLASS or callable(getattr(source, "execute", None))
+            return source.__name__ == "TritonPythonModel" or callable(
+                getattr(source, "execute", None)
+            )
         if isinstance(source, Path):
             return source.suffix == ".py"
         return is_callable_model(source)
@@ -94,24 +77,8 @@ class PythonBackend(Backend):
         if is_callable_model(context.source):
             return complete_callable(context.source, context.config, context.example)
         self.check(context)
-        code = _Code(context, self.code)
-        # The backend of a version that cannot be loaded, or is only validated, is not closed.
-        self._forget = forget = weakref.finalize(self, code.close)
-        forget.atexit = False
-        running = Running(context.name, context.name, _version_directory(context))
-        with user_code(), running_as(running):
-            self._class = code.load()
-            function = getattr(self._class, "auto_complete_config", None)
-            if function is None:
-                return context.config
-            completed = function(AutoCompleteConfig(context.config))
-        if not isinstance(completed, AutoCompleteConfig):
-            raise InternalError(
-                f"auto_complete_config function in model '{context.name}' must return a valid "
-                "pb.ModelConfig object.",
-                hint="end it with: return auto_complete_model_config",
-            )
-        return complete_from(context.config, completed.as_dict())
+        self._class, completed = self._model(context).complete()
+        return context.config if completed is None else complete_from(context.config, completed)
 
     def check(self, context: ModelContext) -> None:
         """Check the names, and the parameters that Triton's backend reads.
@@ -134,6 +101,25 @@ class PythonBackend(Backend):
         """Return the class, also of a file."""
         return context.source if self._class is None else self._class
 
+    def open(self, context: ModelContext) -> None:
+        """Find the modules that the instances share, and warn of names that mean others here.
+
+        Raises
+        ------
+        InternalError
+            There is no such file.
+        """
+        if not is_callable_model(context.source):
+            self._modules = self._model(context).modules()
+            clashes = {} if self._modules is None else self._modules.clashes()
+            for name, place in clashes.items():
+                _log.warning(
+                    "model '%s' has a module '%s', and so has this process: %s. The model imports its own "
+                    "one while it is loaded; later imports of that name get the other one. With "
+                    "INSTANCE_ISOLATION process it has its modules to itself.",
+                    context.name, name, place,
+                )  # fmt: skip
+
     def create_instance(self, context: InstanceContext) -> BackendInstance:
         """Create one instance.
 
@@ -148,70 +134,32 @@ class PythonBackend(Backend):
         """
         model = context.model
         _check_name(context.name)
-        running = Running(
-            model.name,
-            context.name,
-            _version_directory(model),
-            model.server,
+        made = replace(
+            self._model(model),
             decoupled=model.config.model_transaction_policy.decoupled,
+            force_cpu=_force_cpu(model.config),
         )
-        force_cpu = _force_cpu(model.config)
         if is_callable_model(model.source):
+            running = made.running(context.name, model.server)
             return FunctionInstance(model.source, model.config, running, _device(context))
-        code = _Code(model, self.code)
-        try:
-            return PythonInstance(
-                code.load,
-                running,
-                _initialize_arguments(context),
-                force_cpu=force_cpu,
-                reads_only=reads_only(model.config),
-                source_name=str(code.file or model.name),
-                release=code.close,
-            )
-        except BaseException:
-            code.close()
-            raise
+        return replace(made, reads_only=reads_only(model.config)).create_instance(
+            context.name, context.kind, context.device_id, model.server, self._modules
+        )
 
     def close(self) -> None:
         """Forget the class."""
         self._class = None
-        if self._forget is not None:
-            self._forget()
 
-
-class _Code:
-    """The code of a model, for one instance: a class of the notebook, or a file and its modules."""
-
-    def __init__(self, context: ModelContext, code: Path | None) -> None:
-        source = context.source
-        self.file = code or (source if isinstance(source, Path) else None)
-        self._class: Any = source
-        self._modules: LocalModules | None = None
-        if self.file is None:
-            if not isinstance(source, type):
-                raise InternalError(f"the python backend cannot run {source!r}")
-            return
-        if not self.file.is_file():
-            raise InternalError(
-                f"Failed to preinitialize Python stub: Python model file not found in '{self.file}'"
-            )
-        directories = [self.file.parent]
-        if self.file == source and context.model_directory not in (None, self.file.parent):
-            directories.append(context.model_directory)
-        self._modules = LocalModules(context.version, directories)
-
-    def load(self) -> Any:
-        """Return the model's class; of a file, imported afresh."""
-        if self.file is not None and self._modules is not None:
-            self._class = getattr(self._modules.load(self.file), _CLASS)
-        return self._class
-
-    def close(self) -> None:
-        """Remove the modules of a file; those of a notebook's class are the notebook's."""
-        if self._modules is not None:
-            self._modules.close()
-        self._class = None
+    def _model(self, context: ModelContext) -> PythonModel:
+        reported = to_reported_dict(context.config)
+        return PythonModel(
+            context.name,
+            context.version,
+            context.source,
+            context.model_directory,
+            json.dumps(reported, ensure_ascii=False, separators=COMPACT),
+            self.code,
+        )
 
 
 def _device(context: InstanceContext) -> str | None:
@@ -229,31 +177,6 @@ def _check_name(name: str) -> None:
             "Invalid stub name: contains invalid characters",
             hint=f"'{name}' has {' '.join(sorted(_INVALID & {*name}))}",
         )
-
-
-def _version_directory(context: ModelContext) -> Path | None:
-    if isinstance(context.source, Path):
-        # The directory itself where a model has no file that its backend reads.
-        return context.source if context.source.is_dir() else context.source.parent
-    if context.model_directory is not None:
-        return context.model_directory / str(context.version)
-    return None
-
-
-def _initialize_arguments(context: InstanceContext) -> dict[str, str]:
-    model = context.model
-    directory = model.model_directory or _version_directory(model) or ""
-    return {
-        "model_config": json.dumps(
-            to_reported_dict(model.config), ensure_ascii=False, separators=COMPACT
-        ),
-        "model_instance_kind": context.kind.removeprefix("KIND_"),
-        "model_instance_name": context.name,
-        "model_instance_device_id": str(context.device_id),
-        "model_repository": str(directory),
-        "model_version": str(model.version),
-        "model_name": model.name,
-    }
 
 
 def _force_cpu(config: ModelConfig) -> bool:

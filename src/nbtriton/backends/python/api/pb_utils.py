@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from nbtriton.backends.auto_complete import AutoCompleteConfig as ModelConfig
 from nbtriton.backends.python.api.bls import is_model_ready, load_model, unload_model
 from nbtriton.backends.python.api.errors import TritonError, TritonModelException
 from nbtriton.backends.python.api.logger import Logger
@@ -24,7 +25,6 @@ from nbtriton.backends.python.api.requests import ReceivedRequest as _ReceivedRe
 from nbtriton.backends.python.core.responses import InferenceResponse
 from nbtriton.backends.python.core.tensor import Tensor
 from nbtriton.backends.python.isolation.running import current
-from nbtriton.config import AutoCompleteConfig as ModelConfig
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.tensors import deserialize_bytes, serialize_bytes
 from nbtriton.tensors.datatypes import DATATYPES, NUMPY_DTYPES, datatype_number, to_config

@@ -1,236 +1,238 @@
-"""Import ``model.py`` and the modules beside it, afresh for every instance.
+"""Import ``model.py`` afresh for every instance, and the modules beside it once for all of them.
 
-In Triton each instance is a process: its modules are its own, and a ``utils.py`` of one model is
-unknown to all others. Here all share one interpreter. So the modules of an instance live in a
-package of its own (``nbtriton_model_3fa52c01_7.utils``), and the import statements and ``__import__``
-calls of its code find them by their own names, in any thread and at any time: Python looks
-``__import__`` up in the ``__builtins__`` of the calling module, which are the instance's.
+In Triton each instance is a process of its own. In a thread, modules are what they are in any program:
+those beside ``model.py`` are in `sys.modules` under their own names, and import statements, `importlib` and
+`pickle` find them there. A model's folders stand behind everything else on `sys.path` while it is loaded (PB1).
 
-Everything else of the import system is the process's: `sys`, `importlib`, and libraries that import
-by name on a model's behalf, as pickle does, know these modules by their full names only.
+One name means one module in a process. Of two models with a ``utils.py`` each, both import their own while
+they are loaded, which is when nearly all imports run; after that the name is the first one's. What needs its
+own module later on, such as an import in ``execute`` or a pickle, needs a process (`LocalModules.clashes`).
 """
 
 from __future__ import annotations
 
-import builtins
-import contextlib
-import importlib
 import itertools
 import os
-import site
 import sys
-import sysconfig
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from hashlib import blake2s
-from importlib.abc import Loader
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
 
 from nbtriton.backends.forking import per_process
 from nbtriton.backends.tracebacks import PRIVATE_PACKAGE
 
 __all__ = ["LocalModules"]
 
-# A copy of Triton's own module beside a model would look for the process that it runs in.
-_OURS = ("triton_python_backend_utils", "c_python_backend_utils")
+# Every model has the first, which is imported by its path. A copy of Triton's own modules beside a model
+# would look for the process that it runs in.
+_NEVER = ("model", "triton_python_backend_utils", "c_python_backend_utils")
+_SUFFIXES = (".py", *EXTENSION_SUFFIXES)
 
 _numbers = itertools.count(1)
-_live: dict[str, LocalModules] = {}
-_lock = per_process(threading.Lock)
-# One thread at a time imports installed packages. Two threads that meet in a package whose modules
-# import each other, as torch's do, would get half of them rather than wait for each other.
-_importing = per_process(threading.RLock)
+# One load at a time: names change hands in it. It also keeps two threads out of a package whose modules
+# import each other, as torch's do: they would get half of it rather than wait for each other.
+_loading = per_process(threading.RLock)
+_live: list[LocalModules] = []
+_appended: set[str] = set()  # the folders that stand on `sys.path` for models
 
 
 class LocalModules:
-    """The modules of one instance that come from its model's folders.
+    """The modules in a model's folders, which the instances of one loaded version share.
 
     Parameters
     ----------
     version : int
-        The module is imported as ``<version>.<stem>`` of the instance's package.
+        ``model.py`` is imported as ``<version>.model`` of a package that each instance has of its own.
     directories : sequence of Path
-        The version directory, then the model directory. Installed modules win over theirs; modules
-        on the path of this process alone, such as those in the notebook's folder, do not.
-
-    Attributes
-    ----------
-    package : str
-        Its name begins with `family`, which all instances of a model have in common, also in
-        another process: a pickle of one is read by another.
+        The version directory, then the model directory.
     """
 
     def __init__(self, version: int, directories: Sequence[Path]) -> None:
+        self._version = version
         # As `__file__` has them: absolute, and symbolic links as they are.
-        self._directories = [str(directory.absolute()) for directory in directories]
-        digest = blake2s(os.fsencode(self._directories[-1]), digest_size=4).hexdigest()
-        self.family = f"{PRIVATE_PACKAGE}{digest}_"
-        self.package = f"{self.family}{next(_numbers)}"
-        self._version = f"{self.package}.{version}"
-        self._installed = {entry for entry in sys.path if _is_installed(entry)}
-        self._global = set(_OURS)  # names that were found to be no module of the model
-        self._builtins: dict[str, Any] = {**vars(builtins), "__import__": self._import}
-        for name, path in ((self.package, []), (self._version, self._directories[:1])):
-            package = sys.modules[name] = ModuleType(name)
-            package.__path__ = path
-        self._forget_folders()
-        with _lock():
-            if not _live:
-                sys.meta_path.insert(0, _finder)
-            _live[self.package] = self
+        self.directories = [str(directory.absolute()) for directory in directories]
+        # Installed modules win over local ones.
+        self._names = {name for name in _names_in(self.directories) if not _is_installed(name)}
+        self._modules: dict[str, ModuleType] = {}
+        self._instances: set[str] = set()
 
     def load(self, path: Path) -> ModuleType:
-        """Import a file as the model's own module.
+        """Import a file for one instance, which calls `release` with it, and what it imports.
 
         Raises
         ------
         Exception
-            What the file raises.
+            What the file raises; `sys.modules` is as it was then.
         """
-        name = f"{self._version}.{path.stem}"
-        loader = _Loader(name, str(path), self._builtins)
-        spec = spec_from_file_location(name, path, loader=loader)
+        package = f"{PRIVATE_PACKAGE}{next(_numbers)}"
+        parent = f"{package}.{self._version}"
+        name = f"{parent}.{path.stem}"
+        spec = spec_from_file_location(name, path, loader=_SourceLoader(name, str(path)))
         assert spec is not None
-        module = sys.modules[name] = module_from_spec(spec)
-        loader.exec_module(module)
+        assert spec.loader is not None
+        module = module_from_spec(spec)
+        with _loading():
+            self._acquire(package)
+            try:
+                with self._own_names():
+                    for folder, content in ((package, []), (parent, self.directories[:1])):
+                        sys.modules[folder] = ModuleType(folder)
+                        sys.modules[folder].__path__ = content
+                    sys.modules[name] = module
+                    spec.loader.exec_module(module)
+            except BaseException:
+                self.release(module)
+                raise
         return module
 
-    def close(self) -> None:
-        """Remove all of them from `sys.modules`, under any name; idempotent."""
-        with _lock():
-            if _live.pop(self.package, None) is not None and not _live:
-                with contextlib.suppress(ValueError):  # the list may have been replaced
-                    sys.meta_path.remove(_finder)
-        modules = sys.modules.copy()
-        own = {id(m) for name, m in modules.items() if name.partition(".")[0] == self.package}
-        for name, module in modules.items():
-            if id(module) in own:
-                sys.modules.pop(name, None)
-        self._forget_folders()
+    def release(self, module: ModuleType) -> None:
+        """Forget the module of an instance, and those beside it with the last one; idempotent."""
+        package = module.__name__.partition(".")[0]
+        with _loading():
+            _replace([name for name in sys.modules if name.partition(".")[0] == package], {})
+            if package not in self._instances:
+                return
+            self._instances.remove(package)
+            if self._instances:
+                return
+            _live.remove(self)
+            self._modules = {}
+            # A newer load of the same folders has these names by now.
+            left = [one for one in sys.modules.copy().items() if self.holds(one[1])]
+            _replace([name for name, m in left if not any(o.holds(m) for o in _live)], {})
+            used = {directory for other in _live for directory in other.directories}
+            for directory in _appended.intersection(self.directories) - used:
+                _appended.remove(directory)
+                if directory in sys.path:
+                    sys.path.remove(directory)
 
-    def find(self, name: str, path: Sequence[str] | None) -> ModuleSpec | None:
-        """Find a module of the instance's package by its full name; `path` as finders get it."""
-        if name.count(".") == 1:
-            path = self._path(self._is_inside)
-        spec = PathFinder.find_spec(name, path)
-        if spec is not None and isinstance(spec.loader, SourceFileLoader):
-            spec.loader = _Loader(spec.loader.name, str(spec.loader.path), self._builtins)
-        return spec
+    def clashes(self) -> dict[str, str]:
+        """Return the names in the model's folders that mean another module in this process.
 
-    def _import(
-        self,
-        name: str,
-        globals: Mapping[str, object] | None = None,  # noqa: A002 - the signature of __import__
-        locals: Mapping[str, object] | None = None,  # noqa: A002
-        fromlist: Sequence[str] | None = (),
-        level: int = 0,
-    ) -> ModuleType:
-        # An empty list: C code that looks for the module in sys.modules afterwards, as pickle's does.
-        if level or fromlist == [] or name in _OURS:
-            return builtins.__import__(name, globals, locals, fromlist or (), level)
-        top = name.partition(".")[0]
-        if self._has(top):
-            module = builtins.__import__(
-                f"{self.package}.{name}", globals, locals, fromlist or ("__name__",)
-            )
-            return module if fromlist else sys.modules[f"{self.package}.{top}"]
-        with contextlib.nullcontext() if name in sys.modules else _importing():
-            module = builtins.__import__(name, globals, locals, fromlist or ())
-        self._global.add(top)
-        return module
-
-    def _has(self, top: str) -> bool:
-        """Return whether a top-level module or package is local.
-
-        It is if the model's path leads to it before it leads to an installed one. A folder without
-        ``__init__.py`` comes after everything else, as it does for Python.
+        Returns
+        -------
+        dict of str to str
+            Names, with the other one's file.
         """
-        if f"{self.package}.{top}" in sys.modules:
-            return True
-        if top in self._global or top in sys.builtin_module_names:
-            return False
-        own = PathFinder.find_spec(top, self._path(self._is_inside))
-        if own is None:
-            return False
-        path = self._path(lambda entry: entry in self._installed or self._is_inside(entry))
-        first = PathFinder.find_spec(top, path if own.origin else [*sys.path, *path])
-        return first is not None and first.origin == own.origin
+        elsewhere = [entry for entry in sys.path if entry not in self.directories]
+        found = {}
+        for name in sorted(self._names):
+            module, spec = sys.modules.get(name), PathFinder.find_spec(name, elsewhere)
+            if module is not None and not self.holds(module):
+                found[name] = _place_of(module) or repr(module)
+            elif spec is not None and spec.origin and not self._is_inside(spec.origin):
+                found[name] = spec.origin
+        return found
 
-    def _path(self, chosen: Callable[[str], bool]) -> list[str]:
-        """Return the chosen places of `sys.path`, then the model's own folders."""
-        return [*filter(chosen, sys.path), *self._directories]
+    def _acquire(self, instance: str) -> None:
+        if not self._instances:
+            _live.append(self)
+        self._instances.add(instance)
+        for directory in self.directories:
+            if directory not in sys.path:
+                sys.path.append(directory)
+                _appended.add(directory)
+            # The finder's list of a folder may lack a file that was written a moment ago.
+            sys.path_importer_cache.pop(directory, None)
 
-    def _is_inside(self, entry: str) -> bool:
-        """Return whether a place is one of the model's own folders, or in one."""
-        return any(f"{entry}/".startswith(f"{directory}/") for directory in self._directories)
+    @contextmanager
+    def _own_names(self) -> Iterator[None]:
+        """Let the names of these modules mean these modules on this thread."""
+        before, clashes = self._present(), self.clashes()
+        _replace(before, self._modules)
+        finder = _Finder(self._names, self.directories)
+        sys.meta_path.insert(0, finder)
+        try:
+            yield
+        except BaseException:
+            _replace(self._present(), before)
+            raise
+        finally:
+            sys.meta_path.remove(finder)
+        self._modules = self._present()
+        # Those of an earlier load give way to these; another model's, and the notebook's, do not.
+        _replace(
+            [name for name in self._modules if name.partition(".")[0] in clashes],
+            {n: module for n, module in before.items() if n.partition(".")[0] in clashes},
+        )
 
-    def _forget_folders(self) -> None:
-        # The finders' cache of a folder may lack a file that was written a moment ago.
-        for place in filter(self._is_inside, list(sys.path_importer_cache)):
-            sys.path_importer_cache.pop(place, None)
+    def _present(self) -> dict[str, ModuleType]:
+        """Return the modules of `sys.modules` that have a name of these, or lie in their folders."""
+        return {
+            name: module
+            for name, module in sys.modules.copy().items()
+            if name.partition(".")[0] in self._names or self.holds(module)
+        }
 
+    def holds(self, module: object) -> bool:
+        """Return whether a module lies in the model's folders."""
+        return self._is_inside(_place_of(module))
 
-def _is_installed(entry: str) -> bool:
-    """Return whether a place of `sys.path` holds the standard library or installed packages."""
-    libraries = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
-    return (
-        any(f"{entry}/".startswith(f"{library}/") for library in libraries)
-        or Path(entry).name in ("site-packages", "dist-packages")
-        or entry == site.getusersitepackages()
-        or entry.endswith(".zip")
-    )
+    def _is_inside(self, place: str) -> bool:
+        return any(place.startswith(directory + os.sep) for directory in self.directories)
 
 
 class _Finder:
-    """Finds the modules of instances by their full names."""
+    """Finds the modules of the model that this thread loads, before those of other folders."""
+
+    def __init__(self, names: set[str], directories: list[str]) -> None:
+        self._names = names
+        self.directories = directories
+        self._thread = threading.get_ident()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        package, _, own = name.partition(".")
-        if not package.startswith(PRIVATE_PACKAGE):
+        top = name.partition(".")[0]
+        if threading.get_ident() != self._thread or top not in self._names:
             return None
-        live = _live.copy()
-        if package in live:
-            return live[package].find(name, path)
-        # Of an instance that was closed, or of another process: read from a pickle.
-        for modules in reversed(live.values()):
-            if package.startswith(modules.family):
-                current = f"{modules.package}.{own}".removesuffix(".")
-                return ModuleSpec(name, _Alias(current), is_package=True)
-        return None
+        spec = PathFinder.find_spec(name, self.directories if path is None else path)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _SourceLoader(spec.loader.name, str(spec.loader.path))
+        return spec
 
 
-class _Alias(Loader):
-    """Gives one module a second name."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def exec_module(self, module: ModuleType) -> None:
-        # Documented: a module may replace itself in sys.modules while it is loaded.
-        sys.modules[module.__name__] = importlib.import_module(self._name)
-
-
-class _Loader(SourceFileLoader):
+class _SourceLoader(SourceFileLoader):
     """Compiles the source each time: a bytecode cache misses edits within one second."""
-
-    def __init__(self, name: str, path: str, namespace: dict[str, Any]) -> None:
-        super().__init__(name, path)
-        self._namespace = namespace
 
     def get_code(self, fullname: str) -> CodeType | None:
         path = self.get_filename(fullname)
         code: CodeType = self.source_to_code(self.get_data(path), path)
         return code
 
-    def exec_module(self, module: ModuleType) -> None:
-        module.__dict__["__builtins__"] = self._namespace
-        super().exec_module(module)
+
+def _names_in(directories: Sequence[str]) -> set[str]:
+    """Return the names of the modules, and of the packages with an ``__init__.py``, in some folders."""
+    names: set[str] = set()
+    for directory in directories:
+        for entry in Path(directory).iterdir() if Path(directory).is_dir() else ():
+            name, dot, suffix = entry.name.partition(".")
+            if dot + suffix in _SUFFIXES or (entry / "__init__.py").is_file():
+                names.add(name)
+    return names.difference(_NEVER)
 
 
-_finder = _Finder()
+def _is_installed(name: str) -> bool:
+    """Return whether a name is one of the standard library's, or of an installed package."""
+    installed = [e for e in sys.path if Path(e).name in ("site-packages", "dist-packages")]
+    return name in sys.stdlib_module_names or PathFinder.find_spec(name, installed) is not None
+
+
+def _place_of(module: object) -> str:
+    """Return the file of a module, or the folder of a package without one; empty for others."""
+    known = vars(module) if isinstance(module, ModuleType) else {}
+    if known.get("__name__") == "__main__":
+        return ""
+    place = known.get("__file__") or next(iter(known.get("__path__") or ()), "")
+    return place if isinstance(place, str) else ""
+
+
+def _replace(names: Iterable[str], modules: Mapping[str, ModuleType]) -> None:
+    """Take some names out of `sys.modules`, then put modules in."""
+    for name in names:
+        sys.modules.pop(name, None)
+    sys.modules.update(modules)

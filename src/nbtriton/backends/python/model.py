@@ -1,0 +1,219 @@
+"""A model of the python backend as its instances need it: plain values and code, without protobuf.
+
+What runs in the environment of ``EXECUTION_ENV_PATH`` imports this module and not `backend`: NumPy is all that
+it needs there.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.backends.auto_complete import AutoCompleteConfig
+from nbtriton.backends.core.executing import running_as
+from nbtriton.backends.python.api import pb_utils
+from nbtriton.backends.python.core.instance import PythonInstance
+from nbtriton.backends.python.isolation.imports import LocalModules
+from nbtriton.backends.python.isolation.running import Running
+from nbtriton.backends.tracebacks import user_code
+from nbtriton.errors import InternalError
+
+if TYPE_CHECKING:
+    from nbtriton.backends.base import ServerHandle
+
+__all__ = ["PythonModel", "install_pb_utils"]
+
+_CLASS = "TritonPythonModel"
+
+
+def install_pb_utils() -> None:
+    """Put `pb_utils` where an unmodified ``model.py`` or notebook cell looks for it.
+
+    It has both of Triton's names: the module's own, and that of the compiled one inside it, which
+    some models import.
+    """
+    sys.modules["triton_python_backend_utils"] = pb_utils
+    sys.modules["c_python_backend_utils"] = pb_utils
+
+
+@dataclass(frozen=True, slots=True)
+class PythonModel:
+    """One version of a model with a `TritonPythonModel`.
+
+    Parameters
+    ----------
+    name, version
+        As in the repository.
+    source : type or Path
+        The class, or the file that has it.
+    directory : Path or None
+        ``<repository>/<model>``; None for a model that lives in a notebook.
+    config : str
+        The configuration as JSON, as Triton reports it.
+    code : Path or None
+        The ``model.py`` of a Python-based backend, which all its models run.
+    decoupled, force_cpu, reads_only : bool
+        What the configuration says; of a completed one.
+    """
+
+    name: str
+    version: int
+    source: object
+    directory: Path | None
+    config: str
+    code: Path | None = None
+    decoupled: bool = False
+    force_cpu: bool = True
+    reads_only: bool = False
+
+    @property
+    def file(self) -> Path | None:
+        """The file with the class; None for a class of the notebook."""
+        return self.code or (self.source if isinstance(self.source, Path) else None)
+
+    @property
+    def version_directory(self) -> Path | None:
+        """``<repository>/<model>/<version>``, where the model has one."""
+        if isinstance(self.source, Path):
+            # The directory itself where a model has no file that its backend reads.
+            return self.source if self.source.is_dir() else self.source.parent
+        return None if self.directory is None else self.directory / str(self.version)
+
+    def running(self, instance: str, server: ServerHandle | None = None) -> Running:
+        """Return what the code of an instance may know about it."""
+        return Running(
+            self.name, instance, self.version_directory, server, decoupled=self.decoupled
+        )
+
+    def modules(self) -> LocalModules | None:
+        """Return the modules beside the file, not imported yet; None for a class.
+
+        Raises
+        ------
+        InternalError
+            There is no such file.
+        """
+        file = self.file
+        if file is None:
+            if not isinstance(self.source, type):
+                raise InternalError(f"the python backend cannot run {self.source!r}")
+            return None
+        if not file.is_file():
+            raise InternalError(
+                f"Failed to preinitialize Python stub: Python model file not found in '{file}'"
+            )
+        directories = [file.parent]
+        if file == self.source and self.directory not in (None, file.parent):
+            directories.append(self.directory)
+        return LocalModules(self.version, directories)
+
+    def complete(self) -> tuple[object, dict[str, Any] | None]:
+        """Run ``auto_complete_config``.
+
+        Returns
+        -------
+        model : type
+            The class.
+        completed : dict or None
+            The configuration; None where the class has no such function.
+
+        Raises
+        ------
+        ModelError
+            The model's own code raised.
+        InternalError
+            The function returned something else.
+        """
+        code = _Code(self, self.modules())
+        try:
+            with user_code(), running_as(self.running(self.name)):
+                model = code.load()
+                function = getattr(model, "auto_complete_config", None)
+                if function is None:
+                    return model, None
+                completed = function(AutoCompleteConfig(self.config))
+        finally:
+            code.close()
+        if not isinstance(completed, AutoCompleteConfig):
+            raise InternalError(
+                f"auto_complete_config function in model '{self.name}' must return a valid "
+                "pb.ModelConfig object.",
+                hint="end it with: return auto_complete_model_config",
+            )
+        return model, completed.as_dict()
+
+    def create_instance(
+        self,
+        name: str,
+        kind: str,
+        device_id: int,
+        server: ServerHandle | None,
+        modules: LocalModules | None,
+    ) -> PythonInstance:
+        """Create one instance.
+
+        Parameters
+        ----------
+        name : str
+            The instance's, such as ``m_0_1``.
+        kind : {"KIND_CPU", "KIND_GPU", "KIND_MODEL"}
+        device_id : int
+        server : ServerHandle or None
+            For calls to other models.
+        modules : LocalModules or None
+            What `modules` returned, once for all instances in this process.
+
+        Raises
+        ------
+        ModelError
+            Importing the file, the constructor or ``initialize`` raised.
+        """
+        directory = self.directory or self.version_directory or ""
+        code = _Code(self, modules)
+        try:
+            return PythonInstance(
+                code.load,
+                self.running(name, server),
+                {
+                    "model_config": self.config,
+                    "model_instance_kind": kind.removeprefix("KIND_"),
+                    "model_instance_name": name,
+                    "model_instance_device_id": str(device_id),
+                    "model_repository": str(directory),
+                    "model_version": str(self.version),
+                    "model_name": self.name,
+                },
+                force_cpu=self.force_cpu,
+                reads_only=self.reads_only,
+                source_name=str(self.file or self.name),
+                release=code.close,
+            )
+        except BaseException:
+            code.close()
+            raise
+
+
+class _Code:
+    """The code of a model, for one instance: a class of the notebook, or a file and its modules."""
+
+    def __init__(self, model: PythonModel, modules: LocalModules | None) -> None:
+        self._model = model
+        self._modules = modules
+        self._module: ModuleType | None = None
+
+    def load(self) -> Any:
+        """Return the model's class; of a file, imported afresh."""
+        file = self._model.file
+        if file is None or self._modules is None:
+            return self._model.source
+        self._module = self._modules.load(file)
+        return getattr(self._module, _CLASS)
+
+    def close(self) -> None:
+        """Forget the module of a file; a class's is the notebook's."""
+        if self._modules is not None and self._module is not None:
+            self._modules.release(self._module)
+        self._module = None
