@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nbtriton.engine.status import status
     from nbtriton.errors import ConfigWarning, TritonError
     from nbtriton.magics import load_ipython_extension, unload_ipython_extension
-    from nbtriton.perf import PerfReport, perf
+    from nbtriton.perf import PerfReport, PerfRun, perf
     from nbtriton.widgets.calls import dag, watch
 
 __version__ = "0.1.0"
@@ -34,6 +34,7 @@ _PUBLIC = {
     "InferenceResult": "nbtriton.engine",
     "ModelHandle": "nbtriton.engine",
     "PerfReport": "nbtriton.perf",
+    "PerfRun": "nbtriton.perf",
     "Server": "nbtriton.api",
     "TritonError": "nbtriton.errors",
     "dag": "nbtriton.widgets.calls",

@@ -214,6 +214,7 @@ def _validate(arguments: argparse.Namespace) -> int:
 def _perf(arguments: argparse.Namespace) -> int:
     from nbtriton.api import Server
     from nbtriton.perf import perf
+    from nbtriton.perf.progress import TerminalLine
 
     with contextlib.ExitStack() as stack:
         server = None
@@ -224,7 +225,9 @@ def _perf(arguments: argparse.Namespace) -> int:
             )
             if arguments.model in control.errors:
                 raise control.errors[arguments.model]
-        report = perf(server, arguments.model, **_perf_options(arguments))
+        line = TerminalLine(sys.stderr)
+        stack.callback(line.clear)
+        report = perf(server, arguments.model, **_perf_options(arguments), observer=line)
     print(report._repr_mimebundle_()["text/plain"])
     if arguments.csv:
         report.to_csv(arguments.csv)

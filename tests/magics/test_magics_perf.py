@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import threading
 import time
 from dataclasses import replace
@@ -15,8 +16,10 @@ from nbtriton.api import server
 from nbtriton.errors import InvalidArgumentError, TritonError
 from nbtriton.magics import live
 from nbtriton.perf import PerfProgress, PerfReport, perf
+from nbtriton.perf.progress import TerminalLine, progress_line
 from nbtriton.widgets import CurveView
 from tests.magics.cells import ADD_UP, STREAM
+from tests.until import until
 
 # A level takes some milliseconds.
 FAST = "--measurement-interval 5 --max-trials 3"
@@ -191,6 +194,17 @@ def test_a_semicolon_silences(page):
     assert ran.out == ""
 
 
+def test_a_run_in_the_background_is_live_at_once_and_then_the_report(page):
+    ran = page.ok("run = %triton_perf double -c 1:1000 -p 20 --bg -o kept")
+    run = page.names["run"]
+    assert page.names["kept"] is run
+    assert "application/vnd.jupyter.widget-view+json" in ran.shown[0]
+    assert until(lambda: run.progress is not None and run.progress.points)
+    report = page.ok("run.stop()").value
+    assert report.interrupted
+    assert report.points
+
+
 def test_a_run_that_fails_leaves_no_live_view(page):
     ran = page("%triton_perf double -c 8:1")
     assert isinstance(ran.error, InvalidArgumentError)
@@ -225,11 +239,36 @@ def test_the_stop_button_interrupts_and_keeps_what_was_measured(page, monkeypatc
 
 
 def test_progress_is_a_line_and_a_share():
-    done = PerfProgress(2, 6, "concurrency 2, instances=2", 1, 10, 3.0, 14.2, 4512.0, ())
-    line, share = live.progress_line(done)
+    done = PerfProgress(2, 6, "concurrency 2, instances=2", 1, 10, 99, 0, 3.0, 14.2, 4512.0, ())
+    line, share = progress_line(done)
     assert line == (
         "concurrency 2, instances=2 (level 2 of 6) · window 1 of at most 10 · 4\u202f510 infer/s · "
         "about 14 s left"
     )
     assert 1 / 6 < share < 2 / 6
-    assert live.progress_line(replace(done, levels=None))[1] is None
+    assert progress_line(replace(done, levels=None))[1] is None
+    line, share = progress_line(replace(done, level=1, requests=1_500, max_requests=60_000))
+    assert "1\u202f500 of 60\u202f000 requests" in line
+    assert share == pytest.approx(1500 / 60_000 / 6)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_has_a_line_of_progress_that_goes_away():
+    done = PerfProgress(2, 6, "concurrency 2, instances=2", 1, 10, 99, 0, 3.0, 14.2, 4512.0, ())
+    terminal, file = Terminal(), io.StringIO()
+    for stream in (terminal, file):
+        line = TerminalLine(stream)
+        line(done)
+        line(replace(done, window=2))
+        line.clear()
+        line.clear()
+    _, first, second, blank, rest = terminal.getvalue().split("\r")
+    assert "window 1 of at most 10" in first
+    assert "window 2 of at most 10" in second
+    assert len(first) == len(second) == len(blank)
+    assert (blank.strip(), rest) == ("", "")
+    assert file.getvalue() == ""

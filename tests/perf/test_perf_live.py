@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import pickle
 import signal
 import threading
 import time
@@ -24,6 +26,7 @@ from nbtriton.perf.loads import RequestIntervals, RequestRate, send_times_ns
 from nbtriton.perf.measure import WindowPlan
 from nbtriton.perf.records import Slot, collect
 from nbtriton.perf.traffic import Repeated
+from tests.until import until
 
 # Three windows a level that end with their count: no window is empty, however busy the machine is.
 QUICK: dict[str, Any] = {
@@ -655,3 +658,106 @@ def test_PA15_a_second_interrupt_is_raised(server):
     with pytest.raises(KeyboardInterrupt):
         nt.perf(server, "interrupting", measurement_interval_ms=WINDOW_S * 1000, instances=2)
     assert calls == ["interrupting", "interrupting"]
+
+
+# --- signs of life, the background, the winner ----------------------------------------------------
+
+
+class Gate:
+    """A model that answers its first requests, and the next ones once it is open."""
+
+    def __init__(self, first: int) -> None:
+        self.open = threading.Event()
+        self._first = itertools.count(-first)
+
+    def model(self) -> Any:
+        def gated(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+            if next(self._first) >= 0:
+                self.open.wait()
+            return {"OUT": IN}
+
+        return gated
+
+
+def test_a_level_without_windows_shows_signs_of_life_while_it_runs(server):
+    gate = Gate(first=4)
+    server.load("max_batch_size: 0", model=gate.model(), name="gated")
+    seen = []
+
+    def observe(progress):
+        seen.append(progress)
+        if progress.requests == 4:
+            gate.open.set()
+
+    report = nt.perf(server, "gated", concurrency=2, request_count=20, observer=observe)
+    assert report.points[0].request_count == 20
+    waiting = [p for p in seen if p.requests == 4]
+    assert waiting
+    assert waiting[0].window == 0
+    assert {p.max_requests for p in seen} == {20}
+    assert seen[-1].requests == 20
+
+
+def test_loading_a_configuration_is_reported(server):
+    seen = []
+    nt.perf(
+        server, "double", request_count=2, instances=[1, 2],
+        observer=lambda p: seen.append(p.what),
+    )  # fmt: skip
+    assert list(dict.fromkeys(seen)) == [
+        "loading instances=1", "concurrency 1, instances=1",
+        "loading instances=2", "concurrency 1, instances=2",
+    ]  # fmt: skip
+
+
+def test_a_run_in_the_background_is_awaited(server):
+    run = nt.PerfRun(server, "double", concurrency=[1, 2], request_count=5)
+
+    async def report_of() -> nt.PerfReport:
+        return await run
+
+    report = asyncio.run(report_of())
+    assert [point.value for point in report.points] == [1, 2]
+    assert run.done()
+    assert run.result() is report
+    assert "2 levels" in repr(run)
+
+
+def test_a_run_in_the_background_is_stopped_and_keeps_what_was_measured(server):
+    gate = Gate(first=10)
+    server.load("max_batch_size: 0", model=gate.model(), name="gated")
+    run = nt.PerfRun(server, "gated", concurrency="1:9", request_count=10)
+    with pytest.raises(TimeoutError, match="still being measured"):
+        run.result(timeout_s=0.01)
+    assert until(lambda: run.progress is not None and run.progress.level == 2)
+    assert "level 2 of 9" in repr(run)
+    gate.open.set()
+    report = run.stop()
+    assert report.interrupted
+    assert report.points[0].request_count == 10
+
+
+def test_wrong_options_of_a_run_in_the_background_are_refused_at_once(server):
+    with pytest.raises(InvalidArgumentError, match="concurrency-range"):
+        nt.PerfRun(server, "double", concurrency="8:1")
+    run = nt.PerfRun(server, "missing")
+    with pytest.raises(NotFoundError):
+        run.result()
+    assert "failed" in repr(run)
+
+
+def test_the_winner_is_applied_and_shows_its_configuration(server):
+    report = nt.perf(server, "double", request_count=5, instances=[1, 2], max_batch_size=[8, 4])
+    chosen = report.points[-1]
+    assert dict(chosen.configuration) == {"instances": 2, "max_batch_size": 4}
+    applied = chosen.apply()
+    assert server.config("double").instance_group[0].count == 2
+    assert server.config("double").max_batch_size == 4
+    assert repr(applied).startswith("# double/config.pbtxt\n")
+    assert "max_batch_size: 4" in applied.config_pbtxt
+    # A copy knows the model, and not the server.
+    copied = pickle.loads(pickle.dumps(report)).points[0]
+    with pytest.raises(InvalidArgumentError, match="not measured on a server of this process"):
+        copied.apply()
+    copied.apply(server)
+    assert server.config("double").max_batch_size == 8

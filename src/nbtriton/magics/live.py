@@ -7,35 +7,42 @@ from __future__ import annotations
 
 import _thread
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nbtriton.drawing import measure
 from nbtriton.engine.interrupts import interrupts_deferred
-from nbtriton.perf import PerfProgress, PerfReport
+from nbtriton.perf import PerfProgress, PerfReport, PerfRun
+from nbtriton.perf.progress import TerminalLine, progress_line
 from nbtriton.perf.render import series_of
 from nbtriton.widgets import CurveView, Shown, show_live
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["LiveRun", "progress_line"]
+__all__ = ["LiveRun"]
 
-# A shorter run is not shown live.
-_SHOW_AFTER_S = 0.3
+# A shorter run is not shown live. Before the second report, which comes after 0.25 s.
+_SHOW_AFTER_S = 0.2
 
 
 class LiveRun:
-    """One measurement in a cell: shown live once it takes long, stoppable, then the report."""
+    """One measurement in a cell: shown live once it takes long, stoppable, then the report.
+
+    A terminal has a line of progress instead.
+    """
 
     def __init__(self, shell: InteractiveShell, model: str, *, visible: bool) -> None:
+        kernel = getattr(shell, "kernel", None) is not None
         self._shell = shell
         self._model = model
-        self._visible = visible
+        self._visible = visible and kernel
+        self._line = TerminalLine(sys.stderr) if visible and not kernel else None
         self._started_s = time.monotonic()
-        self._thread = threading.current_thread()
+        # In which the measurement runs; None in the background.
+        self._thread: threading.Thread | None = threading.current_thread()
         self._lock = threading.Lock()
         self._running = True
         self._awaited = False  # an interrupt, since the last window
@@ -53,12 +60,40 @@ class LiveRun:
                     self._running = False
                 if self._shown is not None:
                     self._shown.finish()
+                if self._line is not None:
+                    self._line.clear()
         if self._shown is not None:
             _not_again(self._shell, self._report)
         return self._report
 
+    def in_background(self, start: Callable[[], PerfRun]) -> PerfRun:
+        """Start a measurement in a thread of its own; it is shown at once, the report at the end."""
+        self._thread = None
+        self._line = None  # threads do not print
+        if self._visible:
+            self._show()
+        try:
+            run = start()
+        except BaseException:
+            if self._shown is not None:
+                self._shown.finish()
+            raise
+        run.add_done_callback(self._ended)
+        return run
+
+    def _ended(self, run: PerfRun) -> None:
+        with self._lock:
+            self._running = False
+        # A run that failed leaves what was drawn; its handle raises the error.
+        if run.error is None:
+            self._report = run.result()
+        if self._shown is not None:
+            self._shown.finish()
+
     def observe(self, progress: PerfProgress) -> None:
-        """Show where the measurement is; called in its thread after each window."""
+        """Show where the measurement is; called in its thread."""
+        if self._line is not None:
+            self._line(progress)
         if not self._visible:
             return
         # An interrupt must not leave a view half shown.
@@ -66,12 +101,16 @@ class LiveRun:
             if self._view is None:
                 if time.monotonic() - self._started_s < _SHOW_AFTER_S:
                     return
-                view = self._view = CurveView(title=self._model, on_stop=self._stop)
-                self._shown = show_live(view, static=lambda: self._report or view.static())
+                self._show()
+            assert self._view is not None
             self._view.update(series_of(PerfReport(self._model, progress.points)))
             self._view.show_progress(*progress_line(progress))
         if self._view.stop_requested.is_set():
             self._stop_here()
+
+    def _show(self) -> None:
+        view = self._view = CurveView(title=self._model, on_stop=self._stop)
+        self._shown = show_live(view, static=lambda: self._report or view.static())
 
     def _stop_here(self) -> None:
         """Stop now, unless an interrupt of the main thread is on its way."""
@@ -97,23 +136,6 @@ def interrupt_main_thread() -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
     else:
         _thread.interrupt_main()
-
-
-def progress_line(progress: PerfProgress) -> tuple[str, float | None]:
-    """Return what to write beside the bar, and how much of it is done, where that is known."""
-    words = [progress.what]
-    if progress.levels:
-        words[0] += f" (level {progress.level} of {progress.levels})"
-    words.append(f"window {progress.window} of at most {progress.max_windows}")
-    if progress.infer_per_s:
-        words.append(f"{measure(progress.infer_per_s)} infer/s")
-    if progress.eta_s is not None:
-        words.append(f"about {max(1, round(progress.eta_s))} s left")
-    if not progress.levels:
-        return " · ".join(words), None
-    # A level seldom needs all its windows; half of one is a fair guess.
-    within = min(1.0, progress.window / max(1, progress.max_windows / 2))
-    return " · ".join(words), (progress.level - 1 + within) / progress.levels
 
 
 def _not_again(shell: InteractiveShell, report: PerfReport) -> None:

@@ -156,6 +156,10 @@ class MeasureMagics(Magics):
     @argument("--binary-search", action="store_true", help="search the highest level below it")
     @argument("--seed", type=int, default=0, metavar="N")
     @argument("--quick", action="store_true", help="short windows: a look within 3 s")
+    @argument(
+        "--bg", action="store_true",
+        help="return at once with a handle: await it, or call its stop() or result()",
+    )  # fmt: skip
     @keep_option
     @line_magic
     def triton_perf(self, line: str) -> Any:
@@ -170,13 +174,15 @@ class MeasureMagics(Magics):
             %triton_perf double -c 4 --streaming --quick
             %triton_perf double -c 4 --protocol http --quick
             %triton_perf double -c 8 --url grpc://gpu-box:8001
+            run = %triton_perf double -c 1:8 --bg
+            run.stop()
         """
         from nbtriton.magics.live import LiveRun
-        from nbtriton.perf import perf
+        from nbtriton.perf import PerfRun, perf
 
         # The names of the options are those of `perf`.
         options = vars(parse(self.triton_perf, line))
-        name, out = options.pop("name"), options.pop("out")
+        name, out, background = options.pop("name"), options.pop("out"), options.pop("bg")
         options["shapes"] = dict(options["shapes"] or ()) or None
         if (text := options["inputs"]) is not None:
             options["inputs"] = evaluate(self.shell, text, "--inputs ")
@@ -184,10 +190,13 @@ class MeasureMagics(Magics):
             text = f"[{text}]" if "," in text else text
             options["intervals"] = evaluate(self.shell, text, "--intervals ")
         # After `;` nothing is shown; a terminal shows the report as any other result.
-        visible = (
-            not line.rstrip().endswith(";") and getattr(self.shell, "kernel", None) is not None
-        )
+        visible = not line.rstrip().endswith(";")
         target = None if options["url"] is not None else server()
         run = LiveRun(self.shell, name, visible=visible)
-        report = run.of(lambda: perf(target, name, **options, observer=run.observe))
+        options["observer"] = run.observe
+        if background:
+            return keep(
+                self.shell, out, run.in_background(lambda: PerfRun(target, name, **options))
+            )
+        report = run.of(lambda: perf(target, name, **options))
         return keep(self.shell, out, report)

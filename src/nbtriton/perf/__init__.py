@@ -16,12 +16,13 @@ import sys
 from types import ModuleType
 
 from nbtriton.perf.api import perf
+from nbtriton.perf.background import PerfRun
 from nbtriton.perf.breakdown import ServerBreakdown
 from nbtriton.perf.point import PerfPoint
 from nbtriton.perf.progress import PerfProgress
 from nbtriton.perf.report import PerfReport
 
-__all__ = ["PerfPoint", "PerfProgress", "PerfReport", "ServerBreakdown", "perf"]
+__all__ = ["PerfPoint", "PerfProgress", "PerfReport", "PerfRun", "ServerBreakdown", "perf"]
 
 
 class _CallablePackage(ModuleType):

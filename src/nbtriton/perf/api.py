@@ -161,8 +161,8 @@ def perf(
     quick : bool
         Three short windows a level: a look within 3 s, marked as such.
     observer : callable, optional
-        Called with a `PerfProgress` after each window, in the calling thread. It may stop the
-        run by raising KeyboardInterrupt; any other exception is logged and silences it.
+        Called with a `PerfProgress` after each window and four times a second in between, in the
+        calling thread. It may stop the run by raising KeyboardInterrupt; any other exception is logged and silences it.
 
     Returns
     -------

@@ -18,6 +18,7 @@ from nbtriton.perf.driver import LoadRun, LoadSpec, make_load
 from nbtriton.perf.loads import Concurrency, Load, RequestIntervals
 from nbtriton.perf.point import LoadMode, PerfPoint
 from nbtriton.perf.prepare import Workload
+from nbtriton.perf.progress import LevelProgress
 from nbtriton.perf.traffic import Repeated, Sequences, Traffic
 from nbtriton.perf.windows import (
     DELAY_WARNING,
@@ -53,6 +54,8 @@ _COUNT_POLL_NS = 10_000_000
 _GENERATIONS = 5
 # Interval at which a warm-up counts the requests of its first generation.
 _WARM_UP_POLL_S = 0.01
+# Longest silence between two reports of progress.
+_REPORT_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +130,18 @@ class Level:
     configuration: Mapping[str, Any] = field(default_factory=dict)
     streaming: bool = False
 
+    @property
+    def max_windows(self) -> int:
+        """The largest number of windows."""
+        return 1 if self.request_count else self.rule.max_trials
+
 
 def measure_level(
     server: Target,
     model: str,
     composing: Sequence[str],
     level: Level,
-    on_window: Callable[[int, Window], None],
+    on_progress: Callable[[LevelProgress], None],
 ) -> tuple[PerfPoint | None, bool]:
     """Run one level to its verdict.
 
@@ -147,8 +155,8 @@ def measure_level(
     composing : sequence of str
         The composing models of an ensemble, else empty.
     level : Level
-    on_window : callable
-        Called with the number of windows and the latest one after each of them.
+    on_progress : callable
+        Called after each window, and four times a second in between.
 
     Returns
     -------
@@ -168,6 +176,7 @@ def measure_level(
         return now_ns
 
     run = _load(server, model, level)
+    wait = _Wait(run, on_progress)
     start_ns = 0
     verdict: Verdict | None = None
     interrupted = False
@@ -176,21 +185,21 @@ def measure_level(
             if level.request_count:
                 start_ns = bound()
                 run.start()
-                wait_in_slices(run.finished.wait, None)
+                wait.seconds(None)
                 window = _clamped(run, start_ns, bound(), statistics)
                 verdict = meter.add(window)
-                on_window(1, window)
+                wait.report(1, window)
             else:
                 run.start()
-                plan = level.plan.fitted(_warm_up(run, level))
+                plan = level.plan.fitted(_warm_up(run, level, wait))
                 start_ns = bound()
             while verdict is None:
-                _wait(run, plan, start_ns)
+                _wait_window(run, plan, start_ns, wait)
                 end_ns = bound()
                 window = run.collect(start_ns, end_ns)
                 start_ns = end_ns
                 verdict = meter.add(window)
-                on_window(len(meter.windows), window)
+                wait.report(len(meter.windows), window)
         except KeyboardInterrupt:
             interrupted = True
             if verdict is None:
@@ -250,26 +259,62 @@ def _statistics(server: Target, models: Sequence[str]) -> StatisticsDocument:
     return {"model_stats": [e for name in models for e in server.statistics(name)["model_stats"]]}
 
 
-def _warm_up(run: LoadRun, level: Level) -> float:
+class _Wait:
+    """Waits for a load, and reports its progress meanwhile."""
+
+    def __init__(self, run: LoadRun, on_progress: Callable[[LevelProgress], None]) -> None:
+        self._run = run
+        self._on_progress = on_progress
+        self._windows = 0
+        self._completed = 0
+        self._reported_ns = monotonic_ns()
+
+    def seconds(self, seconds: float | None) -> None:
+        """Wait until the load has ended, or for so long."""
+        now_ns = monotonic_ns()
+        end_ns = None if seconds is None else now_ns + round(seconds * 1e9)
+        while end_ns is None or now_ns < end_ns:
+            next_ns = self._reported_ns + round(_REPORT_S * 1e9)
+            until_ns = next_ns if end_ns is None else min(next_ns, end_ns)
+            if wait_in_slices(self._run.finished.wait, max(0.0, (until_ns - now_ns) / 1e9)):
+                return
+            now_ns = monotonic_ns()
+            if now_ns >= next_ns:
+                completed = self._run.completed()
+                rate = (completed - self._completed) * 1e9 / (now_ns - self._reported_ns)
+                self._report(completed, rate)
+
+    def report(self, windows: int, latest: Window) -> None:
+        """Report the end of a window."""
+        self._windows = windows
+        self._report(self._run.completed(), latest.requests_per_s)
+
+    def _report(self, completed: int, rate: float) -> None:
+        self._completed = completed
+        self._reported_ns = monotonic_ns()
+        self._on_progress(LevelProgress(self._windows, completed, rate))
+
+
+def _warm_up(run: LoadRun, level: Level, wait: _Wait) -> float:
     """Run the load until it is steady; return its longest latency, in microseconds."""
     generation = level.load.value if isinstance(level.load, Concurrency) else 1
     start_ns = monotonic_ns()
-    wait_in_slices(run.finished.wait, level.plan.warm_up_s)
+    wait.seconds(level.plan.warm_up_s)
     while (now_ns := monotonic_ns()) < start_ns + level.plan.longest_warm_up_s * 1e9:
         if run.completed() >= generation:
             break
-        run.finished.wait(_WARM_UP_POLL_S)
+        wait.seconds(_WARM_UP_POLL_S)
     seen = run.collect(start_ns, now_ns).latencies_ns
     return (int(seen.max()) if len(seen) else now_ns - start_ns) / 1000
 
 
-def _wait(run: LoadRun, plan: WindowPlan, start_ns: int) -> None:
+def _wait_window(run: LoadRun, plan: WindowPlan, start_ns: int, wait: _Wait) -> None:
     completed_before = run.completed()
     while True:
         now_ns = monotonic_ns()
         if plan.has_ended(start_ns, now_ns, run.completed() - completed_before):
             return
-        wait_in_slices(run.finished.wait, (plan.wake_ns(start_ns, now_ns) - now_ns) / 1e9)
+        wait.seconds((plan.wake_ns(start_ns, now_ns) - now_ns) / 1e9)
 
 
 def _clamped(

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from nbtriton.drawing import measure
+from nbtriton.errors import InvalidArgumentError
 from nbtriton.perf.breakdown import ServerBreakdown
+from nbtriton.perf.source import AppliedConfiguration, PointSource
 from nbtriton.perf.windows import Outcome, StreamSummary
+
+if TYPE_CHECKING:
+    from nbtriton.api import Server
 
 __all__ = ["LoadMode", "PerfPoint", "describe", "row_of"]
 
@@ -56,6 +61,8 @@ class PerfPoint:
         Responses, the time to the first one and between them, where streams were measured.
     notes : tuple of str
         perf_analyzer's remarks on this level.
+    source : PointSource or None
+        Where it was measured, for `apply`; None for a point that was made by hand.
     """
 
     mode: LoadMode
@@ -83,6 +90,31 @@ class PerfPoint:
     sequence_count: int | None = None
     stream: StreamSummary | None = None
     notes: tuple[str, ...] = ()
+    source: PointSource | None = field(default=None, compare=False)
+
+    def apply(self, server: Server | None = None) -> AppliedConfiguration:
+        """Load the model, or an ensemble's composing models, with this point's configuration.
+
+        >>> report.best(p99_ms=20).apply()  # doctest: +SKIP
+
+        Parameters
+        ----------
+        server : Server, optional
+            Another one than that which was measured.
+
+        Returns
+        -------
+        AppliedConfiguration
+            Shows itself as the ``config.pbtxt`` of each model.
+
+        Raises
+        ------
+        InvalidArgumentError
+            It was measured at a URL, or its server is gone, and no other one is given.
+        """
+        if self.source is None:
+            raise InvalidArgumentError("this point does not know the model that was measured")
+        return self.source.apply(self.configuration, server)
 
     @property
     def stable(self) -> bool:

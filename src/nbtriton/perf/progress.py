@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TextIO
 
+from nbtriton.drawing import count, measure
 from nbtriton.perf.point import PerfPoint
 
-__all__ = ["Observer", "PerfProgress"]
+__all__ = ["LevelProgress", "Observer", "PerfProgress", "TerminalLine", "progress_line"]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelProgress:
+    """The progress of one level: windows and requests that have ended, and the latest rate."""
+
+    windows: int
+    requests: int
+    requests_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class PerfProgress:
-    """The progress of a measurement; the observer gets one after every window.
+    """The progress of a measurement.
+
+    The observer gets one at the start of a level, after every window, and four times a second in
+    between.
 
     Parameters
     ----------
@@ -22,11 +37,13 @@ class PerfProgress:
         Such as ``"concurrency 8, instances=2"``.
     window, max_windows : int
         Windows of this level that have ended, and their largest number.
+    requests, max_requests : int
+        Requests of this level that have ended, and their number where it is given; else 0.
     elapsed_s : float
     eta_s : float or None
         Time left in seconds, None where it is unknown.
     infer_per_s : float
-        Inferences per second in the latest window; 0 before the first.
+        Inferences per second in the latest window, or since the latest report; 0 at the start.
     points : tuple of PerfPoint
         Levels that have ended.
     """
@@ -36,6 +53,8 @@ class PerfProgress:
     what: str
     window: int
     max_windows: int
+    requests: int
+    max_requests: int
     elapsed_s: float
     eta_s: float | None
     infer_per_s: float
@@ -43,3 +62,54 @@ class PerfProgress:
 
 
 Observer = Callable[[PerfProgress], None]
+
+
+def progress_line(progress: PerfProgress) -> tuple[str, float | None]:
+    """Return what to write beside the bar, and how much of it is done, where that is known."""
+    words = [progress.what]
+    if progress.levels:
+        words[0] += f" (level {progress.level} of {progress.levels})"
+    if progress.max_requests:
+        words.append(f"{count(progress.requests)} of {count(progress.max_requests)} requests")
+    elif progress.max_windows:
+        words.append(f"window {progress.window} of at most {progress.max_windows}")
+    if progress.infer_per_s:
+        words.append(f"{measure(progress.infer_per_s)} infer/s")
+    if progress.eta_s is not None:
+        words.append(f"about {max(1, round(progress.eta_s))} s left")
+    if not progress.levels:
+        return " · ".join(words), None
+    if progress.max_requests:
+        within = progress.requests / progress.max_requests
+    else:  # a level seldom needs all its windows; half of them is a fair guess
+        within = min(1.0, progress.window / max(1, progress.max_windows / 2))
+    return " · ".join(words), (progress.level - 1 + within) / progress.levels
+
+
+class TerminalLine:
+    """An observer that writes the progress as one line of a terminal, in place of the one before.
+
+    Parameters
+    ----------
+    stream : text file
+        Nothing is written where it is no terminal.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream if stream.isatty() else None
+        self._written = False
+
+    def __call__(self, progress: PerfProgress) -> None:
+        if self._stream is not None:
+            line, _share = progress_line(progress)
+            width = shutil.get_terminal_size().columns - 1
+            self._stream.write(f"\r{line[:width]:<{width}}")
+            self._stream.flush()
+            self._written = True
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._stream is not None and self._written:
+            self._stream.write(f"\r{'':<{shutil.get_terminal_size().columns - 1}}\r")
+            self._stream.flush()
+            self._written = False

@@ -163,7 +163,10 @@ def save(report: Report, path: Path) -> None:
         case ".csv":
             write_csv(report, path)
         case ".json":
-            document = json.dumps(_plain(asdict(report)), indent=1, ensure_ascii=False)
+            content = asdict(report)
+            for point in content["points"]:
+                del point["source"]
+            document = json.dumps(_plain(content), indent=1, ensure_ascii=False)
             path.write_text(document, encoding="utf-8")
         case other:
             raise InvalidArgumentError(

@@ -30,6 +30,7 @@ from nbtriton.perf.remote import RemoteServer, Target, remote_server
 from nbtriton.perf.report import PerfReport
 from nbtriton.perf.search import LevelPlan
 from nbtriton.perf.session import Session
+from nbtriton.perf.source import PointSource
 from nbtriton.perf.sweep import Configuration, Configurator, model_tree
 from nbtriton.perf.traffic import SequencePlan
 
@@ -58,11 +59,12 @@ def run(options: PerfOptions) -> PerfReport:
         windows = options.window_plan(total)
         measure = partial(measure_level, target, options.model, plan.composing)
         session = Session(measure, total, options.observer)
+        source = PointSource(options.model, tuple(options.sweep_models), options.server)
         started_s = time.monotonic()
         interrupted = _measure(session, options, levels, configurations, plan, windows)
         return PerfReport(
             model=options.model,
-            points=tuple(session.points),
+            points=tuple(replace(point, source=source) for point in session.points),
             settings=_settings(options, target, plan.sequences, windows),
             environment=_environment(target),
             notes=(*plan.notes, *session.notes),
@@ -186,6 +188,7 @@ def _measure(
     try:
         for configuration in configurations:
             if configurator is not None:
+                session.report_loading(configuration)
                 configurator.apply(configuration)
             for workload in plan.workloads:
                 level_of = partial(

@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 
 from nbtriton.perf.loads import Load
 from nbtriton.perf.measure import Level
 from nbtriton.perf.point import PerfPoint, describe
-from nbtriton.perf.progress import Observer, PerfProgress
+from nbtriton.perf.progress import LevelProgress, Observer, PerfProgress
 from nbtriton.perf.search import LevelPlan
-from nbtriton.perf.windows import Window
+from nbtriton.perf.sweep import Configuration
 
 __all__ = ["Measure", "Session"]
 
 # Runs one level to its verdict: the point, None if it was interrupted before its first window, and
-# whether it was interrupted. Calls the function with the number of windows and the latest one.
-Measure = Callable[[Level, Callable[[int, Window], None]], tuple[PerfPoint | None, bool]]
+# whether it was interrupted. Calls the function with its progress.
+Measure = Callable[[Level, Callable[[LevelProgress], None]], tuple[PerfPoint | None, bool]]
 
 _log = logging.getLogger("nbtriton.perf")
 
@@ -79,16 +80,9 @@ class Session:
 
     def _measure(self, level: Level) -> bool:
         what = describe(level.load.label, level.configuration, level.workload.batch_size)
-        max_windows = 1 if level.request_count else level.rule.max_trials
         self._level_started_s = time.monotonic()
-
-        def on_window(count: int, window: Window) -> None:
-            self._report(
-                what, count, max_windows, window.requests_per_s * level.workload.batch_size
-            )
-
-        self._report(what, 0, max_windows, 0.0)
-        point, interrupted = self._measure_level(level, on_window)
+        self._report(what, level, LevelProgress(0, 0, 0.0))
+        point, interrupted = self._measure_level(level, partial(self._report, what, level))
         if point is not None and point.outcome == "over_limit":
             self.notes.append(f"{what}: {point.notes[0]}")
         elif point is not None:
@@ -98,7 +92,14 @@ class Session:
         # More load would not help a level without a single response.
         return point is not None and point.outcome in ("stable", "unstable")
 
-    def _report(self, what: str, window: int, max_windows: int, rate: float) -> None:
+    def report_loading(self, configuration: Configuration) -> None:
+        """Report that models are loaded with the options of a sweep."""
+        if configuration:
+            self._report(
+                f"loading {describe('', configuration, 1)}", None, LevelProgress(0, 0, 0.0)
+            )
+
+    def _report(self, what: str, level: Level | None, progress: LevelProgress) -> None:
         if self._observer is None:
             return
         elapsed_s = time.monotonic() - self._started_s
@@ -108,19 +109,21 @@ class Session:
             finished_s = self._level_started_s - self._started_s
             left_s = finished_s / self._measured * (self._total - self._done)
             eta_s = max(0.0, left_s - (elapsed_s - finished_s))
-        progress = PerfProgress(
+        whole = PerfProgress(
             level=self._done + 1,
             levels=self._total,
             what=what,
-            window=window,
-            max_windows=max_windows,
+            window=progress.windows,
+            max_windows=level.max_windows if level else 0,
+            requests=progress.requests,
+            max_requests=level.request_count if level else 0,
             elapsed_s=elapsed_s,
             eta_s=eta_s,
-            infer_per_s=rate,
+            infer_per_s=progress.requests_per_s * (level.workload.batch_size if level else 0),
             points=tuple(self.points),
         )
         try:
-            self._observer(progress)
+            self._observer(whole)
         except Exception:
             # An observer must not hurt the measurement: it is not called again.
             _log.exception("the observer of a measurement raised and was removed")

@@ -141,6 +141,11 @@ class Configurator:
             for config in self._target(options).values():
                 validate(config)
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models of the sweep: composing models first, then the ensembles around them."""
+        return (*self._swept, *(name for name in self._ensembles if name not in self._swept))
+
     def apply(self, options: Configuration) -> None:
         """Load the models that these options change."""
         self._move(self._target(options))

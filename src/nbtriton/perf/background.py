@@ -1,0 +1,128 @@
+"""A measurement in the background: a handle that can be awaited and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.engine.interrupts import wait_in_slices
+from nbtriton.perf.api import perf
+from nbtriton.perf.options import PerfOptions
+from nbtriton.perf.progress import PerfProgress, progress_line
+from nbtriton.perf.report import PerfReport
+from nbtriton.perf.run import run
+
+if TYPE_CHECKING:
+    from nbtriton.api import Server
+
+__all__ = ["PerfRun"]
+
+
+class PerfRun:
+    """A measurement that runs in a thread of its own, begun at once.
+
+    >>> run = nt.PerfRun(server, "bert", concurrency="1:32:x2")  # doctest: +SKIP
+    >>> report = await run  # doctest: +SKIP
+
+    Parameters
+    ----------
+    server, model, **options
+        As for `nbtriton.perf`; an `observer` is called in the run's thread.
+
+    Attributes
+    ----------
+    progress : PerfProgress or None
+        The latest; None before the first.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Options that make no sense. What the run itself raises comes from `result`.
+    """
+
+    def __init__(self, server: Server | None, model: str, **options: Any) -> None:
+        bound = signature(perf).bind(server, model, **options)
+        bound.apply_defaults()
+        self._observer = bound.arguments["observer"]
+        bound.arguments["observer"] = self._observe
+        checked = PerfOptions(**bound.arguments)
+        checked.level_plan()
+        self.model = model
+        self.progress: PerfProgress | None = None
+        self._stopping = False
+        self._future: Future[PerfReport] = Future()
+        self._future.set_running_or_notify_cancel()  # who awaits it cannot cancel it
+        self._thread = threading.Thread(
+            target=self._run, args=(checked,), name="nbtriton-perf-run", daemon=True
+        )
+        self._thread.start()
+
+    def done(self) -> bool:
+        """Return whether it has ended."""
+        return self._future.done()
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error that ended it; None while it runs, and after a report."""
+        return self._future.exception() if self._future.done() else None
+
+    def stop(self) -> PerfReport:
+        """End it now; return the report of what was measured, with ``interrupted=True``.
+
+        Raises
+        ------
+        TritonError
+            It had failed.
+        """
+        self._stopping = True
+        return self.result()
+
+    def result(self, timeout_s: float | None = None) -> PerfReport:
+        """Wait for its end and return the report.
+
+        Raises
+        ------
+        TimeoutError
+            It still runs after `timeout_s` seconds.
+        TritonError
+            It failed, as `nbtriton.perf` does.
+        """
+        ended = threading.Event()
+        self._future.add_done_callback(lambda _: ended.set())
+        if not wait_in_slices(ended.wait, timeout_s):
+            raise TimeoutError(f"'{self.model}' is still being measured after {timeout_s:g} s")
+        return self._future.result()
+
+    def add_done_callback(self, call: Callable[[PerfRun], None]) -> None:
+        """Call back at its end, in its thread; at once if it has ended."""
+        self._future.add_done_callback(lambda _: call(self))
+
+    def __await__(self) -> Generator[Any, None, PerfReport]:
+        return asyncio.wrap_future(self._future).__await__()
+
+    def __repr__(self) -> str:
+        if not self.done():
+            line = progress_line(self.progress)[0] if self.progress else "starting"
+            return f"<PerfRun {self.model}: {line}>"
+        if self.error is not None:
+            return f"<PerfRun {self.model}: failed: {self.error}>"
+        return f"<PerfRun {self.result().headline}>"
+
+    def _run(self, options: PerfOptions) -> None:
+        try:
+            report = run(options)
+        except BaseException as error:
+            self._future.set_exception(error)
+        else:
+            self._future.set_result(report)
+
+    def _observe(self, progress: PerfProgress) -> None:
+        self.progress = progress
+        if self._stopping:
+            raise KeyboardInterrupt
+        if self._observer is not None:
+            self._observer(progress)

@@ -1,0 +1,84 @@
+"""Where a point was measured, and the configuration that it names, applied."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.config import ModelConfig, format_pbtxt
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.perf.sweep import Configuration, Configurator
+
+if TYPE_CHECKING:
+    from nbtriton.api import Server
+
+__all__ = ["AppliedConfiguration", "PointSource"]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AppliedConfiguration:
+    """The models that were configured, as they are now; shows itself as their ``config.pbtxt``.
+
+    Parameters
+    ----------
+    configs : mapping of str to ModelConfig
+        By model.
+    """
+
+    configs: Mapping[str, ModelConfig]
+
+    @property
+    def config_pbtxt(self) -> str:
+        """The text of each model's file, under a comment with its path."""
+        return "\n".join(
+            f"# {name}/config.pbtxt\n{format_pbtxt(config)}"
+            for name, config in self.configs.items()
+        )
+
+    def __repr__(self) -> str:
+        return self.config_pbtxt
+
+
+class PointSource:
+    """The model of a point and its server, which is not kept alive.
+
+    Parameters
+    ----------
+    model : str
+    sweep_models : sequence of str
+        Those that were reconfigured; the model, or its composing models, by default.
+    server : Server, optional
+        None for a server at a URL.
+    """
+
+    __slots__ = ("_server", "model", "sweep_models")
+
+    def __init__(
+        self, model: str, sweep_models: tuple[str, ...] = (), server: Server | None = None
+    ) -> None:
+        self.model = model
+        self.sweep_models = sweep_models
+        self._server = None if server is None else weakref.ref(server)
+
+    @property
+    def server(self) -> Server | None:
+        """The server, while it exists."""
+        return None if self._server is None else self._server()
+
+    def apply(self, configuration: Configuration, server: Server | None) -> AppliedConfiguration:
+        """Load the models with this configuration; see `PerfPoint.apply`."""
+        target = server or self.server
+        if target is None:
+            raise InvalidArgumentError(
+                f"'{self.model}' was not measured on a server of this process",
+                hint="give one: point.apply(server)",
+            )
+        configurator = Configurator(target, self.model, [configuration], self.sweep_models)
+        configurator.apply(configuration)
+        return AppliedConfiguration({name: target.config(name) for name in configurator.models})
+
+    # A copy of a report, or one from a pickle, is plain data.
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PointSource, (self.model, self.sweep_models)
