@@ -84,6 +84,7 @@ class Case:
     ignored: tuple[str, ...] = ()
     instances: tuple[str, ...] = ()  # kinds and devices
     batched: bool = True
+    model: object = StandIn
 
     @property
     def text(self) -> str:
@@ -114,8 +115,9 @@ CASES = [
          refused="instance group should not be specified for ensemble 'ensemble_model'",
          hint="set instance_group in the composing models"),
     # The readability pipeline
-    Case(1, "forest", refused="unable to find backend library for backend 'fil', try specifying "
-         "runtime on the model configuration.", hint="in a model.py"),
+    Case(1, "forest", model=Path("checkpoint.tl"), refused="load failed for model 'm': version 1 is at "
+         "UNAVAILABLE state: Invalid argument: Required parameter output_class not found in config;",
+         hint='"false" for a regression'),
     Case(1, "environment", refused="load failed for model 'm': version 1 is at UNAVAILABLE state: "
          "Internal: Failed to get the canonical path for path/to/custom_env.tar.gz.;",
          hint="remove the parameter EXECUTION_ENV_PATH"),
@@ -198,7 +200,7 @@ def test_a_configuration(case: Case) -> None:
         is_ensemble = "ensemble_scheduling" in case.text or 'platform: "ensemble"' in case.text
         if case.refused:
             with pytest.raises(TritonError) as caught:
-                load(server, case.text, None if is_ensemble else StandIn)
+                load(server, case.text, None if is_ensemble else case.model)
             assert caught.value.message.rstrip("\n") == case.refused
             assert case.hint in caught.value.hint
             assert server.engine.inspection.model_names() == ()

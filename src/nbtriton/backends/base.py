@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -263,6 +264,10 @@ class Backend(ABC):
     settings: ClassVar[tuple[str, ...]] = ()
     # False for a backend whose models are their configuration alone.
     needs_source: ClassVar[bool] = True
+    # Packages that it imports with its first model.
+    packages: ClassVar[tuple[str, ...]] = ()
+    # Of a stand-in: what is missing.
+    stand_in: ClassVar[str] = ""
 
     @classmethod
     def runtimes(cls) -> tuple[str, ...]:
@@ -273,6 +278,16 @@ class Backend(ABC):
     def accepts(cls, source: object) -> bool:  # noqa: ARG003 - for subclasses
         """Return whether this backend runs such a source, where a configuration names no backend."""
         return False
+
+    @classmethod
+    def missing(cls, source: object, config: ModelConfig) -> str:  # noqa: ARG003
+        """Return what keeps such a source from running here: a package or a file; empty if nothing."""
+        for package in cls.packages:
+            if find_spec(package) is None:
+                return f"the package '{package}' is not installed"
+        if isinstance(source, Path) and not source.exists():
+            return f"the file '{source.name}' does not exist"
+        return "there is no file" if source is None and cls.needs_source else ""
 
     def complete_config(self, context: ModelContext) -> ModelConfig:
         """Return the configuration with what the model itself knows filled in."""

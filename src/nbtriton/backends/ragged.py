@@ -73,11 +73,14 @@ class Layout:
     batch_inputs : tuple of BatchInput
     batch_outputs : mapping of str to BatchOutput
         By output name.
+    shape_tensors : mapping of str to int
+        Inputs whose values are a shape, and the number of values without the batch dimension.
     """
 
     ragged: frozenset[str] = frozenset()
     batch_inputs: tuple[BatchInput, ...] = ()
     batch_outputs: Mapping[str, BatchOutput] = field(default_factory=dict)
+    shape_tensors: Mapping[str, int] = field(default_factory=dict)
 
 
 PLAIN = Layout()
@@ -119,6 +122,7 @@ def layout(config: ModelConfig) -> Layout:
             for name in made.target_name
         ),
         batch_outputs,
+        {spec.name: spec.dims[0] for spec in inputs.values() if spec.is_shape_tensor and batching},
     )
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from nbtriton.backends.base import BACKEND_DIRECTORY, Backend
+from nbtriton.backends.stand_in import WAY_OUT
 from nbtriton.errors import InvalidArgumentError, UnsupportedError, nearest
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _BUILT_IN = {
     "pytorch": "nbtriton.backends.pytorch:PyTorchBackend",
     "python": "nbtriton.backends.python:PythonBackend",
     "onnxruntime": "nbtriton.backends.onnxruntime:OnnxRuntimeBackend",
+    "fil": "nbtriton.backends.fil:FilBackend",
     "identity": "nbtriton.backends.demonstration:IdentityBackend",
     "repeat": "nbtriton.backends.demonstration:RepeatBackend",
     "square": "nbtriton.backends.demonstration:SquareBackend",
@@ -41,12 +43,8 @@ _ELSEWHERE = {
     f'was built from: {_ONNX}, or the torch module and backend: "pytorch"',
     "tensorflow": f"TensorFlow models do not run here: {_ONNX} (tf2onnx), or call TensorFlow in a "
     'model.py with backend: "python"',
-    "openvino": f"OpenVINO models do not run here: {_ONNX}, or call openvino in a model.py with "
-    'backend: "python"',
     "dali": "DALI pipelines do not run here: do the same steps in a model.py with "
     'backend: "python", with Pillow, OpenCV or torchvision',
-    "fil": "forests do not run here by themselves: call the library that made it (XGBoost, LightGBM, "
-    'cuML, scikit-learn) in a model.py with backend: "python"',
     "vllm": 'call vllm in a model.py with backend: "python"',
     "tensorrtllm": 'call the library in a model.py with backend: "python"',
 }
@@ -85,8 +83,15 @@ def find_backend(name: str, settings: BackendSettings = MappingProxyType({})) ->
     raise InvalidArgumentError(
         f"unable to find backend library for backend '{name}', try specifying runtime on the "
         "model configuration.",
-        hint=_ELSEWHERE.get(name) or nearest(name, _names()),
+        hint=_hint(name),
     )
+
+
+def _hint(name: str) -> str:
+    hint = _ELSEWHERE.get(name) or nearest(name, _names())
+    if name == "ensemble" or hint.startswith("did you mean"):
+        return hint
+    return f"{hint}; {WAY_OUT}"
 
 
 def backend_for(source: object) -> type[Backend]:

@@ -51,6 +51,7 @@ from nbtriton.config.signature import (
     output_specs,
     parse_annotation,
 )
+from nbtriton.config.stand_in import mark_stand_in, stand_in_reason, without_stand_in
 from nbtriton.config.validate import validate, validate_instance_groups
 from nbtriton.config.validate_ensemble import validate_ensemble
 from nbtriton.config.validate_io import STRATEGY_PATH, validate_io, validate_load
@@ -83,6 +84,7 @@ __all__ = [
     "is_whole",
     "isolation_of",
     "looks_like_pbtxt",
+    "mark_stand_in",
     "normalize",
     "normalize_instance_groups",
     "output_specs",
@@ -93,6 +95,7 @@ __all__ = [
     "plan_instances",
     "reads_only",
     "scheduling_choice",
+    "stand_in_reason",
     "state_inputs",
     "state_outputs",
     "to_dict",
@@ -103,4 +106,5 @@ __all__ = [
     "validate_instance_groups",
     "validate_io",
     "validate_load",
+    "without_stand_in",
 ]

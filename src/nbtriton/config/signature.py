@@ -45,6 +45,8 @@ class TensorSpec:
         The shape the model itself sees, where it differs from `dims`.
     label_filename : str
         File of class labels of an output; may be empty.
+    is_shape_tensor : bool
+        Its values are the shape of another tensor; it has no batch dimension (TensorRT).
     """
 
     name: str
@@ -54,6 +56,7 @@ class TensorSpec:
     allow_ragged_batch: bool = False
     reshape: tuple[int, ...] | None = None
     label_filename: str = ""
+    is_shape_tensor: bool = False
 
 
 def input_specs(config: ModelConfig) -> dict[str, TensorSpec]:
@@ -82,7 +85,13 @@ def all_output_specs(config: ModelConfig) -> list[TensorSpec]:
 def _spec(tensor: ModelInput | ModelOutput) -> TensorSpec:
     reshape = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None
     datatype = protocol_name(tensor.data_type)
-    return TensorSpec(tensor.name, datatype, tuple(tensor.dims), reshape=reshape)
+    return TensorSpec(
+        tensor.name,
+        datatype,
+        tuple(tensor.dims),
+        reshape=reshape,
+        is_shape_tensor=tensor.is_shape_tensor,
+    )
 
 
 def _by_name(listed: Iterable[TensorSpec]) -> dict[str, TensorSpec]:
@@ -153,6 +162,7 @@ def _describe(tensor: ModelInput | ModelOutput, spec: TensorSpec) -> None:
     tensor.name = spec.name
     tensor.data_type = PROTOCOL_TYPES[spec.datatype]
     tensor.dims.extend(spec.dims)
+    tensor.is_shape_tensor = spec.is_shape_tensor
     if spec.reshape is not None:
         tensor.reshape.SetInParent()
         tensor.reshape.shape.extend(spec.reshape)

@@ -47,6 +47,10 @@ class Server:
         ``backend-directory`` is where Python-based backends are, a folder with a ``model.py`` each.
     summaries : bool
         Triton's ``--metrics-config summary_latencies``: keep quantiles of latencies for the metrics.
+    stand_in : bool
+        Let a stand-in run where a model's backend, package or file is missing: it answers with zeros
+        of the declared shapes after the time that its parameter ``STAND_IN_COST_US`` declares, or
+        that a recording has. It is marked in its configuration, metadata, reports and pictures.
 
     Attributes
     ----------
@@ -73,12 +77,14 @@ class Server:
         rate_limit_resources: Sequence[str] = (),
         backend_config: Mapping[str, Mapping[str, str]] | None = None,
         summaries: bool = False,
+        stand_in: bool = False,
     ) -> None:
         self.engine = Engine(
             ServerOptions(
-                gpus, cache_bytes, rate_limit, rate_limit_resources, backend_config, summaries
+                gpus, cache_bytes, rate_limit, rate_limit_resources, backend_config, summaries,
+                stand_in,
             )
-        )
+        )  # fmt: skip
         close_at_exit(self)
 
     def __enter__(self) -> Self:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.config import stand_in_reason
 from nbtriton.engine.core.snapshot import ModelSnapshot
 from nbtriton.engine.server import Server
+from nbtriton.errors import TritonError
 from nbtriton.packages import needed
 
 if TYPE_CHECKING:
@@ -26,7 +28,8 @@ def status(server: Server, name: str | None = None) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Durations are means per successful request, in microseconds.
+        Durations are means per successful request, in microseconds. Where there are any, a column
+        has what is missing of each stand-in.
     """
     with needed("a table of models"):
         import pandas as pd
@@ -35,7 +38,18 @@ def status(server: Server, name: str | None = None) -> pd.DataFrame:
     frame = pd.DataFrame([_row(model) for model in shown], columns=_COLUMNS)
     if any(model.ignored for model in shown):
         frame["ignored"] = [", ".join(model.ignored) for model in shown]
+    reasons = [_stand_in(server, model) for model in shown]
+    if any(reasons):
+        frame["stand_in"] = reasons
     return frame
+
+
+def _stand_in(server: Server, model: ModelSnapshot) -> str:
+    """Return why a version is a stand-in; empty for one that is none, or serves no more."""
+    try:
+        return stand_in_reason(server.config(model.name, model.version))
+    except TritonError:
+        return ""
 
 
 _COLUMNS = (

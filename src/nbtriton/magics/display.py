@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbtriton.config import input_specs, output_specs, scheduling_choice
+from nbtriton.config import input_specs, output_specs, scheduling_choice, stand_in_reason
 from nbtriton.drawing import count, measure, table_html, table_text
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def show_options(options: ServerOptions, **_options: object) -> dict[str, str]:
         ("gpus", gpus),
         ("backend_config", ", ".join(settings) or "none"),
         ("summaries", "on" if options.summaries else "off"),
+        ("stand_in", "on" if options.stand_in else "off"),
     ]
     columns = ("option", "value")
     return {"text/plain": table_text(columns, rows), "text/html": table_html(columns, rows)}
@@ -136,6 +137,9 @@ def _nothing(_value: object) -> None:
 
 def _traits(config: ModelConfig) -> list[str]:
     traits = [config.backend or config.platform, f"max_batch_size {config.max_batch_size}"]
+    reason = stand_in_reason(config)
+    if reason:
+        traits.insert(0, f"stand-in ({reason})")
     if config.HasField("dynamic_batching"):
         batching = config.dynamic_batching
         words = "dynamic batching"

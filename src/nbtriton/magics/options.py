@@ -74,6 +74,10 @@ class OptionsMagics(Magics):
         help="settings of a backend, or of all, such as default-max-batch-size=8; 'none': no more",
     )  # fmt: skip
     @argument("--summaries", choices=("on", "off"), help="quantiles of latencies in the metrics")
+    @argument(
+        "--stand-in", choices=("on", "off"),
+        help="whether models without their backend or file run as stand-ins of their shapes",
+    )  # fmt: skip
     @keep_option
     @line_magic
     def triton_server(self, line: str) -> Any:
@@ -106,6 +110,8 @@ class OptionsMagics(Magics):
             changes["backend_config"] = settings
         if options.summaries is not None:
             changes["summaries"] = options.summaries == "on"
+        if options.stand_in is not None:
+            changes["stand_in"] = options.stand_in == "on"
         loaded = server().set_options(**changes)
         if loaded:
             print(f"loaded anew with these options: {', '.join(loaded)}")  # noqa: T201

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton import __version__
 from nbtriton.clients.base import NO_STREAMS
+from nbtriton.config import stand_in_reason
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.perf.loads import level_values
 from nbtriton.perf.measure import Level, WindowPlan, measure_level
@@ -36,6 +37,7 @@ from nbtriton.perf.traffic import SequencePlan
 
 if TYPE_CHECKING:
     from nbtriton.api import Server
+    from nbtriton.config import ModelConfig
 
 __all__ = ["run"]
 
@@ -160,7 +162,18 @@ def _prepare(
         min(c.get("max_batch_size", config.max_batch_size) for c in configurations),
     )  # fmt: skip
     found = [replace(workload, options=options.call_options()) for workload in found]
-    return _Plan(found, notes, sequences, tuple(others) if ensembles else ())
+    return _Plan(
+        found, (*notes, *_stand_ins(models)), sequences, tuple(others) if ensembles else ()
+    )
+
+
+def _stand_ins(models: Mapping[str, ModelConfig]) -> list[str]:
+    """Return a note about each stand-in: its times are no measurements of the model."""
+    return [
+        f"'{name}' is a stand-in ({stand_in_reason(config)}): its times are declared, not measured"
+        for name, config in models.items()
+        if stand_in_reason(config)
+    ]
 
 
 def _most_live(levels: LevelPlan, sequences: SequencePlan) -> int:

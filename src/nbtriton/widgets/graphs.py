@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from nbtriton.config import ModelConfig, TensorSpec, input_specs, is_ensemble, output_specs
+from nbtriton.config import (
+    ModelConfig,
+    TensorSpec,
+    input_specs,
+    is_ensemble,
+    output_specs,
+    stand_in_reason,
+)
 from nbtriton.drawing import Edge, Graph, Node
 
 __all__ = ["graph_of"]
@@ -82,6 +89,8 @@ def _step(
 def _sublabel(config: ModelConfig) -> str:
     kind = "ensemble" if is_ensemble(config) else config.backend or config.platform
     parts = [kind] if kind else []
+    if stand_in_reason(config):
+        parts.insert(0, "stand-in")
     if config.max_batch_size > 0:
         parts.append(f"batch ≤ {config.max_batch_size}")
     if config.instance_group:
@@ -103,6 +112,7 @@ def _details(config: ModelConfig) -> tuple[tuple[str, str], ...]:
     rows = [
         ("backend", config.backend),
         ("platform", config.platform),
+        ("stand-in", stand_in_reason(config)),
         ("max_batch_size", str(config.max_batch_size)),
         ("inputs", ", ".join(_tensor(spec) for spec in input_specs(config).values())),
         ("outputs", ", ".join(_tensor(spec) for spec in output_specs(config).values())),

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer
 from nbtriton.backends.compiling import mypyc_attr
 from nbtriton.backends.core.response import Response, ScatteredResponses
@@ -21,6 +23,7 @@ from nbtriton.tensors import (
     scatter,
     shape_of,
     to_kind,
+    to_numpy,
     to_torch,
 )
 
@@ -66,7 +69,8 @@ def gather_inputs(
 ) -> dict[str, Array]:
     """Return the inputs of a batch, joined along axis 0, for those of the names that it has.
 
-    Ragged inputs are joined flat; the batch inputs of the layout are added. The memory is the
+    Ragged inputs are joined flat; the batch inputs of the layout are added. A shape tensor is that of
+    any request, with the size of the batch in front (G9). The memory is the
     model's own, writable and contiguous; without `copy` a single request's arrays come as they are,
     for a model that only reads them.
 
@@ -82,6 +86,9 @@ def gather_inputs(
     joined = {}
     for name in names:
         if name not in first:
+            continue
+        if layout.shape_tensors and name in layout.shape_tensors:
+            joined[name] = _shape_of_batch(requests, name, layout.shape_tensors[name])
             continue
         try:
             arrays = [request.inputs[name] for request in requests]
@@ -101,6 +108,12 @@ def gather_inputs(
         value = made.value(_source_shapes(requests, made.source))
         joined[made.name] = _beside(value, joined.get(made.source))
     return joined
+
+
+def _shape_of_batch(requests: Sequence[BackendRequest], name: str, count: int) -> Array:
+    values = to_numpy(requests[0].inputs[name]).reshape(-1)
+    rows = sum(request.batch_size for request in requests)
+    return np.concatenate((np.array([rows], values.dtype), values[-count:]))
 
 
 def _source_shapes(requests: Sequence[BackendRequest], source: str) -> list[tuple[int, ...]]:

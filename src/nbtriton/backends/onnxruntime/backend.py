@@ -28,6 +28,7 @@ class OnnxRuntimeBackend(Backend):
     name: ClassVar[str] = "onnxruntime"
     platform: ClassVar[str] = "onnxruntime_onnx"
     settings: ClassVar[tuple[str, ...]] = (DEFAULT_MAX_BATCH_SIZE,)
+    packages: ClassVar[tuple[str, ...]] = ("onnxruntime",)
 
     def __init__(self) -> None:
         self._sessions: Sessions | None = None

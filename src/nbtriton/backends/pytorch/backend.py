@@ -35,6 +35,7 @@ class PyTorchBackend(Backend):
 
     name: ClassVar[str] = "pytorch"
     platform: ClassVar[str] = "pytorch_libtorch"
+    packages: ClassVar[tuple[str, ...]] = ("torch",)
 
     def __init__(self) -> None:
         self._modules: Modules | None = None

@@ -97,7 +97,7 @@ class Faults:
             spec, (_, shape) = self.inputs[name], claims[name]
             item = self._item_of(spec, claims[name], prefix)
             # A batch of 0 counts as one item here: Triton misses its content (A14).
-            count = math.prod(item) * (batch_size or 1)
+            count = math.prod(item) * (1 if spec.is_shape_tensor else batch_size or 1)
             if look is not None:
                 look(name, count)
             elif math.prod(shape) != count:
@@ -138,7 +138,7 @@ class Faults:
                     f"unexpected inference input '{name}' for model '{self.model}'",
                     hint=nearest(name, self.inputs),
                 )
-            if not self.max_batch_size:
+            if not self.max_batch_size or self.inputs[name].is_shape_tensor:
                 continue
             shape = claims[name][1]
             if not shape:
@@ -165,7 +165,9 @@ class Faults:
                 hint=f"convert it, for example with .astype('{_numpy_name(spec.datatype)}')",
             )
         batches = self.max_batch_size > 0
-        item = shape[1:] if batches else shape
+        item = shape[1:] if batches and not spec.is_shape_tensor else shape
+        if spec.is_shape_tensor and batches and shape == (spec.dims[0] + 1,):
+            return item  # G9: with the batch size in front
         if len(item) == len(spec.dims):
             for want, found in zip(spec.dims, item, strict=True):
                 if found == -1:

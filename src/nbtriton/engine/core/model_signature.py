@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from nbtriton.backends.core.request_options import RequestOptions
-from nbtriton.config import ModelConfig, input_specs, output_specs, reads_only
+from nbtriton.config import ModelConfig, TensorSpec, input_specs, output_specs, reads_only
 from nbtriton.engine.core.faults import Claim, Faults
 from nbtriton.engine.core.request import InferenceRequest, RequestOwner
 from nbtriton.errors import InternalError, InvalidArgumentError
@@ -24,6 +24,7 @@ from nbtriton.tensors import (
     kind_of,
     numpy_dtype,
     shape_of,
+    to_numpy,
 )
 
 __all__ = ["ModelSignature"]
@@ -115,6 +116,15 @@ class ModelSignature:
         batcher = config.dynamic_batching
         self._priority_levels: int = batcher.priority_levels
         self._default_priority: int = batcher.default_priority_level
+        self._shape_tensors = {name: s for name, s in self.inputs.items() if s.is_shape_tensor}
+        # Checks the other inputs, which have a batch dimension.
+        self._others: ModelSignature | None = None
+        if self._shape_tensors:
+            others = ModelConfig()
+            others.CopyFrom(config)
+            del others.input[:]
+            others.input.extend(one for one in config.input if not one.is_shape_tensor)
+            self._others = ModelSignature(others, version, runtime)
         if config.HasField("ensemble_scheduling"):
             # Its steps have levels, or have not: any priority passes through (E5).
             self._priority_levels = _ANY_PRIORITY
@@ -142,6 +152,8 @@ class ModelSignature:
         InvalidArgumentError
             With Triton's text; the order of the checks is Triton's.
         """
+        if self._others is not None:
+            return self._with_shape_tensors(self._others, inputs, options, parent)
         requested = self._all_outputs
         outputs = options.outputs
         request_id = options.request_id
@@ -220,6 +232,39 @@ class ModelSignature:
             parent,
         )
 
+    def _with_shape_tensors(
+        self,
+        others: ModelSignature,
+        inputs: Mapping[str, Any],
+        options: RequestOptions,
+        parent: InferenceRequest | None,
+    ) -> InferenceRequest:
+        """Make a request of a model with shape tensors, which share a batch if they are equal (G9)."""
+        arrays = {
+            name: as_array(value, self.inputs[name].datatype, name=name)
+            if name in self.inputs
+            else value
+            for name, value in inputs.items()
+        }
+        self.faults.check(_claims(arrays, self.inputs), options.outputs, options.request_id)
+        rest = {name: array for name, array in arrays.items() if name not in self._shape_tensors}
+        request = others.build_request(rest, options, parent)
+        shapes = []
+        for name, spec in self._shape_tensors.items():
+            if name in arrays:
+                request.inputs[name] = arrays[name]
+                values = to_numpy(arrays[name]).reshape(-1).tolist()
+                batching = self.max_batch_size > 0
+                if batching and len(values) > spec.dims[0] and values[0] != request.batch_size:
+                    raise InvalidArgumentError(
+                        f"shape tensor '{name}' for model '{self.name}' begins with {values[0]}, the "
+                        f"batch size of the request is {request.batch_size}",
+                        hint=f"give {spec.dims[0]} values without it, or the batch size first",
+                    )
+                shapes.append((name, tuple(values[-spec.dims[0] :])))
+        request.shape_key = (request.shape_key, *shapes)
+        return request
+
     def reshape_outputs(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return outputs as their clients see them: ``dims`` instead of ``reshape``.
 
@@ -262,16 +307,20 @@ class ModelSignature:
 
     def _refuse(self, inputs: Mapping[str, Any], request_id: str) -> NoReturn:
         """Raise the error of inputs that are wrong."""
-        claims: dict[str, Claim] = {}
-        for name, value in inputs.items():
-            spec = self.inputs.get(name)
-            if spec is None:
-                claims[name] = ("", tuple(getattr(value, "shape", ())))
-            else:
-                array = as_array(value, spec.datatype, name=name)
-                claims[name] = (datatype_of(array), shape_of(array))
-        self.faults.check(claims, (), request_id)
+        self.faults.check(_claims(inputs, self.inputs), (), request_id)
         raise InternalError(f"a request to '{self.name}' was refused without a reason")
+
+
+def _claims(inputs: Mapping[str, Any], specs: Mapping[str, TensorSpec]) -> dict[str, Claim]:
+    claims: dict[str, Claim] = {}
+    for name, value in inputs.items():
+        spec = specs.get(name)
+        if spec is None:
+            claims[name] = ("", tuple(getattr(value, "shape", ())))
+        else:
+            array = as_array(value, spec.datatype, name=name)
+            claims[name] = (datatype_of(array), shape_of(array))
+    return claims
 
 
 def _check_parameters(parameters: Any) -> None:

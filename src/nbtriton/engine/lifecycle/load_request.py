@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nbtriton.backends import find_backend
+from nbtriton.backends.stand_in import WAY_OUT
 from nbtriton.config import ModelConfig, is_ensemble
 from nbtriton.engine.core.model_runtime import ModelRuntime
 from nbtriton.engine.core.runtime import Runtime
@@ -89,13 +90,16 @@ class LoadRequest:
             example = self.latest.example if example is None else example
             if batching is None and config.HasField("dynamic_batching"):
                 batching = self.latest.batching
-        if model is None and (
-            not config.backend or find_backend(config.backend, builder.settings).needs_source
+        if (
+            model is None
+            and not builder.options.stand_in
+            and (not config.backend or find_backend(config.backend, builder.settings).needs_source)
         ):
             raise InvalidArgumentError(
                 f"no code for model '{config.name}'",
                 hint="give model=…: a class, a torch module, a function or the path of a file; "
-                'an ensemble has platform: "ensemble" and ensemble_scheduling',
+                'an ensemble has platform: "ensemble" and ensemble_scheduling; '
+                f"{WAY_OUT}",
             )
         if isinstance(model, str):
             model = Path(model)

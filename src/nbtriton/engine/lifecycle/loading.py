@@ -8,10 +8,12 @@ from types import MappingProxyType
 
 from nbtriton.backends import BackendSettings, backend_for, check_runtime, find_backend
 from nbtriton.backends.base import Backend, ModelContext
+from nbtriton.backends.stand_in import WAY_OUT, stand_in_for
 from nbtriton.config import (
     ModelConfig,
     equal_but_for_instances,
     is_ensemble,
+    mark_stand_in,
     normalize,
     normalize_instance_groups,
     validate,
@@ -19,11 +21,20 @@ from nbtriton.config import (
     validate_instance_groups,
     validate_io,
     validate_load,
+    without_stand_in,
 )
 from nbtriton.engine.core.custom_batching import check_library
 from nbtriton.engine.core.model_runtime import ModelRuntime
 from nbtriton.engine.core.warmup import check_samples
-from nbtriton.errors import ConfigError, InternalError, LoadError, NotFoundError, TritonError
+from nbtriton.errors import (
+    ConfigError,
+    InternalError,
+    InvalidArgumentError,
+    LoadError,
+    NotFoundError,
+    TritonError,
+    UnsupportedError,
+)
 
 __all__ = [
     "CODE_TEXTS",
@@ -58,10 +69,12 @@ def complete_model(
     gpus: Sequence[int],
     auto_complete: bool = True,
     settings: BackendSettings = MappingProxyType({}),
+    stand_in: bool = False,
 ) -> tuple[Backend, ModelConfig]:
     """Complete and check a configuration without creating anything that serves.
 
-    `settings` are those of `nbtriton.Server`'s ``backend_config``.
+    `settings` are those of `nbtriton.Server`'s ``backend_config``; with `stand_in` a stand-in takes the
+    place of a backend or a file that is missing.
 
     Returns
     -------
@@ -77,8 +90,10 @@ def complete_model(
     LoadError
         The model's own auto-complete failed, with Triton's text and the model's traceback.
     """
-    backend = _backend(config, source, settings)
-    named = _named(config, backend)
+    backend = _backend(config, source, settings, stand_in=stand_in)
+    named = _named(without_stand_in(config), backend)
+    if backend.stand_in:
+        named = mark_stand_in(named, backend.stand_in)
     validate(named)
     try:
         check_runtime(config, type(backend), source, settings)
@@ -95,7 +110,9 @@ def complete_model(
         except ConfigError:
             raise
         except TritonError as error:
-            raise load_failure(config.name, version, error) from error
+            raise load_failure(
+                config.name, version, _with_way_out(error, backend, source, config)
+            ) from error
         validate(config)
     validate_io(config)
     config = resolve_instances(config, backend, gpus)
@@ -105,7 +122,9 @@ def complete_model(
         _check_files(config, model_directory(source))
         backend.check(ModelContext(config.name, version, config, source, model_directory(source)))
     except TritonError as error:
-        raise load_failure(config.name, version, error) from error
+        raise load_failure(
+            config.name, version, _with_way_out(error, backend, source, config)
+        ) from error
     return backend, config
 
 
@@ -177,7 +196,9 @@ def check_ensemble(
     return config
 
 
-def _backend(config: ModelConfig, source: object, settings: BackendSettings) -> Backend:
+def _backend(
+    config: ModelConfig, source: object, settings: BackendSettings, *, stand_in: bool
+) -> Backend:
     if is_ensemble(config):
         raise ConfigError(
             f"Ensemble model '{config.name}' must have platform type 'ensemble' and empty backend "
@@ -187,11 +208,30 @@ def _backend(config: ModelConfig, source: object, settings: BackendSettings) -> 
             else "an ensemble has no code of its own: load it without a model",
             field="platform",
         )
-    if config.backend:
-        return find_backend(config.backend, settings)()
     # The platform names the backend where the configuration does not (N2).
-    config = normalize(config, name=config.name)
-    return (find_backend(config.backend) if config.backend else backend_for(source))()
+    named = config if config.backend else normalize(config, name=config.name)
+    if not named.backend:
+        return backend_for(source)()
+    if not stand_in:
+        return find_backend(named.backend, settings)()
+    try:
+        found = find_backend(named.backend, settings)
+    except UnsupportedError as error:
+        return stand_in_for(named.backend, named.platform, error.message)()
+    except InvalidArgumentError:
+        reason = f"there is no backend '{named.backend}'"
+        return stand_in_for(named.backend, named.platform, reason)()
+    reason = found.missing(source, named)
+    return (stand_in_for(named.backend, named.platform, reason) if reason else found)()
+
+
+def _with_way_out(
+    error: TritonError, backend: Backend, source: object, config: ModelConfig
+) -> TritonError:
+    """Return the error of a model that a stand-in could study, with that advice."""
+    if backend.missing(source, config):
+        error.hint = f"{error.hint}; {WAY_OUT}" if error.hint else WAY_OUT
+    return error
 
 
 def _named(config: ModelConfig, backend: Backend) -> ModelConfig:

@@ -116,7 +116,7 @@ class ModelBuilder:
         """
         registry = self.registry
         runtime: Runtime
-        ensemble = source is None and not config.backend
+        ensemble = source is None and not config.backend and config.platform in ("", "ensemble")
         if not ensemble:  # which begins once its members fit
             registry.record_loading(config.name, version)
         try:
@@ -158,6 +158,7 @@ class ModelBuilder:
         backend, completed = complete_model(
             config, source, version,
             example=example, gpus=gpus, auto_complete=auto_complete, settings=self.settings,
+            stand_in=self.options.stand_in,
         )  # fmt: skip
         context = ModelContext(
             completed.name,

@@ -31,6 +31,7 @@ class ServerOptions:
     rate_limit_resources: Sequence[str] = ()
     backend_config: Mapping[str, Mapping[str, str]] | None = None
     summaries: bool = False
+    stand_in: bool = False
 
     def __post_init__(self) -> None:
         if self.rate_limit not in _RATE_LIMITS:

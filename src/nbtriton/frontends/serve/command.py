@@ -116,6 +116,7 @@ def _run(
         rate_limit=arguments.rate_limit,
         rate_limit_resources=arguments.rate_limit_resource,
         backend_config=settings,
+        stand_in=arguments.stand_in,
     )
     try:
         error = _set_up(server, arguments, directories)

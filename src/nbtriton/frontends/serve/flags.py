@@ -173,6 +173,8 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = {
     "Backends": (
         Flag("backend-directory", kinds.TEXT, None, "each NAME/model.py in it is a Python-based backend"),
         Flag("backend-config", kinds.BACKEND_SETTING, None, "a setting of one backend, or of all", True),
+        Flag("stand-in", kinds.SWITCH, False, "a model whose backend or file is missing runs as a "
+             "stand-in of its shapes", ours=True),
     ),
     "Repository agents": (
         _idle("repoagent-directory", kinds.TEXT, "repository agents are built in"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FunctionType
 
 from nbtriton.backends.python.predictors import is_pipeline, is_predictor
-from nbtriton.config import ModelConfig, format_pbtxt, is_ensemble
+from nbtriton.config import ModelConfig, format_pbtxt, is_ensemble, stand_in_reason
 from nbtriton.engine import Server
 from nbtriton.errors import InvalidArgumentError, UnsupportedError
 from nbtriton.repository.export.modelfile import (
@@ -43,7 +43,7 @@ class ExportedModel:
     ----------
     kind : str
         ``"class"``, ``"function"``, ``"estimator"``, ``"TorchScript"``, ``"ONNX"``, ``"files"``, ``"configuration"``
-        (a backend that runs no code) or ``"ensemble"``.
+        (a backend that runs no code), ``"stand-in"`` or ``"ensemble"``.
     carried, missing : mapping of str to str
         Notebook variables that the files have, and those that they use and lack.
     notes : tuple of str
@@ -146,6 +146,14 @@ class ModelWriter:
                 "there its batches are those of the dynamic batcher"
             )
         completed = self._server.config(name, version)
+        reason = stand_in_reason(completed)
+        if reason:
+            (place / ".keep").touch()
+            self._notes.append(
+                f"model '{name}' is a stand-in ({reason}): its file is not written, put it into "
+                f"'{name}/{version}'"
+            )
+            return "stand-in", ModelFile()
         source = self._inspection.served(name, version)
         if isinstance(source, Path):
             if completed.runtime == "model.py":

@@ -1,0 +1,108 @@
+"""Checks and completion of a forest's configuration (FL4, FL5)."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from nbtriton.backends.checks import expect, model_dims
+from nbtriton.backends.fil.core.instance import INPUT, OUTPUT
+from nbtriton.backends.fil.forest import Forest, is_classifier
+from nbtriton.backends.fil.parameters import forest_parameters
+from nbtriton.config import ModelConfig, TensorSpec, from_dict, input_specs, output_specs
+from nbtriton.errors import InternalError, UnsupportedError
+from nbtriton.tensors import format_shape, to_config
+
+__all__ = ["check", "complete", "describe_object", "row_width"]
+
+_SHAPLEY = "treeshap_output"
+
+
+def describe_object(config: ModelConfig, model: Any) -> ModelConfig:
+    """Return a configuration with the parameters that an object of a notebook says by itself."""
+    done = ModelConfig()
+    done.CopyFrom(config)
+    classifies = is_classifier(model)
+    said = {"model_type": "treelite_checkpoint", "output_class": str(classifies).lower()}
+    if classifies:
+        said["threshold"] = "0.5"
+    for key, value in said.items():
+        if key not in done.parameters:
+            done.parameters[key].string_value = value
+    return done
+
+
+def complete(config: ModelConfig, forest: Forest) -> ModelConfig:
+    """Return a configuration with its input and output, where it has none."""
+    done = ModelConfig()
+    done.CopyFrom(config)
+    for field, name, size in (("input", INPUT, forest.features), ("output", OUTPUT, forest.width)):
+        if not getattr(done, field):
+            tensor = {"name": name, "data_type": "TYPE_FP32", "dims": [size]}
+            getattr(done, field).extend(getattr(from_dict({field: [tensor]}), field))
+    return done
+
+
+def row_width(config: ModelConfig) -> int:
+    """Return the number of elements of a row's output."""
+    return prod(_row(output_specs(config)[OUTPUT], config.max_batch_size > 0))
+
+
+def check(config: ModelConfig, forest: Forest) -> None:
+    """Compare a configuration with the forest.
+
+    Raises
+    ------
+    InternalError, UnsupportedError
+        Triton would say so of each request, or read past the end of its memory.
+    """
+    inputs, outputs = input_specs(config), output_specs(config)
+    who = f"model '{config.name}'"
+    for kind, specs, name in (("input", inputs, INPUT), ("output", outputs, OUTPUT)):
+        expect(
+            name in specs,
+            f"No {kind} with name {name} in configuration.",
+            hint=f"a forest's {kind} is called {name}, found {', '.join(specs) or 'none'}",
+            error=InternalError,
+        )
+        found = specs[name].datatype
+        expect(
+            found == "FP32",
+            f"{who}: {name} is {to_config(found)}, a forest takes and gives TYPE_FP32",
+            error=InternalError,
+        )
+    if _SHAPLEY in outputs:
+        raise UnsupportedError(
+            f"{who}: Shapley values ({_SHAPLEY}) are not computed here",
+            hint="remove the output, or call the predict(pred_contribs=True) of XGBoost in a model.py",
+        )
+    batches = config.max_batch_size > 0
+    columns = _row(inputs[INPUT], batches)
+    expect(
+        columns in ((-1,), (forest.features,)),
+        f"{who}: {INPUT} has {format_shape(inputs[INPUT].dims)}, the model has "
+        f"{forest.features} features",
+        hint=f"max_batch_size above 0 and dims: [ {forest.features} ]",
+        error=InternalError,
+    )
+    allowed = {forest.width} | ({1} if forest.classes == 1 else set())
+    expect(
+        row_width(config) in allowed,
+        f"{who}: {OUTPUT} has {format_shape(outputs[OUTPUT].dims)}, the model gives {forest.width} "
+        f"value{'s' if forest.width > 1 else ''} a row",
+        hint=_output_hint(config, forest),
+        error=InternalError,
+    )
+
+
+def _row(spec: TensorSpec, batches: bool) -> tuple[int, ...]:
+    """Return the shape of a row: without batching the first dimension counts the rows."""
+    dims = model_dims(spec)
+    return dims if batches else dims[1:]
+
+
+def _output_hint(config: ModelConfig, forest: Forest) -> str:
+    parameters = forest_parameters(config)
+    said = f"predict_proba is {str(parameters.predict_proba).lower()}, output_class "
+    said += str(parameters.output_class).lower()
+    return f"{said}: dims: [ {forest.width} ]"
