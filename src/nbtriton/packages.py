@@ -16,6 +16,7 @@ EXTRAS = {
     "matplotlib": "plot",
     "onnxruntime": "onnx",
     "torch": "torch",
+    "treelite": "fil",
 }
 # Names of distributions that differ from the names of their packages.
 _DISTRIBUTIONS = {

@@ -39,7 +39,7 @@ def import_treelite() -> Any:
     UnsupportedError
         It is not installed, or does not start.
     """
-    with needed("backend 'fil'", extra="fil", package="treelite"):
+    with needed("backend 'fil'", package="treelite"):
         import treelite
     return treelite
 
