@@ -28,14 +28,18 @@ def status(server: Server, name: str | None = None) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Durations are means per successful request, in microseconds. Where there are any, a column
-        has what is missing of each stand-in.
+        Durations are means per successful request, in microseconds. ``interpreter_wait``, where
+        several instances of a model have run at once, is the share of their time, from 0 to 1, that
+        they waited for each other's Python code. Where there are any, a column has what is missing
+        of each stand-in.
     """
     with needed("a table of models"):
         import pandas as pd
 
     shown = [model for model in server.models() if name in (None, model.name)]
     frame = pd.DataFrame([_row(model) for model in shown], columns=_COLUMNS)
+    if any(model.interpreter.probes for model in shown):
+        frame["interpreter_wait"] = [round(model.interpreter.share, 2) for model in shown]
     if any(model.ignored for model in shown):
         frame["ignored"] = [", ".join(model.ignored) for model in shown]
     reasons = [_stand_in(server, model) for model in shown]
@@ -53,8 +57,8 @@ def _stand_in(server: Server, model: ModelSnapshot) -> str:
 
 
 _COLUMNS = (
-    "model", "version", "state", "platform", "instances", "max_batch_size", "queued", "executing",
-    "requests", "failed", "inferences", "executions", "mean_batch_size", "queue_us", "compute_us",
+    "model", "version", "state", "platform", "instances", "isolation", "max_batch_size", "queued",
+    "executing", "requests", "failed", "inferences", "executions", "mean_batch_size", "queue_us", "compute_us",
 )  # fmt: skip
 
 
@@ -68,6 +72,7 @@ def _row(model: ModelSnapshot) -> tuple[Any, ...]:
         model.state if not model.reason else f"{model.state}: {model.reason}",
         model.platform,
         " + ".join(f"{kinds.count(kind)} \u00d7 {kind}" for kind in dict.fromkeys(kinds)),
+        model.isolation if kinds else "",
         model.max_batch_size,
         model.queued,
         model.executing,

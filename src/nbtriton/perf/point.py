@@ -57,6 +57,9 @@ class PerfPoint:
         Those of every composing model of an ensemble.
     sequence_count : int or None
         Sequences that ended; None for a model without sequences (PA25).
+    interpreter_wait : float
+        The share of their time, from 0 to 1, that instances of a model in this process waited for
+        each other's Python code; the largest of an ensemble's models.
     stream : StreamSummary or None
         Responses, the time to the first one and between them, where streams were measured.
     notes : tuple of str
@@ -88,6 +91,7 @@ class PerfPoint:
     server: ServerBreakdown | None = None
     composing: tuple[ServerBreakdown, ...] = ()
     sequence_count: int | None = None
+    interpreter_wait: float = 0.0
     stream: StreamSummary | None = None
     notes: tuple[str, ...] = ()
     source: PointSource | None = field(default=None, compare=False)
@@ -183,6 +187,7 @@ def row_of(point: PerfPoint) -> dict[str, Any]:
     if point.mode != "concurrency":
         row["delayed_percent"] = point.delayed_fraction * 100
         row["lateness_avg_us"] = point.lateness_avg_us
+    row["interpreter_wait_percent"] = point.interpreter_wait * 100
     if point.server is not None:
         row |= _server_columns(point.server, "server_")
     for step in point.composing:

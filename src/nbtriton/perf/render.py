@@ -48,6 +48,7 @@ _TABLE: Mapping[str, Column] = {
     "dynamic_batching": Column("dynamic batching"),
     "max_queue_delay_us": Column("max queue delay", "µs"),
     "preferred": Column("preferred"),
+    "isolation": Column("isolation"),
     "batch_size": Column("batch size"),
     "infer_per_s": Column("throughput", "infer/s"),
     "sequences_per_s": Column("sequences", "1/s"),
@@ -62,13 +63,19 @@ _TABLE: Mapping[str, Column] = {
     "server_queue_us": Column("queue", "µs"),
     "server_compute_us": Column("compute", "µs"),
     "server_mean_batch_size": Column("mean batch"),
+    "interpreter_wait_percent": Column("interpreter wait", "%"),
     "errors": Column("errors"),
     "delayed_percent": Column("delayed", "%"),
     "outcome": Column("outcome"),
 }
 # Columns that are left out where every row has this value.
 _NEVER = object()
-_PLAIN: Mapping[str, object] = {"batch_size": 1, "errors": 0, "delayed_percent": 0.0}
+_PLAIN: Mapping[str, object] = {
+    "batch_size": 1,
+    "errors": 0,
+    "delayed_percent": 0.0,
+    "interpreter_wait_percent": 0.0,
+}
 
 
 def series_of(report: Report) -> tuple[Series, ...]:

@@ -17,6 +17,7 @@ from nbtriton import __version__
 from nbtriton.clients.base import NO_STREAMS
 from nbtriton.config import stand_in_reason
 from nbtriton.errors import InvalidArgumentError
+from nbtriton.perf.interpreter import InterpreterWaits
 from nbtriton.perf.loads import level_values
 from nbtriton.perf.measure import Level, WindowPlan, measure_level
 from nbtriton.perf.options import PerfOptions
@@ -30,7 +31,7 @@ from nbtriton.perf.prepare import (
 from nbtriton.perf.remote import RemoteServer, Target, remote_server
 from nbtriton.perf.report import PerfReport
 from nbtriton.perf.search import LevelPlan
-from nbtriton.perf.session import Session
+from nbtriton.perf.session import Measure, Session
 from nbtriton.perf.source import PointSource
 from nbtriton.perf.sweep import Configuration, Configurator, model_tree
 from nbtriton.perf.traffic import SequencePlan
@@ -59,7 +60,11 @@ def run(options: PerfOptions) -> PerfReport:
         plan = _prepare(target, options, levels, configurations)
         total = levels.count and levels.count * len(configurations) * len(plan.workloads)
         windows = options.window_plan(total)
-        measure = partial(measure_level, target, options.model, plan.composing)
+        measure: Measure = partial(measure_level, target, options.model, plan.composing)
+        waits = None
+        if options.server is not None:  # also where it is reached over HTTP or gRPC
+            waits = InterpreterWaits(options.server, plan.composing or (options.model,))
+            measure = waits.around(measure)
         session = Session(measure, total, options.observer)
         source = PointSource(options.model, tuple(options.sweep_models), options.server)
         started_s = time.monotonic()
@@ -69,7 +74,7 @@ def run(options: PerfOptions) -> PerfReport:
             points=tuple(replace(point, source=source) for point in session.points),
             settings=_settings(options, target, plan.sequences, windows),
             environment=_environment(target),
-            notes=(*plan.notes, *session.notes),
+            notes=(*plan.notes, *session.notes, *(waits.notes() if waits is not None else ())),
             elapsed_s=time.monotonic() - started_s,
             interrupted=interrupted,
             quick=options.quick,

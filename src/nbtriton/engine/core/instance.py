@@ -70,6 +70,10 @@ class InstanceOwner(Runtime):
     def record_ended(self, count: int) -> None:
         """Record the end of this many requests."""
 
+    @abstractmethod
+    def probe_interpreter(self, instance: Instance) -> int:
+        """Sample the interpreter between two executions of an instance; return when to do so again."""
+
 
 class Instance(Executor):
     """A backend instance with a thread of its own.
@@ -108,6 +112,7 @@ class Instance(Executor):
         self._batch_size = 0
         self._executions = 0
         self._busy_ns = 0
+        self._probe_due_ns = 0
         self._model: BackendInstance | None = None
         self._response_thread = ResponseThread(f"nbtriton-{context.name}-answers")
         self._engine_thread = EngineThread(self)
@@ -206,6 +211,8 @@ class Instance(Executor):
                 raise
         finally:
             self._settle(requests, responses, error, execution, inline)
+            if execution.end_ns >= self._probe_due_ns:
+                self._probe_due_ns = owner.probe_interpreter(self)
 
     def _call(
         self, batch: Sequence[InferenceRequest], execution: Execution

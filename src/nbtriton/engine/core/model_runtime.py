@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ from nbtriton.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.engine.core.sequence_tensors import SequenceTensors
 from nbtriton.engine.core.snapshot import BatchRecord, ModelSnapshot
 from nbtriton.engine.diagnostics.deadlocks import Blockers
+from nbtriton.engine.diagnostics.interpreter import InterpreterProbe
 from nbtriton.errors import EngineStoppedError, TritonError, error_from_status
 from nbtriton.scheduling import (
     Batcher,
@@ -93,6 +95,10 @@ class ModelRuntime(UpdatableRuntime):
         self.given = ModelConfig()
         self.auto_complete = True
         self.mtime_ns = 0
+        # Where the instances live, and whether they wait for each other there.
+        self.isolation_asked = "thread"  # or "process" or "auto"
+        self.isolation = "thread"  # or "process"
+        self.interpreter = InterpreterProbe()
         self._instances = InstanceSet(self, backend, context, plans, limiter)
         self.sequences: SequenceTensors | None = None
         self._batcher: Batcher | SequenceBatcher
@@ -307,6 +313,11 @@ class ModelRuntime(UpdatableRuntime):
         if self._draining:
             self._post(EventKind.ENDED, None)
 
+    def probe_interpreter(self, instance: Instance) -> int:
+        """Sample the interpreter on the thread of an instance; see `InterpreterProbe.probe`."""
+        others = [one for one in list(self._instances.active.values()) if one is not instance]
+        return self.interpreter.probe(len([one for one in others if one.executing]))
+
     def batches(self) -> tuple[BatchRecord, ...]:
         """Return the recent executions, oldest first."""
         recent = self.statistics.recent()
@@ -493,4 +504,5 @@ class ModelRuntime(UpdatableRuntime):
         waiting = self._batcher.waiting
         executing = max(0, self._in_flight.count() - waiting)
         platform = self.backend.platform or self.backend.name
-        return self._snapshot(state, reason, platform, waiting, executing, instances)
+        found = self._snapshot(state, reason, platform, waiting, executing, instances)
+        return replace(found, isolation=self.isolation, interpreter=self.interpreter.result())

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-__all__ = ["BatchRecord", "InstanceSnapshot", "ModelSnapshot", "ServerSnapshot"]
+__all__ = [
+    "BatchRecord",
+    "InstanceSnapshot",
+    "InterpreterWait",
+    "ModelSnapshot",
+    "ServerSnapshot",
+]
 
 
 class BatchRecord(NamedTuple):
@@ -26,6 +32,29 @@ class BatchRecord(NamedTuple):
     start_ns: int
     end_ns: int
     failed: bool
+
+
+class InterpreterWait(NamedTuple):
+    """Samples of the interpreter, taken while several instances of a model executed.
+
+    ``waits`` is a sum: a sample in which an instance had to wait, one of n that executed, adds
+    (n - 1) / n.
+    """
+
+    probes: int = 0
+    waits: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """The share of their time that instances waited, from 0 to 1; 0 without samples."""
+        return self.waits / self.probes if self.probes else 0.0
+
+    def since(self, earlier: InterpreterWait) -> InterpreterWait:
+        """Return the samples that were taken after an earlier moment."""
+        return InterpreterWait(self.probes - earlier.probes, self.waits - earlier.waits)
+
+
+_NO_SAMPLES: Final = InterpreterWait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +93,8 @@ class ModelSnapshot:
     compute_output_ns: int
     batch_sizes: Mapping[int, int]  # executions per total batch size
     ignored: tuple[str, ...] = ()  # fields of the configuration that have no effect here
+    isolation: str = "thread"  # where its instances live: "thread" or "process"
+    interpreter: InterpreterWait = _NO_SAMPLES
 
 
 @dataclass(frozen=True, slots=True)

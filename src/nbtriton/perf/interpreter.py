@@ -1,0 +1,74 @@
+"""How long the instances of the measured models waited for the interpreter, level by level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nbtriton.engine.core.snapshot import InterpreterWait
+from nbtriton.engine.diagnostics.interpreter import advice
+from nbtriton.perf.measure import Level
+from nbtriton.perf.point import PerfPoint, describe
+from nbtriton.perf.progress import LevelProgress
+from nbtriton.perf.session import Measure
+
+if TYPE_CHECKING:
+    from nbtriton.engine import Server
+
+__all__ = ["InterpreterWaits"]
+
+
+class InterpreterWaits:
+    """Adds to each point how long instances of a server in this process waited for the interpreter.
+
+    Parameters
+    ----------
+    server : Server
+    models : sequence of str
+        The measured model, or the composing models of an ensemble.
+    """
+
+    def __init__(self, server: Server, models: Sequence[str]) -> None:
+        self._server = server
+        self._models = frozenset(models)
+        # The most that a model waited in a level, and the level's configuration.
+        self._longest: dict[str, tuple[InterpreterWait, str]] = {}
+
+    def around(self, measure: Measure) -> Measure:
+        """Return the function that measures a level, and what was waited meanwhile."""
+
+        def measured(
+            level: Level, on_progress: Callable[[LevelProgress], None]
+        ) -> tuple[PerfPoint | None, bool]:
+            before = self._counted()
+            point, interrupted = measure(level, on_progress)
+            waits = {
+                name: wait.since(before.get(name, InterpreterWait()))
+                for name, wait in self._counted().items()
+            }
+            if point is None:
+                return point, interrupted
+            configuration = describe("", level.configuration, 1)
+            for name, wait in waits.items():
+                known = self._longest.get(name)
+                if advice(name, wait) and (known is None or wait.share > known[0].share):
+                    self._longest[name] = wait, configuration
+            longest = max((wait.share for wait in waits.values()), default=0.0)
+            return replace(point, interpreter_wait=longest), interrupted
+
+        return measured
+
+    def notes(self) -> tuple[str, ...]:
+        """Return a sentence for each model that waited, with the option to type."""
+        return tuple(
+            (f"{configuration}: " if configuration else "") + advice(name, wait)
+            for name, (wait, configuration) in self._longest.items()
+        )
+
+    def _counted(self) -> dict[str, InterpreterWait]:
+        return {
+            model.name: model.interpreter
+            for model in self._server.models()
+            if model.name in self._models
+        }

@@ -1,0 +1,186 @@
+"""The processor of worker processes: cores, memory near them, and threads of the libraries.
+
+A host policy binds the instances that name it to cores (``cpu-cores``) and to the memory of a node
+(``numa-node``), as Triton's does. Libraries that compute with threads of their own (torch, OpenBLAS,
+MKL, OpenMP) get a share of the cores, so that the threads of all workers together are no more than there
+are cores.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from nbtriton.backends.parameters import integer_parameter
+from nbtriton.config import ModelConfig
+from nbtriton.errors import InvalidArgumentError, nearest
+
+__all__ = [
+    "POLICY_SETTINGS",
+    "HostPolicy",
+    "ThreadBudget",
+    "ThreadShare",
+    "fixed_threads",
+    "parse_cores",
+    "usable_cores",
+]
+
+POLICY_SETTINGS: Final = ("cpu-cores", "numa-node")
+# Parameters of a model that say how many threads its operators use: torch's, and onnxruntime's.
+_THREAD_PARAMETERS: Final = ("INTRA_OP_THREAD_COUNT", "intra_op_thread_count")
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@dataclass(frozen=True, slots=True)
+class HostPolicy:
+    """What a host policy sets.
+
+    Parameters
+    ----------
+    cores : frozenset of int
+        Empty for all.
+    numa_node : int or None
+    """
+
+    cores: frozenset[int] = frozenset()
+    numa_node: int | None = None
+
+    @classmethod
+    def of(cls, name: str, settings: Mapping[str, str]) -> HostPolicy:
+        """Read the settings of a policy.
+
+        Raises
+        ------
+        InvalidArgumentError
+            A setting that does not exist, or a value that is none, with Triton's text.
+        """
+        for setting in settings:
+            if setting not in POLICY_SETTINGS:
+                raise InvalidArgumentError(
+                    f"Unsupported host policy setting '{setting}' is specified, supported settings "
+                    "are 'numa-node', 'cpu-cores'",
+                    hint=f"of policy '{name}'; {nearest(setting, POLICY_SETTINGS)}",
+                )
+        cores, node = settings.get("cpu-cores"), settings.get("numa-node")
+        return cls(
+            frozenset() if cores is None else parse_cores(cores),
+            None if node is None else _number("numa-node", node),
+        )
+
+
+def parse_cores(text: str) -> frozenset[int]:
+    """Read ``cpu-cores``: ranges such as ``0-3`` or ``0-1,4-5``, both ends included.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is something else, with Triton's text.
+
+    Examples
+    --------
+    >>> sorted(parse_cores("0-1,4-5"))
+    [0, 1, 4, 5]
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        lower, dash, upper = part.partition("-")
+        if not dash:
+            raise InvalidArgumentError(
+                "host policy setting 'cpu-cores' format is "
+                f"'<lower_cpu_core_id>-<upper_cpu_core_id>'. Got {part}"
+            )
+        found |= {*range(_number("cpu-cores", lower), _number("cpu-cores", upper) + 1)}
+    return frozenset(found)
+
+
+def _number(setting: str, text: str) -> int:
+    if not text.strip().isdecimal() or int(text) >= 1 << 31:
+        raise InvalidArgumentError(
+            f"Parsing '{setting}' value: Can't parse '{text}' to integer", hint="a number from 0 on"
+        )
+    return int(text)
+
+
+class ThreadShare:
+    """The threads that the libraries of one worker may use.
+
+    Attributes
+    ----------
+    threads : int
+        Changes as workers come and go; read before each execution.
+    fixed : int
+        What the model's configuration says; 0 for a share of the cores.
+    """
+
+    __slots__ = ("fixed", "most", "threads")
+
+    def __init__(self, fixed: int, most: int) -> None:
+        self.fixed = fixed
+        self.most = most
+        self.threads = fixed
+
+
+class ThreadBudget:
+    """Shares the cores of the machine among workers: their threads are no more than the cores.
+
+    More workers than cores have one thread each.
+
+    Parameters
+    ----------
+    cores : int
+    """
+
+    def __init__(self, cores: int) -> None:
+        self.cores = cores
+        self._lock = threading.Lock()
+        self._shares: list[ThreadShare] = []
+
+    def join(self, fixed: int = 0, most: int = 0) -> ThreadShare:
+        """Return the share of a new worker; those of the others get smaller.
+
+        Parameters
+        ----------
+        fixed : int
+            The number that its model's configuration gives; 0 for none.
+        most : int
+            The cores that it is bound to; 0 for all.
+        """
+        share = ThreadShare(fixed, most or self.cores)
+        with self._lock:
+            self._shares.append(share)
+            self._divide()
+        return share
+
+    def leave(self, share: ThreadShare) -> None:
+        """Give a share back; those of the others get larger."""
+        with self._lock:
+            if share in self._shares:
+                self._shares.remove(share)
+            self._divide()
+
+    def total(self) -> tuple[int, int]:
+        """Return the numbers of workers and of their threads."""
+        with self._lock:
+            return len(self._shares), sum(share.threads for share in self._shares)
+
+    def _divide(self) -> None:
+        open_shares = [share for share in self._shares if not share.fixed]
+        left = self.cores - sum(share.fixed for share in self._shares)
+        for index, share in enumerate(open_shares):
+            part = left // (len(open_shares) - index)
+            share.threads = max(1, min(part, share.most))
+            left -= share.threads
+
+
+def fixed_threads(config: ModelConfig) -> int:
+    """Return how many threads a model's configuration gives its operators; 0 if it does not say."""
+    return max(0, *(integer_parameter(config, key) for key in _THREAD_PARAMETERS))
