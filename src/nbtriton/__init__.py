@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from nbtriton.engine.status import status
     from nbtriton.errors import ConfigWarning, TritonError
     from nbtriton.magics import load_ipython_extension, unload_ipython_extension
-    from nbtriton.perf import PerfReport, PerfRun, perf
+    from nbtriton.perf import Comparison, PerfReport, PerfRun, compare, perf
     from nbtriton.widgets.calls import dag, watch
 
 __version__ = "0.1.0"
 
 # Where each public name lives; it is imported when it is first asked for.
 _PUBLIC = {
+    "Comparison": "nbtriton.perf",
     "ConfigWarning": "nbtriton.errors",
     "InferenceFuture": "nbtriton.engine",
     "InferenceResult": "nbtriton.engine",
@@ -37,6 +38,7 @@ _PUBLIC = {
     "PerfRun": "nbtriton.perf",
     "Server": "nbtriton.api",
     "TritonError": "nbtriton.errors",
+    "compare": "nbtriton.perf",
     "dag": "nbtriton.widgets.calls",
     "load_ipython_extension": "nbtriton.magics",
     "perf": "nbtriton.perf",

@@ -18,11 +18,14 @@ from types import ModuleType
 from nbtriton.perf.api import perf
 from nbtriton.perf.background import PerfRun
 from nbtriton.perf.breakdown import ServerBreakdown
+from nbtriton.perf.comparison import Comparison, compare
 from nbtriton.perf.point import PerfPoint
 from nbtriton.perf.progress import PerfProgress
 from nbtriton.perf.report import PerfReport
 
-__all__ = ["PerfPoint", "PerfProgress", "PerfReport", "PerfRun", "ServerBreakdown", "perf"]
+__all__ = [
+    "Comparison", "PerfPoint", "PerfProgress", "PerfReport", "PerfRun", "ServerBreakdown", "compare", "perf",
+]  # fmt: skip
 
 
 class _CallablePackage(ModuleType):

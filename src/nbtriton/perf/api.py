@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.perf.data import STRING_LENGTH, Inputs
 from nbtriton.perf.loads import Distribution
 from nbtriton.perf.measure import MeasurementMode
@@ -18,7 +20,7 @@ from nbtriton.perf.traffic import NUM_OF_SEQUENCES
 if TYPE_CHECKING:
     from nbtriton.api import Server
 
-__all__ = ["PROTOCOLS", "perf"]
+__all__ = ["PROTOCOLS", "options_of", "perf"]
 
 
 def perf(
@@ -189,3 +191,25 @@ def perf(
     """
     # The parameters, by their names.
     return run(PerfOptions(**locals()))
+
+
+_DEFAULTS: dict[str, Any] = {
+    name: None if parameter.default is parameter.empty else parameter.default
+    for name, parameter in inspect.signature(perf).parameters.items()
+}
+
+
+def options_of(given: Mapping[str, Any]) -> PerfOptions:
+    """Return the options of a measurement from arguments of `perf`, by name.
+
+    Raises
+    ------
+    InvalidArgumentError
+        One that does not exist, or cannot be.
+    """
+    for name in given:
+        if name not in _DEFAULTS:
+            raise InvalidArgumentError(
+                f"perf has no option '{name}'", hint=nearest(name, [*_DEFAULTS])
+            )
+    return PerfOptions(**(_DEFAULTS | dict(given)))

@@ -6,11 +6,10 @@ import asyncio
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.engine.interrupts import wait_in_slices
-from nbtriton.perf.api import perf
+from nbtriton.perf.api import options_of
 from nbtriton.perf.options import PerfOptions
 from nbtriton.perf.progress import PerfProgress, progress_line
 from nbtriton.perf.report import PerfReport
@@ -45,11 +44,10 @@ class PerfRun:
     """
 
     def __init__(self, server: Server | None, model: str, **options: Any) -> None:
-        bound = signature(perf).bind(server, model, **options)
-        bound.apply_defaults()
-        self._observer = bound.arguments["observer"]
-        bound.arguments["observer"] = self._observe
-        checked = PerfOptions(**bound.arguments)
+        self._observer = options.get("observer")
+        checked = options_of(
+            options | {"server": server, "model": model, "observer": self._observe}
+        )
         checked.level_plan()
         self.model = model
         self.progress: PerfProgress | None = None

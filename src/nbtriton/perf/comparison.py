@@ -1,0 +1,248 @@
+"""``nbtriton.compare``: measurements in turn, and a verdict with a confidence interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.drawing import Column, TableView
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.packages import needed
+from nbtriton.perf.api import options_of
+from nbtriton.perf.options import PerfOptions
+from nbtriton.perf.paired import PairedRatio, paired_ratio
+from nbtriton.perf.point import PerfPoint, row_of
+from nbtriton.perf.progress import Observer, PerfProgress
+from nbtriton.perf.report import PerfReport
+from nbtriton.perf.run import run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nbtriton.api import Server
+
+__all__ = ["Comparison", "compare"]
+
+Variant = PerfReport | PerfPoint | Mapping[str, Any] | str
+
+# Three windows a measurement: more rounds tell more than longer ones.
+_WINDOWS = 3
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(TableView):
+    """Variants measured in turn; shows itself as a verdict and a table.
+
+    Parameters
+    ----------
+    names : tuple of str
+        One a variant.
+    rounds : tuple of tuple of PerfPoint
+        The points of each round, one a variant.
+    interrupted : bool
+        True if the user stopped it; the rounds are the whole ones until then.
+    """
+
+    names: tuple[str, ...]
+    rounds: tuple[tuple[PerfPoint, ...], ...]
+    interrupted: bool = False
+
+    def ratio(self, variant: int, what: str = "infer_per_s") -> PairedRatio:
+        """Return how many times as large a figure is as the first variant's.
+
+        Parameters
+        ----------
+        variant : int
+        what : str
+            A figure of `PerfPoint`, such as ``"latency_p99_us"``.
+        """
+        first, other = (
+            [getattr(points[at], what) for points in self.rounds] for at in (0, variant)
+        )
+        return paired_ratio(first, other)
+
+    @property
+    def verdict(self) -> str:
+        """A sentence for each variant after the first."""
+        if not self.rounds:
+            return "interrupted before the first round had ended"
+        return " ".join(self._sentence(at) for at in range(1, len(self.names)))
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row a measurement as a pandas DataFrame, with its round and variant."""
+        with needed("a comparison's frame"):
+            import pandas as pd
+
+        return pd.DataFrame(
+            {"round": number, "variant": name, **row_of(point)}
+            for number, points in enumerate(self.rounds, 1)
+            for name, point in zip(self.names, points, strict=True)
+        )
+
+    def _sentence(self, at: int) -> str:
+        # The throughput of an open loop is its rate.
+        what, words = "infer_per_s", "throughput"
+        if self.rounds[0][0].mode != "concurrency":
+            what, words = "latency_p99_us", "p99 latency"
+        found = self.ratio(at, what)
+        first, other = self.names[0], self.names[at]
+        if not found.rounds:
+            return f"{other} and {first} cannot be compared: no round has requests of both."
+        if found.rounds == 1:
+            return f"{other} has {found.ratio:.2f}x the {words} of {first} in one round: too few to tell."
+        interval = f"(95% confidence: {found.low:.2f} to {found.high:.2f}, {found.rounds} rounds)"
+        if found.differs:
+            return f"{other} has {found.ratio:.2f}x the {words} of {first} {interval}."
+        return f"No difference in {words} can be told between {other} and {first}: {found.ratio:.2f}x {interval}."
+
+    def _table(self) -> tuple[Sequence[str | Column], Sequence[Sequence[object]], str]:
+        columns = [
+            Column("variant"), Column("throughput", "infer/s"), Column("p50", "µs"),
+            Column("p99", "µs"), Column("throughput by the first"), Column("p50 by the first"),
+            Column("p99 by the first"),
+        ]  # fmt: skip
+        figures = ("infer_per_s", "latency_p50_us", "latency_p99_us")
+        rows = []
+        for at, name in enumerate(self.names):
+            medians = [self._median(at, figure) for figure in figures]
+            ratios = [str(self.ratio(at, figure)) if at else "1" for figure in figures]
+            rows.append([name, *medians, *ratios])
+        caption = self.verdict + (" Interrupted." if self.interrupted and self.rounds else "")
+        return columns, rows, caption
+
+    def _median(self, at: int, figure: str) -> float | None:
+        values = sorted(getattr(points[at], figure) for points in self.rounds)
+        return values[len(values) // 2] if values else None
+
+
+def compare(
+    *variants: Variant,
+    server: Server | None = None,
+    model: str | None = None,
+    rounds: int = 6,
+    observer: Observer | None = None,
+    **options: Any,
+) -> Comparison:
+    """Measure variants in turn, so that what else the machine does meets all of them alike.
+
+    >>> nt.compare(
+    ...     {"instances": 1}, {"instances": 2}, server=server, model="bert", concurrency=8
+    ... )  # doctest: +SKIP
+    >>> nt.compare("bert", "bert_quantized", server=server, concurrency=8)  # doctest: +SKIP
+    >>> nt.compare(before.points[0], after.points[0])  # doctest: +SKIP
+
+    Parameters
+    ----------
+    *variants : mapping, str, PerfPoint or PerfReport
+        Two or more: options of `nbtriton.perf` by name, the name of a model, a point of a report,
+        which is measured again as it was, or a report for its best point.
+    server : Server, optional
+        By default that of the points.
+    model : str, optional
+        Of variants that name none.
+    rounds : int
+        Each measures every variant once; the order turns round from one to the next.
+    observer : callable, optional
+        As for `nbtriton.perf`.
+    **options
+        Options of `nbtriton.perf` that all variants have in common; one level of load each. A
+        measurement takes three windows unless ``max_trials`` says otherwise.
+
+    Returns
+    -------
+    Comparison
+        After a KeyboardInterrupt it has the rounds so far, with ``interrupted=True``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Fewer than two variants, more than one level, an option that does not exist or cannot be.
+    """
+    if len(variants) < 2:
+        raise InvalidArgumentError(f"nothing to compare: {len(variants)} variants, not 2 or more")
+    if rounds < 1:
+        raise InvalidArgumentError(f"rounds must be 1 or more, not {rounds}")
+    common = {"max_trials": _WINDOWS, "server": server, "model": model, **options}
+    made = [_options(variant, common) for variant in variants]
+    names = _names(variants, made)
+    measured: list[tuple[PerfPoint, ...]] = []
+    for number in range(rounds):
+        order = range(len(made)) if number % 2 == 0 else range(len(made))[::-1]
+        points: dict[int, PerfPoint] = {}
+        for at in order:
+            what = f"round {number + 1} of {rounds}, {names[at]}"
+            report = run(replace(made[at], observer=observer and partial(_renamed, observer, what)))
+            if report.interrupted:
+                return Comparison(names, tuple(measured), interrupted=True)
+            points[at] = report.points[0]
+        measured.append(tuple(points[at] for at in range(len(made))))
+    return Comparison(names, tuple(measured))
+
+
+def _options(variant: Variant, common: Mapping[str, Any]) -> PerfOptions:
+    """Return the options of one measurement."""
+    if isinstance(variant, PerfReport):
+        variant = variant.best()
+    own: dict[str, Any]
+    if isinstance(variant, PerfPoint):
+        own = _repeated(variant)
+    else:
+        own = {"model": variant} if isinstance(variant, str) else dict(variant)
+    given = {name: value for name, value in common.items() if value is not None} | own
+    if "model" not in given:
+        raise InvalidArgumentError("no model to compare", hint="compare(..., model='name')")
+    if given.get("latency_threshold_ms"):
+        raise InvalidArgumentError("a comparison measures every variant, whatever its latency")
+    made = options_of(given)
+    if made.level_plan().count != 1 or len(made.configurations()) * len(made.batch_sizes()) != 1:
+        raise InvalidArgumentError(
+            "a variant has one level of load, one configuration and one batch size",
+            hint="compare them as variants of their own",
+        )
+    return made
+
+
+def _repeated(point: PerfPoint) -> dict[str, Any]:
+    """Return the options that measure a point again."""
+    if point.source is None:
+        raise InvalidArgumentError("this point does not know the model that was measured")
+    if point.mode == "intervals":
+        raise InvalidArgumentError(
+            "a point does not keep the intervals of its requests",
+            hint="compare mappings with intervals=[...]",
+        )
+    load: dict[str, Any] = {
+        point.mode: int(point.value) if point.mode == "concurrency" else point.value
+    }
+    found: dict[str, Any] = {
+        **point.configuration, **load, "batch_size": point.batch_size,
+        "model": point.source.model, "sweep_models": point.source.sweep_models,
+    }  # fmt: skip
+    if point.source.server is not None:
+        found["server"] = point.source.server
+    return found
+
+
+def _names(variants: Sequence[Variant], made: Sequence[PerfOptions]) -> tuple[str, ...]:
+    """Name the variants by what they do not have in common."""
+    names = []
+    for variant, options in zip(variants, made, strict=True):
+        if isinstance(variant, str):
+            names.append(variant)
+        elif isinstance(variant, Mapping):
+            names.append(
+                ", ".join(f"{key}={value}" for key, value in variant.items()) or "as it is"
+            )
+        else:
+            point = variant.best() if isinstance(variant, PerfReport) else variant
+            names.append(", ".join(filter(None, (options.model, point.label))))
+    return tuple(
+        name if names.count(name) == 1 else f"{name} [{at}]" for at, name in enumerate(names, 1)
+    )
+
+
+def _renamed(observer: Observer, what: str, progress: PerfProgress) -> None:
+    observer(replace(progress, what=f"{what}: {progress.what}"))
