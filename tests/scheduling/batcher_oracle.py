@@ -12,8 +12,8 @@ from nbtriton.scheduling import BatcherSettings, TimeoutAction
 
 FAILS = 13
 
-# ("run", instance, request numbers), ("reject", request number, reason), or ("stage", "return" or
-# "retire", instance)
+# ("run", instance, request numbers), ("reject", request number, reason), or ("stage", "return", "suspend"
+# or "retire", instance)
 Outcome = tuple
 
 
@@ -68,6 +68,8 @@ class BatcherOracle:
         self.instances = instances
         self.idle = list(range(instances))
         self.retiring: set[int] = set()
+        self.lost: set[int] = set()  # while they were busy
+        self.suspended: set[int] = set()
         self.queue: list[Waiting] = []
         self.payloads: list[Payload] = []
         self.open: Payload | None = None
@@ -132,6 +134,23 @@ class BatcherOracle:
         if instance in self.retiring:
             self.retiring.remove(instance)
             return [("retire", instance), *self.tick(now)]
+        if instance in self.lost:
+            self.lost.remove(instance)
+            self.suspended.add(instance)
+            return [("suspend", instance), *self.tick(now)]
+        self.idle.append(instance)
+        return self.tick(now)
+
+    def suspend(self, instance, busy):
+        if busy:
+            self.lost.add(instance)
+            return []
+        self.idle.remove(instance)
+        self.suspended.add(instance)
+        return [("suspend", instance)]
+
+    def resume(self, now, instance):
+        self.suspended.remove(instance)
         self.idle.append(instance)
         return self.tick(now)
 
@@ -143,9 +162,13 @@ class BatcherOracle:
     def remove_instance(self, now, instance, busy):
         self.instances -= 1
         if busy:
+            self.lost.discard(instance)
             self.retiring.add(instance)
             return self.tick(now)
-        self.idle.remove(instance)
+        if instance in self.suspended:
+            self.suspended.remove(instance)
+        else:
+            self.idle.remove(instance)
         return [("retire", instance), *self.tick(now)]
 
     def granted(self, now, instance):

@@ -16,6 +16,7 @@ from nbtriton.scheduling import (
     RetireInstance,
     ReturnResources,
     StageInstance,
+    SuspendInstance,
     Ticket,
     TicketState,
 )
@@ -73,6 +74,7 @@ class BatcherPair:
         self.oracle = BatcherOracle(config, instances, volume, rank)
         self.instances = set(range(instances))  # without the retiring ones
         self.retiring: set[int] = set()
+        self.suspended: set[int] = set()
         self.added = instances
         self.now = 1_000
         self.tickets: list[Ticket] = []
@@ -137,11 +139,27 @@ class BatcherPair:
 
     def remove_instance(self, number: int) -> None:
         self.instances.remove(number)
+        self.suspended.discard(number)
         self.retiring.add(number)
         self._compare(
             self.batcher.remove_instance(self.now, number),
             self.oracle.remove_instance(self.now, number, number in {*self.busy, *self.staged}),
         )
+
+    def suspend(self, number: int) -> None:
+        self._compare(
+            self.batcher.suspend(self.now, number),
+            self.oracle.suspend(number, number in {*self.busy, *self.staged}),
+        )
+
+    def resume(self, number: int) -> None:
+        self.suspended.discard(number)
+        self._compare(self.batcher.resume(self.now, number), self.oracle.resume(self.now, number))
+
+    @property
+    def running_well(self) -> list[int]:
+        """The instances that can be lost."""
+        return sorted(self.instances - self.suspended - self.oracle.lost)
 
     def cancel(self, number: int) -> None:
         before = self.tickets[number].state
@@ -198,15 +216,22 @@ class BatcherPair:
                 continue
             if isinstance(decision, StageInstance):
                 assert self.gated
-                assert decision.instance in self.instances - self.staged - self.busy.keys()
+                idle = self.instances - self.staged - self.busy.keys() - self.suspended
+                assert decision.instance in idle
                 self.staged.add(decision.instance)
                 seen.append(("stage", decision.instance))
+                continue
+            if isinstance(decision, SuspendInstance):
+                assert decision.instance not in {*self.busy, *self.staged, *self.suspended}
+                self.suspended.add(decision.instance)
+                seen.append(("suspend", decision.instance))
                 continue
             if isinstance(decision, ReturnResources):
                 seen.append(("return", decision.instance))
                 continue
             numbers = tuple(self.number[ticket] for ticket in decision.tickets)
             assert decision.instance not in self.busy, "two batches on one instance"
+            assert decision.instance not in self.suspended
             assert decision.instance in self.instances | self.retiring
             assert decision.size == sum(ticket.size for ticket in decision.tickets)
             assert decision.size <= max(1, self.config.max_batch_size)
@@ -230,7 +255,7 @@ class BatcherPair:
         wake = self.batcher.wake_at()
         assert wake == self.oracle.wake_at()
         queued = len(self.waiting) - sum(len(p.requests) for p in self.oracle.staged.values())
-        if queued and self.instances - self.busy.keys() - self.staged:
+        if queued and self.instances - self.busy.keys() - self.staged - self.suspended:
             # Nothing starves: beside an idle instance, requests wait for a timer.
             assert wake is not None
             assert self.config.max_queue_delay_ns > 0

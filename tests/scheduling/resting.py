@@ -13,7 +13,7 @@ class _Scheduler(Protocol):
 
 
 class Pair(Protocol):
-    """A scheduler beside its oracle; staged and busy are instances."""
+    """A scheduler beside its oracle; staged, busy and suspended are instances."""
 
     now: int
 
@@ -23,16 +23,21 @@ class Pair(Protocol):
     def staged(self) -> Collection[int]: ...
     @property
     def busy(self) -> Collection[int]: ...
+    @property
+    def suspended(self) -> Collection[int]: ...
     def grant(self, instance: int, /) -> None: ...
     def finish(self, instance: int, /) -> None: ...
+    def resume(self, instance: int, /) -> None: ...
     def tick(self) -> None: ...
 
 
 def run_to_rest(pair: Pair, limit: int) -> None:
-    """Grant what is staged, finish what runs, and go to each next wake-up; at most `limit` steps."""
+    """Resume what is suspended, grant what is staged, finish what runs, and go to each next wake-up; at most `limit` steps."""
     for _ in range(limit):
         wake = pair.batcher.wake_at()
-        if pair.staged:
+        if pair.suspended:
+            pair.resume(min(pair.suspended))
+        elif pair.staged:
             pair.grant(min(pair.staged))
         elif pair.busy:
             pair.finish(min(pair.busy))

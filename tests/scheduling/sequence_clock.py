@@ -20,6 +20,7 @@ from nbtriton.scheduling import (
     RetireInstance,
     SequenceBatcher,
     SequenceSettings,
+    SuspendInstance,
     Ticket,
 )
 
@@ -74,6 +75,7 @@ class SequenceClock:
         self.queued_ms: dict[str, float] = {}
         self.rejected: list[tuple[float, str, str, str]] = []  # when, name, status, message
         self.retired: list[tuple[float, int]] = []  # when, which instance
+        self.suspended: list[tuple[float, int]] = []  # when, which instance
         self._service_ms = service_ms
         self._passes: dict[Ticket, int] = {}
         self._names: dict[Ticket, str] = {}
@@ -118,6 +120,12 @@ class SequenceClock:
     def remove_instance(self, at_ms: float, number: int) -> None:
         self.at(at_ms, lambda now: self.batcher.remove_instance(now, number))
 
+    def suspend(self, at_ms: float, number: int) -> None:
+        self.at(at_ms, lambda now: self.batcher.suspend(now, number, "INTERNAL", "not healthy"))
+
+    def resume(self, at_ms: float, number: int) -> None:
+        self.at(at_ms, lambda now: self.batcher.resume(now, number))
+
     # -- running ---------------------------------------------------------------------------------
 
     def run(self, until_ms: float = float("inf")) -> SequenceClock:
@@ -146,6 +154,10 @@ class SequenceClock:
             return
         if isinstance(decision, RetireInstance):
             self.retired.append((self.now_ms, decision.instance))
+            return
+        if isinstance(decision, SuspendInstance):
+            assert decision.instance not in self._busy
+            self.suspended.append((self.now_ms, decision.instance))
             return
         assert decision.instance not in self._busy, "two batches on one instance"
         self._busy.add(decision.instance)

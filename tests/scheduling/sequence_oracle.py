@@ -21,6 +21,7 @@ from nbtriton.scheduling import (
     SequenceBatcher,
     SequenceSettings,
     StageInstance,
+    SuspendInstance,
     Ticket,
     TicketState,
 )
@@ -87,6 +88,8 @@ class SequencePair:
         self.staged: dict[int, tuple[dict[int, int], int] | None] = {}
         self.instances = list(range(instances))
         self.retiring: set[int] = set()  # removed, not yet retired
+        self.lost: set[int] = set()  # not yet suspended
+        self.suspended: set[int] = set()
         self.added = instances
         self.batcher = SequenceBatcher(settings, instances, gated=gated)
         self.now = 77_000
@@ -157,12 +160,13 @@ class SequencePair:
         for number in numbers:
             sequence = self.owner[number]
             self._complete(number)
-            if number in back and number not in self.again:
+            if number in back and number not in self.again and instance not in self.lost:
                 sequence.queue.append(number)
                 sequence.last_arrival = self.now
             else:
                 if number in back:
-                    self.expected.add((number, "cancelled"))
+                    reason = "cancelled" if number in self.again else "lost"
+                    self.expected.add((number, reason))
                     self._end(sequence)
                 self.open.discard(number)
                 if self.settings.iterative:
@@ -217,13 +221,46 @@ class SequencePair:
 
     def remove_instance(self, number: int) -> None:
         self.retiring.add(number)
-        before, self.free = self.free, FreeSlots()
-        while before.places:
-            place = before.pop()
-            if place[0] != number:
-                self.free.push(place)
+        self._remove_free(number)
         self._settle()
         self._compare(self.batcher.remove_instance(self.now, number))
+
+    def suspend(self, number: int) -> None:
+        """An instance is lost: its sequences end, and their requests that do not run are rejected."""
+        decisions = self.batcher.suspend(self.now, number, "INTERNAL", "not healthy")
+        self.lost.add(number)
+        self._remove_free(number)
+        for one in sorted(self.open):
+            sequence = self.owner[one]
+            if sequence.place is None or sequence.place[0] != number:
+                continue
+            if self.tickets[one].state is TicketState.DONE:
+                self.expected.add((one, "lost"))
+                if sequence.issued == one:
+                    self._complete(one)
+            else:
+                assert number in {*self.busy, *self.staged}, "a request was left to a lost instance"
+        for _, sequence in sorted(self.rows.items()):
+            if sequence.place is not None and sequence.place[0] == number:
+                sequence.queue = []
+                self._end(sequence)
+                self._free_if_done(sequence)
+        self._settle()
+        self._compare(decisions)
+
+    def resume(self, number: int) -> None:
+        self.suspended.remove(number)
+        if number not in self.retiring:
+            for slot in range(self.settings.slots):
+                assert (number, slot) not in self.rows
+                self.free.push((number, slot))
+        self._settle()
+        self._compare(self.batcher.resume(self.now, number))
+
+    @property
+    def running_well(self) -> list[int]:
+        """The instances that can be lost."""
+        return [k for k in self.instances if k not in self.lost | self.suspended]
 
     @property
     def staying(self) -> list[int]:
@@ -270,6 +307,13 @@ class SequencePair:
         for slot in range(self.settings.slots):
             self.free.push((instance, slot))
 
+    def _remove_free(self, instance: int) -> None:
+        before, self.free = self.free, FreeSlots()
+        while before.places:
+            place = before.pop()
+            if place[0] != instance:
+                self.free.push(place)
+
     def _end(self, sequence: SequenceEntry) -> None:
         sequence.ended = True
         if self.live.get(sequence.id) is sequence:
@@ -280,7 +324,7 @@ class SequencePair:
             return
         del self.rows[sequence.place]
         self.backlog = [other for other in self.backlog if other.queue]
-        if sequence.place[0] in self.retiring:
+        if sequence.place[0] in self.retiring | self.lost | self.suspended:
             return
         if not self.backlog:
             self.free.push(sequence.place)
@@ -377,16 +421,19 @@ class SequencePair:
                 self.open.discard(number)
             elif isinstance(decision, RetireInstance):
                 left.append(decision.instance)
+            elif isinstance(decision, SuspendInstance):
+                self.lost.remove(decision.instance)
+                self.suspended.add(decision.instance)
         assert rejected == self.expected
         self.expected = set()
         runs = [
             decision
             for decision in decisions
-            if not isinstance(decision, RejectTicket | RetireInstance)
+            if not isinstance(decision, RejectTicket | RetireInstance | SuspendInstance)
         ]
         due = None if granted is None else self.staged.pop(granted)
-        idle = [k for k in self.instances if k not in self.busy and k not in self.staged]
-        if granted is not None:
+        idle = [k for k in self.instances if k not in {*self.busy, *self.staged, *self.suspended}]
+        if granted is not None and granted in idle:
             idle.remove(granted)
         predicted = {}
         if acted and not oldest:
@@ -428,6 +475,8 @@ class SequencePair:
         busy = {*self.busy, *self.staged, *(k for k, _ in self.rows), *(k for k, _ in self.issued)}
         assert left == sorted(self.retiring - busy)
         self.retiring -= {*left}
+        self.suspended -= {*left}
+        assert self.lost <= {*self.busy, *self.staged}, "a lost instance that is idle"
         self.instances = [k for k in self.instances if k not in left]
         self._compare_state([k for k in idle if k not in left])
 
@@ -439,7 +488,8 @@ class SequencePair:
         running = sum(len(numbers) for numbers in self.busy.values())
         assert self.batcher.waiting == len(self.open) - running
         places = {(k, slot) for slot in range(self.settings.slots) for k in self.staying}
-        assert set(self.free.places) == places - self.rows.keys()
+        usable = {place for place in places if place[0] not in self.lost | self.suspended}
+        assert set(self.free.places) == usable - self.rows.keys()
         assert not (self.backlog and self.free.places), "a free slot while sequences wait for one"
         wake = self.batcher.wake_at()
         times = [sequence.check_at for sequence in self.live.values()]

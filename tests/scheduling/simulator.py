@@ -20,6 +20,7 @@ from nbtriton.scheduling import (
     RejectTicket,
     RetireInstance,
     RunBatch,
+    SuspendInstance,
     Ticket,
     TimeoutAction,
 )
@@ -94,6 +95,7 @@ class Simulator:
         self.executed: list[Execution] = []
         self.rejected: list[tuple[float, RejectTicket]] = []
         self.retired: list[tuple[float, int, str]] = []  # when, which instance, why
+        self.suspended: list[tuple[float, int, str]] = []  # when, which instance, why
         self._service = service_ms if callable(service_ms) else lambda _: service_ms
         self._events: list[tuple[int, int, Callable[[int], list[Decision]]]] = []
         self._number = count()
@@ -132,6 +134,14 @@ class Simulator:
         """Schedule the removal of an instance."""
         self.at(at_ms, lambda now: self.batcher.remove_instance(now, number))
 
+    def suspend(self, at_ms: float, number: int) -> None:
+        """Schedule the loss of an instance."""
+        self.at(at_ms, lambda now: self.batcher.suspend(now, number))
+
+    def resume(self, at_ms: float, number: int) -> None:
+        """Schedule the recovery of a suspended instance."""
+        self.at(at_ms, lambda now: self.batcher.resume(now, number))
+
     def occupy(self, *for_ms: float) -> None:
         """Keep one instance per given time busy from the start, with a full batch each."""
         for duration in for_ms:
@@ -167,6 +177,10 @@ class Simulator:
             return
         if isinstance(decision, RetireInstance):
             self.retired.append((at_ms, decision.instance, decision.reason))
+            return
+        if isinstance(decision, SuspendInstance):
+            assert decision.instance not in self._busy
+            self.suspended.append((at_ms, decision.instance, decision.reason))
             return
         assert decision.instance not in self._busy, "two batches on one instance"
         assert decision.size == sum(ticket.size for ticket in decision.tickets)

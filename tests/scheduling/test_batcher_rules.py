@@ -469,6 +469,12 @@ def removed():
     return sim.run()
 
 
+def lost():
+    sim = Simulator(settings(8))
+    sim.suspend(0, 0)
+    return sim.run()
+
+
 def shapes():
     sim = Simulator(settings(8))
     sim.occupy(10)
@@ -493,6 +499,7 @@ SCENARIOS = {
     "cancelled": cancelled,
     "stopped": stopped,
     "removed": removed,
+    "lost": lost,
 }
 OF_SEQUENCES = {"sequence_ready", "minimum_slot_utilization", "sequence_rule"}
 # In test_custom_batching.py.
@@ -505,7 +512,7 @@ OF_LIMITERS = {"resources"}
 def test_reasons_each_has_a_scenario(reason):
     sim = SCENARIOS[reason]()
     met = {*sim.reasons, *(rejection.reason for _, rejection in sim.rejected)}
-    assert reason in met | {why for _, _, why in sim.retired}
+    assert reason in met | {why for _, _, why in sim.retired + sim.suspended}
 
 
 def test_reasons_all_are_covered():

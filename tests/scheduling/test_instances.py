@@ -155,6 +155,79 @@ def test_L16_stopping_retires_removed_instances(strategy):
     assert clock.retired == [(30, 0)]
 
 
+# -- instances that are lost with their process ---------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [BatcherSettings(8), settings(8), settings(8, ahead=False)])
+def test_a_lost_instance_gets_no_batch_until_it_is_resumed(config):
+    sim = Simulator(config, instances=2, service_ms=10)
+    sim.suspend(1, 0)
+    for at in (2, 3, 4):
+        sim.arrive(at)
+    sim.resume(25, 0)
+    sim.run()
+    assert sim.suspended == [(1, 0, "lost")]
+    where = [(each.at_ms, each.instance) for each in sim.executed]
+    assert where[0] == (2, 1)
+    assert all(instance == 1 for at, instance in where if at < 25)
+
+
+def test_an_instance_that_is_lost_with_its_batch_is_suspended_behind_it():
+    sim = Simulator(settings(1), service_ms=10)
+    sim.occupy(20)
+    sim.suspend(5, 0)
+    sim.suspend(6, 0)  # told by several
+    sim.arrive(7)
+    sim.resume(50, 0)
+    sim.run()
+    assert sim.suspended == [(20, 0, "lost")]
+    assert sim.times == [50]
+
+
+def test_a_suspended_instance_that_is_removed_is_retired_at_once():
+    sim = Simulator(settings(1), instances=2)
+    sim.suspend(1, 0)
+    sim.remove_instance(2, 0)
+    sim.resume(3, 0)  # it recovered nevertheless
+    sim.arrive(4)
+    sim.run()
+    assert sim.retired == [(2, 0, "removed")]
+    assert [each.instance for each in sim.executed] == [1]
+
+
+@BOTH
+def test_B8_the_sequences_of_a_lost_instance_end(strategy):
+    """Their requests that wait fail, and the next one needs START: the model knows nothing of them."""
+    clock = SequenceClock(1, instances=2, strategy=strategy)
+    clock.arrive(0, "a1", "S")
+    clock.arrive(0, "b1", "S")
+    clock.arrive(1, "a2")
+    clock.arrive(2, "b2")
+    clock.suspend(5, 0)
+    clock.arrive(6, "a3")
+    clock.arrive(30, "b3", "E")
+    clock.run()
+    rule = "inference request for sequence a to model 'm' must specify the START flag on the first"
+    assert clock.rejected[0] == (5, "a2", "INTERNAL", "not healthy")
+    assert clock.rejected[1][:3] == (6, "a3", "INVALID_ARG")
+    assert clock.rejected[1][3].startswith(rule)
+    assert len(clock.rejected) == 2
+    assert clock.suspended == [(10, 0)]  # a1 was inside
+    assert clock.where == {"a1": 0, "b1": 1, "b2": 1, "b3": 1}
+
+
+@BOTH
+def test_new_sequences_are_for_the_other_instances_until_a_lost_one_is_resumed(strategy):
+    clock = SequenceClock(1, instances=2, strategy=strategy)
+    clock.suspend(0, 0)
+    for at, name in enumerate("abc", 1):
+        clock.arrive(at, f"{name}1", "S")
+    clock.resume(50, 0)
+    clock.run(until_ms=80)
+    assert clock.ran == [(1, 1, "a1"), (50, 0, "b1")]
+    assert clock.batcher.slots() == [["b"], ["a"]]
+
+
 # -- rate limiter ----------------------------------------------------------------------------------
 
 

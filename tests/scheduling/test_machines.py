@@ -141,6 +141,18 @@ class BatcherMachine(RuleBasedStateMachine):
         instances = sorted(self.pair.instances)
         self.pair.remove_instance(instances[which % len(instances)])
 
+    @precondition(lambda self: self.pair.running_well)
+    @rule(which=st.integers(0, 3))
+    def suspend(self, which):
+        instances = self.pair.running_well
+        self.pair.suspend(instances[which % len(instances)])
+
+    @precondition(lambda self: self.pair.suspended)
+    @rule(which=st.integers(0, 3))
+    def resume(self, which):
+        instances = sorted(self.pair.suspended)
+        self.pair.resume(instances[which % len(instances)])
+
     @precondition(lambda self: self.pair.tickets)
     @rule(back=st.integers(1, 12))
     def cancel(self, back):
@@ -235,6 +247,18 @@ class SequenceMachine(RuleBasedStateMachine):
     def remove_instance(self, pick):
         staying = self.pair.staying
         self.pair.remove_instance(staying[pick % len(staying)])
+
+    @precondition(lambda self: self.pair.running_well)
+    @rule(which=st.integers(0, 3))
+    def suspend(self, which):
+        instances = self.pair.running_well
+        self.pair.suspend(instances[which % len(instances)])
+
+    @precondition(lambda self: self.pair.suspended)
+    @rule(which=st.integers(0, 3))
+    def resume(self, which):
+        instances = sorted(self.pair.suspended)
+        self.pair.resume(instances[which % len(instances)])
 
     @rule()
     def clear(self):

@@ -56,6 +56,10 @@ def batcher_episode(random: Random) -> tuple[int, set[str]]:
             pair.add_instance()
         elif chance < load + 0.15 and pair.instances:  # the last one too
             pair.remove_instance(random.choice(sorted(pair.instances)))
+        elif chance < load + 0.16 and pair.running_well:
+            pair.suspend(random.choice(pair.running_well))
+        elif chance < load + 0.18 and pair.suspended:
+            pair.resume(random.choice(sorted(pair.suspended)))
         elif wake is not None and random.random() < 0.6:
             pair.now = max(pair.now, wake)
             pair.tick()
@@ -146,6 +150,10 @@ def sequence_episode(random: Random) -> tuple[int, set[str]]:
             pair.add_instance()
         elif chance < load + 0.18 and pair.staying:  # the last one too
             pair.remove_instance(random.choice(pair.staying))
+        elif chance < load + 0.19 and pair.running_well:
+            pair.suspend(random.choice(pair.running_well))
+        elif chance < load + 0.21 and pair.suspended:
+            pair.resume(random.choice(sorted(pair.suspended)))
         elif wake is not None and random.random() < 0.5:
             pair.now = max(pair.now, wake)
             pair.tick()

@@ -248,6 +248,25 @@ class BackendInstance(ABC):
             Fails every request of the batch that is not answered yet.
         """
 
+    def watch(self, on_lost: Callable[[str], None]) -> None:
+        """Say what to call when the instance is lost, such as with the process that it runs in.
+
+        ``on_lost(cause)`` is called once for each loss, on any thread, and before `execute` raises because
+        of it; at once if the instance is lost already.
+        """
+
+    def restart(self) -> None:
+        """Create anew what was lost; called on the instance's own thread while nothing is executed.
+
+        Raises
+        ------
+        Exception
+            It could not be created; it is lost as before.
+        """
+
+    def abandon(self) -> None:
+        """End what is executed now, whose requests have been answered; called on any thread."""
+
     def finalize(self) -> None:
         """Give back what the instance holds; nothing is executed afterwards."""
 

@@ -25,6 +25,7 @@ from nbtriton.scheduling.tickets import (
     ReturnResources,
     RunBatch,
     StageInstance,
+    SuspendInstance,
     Ticket,
     TicketState,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "StageInstance",
     "Start",
     "Step",
+    "SuspendInstance",
     "Ticket",
     "TicketState",
     "TimeoutAction",

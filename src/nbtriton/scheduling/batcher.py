@@ -27,6 +27,7 @@ from nbtriton.scheduling.tickets import (
     ReturnResources,
     RunBatch,
     StageInstance,
+    SuspendInstance,
     Ticket,
     TicketState,
 )
@@ -124,6 +125,8 @@ class Batcher:
         self._rank = rank
         self._staged: dict[int, _Payload] = {}  # by staged instance
         self._retiring: set[int] = set()  # removed while they were busy
+        self._lost: set[int] = set()  # lost while they were busy
+        self._suspended: set[int] = set()
         self._ready: deque[_Payload] = deque()
         self._open: _Payload | None = None  # the payload that may still grow
         self._pending: list[Ticket] = []
@@ -176,6 +179,10 @@ class Batcher:
         if instance in self._retiring:
             self._retiring.remove(instance)
             return [RetireInstance(instance), *self.tick(now)]
+        if instance in self._lost:
+            self._lost.remove(instance)
+            self._suspended.add(instance)
+            return [SuspendInstance(instance), *self.tick(now)]
         self._idle.append(instance)
         if not self._ready and not self._queue.count:
             return []
@@ -214,11 +221,35 @@ class Batcher:
         Waiting requests are for the other instances. If none is left they wait until one is added.
         """
         self._max_payloads -= 2
-        if instance not in self._idle:
+        if instance in self._suspended:
+            self._suspended.remove(instance)
+        elif instance in self._idle:
+            self._idle.remove(instance)
+        else:
+            self._lost.discard(instance)
             self._retiring.add(instance)
             return self.tick(now)
-        self._idle.remove(instance)
         return [RetireInstance(instance), *self.tick(now)]
+
+    def suspend(self, now: int, instance: int) -> list[Decision]:  # noqa: ARG002 - an event
+        """Give no more batches to an instance that was lost: now, or once its batch has ended.
+
+        Waiting requests are for the other instances, or wait until it is resumed.
+        """
+        if instance in self._idle:
+            self._idle.remove(instance)
+            self._suspended.add(instance)
+            return [SuspendInstance(instance)]
+        if instance not in self._suspended and instance not in self._retiring:
+            self._lost.add(instance)
+        return []
+
+    def resume(self, now: int, instance: int) -> list[Decision]:
+        """Handle that a suspended instance can run batches again."""
+        if instance not in self._suspended:  # removed meanwhile
+            return []
+        self._suspended.remove(instance)
+        return self.finish(now, instance)
 
     def tick(self, now: int) -> list[Decision]:
         """Handle the timer: the time of `wake_at` has come."""

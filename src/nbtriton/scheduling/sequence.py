@@ -24,6 +24,7 @@ from nbtriton.scheduling.tickets import (
     ReturnResources,
     RunBatch,
     StageInstance,
+    SuspendInstance,
     Ticket,
     TicketState,
 )
@@ -128,6 +129,9 @@ class SequenceBatcher:
         self._refilled: deque[tuple[int, int]] = deque()  # slots just assigned from the backlog
         self._idle: set[int] = set()  # direct: idle instances
         self._retiring: set[int] = set()  # removed instances that still have sequences
+        # Instances that were lost while they were busy, with the error of requests to their sequences.
+        self._lost: dict[int, tuple[str, str]] = {}
+        self._suspended: set[int] = set()
         self._batchers: dict[int, Batcher] = {}  # oldest: one per instance
         self._issued: set[tuple[int, int]] = set()  # oldest: slots with an issued request
         self._owner: dict[Ticket, _Sequence] = {}  # of every waiting or running ticket
@@ -186,6 +190,8 @@ class SequenceBatcher:
                 self._enqueue(now, sequence, ticket)
                 if ticket in self._cancelled:
                     out += self._end_cancelled(sequence, ticket)
+                if instance in self._lost:
+                    out += self._reject_waiting(sequence, *self._lost[instance], "lost")
             elif self._settings.iterative:
                 self._end(sequence)
             self._cancelled.discard(ticket)
@@ -197,6 +203,8 @@ class SequenceBatcher:
                 self._issue(now, place, out)
             self._fill(now, out)
             out += self._translate(instance, self._batchers[instance].finish(now, 0))
+        elif instance in self._lost:
+            out.append(self._suspend(instance))
         else:
             self._idle.add(instance)
         return self._advance(now, out)
@@ -243,13 +251,53 @@ class SequenceBatcher:
     def remove_instance(self, now: int, instance: int) -> list[Decision]:
         """Remove an instance: no new sequence; retired when its sequences have ended (L16)."""
         self._retiring.add(instance)
-        left: list[_Slot] = []
-        while self._free:  # one by one: these steps decide the order of equal numbers
-            slot = heappop(self._free)
-            if slot.instance != instance:
-                heappush(left, slot)
-        self._free = left
+        self._take_free_slots(instance)
         return self._advance(now, [])
+
+    def suspend(self, now: int, instance: int, status: str, message: str) -> list[Decision]:
+        """Give no more batches to an instance that was lost, and end its sequences.
+
+        What the model knew of them is gone with it: their waiting requests are rejected with this error,
+        and further ones need START.
+        """
+        if instance in self._lost or instance in self._suspended:
+            return []
+        out: list[Decision] = []
+        suspended: list[Decision] = []
+        self._take_free_slots(instance)
+        self._lost[instance] = status, message
+        if self._settings.oldest is not None:
+            batcher = self._batchers[instance]
+            for rejection in batcher.clear(status, message):
+                self._complete(rejection.ticket)
+                out.append(rejection._replace(reason="lost"))
+            suspended = self._translate(instance, batcher.suspend(now, 0))
+        elif instance in self._idle:
+            self._idle.remove(instance)
+            self._waits.pop(instance, None)
+            suspended = [self._suspend(instance)]
+        for sequence in self._rows[instance]:
+            if sequence is not None:
+                out += self._reject_waiting(sequence, status, message, "lost")
+                self._end(sequence)
+                self._free_if_done(sequence)
+        return self._advance(now, out + suspended)
+
+    def resume(self, now: int, instance: int) -> list[Decision]:
+        """Handle that a suspended instance can run batches again."""
+        if instance not in self._suspended:  # removed meanwhile
+            return []
+        self._suspended.remove(instance)
+        out: list[Decision] = []
+        if instance not in self._retiring:
+            for number, sequence in enumerate(self._rows[instance]):
+                if sequence is None:
+                    heappush(self._free, _Slot(number, instance))
+        if self._settings.oldest is None:
+            self._idle.add(instance)
+        else:
+            out = self._translate(instance, self._batchers[instance].resume(now, 0))
+        return self._advance(now, out)
 
     def tick(self, now: int) -> list[Decision]:
         """Handle the timer: the time of `wake_at` has come."""
@@ -316,6 +364,20 @@ class SequenceBatcher:
         else:
             self._idle.add(instance)
 
+    def _take_free_slots(self, instance: int) -> None:
+        """Remove the free slots of an instance, which gets no new sequence."""
+        left: list[_Slot] = []
+        while self._free:  # one by one: these steps decide the order of equal numbers
+            slot = heappop(self._free)
+            if slot.instance != instance:
+                heappush(left, slot)
+        self._free = left
+
+    def _suspend(self, instance: int) -> SuspendInstance:
+        del self._lost[instance]
+        self._suspended.add(instance)
+        return SuspendInstance(instance)
+
     def _retire_instances(self) -> list[RetireInstance]:
         """Retire the removed instances that have no sequence and run nothing."""
         done = [
@@ -324,12 +386,15 @@ class SequenceBatcher:
         for instance in done:
             self._retiring.remove(instance)
             self._idle.discard(instance)
+            self._suspended.discard(instance)
             self._batchers.pop(instance, None)
             del self._rows[instance]
         return [RetireInstance(instance) for instance in done]
 
     def _is_busy(self, instance: int) -> bool:
         """Whether a request is with the instance, or with its batcher (OL4)."""
+        if instance in self._suspended:
+            return False
         if self._settings.oldest is None:
             return instance not in self._idle
         return any(k == instance for _, k in self._issued)
@@ -372,7 +437,7 @@ class SequenceBatcher:
         if self._rows[instance][slot] is not sequence:
             return
         self._rows[instance][slot] = None
-        if instance in self._retiring:
+        if instance in self._retiring or instance in self._lost or instance in self._suspended:
             return
         successor = self._next_in_backlog()
         if successor is None:
@@ -520,6 +585,8 @@ class SequenceBatcher:
                 decisions[at] = StageInstance(instance)
             elif isinstance(decision, ReturnResources):
                 decisions[at] = ReturnResources(instance)
+            elif isinstance(decision, SuspendInstance):
+                decisions[at] = self._suspend(instance)
         return decisions
 
     def _run_direct(self, now: int, instance: int, out: list[Decision]) -> None:

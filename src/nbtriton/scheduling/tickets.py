@@ -14,6 +14,7 @@ __all__ = [
     "ReturnResources",
     "RunBatch",
     "StageInstance",
+    "SuspendInstance",
     "Ticket",
     "TicketState",
 ]
@@ -98,6 +99,7 @@ REASONS: Final = {
     "minimum_slot_utilization": "enough slots of the instance had a request",
     "sequence_rule": "the request breaks a rule of its sequence",
     "resources": "a batch waits until the rate limiter grants the instance its resources",
+    "lost": "the process of the instance has ended; it is restarted before it gets a batch again",
     "removed": "the model now has fewer instances, and this one has finished its work",
 }
 """Every reason of a decision, by key."""
@@ -184,4 +186,13 @@ class StageInstance(NamedTuple):
     reason: str = "resources"
 
 
-Decision = RunBatch | RejectTicket | RetireInstance | StageInstance | ReturnResources
+class SuspendInstance(NamedTuple):
+    """An instance that was lost runs nothing: it gets no batch until it is resumed."""
+
+    instance: int
+    reason: str = "lost"
+
+
+Decision = (
+    RunBatch | RejectTicket | RetireInstance | StageInstance | ReturnResources | SuspendInstance
+)

@@ -164,7 +164,6 @@ class WorkerProcess:
         for output in self.outputs:
             output.close()
         ended = self.exit = None if code is None or not self.pid else WorkerExit(code)
-        self._ended.set()
         self._settled.set()
         self._shut_down()
         if ended is not None and self._on_end is not None:
@@ -172,6 +171,7 @@ class WorkerProcess:
                 self._on_end(ended)
             except Exception:
                 _log.exception("the end of %s was not handled", self.name)
+        self._ended.set()
 
     def in_child(self) -> None:
         """Close the copies that a forked child of the kernel has; the connections are the parent's."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-__all__ = ["RestartPolicy", "RestartState", "Supervisor"]
+__all__ = ["DEFAULT", "NEVER_LOST", "RestartPolicy", "RestartState", "Supervisor"]
 
 _S: Final = 1_000_000_000
 
@@ -70,12 +70,18 @@ class RestartState:
     down: bool = False
 
 
+NEVER_LOST: Final = RestartState()
+# Of every instance: some 50 s of restarts, and then the model is broken rather than unlucky.
+DEFAULT = RestartPolicy()
+
+
 class Supervisor:
     """The restarts of one instance.
 
     Parameters
     ----------
-    policy : RestartPolicy
+    policy : RestartPolicy, optional
+        `DEFAULT`.
 
     Attributes
     ----------
@@ -83,11 +89,11 @@ class Supervisor:
         A new object with each change: any thread may read it.
     """
 
-    def __init__(self, policy: RestartPolicy) -> None:
-        self._policy = policy
+    def __init__(self, policy: RestartPolicy | None = None) -> None:
+        self._policy = DEFAULT if policy is None else policy
         self._recent = 0  # restarts since the last quiet time
         self._running_since: int | None = None
-        self.state = RestartState()
+        self.state = NEVER_LOST
 
     def started(self, now: int) -> None:
         """Handle that the instance runs, for the first time or again."""

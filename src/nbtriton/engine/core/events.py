@@ -26,3 +26,6 @@ class EventKind:
     FAIL_PENDING: Final = 9
     REFUSE: Final = 10
     GRANTED: Final = 11
+    SUSPEND: Final = 12
+    RESUME: Final = 13
+    GIVE_UP: Final = 14

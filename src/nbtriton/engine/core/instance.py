@@ -19,7 +19,8 @@ from nbtriton.engine.core.completion import (
     Executor,
     InlineCompletion,
 )
-from nbtriton.engine.core.execution import Execution
+from nbtriton.engine.core.execution import Execution, now_ns
+from nbtriton.engine.core.recovery import Recovery
 from nbtriton.engine.core.request import InferenceRequest
 from nbtriton.engine.core.response_thread import ResponseThread
 from nbtriton.engine.core.runtime import Runtime
@@ -74,6 +75,22 @@ class InstanceOwner(Runtime):
     def probe_interpreter(self, instance: Instance) -> int:
         """Sample the interpreter between two executions of an instance; return when to do so again."""
 
+    @abstractmethod
+    def suspend(self, instance: int) -> None:
+        """Give a lost instance no more batches; it is told to recover once it executes none."""
+
+    @abstractmethod
+    def suspend_later(self, instance: int) -> None:
+        """Suspend a lost instance, on another thread than this one."""
+
+    @abstractmethod
+    def resume(self, instance: int) -> None:
+        """Give batches to an instance again that has recovered."""
+
+    @abstractmethod
+    def give_up(self, instance: int) -> None:
+        """Handle that an instance recovers no more."""
+
 
 class Instance(Executor):
     """A backend instance with a thread of its own.
@@ -101,7 +118,7 @@ class Instance(Executor):
         self._backend = backend
         self._context = context
         self._index = index
-        self._batches: queue.SimpleQueue[RunBatch | None] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[RunBatch | Recovery | None] = queue.SimpleQueue()
         self._created = threading.Event()
         self._error: BaseException | None = None
         self.running: Sequence[InferenceRequest] = ()
@@ -116,6 +133,7 @@ class Instance(Executor):
         self._model: BackendInstance | None = None
         self._response_thread = ResponseThread(f"nbtriton-{context.name}-answers")
         self._engine_thread = EngineThread(self)
+        self.recovery = Recovery(context.name)
         # The context of its model's code, where no other model's code called it.
         self._executing = Executing((self,))
         self._worker = threading.Thread(
@@ -137,7 +155,18 @@ class Instance(Executor):
 
     def stop(self) -> None:
         """Finalize behind the batches that were put."""
+        self.recovery.stop()
         self._batches.put(None)
+
+    def recover(self) -> None:
+        """Create anew what was lost, on the thread."""
+        self._batches.put(self.recovery)
+
+    def abandon(self) -> None:
+        """End what the model executes now, whose requests have been answered."""
+        self.recovery.stop()
+        if self._model is not None and self.running:
+            self._model.abandon()
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the thread's end; False if it still runs, as on the thread itself."""
@@ -160,6 +189,7 @@ class Instance(Executor):
             self._batch_size,
             self._executions,
             self._busy_ns,
+            self.recovery.state,
         )
 
     def execute(self, run: RunBatch, inline: InlineCompletion | None = None) -> None:
@@ -169,6 +199,8 @@ class Instance(Executor):
         free again.
         """
         assert self._model is not None
+        if self.recovery.wanted and self._put_off(run):
+            return
         requests: list[InferenceRequest] = run.detach_tickets()  # type: ignore[assignment]
         self._batch_size = run.size
         self.running = requests
@@ -201,6 +233,8 @@ class Instance(Executor):
         except TritonError as raised:
             # Without the engine's frames, which hold the batch; the model's own are with its cause.
             error = raised.with_traceback(None)
+            if self.recovery.wanted:  # before it is idle again
+                owner.suspend(self._index)
         except Exception as raised:
             _log.exception("the backend of %s raised", self.name)
             error = InternalError(f"{type(raised).__name__}: {raised}")
@@ -425,6 +459,8 @@ class Instance(Executor):
             self.readiness = self._model.readiness
             self._executing = Executing((self,), self._model.running)
             warm_up(self._owner, self._context, self._model)
+            self.recovery.started(now_ns())
+            self._model.watch(self._lost)
         except BaseException as error:  # also SystemExit from a model's initialize
             self._error = error
         finally:
@@ -442,11 +478,49 @@ class Instance(Executor):
             self._model = None
             self._executing = Executing((self,))
 
+    def _lost(self, cause: str) -> None:
+        """Handle a loss, on any thread: also on one that must not run callbacks of requests."""
+        self.recovery.lost(cause)
+        self._owner.suspend_later(self._index)
+
+    def _put_off(self, run: RunBatch) -> bool:
+        """Recover before a batch that came just as the idle instance was lost; True if it waits.
+
+        Nothing of it is inside yet, so it need not fail, but for a request of a sequence: what the model
+        knew of that is lost.
+        """
+        owner = self._owner
+        if owner.sequences is not None:
+            return False
+        if get_ident() != self._own_thread:
+            self.put(run)
+            return True
+        owner.suspend(self._index)
+        self.recovery.run(self._restart)
+        return False
+
+    def _restart(self) -> None:
+        assert self._model is not None
+        self._model.restart()
+        warm_up(self._owner, self._context, self._model)
+
+    def _recover(self) -> None:
+        recovery = self.recovery
+        if recovery.run(self._restart):
+            self._owner.resume(self._index)
+            if recovery.wanted:  # lost again, before it was resumed
+                self._owner.suspend(self._index)
+        elif recovery.down:
+            self._owner.give_up(self._index)
+
     def _serve(self) -> None:
         with engine_thread(self._engine_thread):
             while (run := self._batches.get()) is not None:
                 try:
-                    self.execute(run)
+                    if isinstance(run, Recovery):
+                        self._recover()
+                    else:
+                        self.execute(run)
                 except BaseException:
                     # The requests are answered; the instance goes on.
                     _log.exception("an execution of %s ended abnormally", self.name)

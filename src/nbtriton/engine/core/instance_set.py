@@ -165,6 +165,11 @@ class InstanceSet:
         """End an active instance that the batcher uses no more."""
         self.remove([self.active.pop(number)])
 
+    def abandon(self) -> None:
+        """End what they execute now, whose requests have been answered."""
+        for instance in self.all().values():
+            instance.abandon()
+
     def remove(self, instances: Collection[Instance]) -> None:
         """End instances once they have finished what they have begun."""
         for instance in instances:

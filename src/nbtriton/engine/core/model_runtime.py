@@ -19,6 +19,7 @@ from nbtriton.engine.core.instance import Instance
 from nbtriton.engine.core.instance_set import InstanceSet, InstanceUpdate, UpdatableRuntime
 from nbtriton.engine.core.limiter import Limiter
 from nbtriton.engine.core.mailbox import Mailbox
+from nbtriton.engine.core.recovery import lost_text
 from nbtriton.engine.core.request import InferenceRequest
 from nbtriton.engine.core.response_order import InOrder
 from nbtriton.engine.core.scheduler_settings import (
@@ -31,6 +32,7 @@ from nbtriton.engine.core.sequence_tensors import SequenceTensors
 from nbtriton.engine.core.snapshot import BatchRecord, ModelSnapshot
 from nbtriton.engine.diagnostics.deadlocks import Blockers
 from nbtriton.engine.diagnostics.interpreter import InterpreterProbe
+from nbtriton.engine.interrupts import interrupts_deferred
 from nbtriton.errors import EngineStoppedError, TritonError, error_from_status
 from nbtriton.scheduling import (
     Batcher,
@@ -41,6 +43,7 @@ from nbtriton.scheduling import (
     RunBatch,
     SequenceBatcher,
     StageInstance,
+    SuspendInstance,
 )
 from nbtriton.tensors import read_only
 
@@ -210,6 +213,7 @@ class ModelRuntime(UpdatableRuntime):
         """Answer everything that still runs."""
         for request in [*self._in_flight.late, *self._instances.running()]:
             request.fail(EngineStoppedError(reason))
+        self._instances.abandon()
 
     def _finalize(self) -> None:
         self._instances.end()
@@ -294,6 +298,19 @@ class ModelRuntime(UpdatableRuntime):
         if limiter is not None and ahead:
             limiter.finished(idle)
         return len(again)
+
+    def suspend(self, instance: int) -> None:
+        with interrupts_deferred():  # the main thread may come here from a model's code
+            self._post(EventKind.SUSPEND, instance)
+
+    def suspend_later(self, instance: int) -> None:
+        self._clock.call_at(now_ns(), partial(self._post, EventKind.SUSPEND, instance))
+
+    def resume(self, instance: int) -> None:
+        self._post(EventKind.RESUME, instance)
+
+    def give_up(self, instance: int) -> None:
+        self._post(EventKind.GIVE_UP, instance)
 
     def _rank(self, instance: int) -> int:
         assert self._limiter is not None
@@ -392,6 +409,12 @@ class ModelRuntime(UpdatableRuntime):
             return batcher.tick(now_ns())
         if kind == EventKind.UPDATE:
             return self._update(payload)
+        if kind == EventKind.SUSPEND:
+            return self._suspend(payload)
+        if kind == EventKind.RESUME:
+            return batcher.resume(now_ns(), payload)
+        if kind == EventKind.GIVE_UP:
+            return self._give_up()
         if kind == EventKind.FAIL_PENDING:
             return [*batcher.clear("UNAVAILABLE", payload)]
         # EventKind.DRAIN, or EventKind.ENDED after it
@@ -412,7 +435,32 @@ class ModelRuntime(UpdatableRuntime):
             decisions += self._batcher.add_instance(now, number)
         for number in removed:
             decisions += self._batcher.remove_instance(now, number)
+        for number, instance in self._instances.active.items():
+            # One that was lost before it was added; and those that are down, now that others are not.
+            if instance.recovery.wanted or (added and instance.recovery.down):
+                decisions += self._suspend_now(number, instance)
         return decisions
+
+    def _suspend(self, number: int) -> list[Decision]:
+        """Suspend an instance unless it was removed, or has recovered, since this was posted."""
+        instance = self._instances.active.get(number)
+        if instance is None or not instance.recovery.wanted:
+            return []
+        return self._suspend_now(number, instance)
+
+    def _suspend_now(self, number: int, instance: Instance) -> list[Decision]:
+        batcher = self._batcher
+        if isinstance(batcher, SequenceBatcher):
+            return batcher.suspend(now_ns(), number, "INTERNAL", lost_text(instance.name))
+        return batcher.suspend(now_ns(), number)
+
+    def _give_up(self) -> list[Decision]:
+        """Let requests fail once no instance recovers; until then they are for the others."""
+        active = self._instances.active
+        if not all(instance.recovery.down for instance in active.values()):
+            return []
+        now = now_ns()
+        return [decision for number in active for decision in self._batcher.resume(now, number)]
 
     def _wake(self) -> None:
         self._post(EventKind.WAKE, None)
@@ -436,6 +484,8 @@ class ModelRuntime(UpdatableRuntime):
             self._limiter.finished(self._instances.active[decision.instance])
         elif isinstance(decision, RetireInstance):
             self._instances.retire(decision.instance)
+        elif isinstance(decision, SuspendInstance):
+            self._instances.active[decision.instance].recover()
         else:
             self._reject(decision, completion)
 

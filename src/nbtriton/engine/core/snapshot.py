@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from nbtriton.workers.supervisor import NEVER_LOST, RestartState
+
 __all__ = [
     "BatchRecord",
     "InstanceSnapshot",
@@ -59,7 +61,7 @@ _NO_SAMPLES: Final = InterpreterWait()
 
 @dataclass(frozen=True, slots=True)
 class InstanceSnapshot:
-    """One instance: ``batch_size`` is 0 while it is idle."""
+    """One instance: ``batch_size`` is 0 while it is idle; ``restart`` is for one in a process."""
 
     name: str
     kind: str
@@ -67,6 +69,7 @@ class InstanceSnapshot:
     batch_size: int
     executions: int
     busy_ns: int
+    restart: RestartState = NEVER_LOST
 
 
 @dataclass(frozen=True, slots=True)
