@@ -15,6 +15,7 @@ EXTRAS = {
     "grpc": "grpc",
     "matplotlib": "plot",
     "onnxruntime": "onnx",
+    "openvino": "openvino",
     "torch": "torch",
     "treelite": "fil",
 }

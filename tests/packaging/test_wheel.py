@@ -112,6 +112,7 @@ ASKING = {
     "onnx": "nt.server().load(None, 'model.onnx', name='graph')",
     "fil": "nt.server().load({'backend': 'fil', 'parameters': {'output_class': {'string_value': 'false'}}}, "
     "'checkpoint.tl', name='trees')",
+    "openvino": "nt.server().load(None, 'model.xml', name='intel')",
     "plot": "nt.perf(nt.server(), 'double', request_count=2).plot()",
     "grpc": "nt.perf(None, 'double', url='grpc://127.0.0.1:1')",
     "gpu": "from nbtriton.tensors import to_kind\nto_kind(np.ones(1), 'cupy')",
@@ -120,7 +121,7 @@ ASKING = {
 
 def test_a_missing_extra_is_one_sentence_and_the_line_to_type(core: Path, tmp_path: Path) -> None:
     assert set(ASKING) == set(EXTRAS.values())
-    for file in ("model.pt", "model.onnx", "checkpoint.tl"):
+    for file in ("model.pt", "model.onnx", "model.xml", "checkpoint.tl"):
         (tmp_path / file).touch()
     first = [
         "%load_ext nbtriton",

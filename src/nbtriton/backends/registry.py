@@ -30,6 +30,7 @@ _BUILT_IN = {
     "python": "nbtriton.backends.python:PythonBackend",
     "onnxruntime": "nbtriton.backends.onnxruntime:OnnxRuntimeBackend",
     "fil": "nbtriton.backends.fil:FilBackend",
+    "openvino": "nbtriton.backends.openvino:OpenVinoBackend",
     "identity": "nbtriton.backends.demonstration:IdentityBackend",
     "repeat": "nbtriton.backends.demonstration:RepeatBackend",
     "square": "nbtriton.backends.demonstration:SquareBackend",

@@ -1,0 +1,94 @@
+"""From a configuration's parameters to OpenVINO's properties (OV1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nbtriton.backends.parameters import text_parameter
+from nbtriton.config import ModelConfig
+from nbtriton.errors import InvalidArgumentError
+
+__all__ = ["Options", "options", "properties"]
+
+_HINTS = ("latency", "throughput", "cumulative_throughput")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The parameters that are no properties of a device.
+
+    Parameters
+    ----------
+    padding : bool
+        ENABLE_BATCH_PADDING: smaller batches are filled up with zeros.
+    reshape : bool
+        RESHAPE_IO_LAYERS: the model gets the shapes of its configuration.
+    device : str
+        TARGET_DEVICE.
+    extension : str
+        CPU_EXTENSION_PATH: a library of custom layers; may be empty.
+    """
+
+    padding: bool
+    reshape: bool
+    device: str
+    extension: str
+
+
+def options(config: ModelConfig) -> Options:
+    """Return the options of a configuration: what is not ``yes`` means no."""
+    return Options(
+        _is_yes(config, "ENABLE_BATCH_PADDING"),
+        _is_yes(config, "RESHAPE_IO_LAYERS"),
+        (text_parameter(config, "TARGET_DEVICE") or "CPU").upper(),
+        text_parameter(config, "CPU_EXTENSION_PATH") or "",
+    )
+
+
+def properties(config: ModelConfig) -> dict[str, str]:
+    """Return the properties with which a model is compiled.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A parameter has another value than Triton allows, with its text.
+    """
+    found = {}
+    for key in ("INFERENCE_NUM_THREADS", "COMPILATION_NUM_THREADS"):
+        value = _value(config, key)
+        if value:
+            if not _is_number(value):
+                raise _wrong(key, "to be a non-negative number", value)
+            found[key] = value
+    value = _value(config, "HINT_BF16")
+    if value:
+        if value != "yes":
+            raise _wrong("HINT_BF16", "to be YES", value)
+        found["INFERENCE_PRECISION_HINT"] = "bf16"
+    value = _value(config, "NUM_STREAMS")
+    if value:
+        if value not in ("auto", "numa") and not _is_number(value):
+            raise _wrong("NUM_STREAMS", "to be either AUTO/NUMA/<int_value>", value)
+        found["NUM_STREAMS"] = value.upper()
+    value = _value(config, "PERFORMANCE_HINT")
+    if value:
+        if value not in _HINTS:
+            raise _wrong("PERFORMANCE_HINT", f"to be {'/'.join(_HINTS).upper()}", value)
+        found["PERFORMANCE_HINT"] = value.upper()
+    return found
+
+
+def _value(config: ModelConfig, key: str) -> str:
+    return (text_parameter(config, key) or "").lower()
+
+
+def _is_yes(config: ModelConfig, key: str) -> bool:
+    return _value(config, key) == "yes"
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _wrong(key: str, expected: str, found: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"expected the parameter '{key}' {expected}, got {found}")
