@@ -109,6 +109,9 @@ class BatchTimer(Protocol):
     def infer_done(self) -> None:
         """The model's own code returned: compute_infer ends, compute_output starts."""
 
+    def marked(self, inputs_ready_ns: int, infer_done_ns: int) -> None:
+        """Take both marks from another process, on the clock of `time.monotonic_ns`; 0 for none."""
+
 
 class ServerHandle(Protocol):
     """The server, as a model that it runs may use it (business logic scripting)."""
@@ -335,6 +338,12 @@ class Backend(ABC):
     @abstractmethod
     def create_instance(self, context: InstanceContext) -> BackendInstance:
         """Create one instance; called on the instance's own thread."""
+
+    def cancelled(self, request: BackendRequest) -> None:
+        """Hear that a request was cancelled, which an instance may have; on any thread, briefly.
+
+        An instance in this process sees it by `BackendRequest.is_cancelled`.
+        """
 
     def served(self, context: ModelContext) -> object:
         """Return what the instances run, for writing it to a file: by default the source."""

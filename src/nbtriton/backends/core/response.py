@@ -71,6 +71,12 @@ class ScatteredResponses(Sequence[Response]):
         self._wanted = wanted
         self._pieces: dict[str, list[Array]] | None = None
 
+    def parts(
+        self,
+    ) -> tuple[Mapping[str, Array | list[Array]], Sequence[int], Sequence[frozenset[str]]]:
+        """Return what the responses are made from: the parameters of this class."""
+        return self._outputs, self._sizes, self._wanted
+
     def __len__(self) -> int:
         return len(self._wanted)
 

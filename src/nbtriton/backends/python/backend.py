@@ -134,16 +134,27 @@ class PythonBackend(Backend):
         """
         model = context.model
         _check_name(context.name)
-        made = replace(
-            self._model(model),
-            decoupled=model.config.model_transaction_policy.decoupled,
-            force_cpu=_force_cpu(model.config),
-        )
+        made = self.describe(model)
         if is_callable_model(model.source):
             running = made.running(context.name, model.server)
             return FunctionInstance(model.source, model.config, running, _device(context))
-        return replace(made, reads_only=reads_only(model.config)).create_instance(
+        return made.create_instance(
             context.name, context.kind, context.device_id, model.server, self._modules
+        )
+
+    @staticmethod
+    def has_class(source: object) -> bool:
+        """Return False for a source that is called with whole batches."""
+        return not is_callable_model(source)
+
+    def describe(self, context: ModelContext) -> PythonModel:
+        """Return what instances are made of."""
+        config = context.config
+        return replace(
+            self._model(context),
+            decoupled=config.model_transaction_policy.decoupled,
+            force_cpu=_force_cpu(config),
+            reads_only=reads_only(config),
         )
 
     def close(self) -> None:

@@ -78,6 +78,11 @@ class Execution:
         """compute_infer ends, compute_output begins."""
         self.infer_end_ns = now_ns()
 
+    def marked(self, inputs_ready_ns: int, infer_done_ns: int) -> None:
+        """Take both marks from the process that the model ran in."""
+        self.infer_start_ns = inputs_ready_ns
+        self.infer_end_ns = infer_done_ns
+
     def end(self) -> None:
         """compute_output ends; a mark that the backend did not set was at the end."""
         self.end_ns = end_ns = now_ns()

@@ -271,6 +271,7 @@ class ModelRuntime(UpdatableRuntime):
 
     def cancel(self, request: InferenceRequest) -> None:
         self._post(EventKind.CANCEL, request)
+        self.backend.cancelled(request)
 
     def refuse(self, request: InferenceRequest, error: TritonError) -> None:
         if request.try_finish():

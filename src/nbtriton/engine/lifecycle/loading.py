@@ -26,6 +26,7 @@ from nbtriton.config import (
 from nbtriton.engine.core.custom_batching import check_library
 from nbtriton.engine.core.model_runtime import ModelRuntime
 from nbtriton.engine.core.warmup import check_samples
+from nbtriton.engine.lifecycle.isolation import isolated
 from nbtriton.errors import (
     ConfigError,
     InternalError,
@@ -99,6 +100,7 @@ def complete_model(
         check_runtime(config, type(backend), source, settings)
     except NotFoundError as error:
         raise load_failure(config.name, version, error) from error
+    backend = isolated(backend, named, settings)
     config = named
     if auto_complete:
         context = ModelContext(

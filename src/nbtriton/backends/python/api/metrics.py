@@ -41,6 +41,27 @@ class Sample:
     buckets: list[int] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def read(self) -> float:
+        """Return the value of a counter or a gauge."""
+        return self.value
+
+    def add(self, value: float) -> None:
+        """Add to a counter or a gauge."""
+        with self.lock:
+            self.value += value
+
+    def assign(self, value: float) -> None:
+        """Set a gauge."""
+        with self.lock:
+            self.value = value
+
+    def observe(self, value: float) -> None:
+        """Add an observation to a histogram."""
+        with self.lock:
+            self.count += 1
+            self.total += value
+            self.buckets[bisect.bisect_left(self.bounds, value)] += 1
+
 
 @dataclass(eq=False)
 class Family:
@@ -52,6 +73,15 @@ class Family:
     samples: WeakValueDictionary[tuple[tuple[str, str], ...], Sample] = field(
         default_factory=WeakValueDictionary
     )
+
+    def sample(self, labels: tuple[tuple[str, str], ...], bounds: tuple[float, ...]) -> Sample:
+        """Return the value with these labels: a new one, or the one that a model holds."""
+        with _lock():
+            sample = self.samples.get(labels)
+            if sample is None:
+                sample = Sample(labels, bounds, buckets=[0] * (len(bounds) + 1))
+                self.samples[labels] = sample
+            return sample
 
 
 # As prometheus-cpp has them, which Triton keeps its metrics in.
@@ -71,6 +101,10 @@ def families_of(server: ServerHandle | None) -> list[Family]:
 
 def family_of(server: ServerHandle | None, name: str, description: str, kind: MetricKind) -> Family:
     """Return the family of this name on a server: a new one, or the one that a model holds."""
+    remote = getattr(server, "family_of", None)
+    if remote is not None:  # the server is in another process
+        found: Family = remote(name, description, kind)
+        return found
     with _lock():
         families = _families(server)
         family = families.get(name)
@@ -152,12 +186,7 @@ class Metric:
         if not all(_LABEL_NAME.fullmatch(str(name)) for name in labels):
             raise _failed("Error when creating Metric", "Invalid label name")
         key = tuple(sorted((str(name), str(value)) for name, value in labels.items()))
-        with _lock():
-            sample = family.samples.get(key)
-            if sample is None:
-                sample = Sample(key, bounds, buckets=[0] * (len(bounds) + 1))
-                family.samples[key] = sample
-        self._sample = sample
+        self._sample = family.sample(key, bounds)
 
     def increment(self, value: float) -> None:
         """Add to a counter (0 or more) or to a gauge."""
@@ -171,34 +200,28 @@ class Metric:
                 "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by "
                 "non-negative values.",
             )
-        with self._sample.lock:
-            self._sample.value += value
+        self._sample.add(value)
 
     def set(self, value: float) -> None:
         """Set a gauge."""
         self._check("set")
         if self._family.kind is not MetricKind.GAUGE:
             raise self._unsupported("set metric", "Set")
-        with self._sample.lock:
-            self._sample.value = float(value)
+        self._sample.assign(float(value))
 
     def observe(self, value: float) -> None:
         """Add an observation to a histogram."""
         self._check("observe")
         if self._family.kind is not MetricKind.HISTOGRAM:
             raise self._unsupported("observe metric", "Observe")
-        sample = self._sample
-        with sample.lock:
-            sample.count += 1
-            sample.total += value
-            sample.buckets[bisect.bisect_left(sample.bounds, value)] += 1
+        self._sample.observe(value)
 
     def value(self) -> float:
         """Return the value of a counter or a gauge."""
         self._check("get")
         if self._family.kind is MetricKind.HISTOGRAM:
             raise self._unsupported("get metric", "Value")
-        return self._sample.value
+        return self._sample.read()
 
     def _check(self, what: str) -> None:
         if self._owner is not None and self._owner() is None:

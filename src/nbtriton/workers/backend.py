@@ -1,0 +1,158 @@
+"""A backend whose instances live in processes of their own."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from nbtriton.backends.base import (
+    Backend,
+    BackendInstance,
+    BackendRequest,
+    InstanceContext,
+    ModelContext,
+)
+from nbtriton.config import ModelConfig, complete_from
+from nbtriton.workers import protocol
+from nbtriton.workers.connection import Connection
+from nbtriton.workers.description import describe_instance, describe_model, is_python_model
+from nbtriton.workers.instance import WorkerInstance
+from nbtriton.workers.process import start_worker
+from nbtriton.workers.waiting import Waiting
+
+__all__ = ["WorkerBackend"]
+
+
+class WorkerBackend(Backend):
+    """Runs another backend's instances in workers; completes and checks configurations there too.
+
+    Parameters
+    ----------
+    inner : Backend
+    settings : mapping
+        Of all backends.
+    waiting : Waiting
+    """
+
+    def __init__(
+        self, inner: Backend, settings: Mapping[str, Mapping[str, str]], waiting: Waiting
+    ) -> None:
+        self.name = inner.name  # type: ignore[misc]  # of the class in other backends
+        self.platform = inner.platform  # type: ignore[misc]
+        self.runtime = inner.runtime  # type: ignore[misc]
+        self.stand_in = inner.stand_in
+        self.inner = inner
+        self._settings = settings
+        self._waiting = waiting
+        self._instances: list[WorkerInstance] = []
+        # The worker that has completed the configuration: the first instance's, where that keeps what
+        # it has loaded.
+        self._prepared = _Prepared()
+        # A backend that is only asked about a configuration is not closed.
+        self._forget = weakref.finalize(self, self._prepared.close)
+
+    def complete_config(self, context: ModelContext) -> ModelConfig:
+        """Complete the configuration in a worker; see `Backend.complete_config`."""
+        if not is_python_model(self.inner, context.source):
+            done = self._ask_prepared(context, auto_complete=True)
+            return ModelConfig.FromString(done)
+        self.inner.check(context)
+        # As in Triton, what its code has done by then is not the instance's.
+        connection = self._connect(context.name, context)
+        try:
+            completed = connection.ask(
+                protocol.COMPLETE, describe_model(context, self.inner, self._settings)
+            )
+        finally:
+            connection.finalize()
+        return context.config if completed is None else complete_from(context.config, completed)
+
+    def check(self, context: ModelContext) -> None:
+        """Compare the completed configuration with the model; see `Backend.check`."""
+        if is_python_model(self.inner, context.source):
+            self.inner.check(context)
+        else:
+            self._ask_prepared(context, auto_complete=False)
+
+    def prefers_gpu(self) -> bool:
+        """Return what the backend itself prefers."""
+        return self.inner.prefers_gpu()
+
+    def batching(self, context: ModelContext) -> object:
+        """Return what may define the five functions of custom batching, which the scheduler calls."""
+        return self.inner.batching(context)
+
+    def create_instance(self, context: InstanceContext) -> BackendInstance:
+        """Start a worker and create the instance in it."""
+        model = describe_model(context.model, self.inner, self._settings)
+        connection = self._prepared.pop()
+        if connection is None:
+            connection = self._connect(context.name, context.model)
+        else:
+            connection.adopt(context.name, context.model.server)
+        try:
+            created: dict[str, Any] = connection.ask(
+                protocol.CREATE, describe_instance(context, model)
+            )
+        except BaseException:
+            connection.close()
+            raise
+        instance = WorkerInstance(connection, frozenset(model["outputs"]), created["ready"])
+        self._instances.append(instance)
+        return instance
+
+    def cancelled(self, request: BackendRequest) -> None:
+        """Tell the worker that has the request."""
+        for instance in list(self._instances):
+            instance.cancelled(request)
+
+    def served(self, context: ModelContext) -> object:
+        """Return what the instances run; see `Backend.served`."""
+        return self.inner.served(context)
+
+    def close(self) -> None:
+        """Give back what the backend itself holds."""
+        self._instances.clear()
+        self._prepared.close()
+        self.inner.close()
+
+    def _connect(self, name: str, context: ModelContext) -> Connection:
+        return Connection(name, start_worker(name), context.server, self._waiting, context.name)
+
+    def _ask_prepared(self, context: ModelContext, *, auto_complete: bool) -> Any:
+        connection = self._prepared.pop() or self._connect(context.name, context)
+        model = describe_model(context, self.inner, self._settings)
+        try:
+            found = connection.ask(protocol.COMPLETE, {**model, "auto_complete": auto_complete})
+        except BaseException:
+            connection.close()
+            raise
+        self._prepared.put(connection)
+        return found
+
+
+class _Prepared:
+    """At most one worker without an instance."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+
+    def put(self, connection: Connection) -> None:
+        """Keep a worker."""
+        with self._lock:
+            self._connection = connection
+
+    def pop(self) -> Connection | None:
+        """Return the worker, to be used by the caller alone; None if there is none."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        return connection
+
+    def close(self) -> None:
+        """End the worker, if there is one."""
+        connection = self.pop()
+        if connection is not None:
+            connection.close()

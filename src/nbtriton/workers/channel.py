@@ -1,0 +1,193 @@
+"""Framed control messages over one end of a socket pair.
+
+A message is a tuple of plain values (marshal's version 2, which all versions of Python read) and bytes
+behind it. Multiprocessing's connections read a message in two system calls and pickle it; here it is one
+call, and descriptors can come along.
+"""
+
+from __future__ import annotations
+
+import array
+import marshal
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+__all__ = ["Channel", "ChannelClosed", "pair"]
+
+# Lengths of the message and of the bytes behind it.
+_PREFIX: Final = struct.Struct("<II")
+_MARSHAL_VERSION: Final = 2
+# Room for most messages; grows with the largest one.
+_BUFFER_BYTES: Final = 1 << 16
+_MOST_DESCRIPTORS: Final = 16
+
+_dumps = marshal.dumps
+_loads = marshal.loads
+
+
+class ChannelClosed(Exception):  # noqa: N818 - an event, as `EOFError` is
+    """The process at the other end has gone, or this end was closed."""
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Return two connected sockets."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+
+class Channel:
+    """One end of a connection: any thread may send, one at a time receives.
+
+    Parameters
+    ----------
+    sock : socket.socket
+    descriptors : bool
+        Whether descriptors may come with messages.
+
+    Attributes
+    ----------
+    sent : int
+        How many messages were sent.
+    """
+
+    def __init__(self, sock: socket.socket, *, descriptors: bool = False) -> None:
+        self._socket = sock
+        self._descriptors: list[int] | None = [] if descriptors else None
+        self._sending = threading.Lock()
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        # What has been read and not been returned yet.
+        self._start = 0
+        self._end = 0
+        self.sent = 0
+
+    def fileno(self) -> int:
+        """Return the descriptor, to be waited for."""
+        return self._socket.fileno()
+
+    @property
+    def has_more(self) -> bool:
+        """True if a part of the next message has been read already."""
+        return self._end > self._start
+
+    def send(
+        self, message: tuple[Any, ...], behind: bytes | bytearray = b"", fds: Sequence[int] = ()
+    ) -> None:
+        """Send a message.
+
+        Raises
+        ------
+        ChannelClosed
+            Nobody reads any more.
+        """
+        try:
+            head = _dumps(message, _MARSHAL_VERSION)
+        except ValueError:
+            head = _dumps(_plain(message), _MARSHAL_VERSION)
+        frame = b"".join((_PREFIX.pack(len(head), len(behind)), head, behind))
+        try:
+            with self._sending:
+                self.sent += 1
+                if fds:
+                    done = socket.send_fds(self._socket, [frame], list(fds))
+                    frame = frame[done:]
+                self._socket.sendall(frame)
+        except OSError as error:
+            raise ChannelClosed(str(error)) from None
+
+    def receive(self) -> tuple[tuple[Any, ...], memoryview]:
+        """Wait for the next message.
+
+        Returns
+        -------
+        message : tuple
+        behind : memoryview
+            The bytes behind it; valid until the next call.
+
+        Raises
+        ------
+        ChannelClosed
+            The other end is closed.
+        """
+        while self._end - self._start < _PREFIX.size:
+            self._fill(_PREFIX.size)
+        head, behind = _PREFIX.unpack_from(self._buffer, self._start)
+        total = _PREFIX.size + head + behind
+        while self._end - self._start < total:
+            self._fill(total)
+        begin = self._start + _PREFIX.size
+        middle = begin + head
+        self._start = end = middle + behind
+        message = _loads(self._view[begin:middle])
+        found = self._view[middle:end]
+        if self._start == self._end:
+            self._start = self._end = 0
+        return message, found
+
+    def take_descriptor(self) -> int:
+        """Return the next descriptor that came with a message."""
+        assert self._descriptors is not None
+        return self._descriptors.pop(0)
+
+    def close(self) -> None:
+        """End both directions: who waits here, or at the other end, hears of it."""
+        with suppress(OSError):  # the other end was faster
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _fill(self, wanted: int) -> None:
+        """Read what is there, with room for a message of `wanted` bytes."""
+        if self._start + wanted > len(self._buffer):
+            rest = bytes(self._view[self._start : self._end])
+            if wanted > len(self._buffer):
+                self._buffer = bytearray(max(wanted, 2 * len(self._buffer)))
+                self._view = memoryview(self._buffer)
+            self._view[: len(rest)] = rest
+            self._start, self._end = 0, len(rest)
+        try:
+            if self._descriptors is None:
+                count = self._socket.recv_into(self._view[self._end :])
+            else:
+                count = self._receive_descriptors(self._descriptors)
+        except OSError as error:
+            raise ChannelClosed(str(error)) from None
+        if not count:
+            raise ChannelClosed("the other end is closed")
+        self._end += count
+
+    def _receive_descriptors(self, found: list[int]) -> int:
+        fds = array.array("i")
+        count, ancillary, _, _ = self._socket.recvmsg_into(
+            [self._view[self._end :]], socket.CMSG_LEN(_MOST_DESCRIPTORS * fds.itemsize)
+        )
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+        found += fds
+        return count
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of the types that marshal takes: numbers of NumPy and subclasses of `str` are not."""
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return value
+    if isinstance(value, (tuple, list)):
+        return tuple(_plain(item) for item in value)
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return frozenset(_plain(item) for item in value)
+    plain: Any
+    for plain in (int, float, str, bytes):
+        if isinstance(value, plain):
+            return plain(value)
+    if hasattr(value, "item"):
+        return _plain(value.item())
+    if hasattr(value, "items"):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if hasattr(value, "__index__"):
+        return int(value)
+    raise TypeError(f"a control message cannot hold a {type(value).__name__}")

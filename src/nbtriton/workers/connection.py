@@ -1,0 +1,358 @@
+"""The engine's end of one worker's life: its two channels, its memory, what it executes."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import select
+import threading
+from _thread import get_ident
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from nbtriton.backends.base import BackendRequest, BatchTimer, Response, ServerHandle
+from nbtriton.backends.core.executing import EXECUTING
+from nbtriton.errors import InternalError, TritonError
+from nbtriton.workers import protocol
+from nbtriton.workers.calls import ServerCalls
+from nbtriton.workers.channel import Channel, ChannelClosed
+from nbtriton.workers.core.codec import decode_responses, encode_requests
+from nbtriton.workers.core.packing import Packer
+from nbtriton.workers.errors import decode_error
+from nbtriton.workers.memory import Incoming, Outgoing, Place
+from nbtriton.workers.process import WorkerProcess
+from nbtriton.workers.waiting import Waiting
+
+__all__ = ["Connection", "unhealthy"]
+
+_log = logging.getLogger("nbtriton.workers")
+
+# Longer than a model may take to say whether it is ready (`nbtriton.backends.python.readiness`).
+_READY_S = 6.0
+# For what the worker's other threads sent before the end of an execution.
+_ORDER_S = 5.0
+
+
+def unhealthy(name: str) -> InternalError:
+    """Return the error of a request whose worker has died, in Triton's words."""
+    return InternalError(f"Stub process '{name}' is not healthy.")
+
+
+class Connection:
+    """One worker process, from its start to its end.
+
+    One thread at a time asks it something and waits for the reply. Another one, the connection's own,
+    reads what the worker sends meanwhile.
+
+    Parameters
+    ----------
+    name : str
+        Of the instance, for messages and threads.
+    process : WorkerProcess
+    server : ServerHandle or None
+        For the model's code.
+    waiting : Waiting
+    model : str
+        Whose logger's level the worker follows.
+    on_death : callable, optional
+        Called once when the worker has gone without being asked to, on the connection's own thread.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        process: WorkerProcess,
+        server: ServerHandle | None,
+        waiting: Waiting,
+        model: str = "",
+        on_death: Callable[[], object] | None = None,
+    ) -> None:
+        self.name = name
+        self.process = process
+        self._waiting = waiting
+        self._on_death = on_death
+        self._lane = Channel(process.execute)
+        self._channel = Channel(process.calls, descriptors=True)
+        self._poll = select.poll()
+        self._poll.register(self._lane.fileno(), select.POLLIN)
+        self._heap = Outgoing(self._announce, self._drop)
+        self._incoming = Incoming()
+        self._calls = ServerCalls(server, self._channel, self._heap, self._open, self._request)
+        self._server = server
+        self._main = threading.main_thread().ident
+        self._dialogues = itertools.count(1)
+        # What the worker executes; and what it may answer later, None for what it has answered.
+        self._batches: dict[int, Sequence[BackendRequest]] = {}
+        self._late: dict[int, list[BackendRequest | None]] = {}
+        self._logger = logging.getLogger(f"nbtriton.model.{model}")
+        self._level = -1
+        self._handled = 0  # messages on the channel of calls
+        self._progress = threading.Condition()
+        self._ready: dict[int, tuple[threading.Event, list[bool]]] = {}
+        self._closing = False
+        self.alive = True
+        self._reader = threading.Thread(
+            target=self._read, name=f"nbtriton-{name}-calls", daemon=True
+        )
+        self._reader.start()
+
+    # -- dialogues -------------------------------------------------------------------------------
+
+    def adopt(self, name: str, server: ServerHandle | None) -> None:
+        """Go on as the connection of an instance, behind the completion of its configuration."""
+        self.name = name
+        self._server = server
+        self._calls.server = server
+
+    def ask(self, kind: int, description: object) -> Any:
+        """Ask the worker to do something once, such as to create its instance; return the answer.
+
+        Raises
+        ------
+        TritonError
+            What the model's code raised there, or that the worker has died.
+        KeyboardInterrupt
+            The interrupt has reached the model's code.
+        """
+        with self._waiting.deferred():
+            number = next(self._dialogues)
+            reply, _ = self._converse(number, (kind, number, description, self._level_now()), b"")
+            return reply[2]
+
+    def execute(
+        self, requests: Sequence[BackendRequest], timer: BatchTimer, all_outputs: frozenset[str]
+    ) -> Sequence[Response | None] | None:
+        """Execute one batch; see `BackendInstance.execute`."""
+        with self._waiting.deferred():
+            number = next(self._dialogues)
+            self._batches[number] = requests
+            self._calls.context = EXECUTING.get()
+            try:
+                packer = Packer()
+                body = encode_requests(requests, all_outputs, packer)
+                place, behind = packer.finish(self._heap)
+                level = self._level_now() if number & 63 == 1 else None
+                message = (
+                    protocol.EXECUTE, number, body, place, self._incoming.take_released(), level,
+                )  # fmt: skip
+                reply, behind_it = self._converse(number, message, behind)
+                _, _, spec, start, end, again, place = reply[:7]
+                timer.marked(start, end)
+                responses = decode_responses(spec, self._open(place, behind_it))
+                for index in again:
+                    requests[index].reschedule()
+                if responses is None or None in responses:
+                    self._keep(number, requests, again)
+                return responses
+            finally:
+                del self._batches[number]
+
+    def finalize(self) -> None:
+        """Let the model finalize, and end the process."""
+        try:
+            with suppress(TritonError):
+                self.ask(protocol.FINALIZE, None)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the process; it may be dead already."""
+        self._closing = True
+        self.process.close()
+        if get_ident() != self._reader.ident:
+            self._reader.join()
+
+    def cancel(self, request: BackendRequest) -> None:
+        """Tell the worker of a request that was cancelled, if it has it."""
+        for number, requests in (*list(self._batches.items()), *list(self._late.items())):
+            for index, one in enumerate(requests):
+                if one is request:
+                    with suppress(ChannelClosed):
+                        self._channel.send((protocol.CANCELLED, number, index))
+                    return
+
+    def ask_ready(self) -> bool:
+        """Ask the model whether it is ready; False also if it does not answer."""
+        number = next(self._dialogues)
+        event, answer = threading.Event(), [False]
+        self._ready[number] = (event, answer)
+        try:
+            self._channel.send((protocol.READY, number))
+            event.wait(_READY_S)
+        except ChannelClosed:
+            return False
+        finally:
+            self._ready.pop(number, None)
+        return answer[0]
+
+    def _converse(
+        self, number: int, message: tuple[Any, ...], behind: bytes
+    ) -> tuple[tuple[Any, ...], memoryview]:
+        """Send a message, answer what the worker asks meanwhile, and return its reply."""
+        lane = self._lane
+        interrupted = False
+        try:
+            lane.send(message, behind)
+            while True:
+                if get_ident() == self._main and not lane.has_more:
+                    try:
+                        self._waiting.interruptible(self._readable)
+                    except KeyboardInterrupt:
+                        interrupted = True
+                        self._channel.send((protocol.INTERRUPT, number))
+                        continue
+                reply, behind_it = lane.receive()
+                kind = reply[0]
+                if kind <= protocol.INTERRUPTED:
+                    self.process.forward_output()
+                    break
+                if kind == protocol.WAIT:
+                    interrupted = self._wait_for_coroutine(number) or interrupted
+                else:
+                    self._calls.handle(reply, behind_it, lane)
+                    del reply, behind_it
+                    released = self._incoming.take_released()
+                    if released:
+                        self._channel.send((protocol.RELEASED, released))
+        except ChannelClosed:
+            raise unhealthy(self.name) from None
+        return self._settled(reply, interrupted), behind_it
+
+    def _settled(self, reply: tuple[Any, ...], interrupted: bool) -> tuple[Any, ...]:
+        """Take in what comes with every reply."""
+        released, sent, metrics, seen = reply[-4:]
+        if released:
+            self._heap.release(released)
+        if metrics:
+            self._calls.forget_metrics(*metrics)
+        if sent > self._handled:  # by other threads of the worker, ahead of this reply
+            with self._progress:
+                self._progress.wait_for(lambda: self._handled >= sent, _ORDER_S)
+        kind = reply[0]
+        if kind == protocol.FAILED:
+            raise decode_error(reply[2])
+        if kind == protocol.INTERRUPTED or (interrupted and not seen):
+            raise KeyboardInterrupt
+        return reply
+
+    def _wait_for_coroutine(self, number: int) -> bool:
+        """Wait until the worker has something to say; True if it was interrupted meanwhile."""
+        if self._lane.has_more or self._server is None:
+            return False
+        try:
+            self._server.wait_for_coroutine(self._readable)
+        except KeyboardInterrupt:
+            self._channel.send((protocol.INTERRUPT, number))
+            return True
+        return False
+
+    def _readable(self, timeout_s: float) -> bool:
+        return bool(self._poll.poll(min(timeout_s * 1000, 1 << 30)))
+
+    def _level_now(self) -> int | None:
+        """Return the level of the model's logger if the worker does not know it yet."""
+        level = self._logger.getEffectiveLevel()
+        if level == self._level:
+            return None
+        self._level = level
+        return level
+
+    # -- what comes beside -----------------------------------------------------------------------
+
+    def _read(self) -> None:
+        channel = self._channel
+        try:
+            while True:
+                message, behind = channel.receive()
+                kind = message[0]
+                try:
+                    if kind == protocol.SEGMENT:
+                        self._incoming.add(message[1], channel.take_descriptor(), message[2])
+                    elif kind == protocol.DROP:
+                        self._incoming.drop(message[1])
+                    elif kind == protocol.RELEASED:
+                        self._heap.release(message[1])
+                    elif kind == protocol.ANSWER:
+                        event, answer = self._ready.get(message[1], (None, []))
+                        if event is not None:
+                            answer[0] = message[2]
+                            event.set()
+                    else:
+                        self._calls.handle(message, behind, channel)
+                        if kind == protocol.SEND and message[4]:
+                            self._forget_answered(message[1])
+                except ChannelClosed:
+                    raise
+                except Exception:
+                    _log.exception("a message of the worker of '%s'", self.name)
+                # Before the next message: its memory is used again.
+                del message, behind
+                released = self._incoming.take_released()
+                if released:
+                    channel.send((protocol.RELEASED, released))
+                with self._progress:
+                    self._handled += 1
+                    self._progress.notify_all()
+        except ChannelClosed:
+            self._ended()
+
+    def _ended(self) -> None:
+        self.alive = False
+        with self._progress:
+            self._handled = 1 << 62
+            self._progress.notify_all()
+        for event, _ in list(self._ready.values()):
+            event.set()
+        self._fail_late()
+        self._calls.close()
+        if not self._closing and self._on_death is not None:
+            self._on_death()
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def _keep(self, number: int, requests: Sequence[BackendRequest], again: Sequence[int]) -> None:
+        """Keep the requests of a batch that the model may answer later."""
+        late: list[BackendRequest | None] = [
+            None if index in again else request for index, request in enumerate(requests)
+        ]
+        self._late[number] = late
+        self._forget_answered(number)
+        if not self.alive:
+            self._fail_late()
+
+    def _forget_answered(self, number: int) -> None:
+        late = self._late.get(number)
+        if late is None:
+            return
+        for index, request in enumerate(late):
+            if request is not None and request.is_answered():
+                late[index] = None
+        if not any(late):
+            self._late.pop(number, None)
+
+    def _fail_late(self) -> None:
+        """Answer what the model has kept to answer it later: it never will."""
+        for number, requests in list(self._late.items()):
+            for request in requests:
+                with suppress(TritonError):
+                    if request is not None and not request.is_answered():
+                        request.send(Response(error=unhealthy(self.name)), final=True)
+            self._late.pop(number, None)
+
+    def _request(self, batch: int, index: int) -> BackendRequest | None:
+        requests = self._batches.get(batch) or self._late.get(batch)
+        return None if requests is None else requests[index]
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def _open(self, place: Place | None, behind: memoryview) -> Any:
+        """Return the memory of a message's tensors, which is the reader's own."""
+        return bytearray(behind) if place is None else self._incoming.lend(place)
+
+    def _announce(self, number: int, fd: int, size: int) -> None:
+        self._channel.send((protocol.SEGMENT, number, size), fds=(fd,))
+
+    def _drop(self, number: int) -> None:
+        with suppress(ChannelClosed):
+            self._channel.send((protocol.DROP, number))

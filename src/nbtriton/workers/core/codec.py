@@ -1,0 +1,241 @@
+"""Requests and responses of a batch as plain values with packed tensors, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from nbtriton.backends.base import BackendRequest, Response
+from nbtriton.backends.core.response import ScatteredResponses
+from nbtriton.tensors import Array
+from nbtriton.workers.core.packing import Packer, is_joined, read_column, read_tensor, whole_of
+from nbtriton.workers.core.remote import RemoteRequest
+from nbtriton.workers.errors import decode_error, encode_error
+
+__all__ = [
+    "decode_requests",
+    "decode_response",
+    "decode_responses",
+    "decode_tensors",
+    "encode_requests",
+    "encode_response",
+    "encode_responses",
+    "encode_tensors",
+]
+
+# How the responses of a batch are written.
+_JOINED: Final = 0  # each has the same outputs, whose rows are joined
+_LISTED: Final = 1
+# One response of a list.
+_PLAIN: Final = 0
+_ERROR: Final = 1
+
+_NO_NAMES: Final[frozenset[str]] = frozenset()
+
+
+def encode_requests(
+    requests: Sequence[BackendRequest], all_outputs: frozenset[str], packer: Packer
+) -> tuple[Any, ...]:
+    """Return the requests of a batch; their tensors are added to the packer.
+
+    Parameters
+    ----------
+    requests : sequence of BackendRequest
+    all_outputs : frozenset of str
+        What a request asks for that names no outputs; both processes know it.
+    packer : Packer
+    """
+    sizes: list[int] = []
+    extras: list[Any] | None = None
+    outputs: list[Any] | None = None
+    names: list[str] = list(requests[0].inputs)
+    for at, request in enumerate(requests):
+        sizes.append(request.batch_size)
+        if at and len(request.inputs) != len(names):
+            names += [name for name in request.inputs if name not in names]
+        wanted = request.requested_outputs
+        if wanted is not all_outputs and wanted != all_outputs:
+            if outputs is None:
+                outputs = [None] * len(requests)
+            outputs[at] = list(wanted)
+        if (
+            request.request_id
+            or request.correlation_id
+            or request.flags
+            or request.timeout_us
+            or request.priority
+            or request.parameters
+            or request.trace is not None
+            or request.is_cancelled()
+        ):
+            if extras is None:
+                extras = [None] * len(requests)
+            extras[at] = (
+                request.request_id, request.correlation_id, request.flags, request.timeout_us,
+                request.priority, dict(request.parameters) if request.parameters else None,
+                request.trace is not None, request.is_cancelled(),
+            )  # fmt: skip
+    columns: list[Any] = []
+    for name in names:
+        column: list[Array | None] = [request.inputs.get(name) for request in requests]
+        columns.append((name, packer.column(column, sizes)))
+    return sizes, columns, outputs, extras
+
+
+def decode_requests(
+    body: Sequence[Any],
+    memory: Any,
+    link: Any,
+    batch: int,
+    all_outputs: frozenset[str],
+    traced: Any,
+) -> list[RemoteRequest]:
+    """Return the requests of a batch.
+
+    Parameters
+    ----------
+    body : tuple
+        Of `encode_requests`.
+    memory : buffer
+        What the packer wrote.
+    link, batch
+        As `RemoteRequest` has them.
+    all_outputs : frozenset of str
+    traced : callable
+        ``traced(batch, index)`` is the trace of a request that has one.
+    """
+    sizes, columns, outputs, extras = body
+    inputs: list[dict[str, Array]] = [{} for _ in sizes]
+    names: list[str] = []
+    for name, column in columns:
+        names.append(name)
+        for at, array in enumerate(read_column(column, sizes, memory)):
+            if array is not None:
+                inputs[at][name] = array
+    owned = frozenset(names)
+    requests: list[RemoteRequest] = []
+    for at in range(len(sizes)):
+        wanted = all_outputs
+        if outputs is not None and outputs[at] is not None:
+            wanted = frozenset(outputs[at])
+        request = RemoteRequest(link, batch, at, inputs[at], owned, wanted, sizes[at])
+        if extras is not None and extras[at] is not None:
+            extra = extras[at]
+            request.request_id = extra[0]
+            request.correlation_id = extra[1]
+            request.flags = extra[2]
+            request.timeout_us = extra[3]
+            request.priority = extra[4]
+            if extra[5]:
+                request.parameters = extra[5]
+            if extra[6]:
+                request.trace = traced(batch, at)
+            request.cancelled = extra[7]
+        requests.append(request)
+    return requests
+
+
+def encode_responses(
+    responses: Sequence[Response | None] | None, packer: Packer
+) -> tuple[Any, ...] | None:
+    """Return the responses of a batch; their tensors are added to the packer."""
+    if responses is None:
+        return None
+    if isinstance(responses, ScatteredResponses):
+        return _encode_scattered(responses, packer)
+    first = responses[0] if responses else None
+    if first is not None and first.error is None and len(responses) > 1:
+        joined = _encode_joined(responses, first, packer)
+        if joined is not None:
+            return joined
+    return _LISTED, [None if one is None else encode_response(one, packer) for one in responses]
+
+
+def _encode_scattered(responses: ScatteredResponses, packer: Packer) -> tuple[Any, ...]:
+    outputs, given, wanted = responses.parts()
+    sizes = list(given)
+    columns: list[Any] = []
+    for name, output in outputs.items():
+        if isinstance(output, list):
+            columns.append((name, False, packer.column(output, sizes)))
+        else:
+            # One array for all of them: its rows are cut where they are used.
+            columns.append((name, True, packer.column([output], [sum(sizes)])))
+    first = wanted[0]
+    asked: list[list[str]] | None = None
+    for one in wanted:
+        if one is not first and one != first:
+            asked = [list(names) for names in wanted]
+            break
+    return _JOINED, sizes, columns, list(first), asked
+
+
+def _encode_joined(
+    responses: Sequence[Response | None], first: Response, packer: Packer
+) -> tuple[Any, ...] | None:
+    """Return responses that all have the same outputs and nothing else; None if they have not."""
+    names = list(first.outputs)
+    for response in responses:
+        if response is None or response.error is not None or response.parameters:
+            return None
+        if list(response.outputs) != names:
+            return None
+    if not names:
+        return None
+    sizes: list[int] = [1] * len(responses)
+    columns: list[Any] = []
+    for name in names:
+        arrays: list[Array | None] = []
+        for response in responses:
+            assert response is not None
+            arrays.append(response.outputs[name])
+        columns.append((name, False, packer.column(arrays, sizes)))
+    return _JOINED, sizes, columns, names, None
+
+
+def decode_responses(body: Sequence[Any] | None, memory: Any) -> Sequence[Response | None] | None:
+    """Return the responses of a batch."""
+    if body is None:
+        return None
+    if body[0] == _LISTED:
+        return [None if one is None else decode_response(one, memory) for one in body[1]]
+    _, sizes, columns, names, asked = body
+    outputs: dict[str, Any] = {}
+    for name, whole, column in columns:
+        if whole:
+            outputs[name] = read_column(column, [sum(sizes)], memory)[0]
+        elif is_joined(column):
+            array, counts = whole_of(column, sizes, memory)
+            if counts is not sizes and counts != sizes:
+                outputs[name] = read_column(column, sizes, memory)
+            else:
+                outputs[name] = array
+        else:
+            outputs[name] = read_column(column, sizes, memory)
+    wanted = [frozenset(names)] * len(sizes) if asked is None else [frozenset(a) for a in asked]
+    return ScatteredResponses(outputs, sizes, wanted)
+
+
+def encode_response(response: Response, packer: Packer) -> tuple[Any, ...]:
+    """Return one response."""
+    parameters = dict(response.parameters) if response.parameters else None
+    if response.error is not None:
+        return _ERROR, encode_error(response.error), parameters
+    return _PLAIN, encode_tensors(response.outputs, packer), parameters
+
+
+def decode_response(body: Sequence[Any], memory: Any) -> Response:
+    """Return one response."""
+    if body[0] == _ERROR:
+        return Response(None, decode_error(body[1]), body[2])
+    return Response(decode_tensors(body[1], memory), None, body[2])
+
+
+def encode_tensors(tensors: Mapping[str, Array], packer: Packer) -> list[Any]:
+    """Return tensors by name."""
+    return [(name, packer.tensor(array)) for name, array in tensors.items()]
+
+
+def decode_tensors(body: Sequence[Any], memory: Any) -> dict[str, Array]:
+    """Return tensors by name."""
+    return {name: read_tensor(column, memory) for name, column in body}

@@ -1,0 +1,81 @@
+"""What a worker has to know to make an instance: plain values."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from nbtriton.backends.base import Backend, InstanceContext, ModelContext
+from nbtriton.backends.python.backend import PythonBackend
+from nbtriton.config import output_types
+from nbtriton.workers import protocol
+from nbtriton.workers.carry import pack
+
+__all__ = ["describe_instance", "describe_model", "is_python_model"]
+
+
+def is_python_model(backend: Backend, source: object) -> bool:
+    """Return True for a `TritonPythonModel`: NumPy is all that it needs in a worker."""
+    return isinstance(backend, PythonBackend) and backend.has_class(source)
+
+
+def describe_model(
+    context: ModelContext, backend: Backend, settings: Mapping[str, Mapping[str, str]]
+) -> dict[str, Any]:
+    """Return the description of a model.
+
+    Parameters
+    ----------
+    context : ModelContext
+    backend : Backend
+    settings : mapping
+        Of all backends, among which a Python-based backend is looked up.
+
+    Raises
+    ------
+    UnsupportedError
+        The model cannot be carried to another process.
+    """
+    config = context.config
+    described: dict[str, Any] = {
+        "version": protocol.VERSION,
+        "source": _portable(context.source),
+        "directory": _portable(context.model_directory),
+        "outputs": list(output_types(config)),
+        "iterative": bool(config.sequence_batching.iterative_sequence),
+    }
+    if is_python_model(backend, context.source):
+        assert isinstance(backend, PythonBackend)
+        model = backend.describe(context)
+        described["python"] = {
+            field.name: _portable(getattr(model, field.name))
+            for field in fields(model)
+            if field.name not in ("source", "directory")
+        }
+        return described
+    return described | {
+        "backend": backend.name,
+        "config": config.SerializeToString(),
+        "model_version": context.version,
+        "settings": dict(context.settings),
+        "all_settings": {name: dict(values) for name, values in settings.items()},
+        "example": None if context.example is None else pickle.dumps(context.example),
+    }
+
+
+def describe_instance(context: InstanceContext, model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the description of an instance of a model."""
+    instance = {"name": context.name, "kind": context.kind, "device_id": context.device_id}
+    return {**model, "instance": instance}
+
+
+def _portable(value: object) -> Any:
+    """Return a value that marshal takes: paths and the notebook's own objects are marked."""
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, Path):
+        return "path", str(value.absolute())
+    return "packed", pack(value)

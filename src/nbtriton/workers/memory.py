@@ -1,0 +1,241 @@
+"""Shared memory for tensors: one side of a connection writes, the other reads.
+
+Each direction has an `Outgoing` heap at its sender and an `Incoming` one at its receiver. Segments have no
+name (a memory file, or a file that is unlinked at once) and are passed on by descriptor: none outlives
+the two processes. Blocks are reused; the heap grows by segments and gives unused ones back.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import threading
+import weakref
+from bisect import insort
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+__all__ = ["Incoming", "Outgoing", "Place"]
+
+# Segment, offset and size of a block.
+Place = tuple[int, int, int]
+
+_PAGE: Final = mmap.PAGESIZE
+# A cache line, and what SIMD instructions want.
+_ALIGNMENT: Final = 64
+_FIRST_BYTES: Final = 1 << 20
+_LARGEST_GROWTH: Final = 1 << 26
+# A segment without a block is given back after so many allocations elsewhere.
+_UNUSED_FOR: Final = 64
+_SEGMENT_WAIT_S: Final = 60.0
+
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class _Segment:
+    """Mapped memory, and which parts of it are free."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.size = size
+        self.memory = mmap.mmap(fd, size)
+        self.free: list[tuple[int, int]] = [(0, size)]  # offset and size, in order
+        self.used_at = 0
+
+    @property
+    def empty(self) -> bool:
+        return self.free == [(0, self.size)]
+
+    def take(self, size: int) -> int:
+        """Return the offset of a block of this size; -1 if there is no room."""
+        for at, (offset, room) in enumerate(self.free):
+            if room >= size:
+                if room == size:
+                    del self.free[at]
+                else:
+                    self.free[at] = (offset + size, room - size)
+                return offset
+        return -1
+
+    def give(self, offset: int, size: int) -> None:
+        """Free a block, joined with what is free beside it."""
+        insort(self.free, (offset, size))
+        at = self.free.index((offset, size))
+        if at + 1 < len(self.free) and offset + size == self.free[at + 1][0]:
+            size += self.free.pop(at + 1)[1]
+            self.free[at] = (offset, size)
+        if at and sum(self.free[at - 1]) == offset:
+            before, room = self.free[at - 1]
+            self.free[at - 1 : at + 1] = [(before, room + size)]
+
+
+class Outgoing:
+    """The writer's side of a heap.
+
+    Parameters
+    ----------
+    announce : callable
+        ``announce(number, fd, size)`` tells the reader of a new segment; the descriptor is closed
+        afterwards.
+    drop : callable
+        ``drop(number)`` tells it that a segment is not used any more.
+    """
+
+    def __init__(
+        self, announce: Callable[[int, int, int], object], drop: Callable[[int], object]
+    ) -> None:
+        self._announce = announce
+        self._drop = drop
+        self._segments: dict[int, _Segment] = {}
+        self._next = 0
+        self._allocations = 0
+        self._lock = threading.Lock()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self._segments.values())
+
+    @property
+    def used(self) -> int:
+        """Bytes of all blocks."""
+        return self.size - sum(
+            room for segment in self._segments.values() for _, room in segment.free
+        )
+
+    def allocate(self, size: int) -> tuple[Place, memoryview]:
+        """Return the place of a block, and the block, aligned to a cache line.
+
+        Raises
+        ------
+        MemoryError
+            The system has no more.
+        """
+        rounded = -(-size // _ALIGNMENT) * _ALIGNMENT
+        with self._lock:
+            self._allocations += 1
+            number, offset = self._take(rounded)
+            if offset < 0:
+                number = self._grow(rounded)
+                offset = self._segments[number].take(rounded)
+            segment = self._segments[number]
+            segment.used_at = self._allocations
+            if self._allocations % _UNUSED_FOR == 0:
+                self._trim()
+        place = (number, offset, rounded)
+        return place, memoryview(segment.memory)[offset : offset + size]
+
+    def release(self, places: list[Place]) -> None:
+        """Free blocks that the reader has released."""
+        with self._lock:
+            for number, offset, size in places:
+                self._segments[number].give(offset, size)
+
+    def _take(self, size: int) -> tuple[int, int]:
+        for number, segment in self._segments.items():
+            offset = segment.take(size)
+            if offset >= 0:
+                return number, offset
+        return -1, -1
+
+    def _grow(self, size: int) -> int:
+        wanted = max(size, _FIRST_BYTES, min(self.size, _LARGEST_GROWTH))
+        wanted = -(-wanted // _PAGE) * _PAGE
+        fd = _make_file(wanted)
+        try:
+            segment = _Segment(fd, wanted)
+            number, self._next = self._next, self._next + 1
+            self._announce(number, fd, wanted)
+        except OSError as error:
+            raise MemoryError(f"no shared memory of {wanted} bytes: {error}") from error
+        finally:
+            os.close(fd)
+        self._segments[number] = segment
+        return number
+
+    def _trim(self) -> None:
+        """Give back segments that were not needed for long; the first one stays."""
+        for number, segment in list(self._segments.items())[1:]:
+            if segment.empty and self._allocations - segment.used_at >= _UNUSED_FOR:
+                del self._segments[number]
+                self._drop(number)
+
+
+class Incoming:
+    """The reader's side of a heap.
+
+    A block is lent as an array; when the last view of it has gone, the block is noted as released,
+    and the next message to the writer says so.
+    """
+
+    def __init__(self) -> None:
+        self._segments: dict[int, mmap.mmap] = {}
+        self._changed = threading.Condition()
+        self._lent: dict[Place, weakref.ref[_Bytes]] = {}
+        # Appended to by whoever drops a last reference, also the garbage collector.
+        self._released: list[Place] = []
+
+    def add(self, number: int, fd: int, size: int) -> None:
+        """Map a new segment; closes the descriptor."""
+        try:
+            memory = mmap.mmap(fd, size)
+        finally:
+            os.close(fd)
+        with self._changed:
+            self._segments[number] = memory
+            self._changed.notify_all()
+
+    def drop(self, number: int) -> None:
+        """Forget a segment, all of whose blocks were released."""
+        with self._changed:
+            self._segments.pop(number, None)
+
+    def lend(self, place: Place) -> _Bytes:
+        """Return a block as bytes. Their memory, and that of all views of them, stays as it is."""
+        number, offset, size = place
+        memory = self._segments.get(number)
+        if memory is None:  # it is announced on the other channel
+            with self._changed:
+                known = self._changed.wait_for(lambda: number in self._segments, _SEGMENT_WAIT_S)
+                if not known:
+                    raise MemoryError(f"segment {number} of shared memory was never announced")
+                memory = self._segments[number]
+        # Over a memoryview: numpy's views refer to the first array in a chain of arrays.
+        block: _Bytes = np.ndarray((size,), np.uint8, memoryview(memory)[offset : offset + size])
+        self._lent[place] = weakref.ref(block, partial(self._return, place))
+        return block
+
+    def take_released(self) -> list[Place]:
+        """Return the blocks that were released since the last call."""
+        released = self._released
+        if not released:
+            return released
+        # Others may append at any time, so it is emptied item by item.
+        return [released.pop() for _ in range(len(released))]
+
+    @property
+    def lent(self) -> int:
+        """How many blocks are in use."""
+        return len(self._lent)
+
+    def _return(self, place: Place, _: object) -> None:
+        self._lent.pop(place, None)
+        self._released.append(place)
+
+
+def _make_file(size: int) -> int:
+    """Return the descriptor of memory without a name."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("nbtriton", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    try:
+        os.ftruncate(fd, size)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
