@@ -42,7 +42,7 @@ class WorkerBackend(Backend):
         self.name = inner.name  # type: ignore[misc]  # of the class in other backends
         self.platform = inner.platform  # type: ignore[misc]
         self.runtime = inner.runtime  # type: ignore[misc]
-        self.stand_in = inner.stand_in
+        self.stand_in = inner.stand_in  # type: ignore[misc]
         self.inner = inner
         self._settings = settings
         self._waiting = waiting
