@@ -1,4 +1,4 @@
-"""Instances that are lost while they serve, as those in processes can be (B-8 and what differs)."""
+"""Instances that are lost while they serve, as those in processes can be (PB92 and what differs)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def ask(server: Server, value: float = 1, **options) -> float:
 
 
 @pytest.mark.parametrize("direct", [True, False], ids=["infer", "submit"])
-def test_B8_the_request_inside_gets_tritons_error_and_the_next_ones_their_answers(
+def test_PB92_the_request_inside_gets_tritons_error_and_the_next_ones_their_answers(
     server: Server, made: list[Fragile], direct: bool
 ):
     load(server)
@@ -243,7 +243,7 @@ def test_an_unload_waits_for_those_inside_while_an_instance_restarts(
     assert future.result(WAIT_S)["OUT"][0, 0] == 6
 
 
-def test_B8_the_sequences_of_a_lost_instance_need_a_start(server: Server, made: list[Fragile]):
+def test_PB92_the_sequences_of_a_lost_instance_need_a_start(server: Server, made: list[Fragile]):
     load(server, "sequence_batching { direct {} }")
     assert ask(server, 1, correlation_id=7, sequence_start=True) == 1
     with pytest.raises(InternalError, match="is not healthy"):

@@ -196,7 +196,7 @@ def test_a_suspended_instance_that_is_removed_is_retired_at_once():
 
 
 @BOTH
-def test_B8_the_sequences_of_a_lost_instance_end(strategy):
+def test_PB92_the_sequences_of_a_lost_instance_end(strategy):
     """Their requests that wait fail, and the next one needs START: the model knows nothing of them."""
     clock = SequenceClock(1, instances=2, strategy=strategy)
     clock.arrive(0, "a1", "S")

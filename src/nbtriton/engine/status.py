@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.config import stand_in_reason
-from nbtriton.engine.core.snapshot import ModelSnapshot
+from nbtriton.engine.core.snapshot import InstanceSnapshot, ModelSnapshot
 from nbtriton.engine.server import Server
 from nbtriton.errors import TritonError
 from nbtriton.packages import needed
@@ -30,8 +31,9 @@ def status(server: Server, name: str | None = None) -> pd.DataFrame:
     pandas.DataFrame
         Durations are means per successful request, in microseconds. ``interpreter_wait``, where
         several instances of a model have run at once, is the share of their time, from 0 to 1, that
-        they waited for each other's Python code. Where there are any, a column has what is missing
-        of each stand-in.
+        they waited for each other's Python code. ``restarts``, where processes of instances have
+        ended, says how often, why, and when an instance is restarted. Where there are any, a column
+        has what is missing of each stand-in.
     """
     with needed("a table of models"):
         import pandas as pd
@@ -40,12 +42,28 @@ def status(server: Server, name: str | None = None) -> pd.DataFrame:
     frame = pd.DataFrame([_row(model) for model in shown], columns=_COLUMNS)
     if any(model.interpreter.probes for model in shown):
         frame["interpreter_wait"] = [round(model.interpreter.share, 2) for model in shown]
+    restarts = ["; ".join(filter(None, map(_restarts, model.instances))) for model in shown]
+    if any(restarts):
+        frame["restarts"] = restarts
     if any(model.ignored for model in shown):
         frame["ignored"] = [", ".join(model.ignored) for model in shown]
     reasons = [_stand_in(server, model) for model in shown]
     if any(reasons):
         frame["stand_in"] = reasons
     return frame
+
+
+def _restarts(instance: InstanceSnapshot) -> str:
+    """Return how often an instance was restarted, and why; empty for one that never was lost."""
+    state = instance.restart
+    if not state.cause:
+        return ""
+    text = f"{instance.name}: {state.restarts} \u00d7, {state.cause}"
+    if state.down:
+        return f"{text}; not restarted any more"
+    if state.due_ns is None:
+        return text
+    return f"{text}; again in {max(0, state.due_ns - monotonic_ns()) / 1e9:.1f} s"
 
 
 def _stand_in(server: Server, model: ModelSnapshot) -> str:

@@ -1,7 +1,7 @@
 """When an instance is restarted after its process has ended: the policy, without a clock or a process.
 
 Told what happened and when, it answers what to do next. Triton 2.51 never restarts a stub process: each
-later request to its instance fails until the model is loaded again (B-8).
+later request to its instance fails until the model is loaded again (PB92).
 """
 
 from __future__ import annotations

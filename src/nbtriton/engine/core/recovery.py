@@ -16,7 +16,7 @@ _log = logging.getLogger("nbtriton.engine")
 
 
 def lost_text(instance: str) -> str:
-    """Return Triton's message of a request to an instance whose process has ended (B-8)."""
+    """Return Triton's message of a request to an instance whose process has ended (PB92)."""
     return f"Stub process '{instance}' is not healthy."
 
 
