@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import nbtriton
-from nbtriton.scheduling import batcher
 
 __all__ = ["ROOT", "commit", "compiled", "cpu", "machine", "python"]
 
@@ -42,7 +41,7 @@ def commit() -> str:
 
 def compiled() -> bool:
     """Whether the nbtriton that is imported here is a compiled build (`make compiled`)."""
-    return not str(batcher.__file__).endswith(".py")
+    return nbtriton.compiled
 
 
 def python() -> str:

@@ -58,7 +58,7 @@ def finish(process: subprocess.Popen[str], timeout_s: float = CHILD_TIMEOUT_S) -
         written = process.communicate()
     finally:
         _close(process.stdin, process.stdout, process.stderr)
-    message = f"{process.args} did not end within {timeout_s:g} s; it wrote:\n"
+    message = f"{process.args!r} did not end within {timeout_s:g} s; it wrote:\n"
     raise AssertionError(message + "\n".join(text for text in written if text))
 
 

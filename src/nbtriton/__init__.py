@@ -17,13 +17,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nbtriton.api import Server, server
-    from nbtriton.engine import InferenceFuture, InferenceResult, ModelHandle
-    from nbtriton.engine.status import status
-    from nbtriton.errors import ConfigWarning, TritonError
-    from nbtriton.magics import load_ipython_extension, unload_ipython_extension
-    from nbtriton.perf import Comparison, PerfReport, PerfRun, compare, perf
-    from nbtriton.widgets.calls import dag, watch
+    from nbtriton.api import Server as Server
+    from nbtriton.api import server as server
+    from nbtriton.engine import InferenceFuture as InferenceFuture
+    from nbtriton.engine import InferenceResult as InferenceResult
+    from nbtriton.engine import ModelHandle as ModelHandle
+    from nbtriton.engine.status import status as status
+    from nbtriton.errors import ConfigWarning as ConfigWarning
+    from nbtriton.errors import TritonError as TritonError
+    from nbtriton.magics import load_ipython_extension as load_ipython_extension
+    from nbtriton.magics import unload_ipython_extension as unload_ipython_extension
+    from nbtriton.perf import Comparison as Comparison
+    from nbtriton.perf import PerfReport as PerfReport
+    from nbtriton.perf import PerfRun as PerfRun
+    from nbtriton.perf import compare as compare
+    from nbtriton.perf import perf as perf
+    from nbtriton.widgets.calls import dag as dag
+    from nbtriton.widgets.calls import watch as watch
+
+    # Whether the core that runs is compiled.
+    compiled: bool
 
 __version__ = "0.1.0"
 
@@ -48,10 +61,14 @@ _PUBLIC = {
     "watch": "nbtriton.widgets.calls",
 }
 
-__all__ = [*_PUBLIC, "__version__"]  # noqa: PLE0604 - a literal list of strings plus the map's keys
+__all__ = [*_PUBLIC, "__version__", "compiled"]  # noqa: PLE0604 - a literal list of strings plus the map's keys
 
 
 def __getattr__(name: str) -> Any:
+    if name == "compiled":
+        from nbtriton.packages import core_is_compiled
+
+        return core_is_compiled()
     module = _PUBLIC.get(name)
     if module is None:
         raise AttributeError(f"module 'nbtriton' has no attribute '{name}'")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import platform
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from nbtriton import __version__
 from nbtriton.errors import TritonError, nearest
+from nbtriton.packages import core_is_compiled
 
 __all__ = ["main"]
 
@@ -53,7 +55,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nbtriton", description="Triton Inference Server's runtime, without the server."
     )
-    parser.add_argument("--version", action="version", version=f"nbtriton {__version__}")
+    core = "compiled" if core_is_compiled() else "pure Python"
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"nbtriton {__version__} ({core} core, {python}, {platform.system()} {platform.machine()})",
+    )
     commands = parser.add_subparsers(title="commands", required=True)
     commands.add_parser(
         "serve", help="serve a model repository, with tritonserver's flags", add_help=False

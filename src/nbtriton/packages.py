@@ -1,13 +1,14 @@
-"""Optional packages: an error of a missing one has the command that installs it."""
+"""What is installed: a missing package is an error with the command that installs it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from nbtriton.errors import UnsupportedError
 
-__all__ = ["EXTRAS", "needed"]
+__all__ = ["EXTRAS", "core_is_compiled", "needed"]
 
 # The extra of pyproject.toml that brings a package.
 EXTRAS = {
@@ -63,3 +64,9 @@ def needed(what: str, *, package: str = "") -> Iterator[None]:
         raise UnsupportedError(
             f"{what} needs the package '{name}'{reason}", hint=f"pip install {wanted}"
         ) from None
+
+
+def core_is_compiled() -> bool:
+    """Return True if the schedulers and the engine's core run as C extensions."""
+    spec = find_spec("nbtriton.scheduling.batcher")
+    return spec is not None and not str(spec.origin).endswith(".py")

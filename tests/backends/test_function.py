@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from nbtriton.backends import ModelContext, find_backend
+from nbtriton.backends.signature import read_signature
 from nbtriton.config import as_config, normalize
 from nbtriton.errors import ConfigError, InternalError, ModelError, UnsupportedError
 from tests.backends.fakes import DEFAULT, Request, Timer, ones
@@ -227,6 +228,43 @@ def test_a_function_gets_the_arrays_that_it_is_annotated_for(
     found = run(make(function, DEFAULT), sent, sent)
     assert kinds == [kind]
     assert [np.asarray(response.outputs["OUT"]).tolist() for response in found] == [[[2] * 4]] * 2
+
+
+TYPED = """from typing import Annotated, Iterator, TypedDict
+import numpy as np
+class Outputs(TypedDict):
+    OUT: Annotated[np.ndarray, "FP32[4]"]
+    SUM: Annotated[np.ndarray, "FP32[1]"]
+def f(IN: Annotated[np.ndarray, "FP32[4]"]) -> {result}:
+    ...
+"""
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "Outputs",
+        "Iterator[Outputs]",
+        'Annotated[dict[str, np.ndarray], {"OUT": "FP32[4]", "SUM": "FP32[1]"}]',
+        'Iterator[Annotated[dict[str, np.ndarray], {"OUT": "FP32[4]", "SUM": "FP32[1]"}]]',
+    ],
+)
+@pytest.mark.parametrize("future", ["", "from __future__ import annotations\n"])
+def test_annotations_that_type_checkers_understand_name_the_same_tensors(result, future):
+    function = define(future + TYPED.replace("{result}", result))
+    found = read_signature(function)
+    assert {name: spec.dims for name, spec in found.inputs.items()} == {"IN": (4,)}
+    assert {name: spec.dims for name, spec in found.outputs.items()} == {"OUT": (4,), "SUM": (1,)}
+    assert found.kinds == {"IN": "numpy"}
+
+
+def test_a_typed_dict_without_tensors_says_nothing():
+    function = define(
+        "from typing import TypedDict\n"
+        "class Outputs(TypedDict):\n    OUT: object\n"
+        'def f(IN: "FP32[4]") -> Outputs: ...\n'
+    )
+    assert read_signature(function).outputs == {}
 
 
 def test_shapes_that_do_not_fit_into_one_batch_name_the_input(make, run):

@@ -355,3 +355,23 @@ def test_a_pydantic_model_is_a_configuration(notebook):
 def test_a_configuration_that_is_not_there(notebook, given):
     ran = notebook(f"%%triton_model m --config {given}\n{DOUBLE}")
     assert f"--config {given}: neither a variable of this notebook nor a file" in ran.err
+
+
+TYPED = """\
+%%triton_model typed --max-batch-size 8
+from typing import Annotated, TypedDict
+
+class Outputs(TypedDict):
+    OUT: Annotated[np.ndarray, "FP32[4]"]
+
+def helper(array: np.ndarray) -> np.ndarray:
+    return array * 2
+
+def typed(IN: Annotated[np.ndarray, "FP32[4]"]) -> Outputs:
+    return {"OUT": helper(IN)}
+"""
+
+
+def test_annotations_for_type_checkers_name_the_model_too(notebook):
+    notebook.ok(TYPED)
+    assert notebook.ok("%triton_infer typed IN=np.ones((1, 4), np.float32)").value["OUT"][0, 0] == 2

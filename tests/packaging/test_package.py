@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import tomllib
 from importlib.metadata import entry_points, requires
 from pathlib import Path
@@ -47,7 +48,10 @@ def test_the_console_script_is_the_command_line(capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit) as ended:
         script.load()(["--version"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out == f"nbtriton {nbtriton.__version__}\n"
+    core = "compiled" if nbtriton.compiled else "pure Python"
+    found = capsys.readouterr().out
+    assert found.startswith(f"nbtriton {nbtriton.__version__} ({core} core, ")
+    assert found.endswith(f" {platform.machine()})\n")
 
 
 def test_the_version_is_one() -> None:

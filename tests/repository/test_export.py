@@ -327,6 +327,19 @@ def test_a_function_that_is_annotated_for_torch_gets_torch(server, cells, tmp_pa
         same(server, other, "f", {"IN": ONE})
 
 
+def test_types_of_the_notebook_are_not_needed_by_the_file(server, cells, tmp_path):
+    function = cells(
+        "import numpy as np\nfrom typing import Annotated, TypedDict\n"
+        'Row = Annotated[np.ndarray, "FP32[4]"]\n'
+        "class Outputs(TypedDict):\n    OUT: Row\n"
+        "def f(IN: Row) -> Outputs:\n    return {'OUT': IN * 2}\n"
+    )
+    server.load("max_batch_size: 4", function, name="f")
+    assert not server.export(tmp_path).warnings
+    with again(tmp_path) as other:
+        same(server, other, "f", {"IN": ONE})
+
+
 def test_a_function_of_a_sequence_gets_its_controls(server, cells, tmp_path):
     function = cells(
         'def f(IN: "FP32[4]", START) -> {"OUT": "FP32[4]"}:\n    return IN + 100 * START\n'

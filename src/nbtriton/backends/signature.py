@@ -4,9 +4,9 @@ from __future__ import annotations
 import __future__
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, get_origin
+from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_typeddict
 
 from nbtriton.backends.auto_complete import AutoCompleteConfig
 from nbtriton.config import (
@@ -19,9 +19,11 @@ from nbtriton.config import (
 from nbtriton.errors import ConfigError
 from nbtriton.tensors import Array, datatype_of, shape_of, to_config
 
-__all__ = ["Signature", "complete_signature", "example_spec", "read_signature"]
+__all__ = ["Signature", "complete_signature", "example_spec", "names_tensors", "read_signature"]
 
 _ARRAY_PACKAGES = ("numpy", "torch", "cupy")
+# What a generator function is annotated with.
+_STREAMS = (Generator, Iterable, Iterator)
 _FUTURE_ANNOTATIONS = __future__.annotations.compiler_flag
 
 
@@ -43,7 +45,9 @@ def read_signature(function: Callable[..., Any], *, single_output: str | None = 
     function : callable
         ``def f(IN: "FP32[4]", SCALE: "FP32[1]" = None) -> {"OUT": "FP32[4]"}``. A parameter with a
         default is an optional input. ``IN: Annotated[torch.Tensor, "FP32[4]"]`` says the type of the
-        array too. Other types say nothing about a tensor.
+        array too. Outputs may be ``Annotated[dict[str, np.ndarray], {"OUT": "FP32[4]"}]`` or a
+        ``TypedDict`` of such members, and for a generator function an ``Iterator`` of either: these
+        are annotations that type checkers understand. Other types say nothing about a tensor.
     single_output : str, optional
         Name of the output where ``-> "FP32[4]"`` is allowed.
 
@@ -69,7 +73,8 @@ def read_signature(function: Callable[..., Any], *, single_output: str | None = 
             inputs[name] = replace(_parse(annotation, name), optional=optional)
         elif not optional:
             unannotated.append(name)
-    returned = _tensor_of(_evaluated(signature.return_annotation, function))
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    returned = _outputs_of(_evaluated(signature.return_annotation, function), names)
     if isinstance(returned, str) and single_output is not None:
         returned = {single_output: returned}
     if isinstance(returned, str):
@@ -140,12 +145,30 @@ def _parse(annotation: Any, name: str) -> TensorSpec:
         ) from None
 
 
+def names_tensors(annotation: Any) -> bool:
+    """Return True for an annotation of a parameter or a result that names tensors."""
+    return bool(annotation) and isinstance(_outputs_of(annotation), str | Mapping)
+
+
 def _tensor_of(annotation: Any) -> Any:
     """Return the tensor that ``Annotated[type, "FP32[4]"]`` says; any other annotation as it is."""
     if get_origin(annotation) is not Annotated:
         return annotation
-    texts = [extra for extra in annotation.__metadata__ if isinstance(extra, str)]
-    return texts[0] if texts else None
+    return next((said for said in annotation.__metadata__ if isinstance(said, str | Mapping)), None)
+
+
+def _outputs_of(annotation: Any, names: Mapping[str, Any] | None = None) -> Any:
+    """Return the tensors of a result by name, out of the types that stand around them."""
+    if get_origin(annotation) in _STREAMS:
+        annotation = get_args(annotation)[0]
+    if not is_typeddict(annotation):
+        return _tensor_of(annotation)
+    try:
+        members = get_type_hints(annotation, localns=names, include_extras=True)
+    except NameError:
+        return None  # a name that only a type checker knows
+    named = {name: _tensor_of(member) for name, member in members.items()}
+    return {name: said for name, said in named.items() if isinstance(said, str)} or None
 
 
 def _array_kind(annotation: Any) -> str | None:

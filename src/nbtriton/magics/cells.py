@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
+from nbtriton.backends.signature import names_tensors
 from nbtriton.errors import ConfigError
 from nbtriton.repository.export.sources import SOURCE
 
@@ -127,7 +128,7 @@ def find_model(
     modules = torch_modules(defined)
     named = [c for c in classes if c.__name__ == "TritonPythonModel"]
     duck = [c for c in classes if callable(getattr(c, "execute", None)) and c not in modules]
-    annotated = [f for f in functions if any(_is_text(a) for a in f.__annotations__.values())]
+    annotated = [f for f in functions if any(map(names_tensors, f.__annotations__.values()))]
     last = modules[-1:] if not duck else modules
     for candidates in (named, [*last, *duck], annotated, functions):
         if len(candidates) == 1:
@@ -153,10 +154,6 @@ def torch_modules(defined: dict[str, Any]) -> list[type]:
     torch = sys.modules.get("torch")
     classes = [value for value in defined.values() if inspect.isclass(value)]
     return [c for c in classes if torch is not None and issubclass(c, torch.nn.Module)]
-
-
-def _is_text(annotation: object) -> bool:
-    return isinstance(annotation, str | dict)
 
 
 def _describe(value: Any) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 from nbtriton.backends.signature import read_signature
 from nbtriton.errors import InvalidArgumentError, UnsupportedError, nearest
 from nbtriton.repository.export.sources import (
+    annotation_names,
     defined_names,
     free_names,
     import_line,
@@ -277,6 +278,12 @@ class _Resolver:
 def _complete(text: str, namespace: Mapping[str, Any], carry: Collection[str] | bool) -> ModelFile:
     resolver = _Resolver(namespace, carry)
     resolver.resolve(text)
+    # Types of the notebook say nothing to Triton: with this line annotations are never evaluated.
+    if unneeded := annotation_names(text) & {*resolver.file.missing}:
+        if "annotations" not in split_future(text)[0]:
+            text = f"from __future__ import annotations\n{text}"
+        for name in unneeded:
+            del resolver.file.missing[name]
     future, rest = split_future(text)
     head, body = split_imports(rest)
     imports = sorted(dict.fromkeys(resolver.imports), key=lambda line: (line[:4] == "from", line))

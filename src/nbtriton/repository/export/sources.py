@@ -19,6 +19,7 @@ from nbtriton.errors import UnsupportedError
 
 __all__ = [
     "SOURCE",
+    "annotation_names",
     "defined_names",
     "free_names",
     "import_line",
@@ -115,6 +116,16 @@ def defined_names(text: str) -> set[str]:
         for symbol in symtable.symtable(text, "model.py", "exec").get_symbols()
         if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
     }
+
+
+def annotation_names(text: str) -> set[str]:
+    """Return the names that stand in annotations of a text and nowhere else in it."""
+    nodes = list(ast.walk(ast.parse(text)))
+    said = [getattr(node, name, None) for node in nodes for name in ("annotation", "returns")]
+    inside = {id(node) for found in said if found is not None for node in ast.walk(found)}
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    elsewhere = {node.id for node in names if id(node) not in inside}
+    return {node.id for node in names} - elsewhere
 
 
 def split_future(text: str) -> tuple[str, str]:

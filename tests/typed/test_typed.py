@@ -1,0 +1,65 @@
+"""Types for users: what mypy accepts (its run over this folder is part of the gate) also runs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+
+import nbtriton
+from tests.children import run_python
+
+FOLDER = Path(__file__).parent
+STUBS = FOLDER.parents[1] / "src" / "triton_python_backend_utils-stubs"
+
+
+@pytest.mark.slow
+def test_the_typed_program_runs() -> None:
+    done = run_python(FOLDER / "program.py", check=True)
+    assert done.stdout.splitlines() == [
+        "double [[2.0, 2.0, 2.0, 2.0]]",
+        "triple [[3.0, 3.0, 3.0, 3.0]]",
+        "model [[2.0, 2.0, 2.0, 2.0]]",
+        "4.0",
+        "8.0 4.0",
+        "[4.0, 4.0]",
+        "NOT_FOUND did you mean 'double'?",
+        f"2 4 {nbtriton.compiled} True",
+    ]
+
+
+@pytest.mark.slow
+def test_the_stubs_are_the_module(tmp_path: Path) -> None:
+    """By mypy's stubtest: every name, parameter and default."""
+    pytest.importorskip("mypy", reason="stubtest is mypy's")
+    config = tmp_path / "mypy.ini"
+    # What NumPy's own types say takes ten seconds to read and changes nothing.
+    config.write_text(
+        f"[mypy]\nmypy_path = {STUBS.parent}\n[mypy-numpy.*]\nfollow_imports = skip\n"
+    )
+    code = (
+        "import sys\n"
+        "from nbtriton.backends.python import install_pb_utils\n"
+        "from mypy import stubtest\n"
+        "install_pb_utils()\n"
+        f"sys.argv = ['stubtest', 'triton_python_backend_utils', '--mypy-config-file', {str(config)!r}]\n"
+        "sys.exit(stubtest.main())\n"
+    )
+    done = run_python("-c", code, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_public_name_is_exported_for_type_checkers() -> None:
+    tree = ast.parse(Path(nbtriton.__file__).read_text())
+    exported = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+    assert exported == nbtriton._PUBLIC
+    for name, module in exported.items():
+        assert name in importlib.import_module(str(module)).__all__
