@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.backends.stand_in import WAY_OUT
+from nbtriton.backends.base import WAY_OUT
 from nbtriton.errors import LoadError
 
 treelite = pytest.importorskip("treelite", reason="treelite is not installed (extra fil)")

@@ -12,9 +12,9 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.backends import RequestOptions, backend_for, find_backend
+from nbtriton.backends.base import WAY_OUT
 from nbtriton.backends.core.batching import gather_inputs
 from nbtriton.backends.ragged import layout
-from nbtriton.backends.stand_in import WAY_OUT
 from nbtriton.backends.stand_in.cost import cost_of
 from nbtriton.config import as_config, stand_in_reason
 from nbtriton.errors import InternalError, InvalidArgumentError, TritonError

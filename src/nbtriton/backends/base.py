@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BACKEND_DIRECTORY",
     "SETTINGS_OF_ALL",
+    "WAY_OUT",
     "Backend",
     "BackendInstance",
     "BackendRequest",
@@ -40,6 +41,11 @@ __all__ = [
 BACKEND_DIRECTORY = "backend-directory"
 # Settings that may be given for all backends at once: Triton passes on no others.
 SETTINGS_OF_ALL = ("default-max-batch-size", BACKEND_DIRECTORY)
+# What an error says where a stand-in would do.
+WAY_OUT = (
+    "to study it without, let a stand-in of its shapes run: nt.Server(stand_in=True), "
+    "%triton_server --stand-in on, nbtriton serve --stand-in"
+)
 
 
 class RequestTrace(Protocol):

@@ -8,8 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from nbtriton.backends.base import BACKEND_DIRECTORY, Backend
-from nbtriton.backends.stand_in import WAY_OUT
+from nbtriton.backends.base import BACKEND_DIRECTORY, WAY_OUT, Backend
 from nbtriton.errors import InvalidArgumentError, UnsupportedError, nearest
 
 if TYPE_CHECKING:

@@ -11,13 +11,7 @@ from nbtriton.backends.stand_in.instance import StandInInstance
 from nbtriton.config import ModelConfig, scheduling_choice
 from nbtriton.errors import ConfigError
 
-__all__ = ["WAY_OUT", "stand_in_for"]
-
-# What an error says where a stand-in would do.
-WAY_OUT = (
-    "to study it without, let a stand-in of its shapes run: nt.Server(stand_in=True), "
-    "%triton_server --stand-in on, nbtriton serve --stand-in"
-)
+__all__ = ["stand_in_for"]
 
 _log = logging.getLogger("nbtriton.stand_in")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nbtriton.backends import find_backend
-from nbtriton.backends.stand_in import WAY_OUT
+from nbtriton.backends.base import WAY_OUT
 from nbtriton.config import ModelConfig, is_ensemble
 from nbtriton.engine.core.model_runtime import ModelRuntime
 from nbtriton.engine.core.runtime import Runtime

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from nbtriton.backends import BackendSettings, backend_for, check_runtime, find_backend
-from nbtriton.backends.base import Backend, ModelContext
-from nbtriton.backends.stand_in import WAY_OUT, stand_in_for
+from nbtriton.backends.base import WAY_OUT, Backend, ModelContext
+from nbtriton.backends.stand_in import stand_in_for
 from nbtriton.config import (
     ModelConfig,
     equal_but_for_instances,
