@@ -12,7 +12,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from nbtriton.errors import InvalidArgumentError, NotFoundError
-from nbtriton.perf import PerfPoint, PerfReport, ServerBreakdown
+from nbtriton.perf import PerfPoint, PerfReport, ServerBreakdown, usage
+from nbtriton.perf.point import row_of
 from tests.children import run_python
 
 SERVER = ServerBreakdown(
@@ -204,3 +205,20 @@ def test_nt_perf_is_callable_in_any_order_of_imports(first):
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     run_python("-c", code, check=True)
+
+
+@pytest.mark.parametrize(("seconds", "limits"), [(0.95, True), (0.2, False)])
+def test_a_load_generator_without_time_left_says_so(monkeypatch, seconds, limits):
+    """With clocks of its own: one second has passed."""
+    walls, cpus = iter([10.0, 11.0]), iter([5.0, 5.0 + seconds])
+    monkeypatch.setattr(usage.time, "monotonic", lambda: next(walls))
+    monkeypatch.setattr(usage.time, "process_time", lambda: next(cpus))
+
+    def measure(level, on_progress):
+        return point(), False
+
+    measured, _ = usage.with_usage(measure, remote=True)(None, None)
+    assert measured.cpu_percent == pytest.approx(100 * seconds)
+    assert measured.memory_mb > 10
+    assert any("load generator used 95%" in note for note in measured.notes) == limits
+    assert {"cpu_percent", "memory_mb"} <= set(row_of(measured))

@@ -57,6 +57,11 @@ class PerfPoint:
         Those of every composing model of an ensemble.
     sequence_count : int or None
         Sequences that ended; None for a model without sequences (PA25).
+    cpu_percent : float
+        Processor time of this process during the level, its warm-up included, in percent of one
+        processor. Worker processes are not in it. nan where nothing ran.
+    memory_mb : float
+        Resident memory of this process after the level, in megabytes; nan where it is unknown.
     interpreter_wait : float
         The share of their time, from 0 to 1, that instances of a model in this process waited for
         each other's Python code; the largest of an ensemble's models.
@@ -91,6 +96,8 @@ class PerfPoint:
     server: ServerBreakdown | None = None
     composing: tuple[ServerBreakdown, ...] = ()
     sequence_count: int | None = None
+    cpu_percent: float = math.nan
+    memory_mb: float = math.nan
     interpreter_wait: float = 0.0
     stream: StreamSummary | None = None
     notes: tuple[str, ...] = ()
@@ -187,6 +194,9 @@ def row_of(point: PerfPoint) -> dict[str, Any]:
     if point.mode != "concurrency":
         row["delayed_percent"] = point.delayed_fraction * 100
         row["lateness_avg_us"] = point.lateness_avg_us
+    for name in ("cpu_percent", "memory_mb"):
+        if not math.isnan(value := getattr(point, name)):
+            row[name] = value
     row["interpreter_wait_percent"] = point.interpreter_wait * 100
     if point.server is not None:
         row |= _server_columns(point.server, "server_")

@@ -35,6 +35,7 @@ from nbtriton.perf.session import Measure, Session
 from nbtriton.perf.source import PointSource
 from nbtriton.perf.sweep import Configuration, Configurator, model_tree
 from nbtriton.perf.traffic import SequencePlan
+from nbtriton.perf.usage import with_usage
 
 if TYPE_CHECKING:
     from nbtriton.api import Server
@@ -61,6 +62,7 @@ def run(options: PerfOptions) -> PerfReport:
         total = levels.count and levels.count * len(configurations) * len(plan.workloads)
         windows = options.window_plan(total)
         measure: Measure = partial(measure_level, target, options.model, plan.composing)
+        measure = with_usage(measure, remote=options.server is None)
         waits = None
         if options.server is not None:  # also where it is reached over HTTP or gRPC
             waits = InterpreterWaits(options.server, plan.composing or (options.model,))

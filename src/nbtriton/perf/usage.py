@@ -1,0 +1,62 @@
+"""What this process used of the machine, level by level, and whether the load generator was the limit."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from nbtriton.perf.measure import Level
+from nbtriton.perf.point import PerfPoint
+from nbtriton.perf.progress import LevelProgress
+from nbtriton.perf.session import Measure
+
+__all__ = ["with_usage"]
+
+# One interpreter runs one thread's Python code at a time: what sends at this share of a processor
+# has no time left.
+_BUSY_PERCENT = 90.0
+_STATM = Path("/proc/self/statm")
+
+
+def with_usage(measure: Measure, *, remote: bool) -> Measure:
+    """Return the function that measures a level, and the processor time and memory that it took.
+
+    Parameters
+    ----------
+    measure : callable
+    remote : bool
+        The server is elsewhere: what this process uses, its load generator does.
+    """
+
+    def measured(
+        level: Level, on_progress: Callable[[LevelProgress], None]
+    ) -> tuple[PerfPoint | None, bool]:
+        wall_s, cpu_s = time.monotonic(), time.process_time()
+        point, interrupted = measure(level, on_progress)
+        wall_s, cpu_s = time.monotonic() - wall_s, time.process_time() - cpu_s
+        if point is None:
+            return point, interrupted
+        percent = 100 * cpu_s / wall_s if wall_s else math.nan
+        point = replace(point, cpu_percent=percent, memory_mb=_memory_mb())
+        if remote and percent >= _BUSY_PERCENT:
+            note = (
+                f"The load generator used {percent:.0f}% of a processor: it, and not the server, may "
+                "be what limits the throughput. perf_analyzer sends more from the same machine."
+            )
+            point = replace(point, notes=(*point.notes, note))
+        return point, interrupted
+
+    return measured
+
+
+def _memory_mb() -> float:
+    """Return the resident memory of this process in megabytes; nan where it cannot be read."""
+    try:
+        pages = int(_STATM.read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return math.nan
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
