@@ -129,7 +129,10 @@ RULES = [
     ),
     ('backend: "python" runtime: "libtriton_python.so"', []),
     ('backend: "pytorch" runtime: "libtriton_pytorch.so"', []),
-    ('backend: "pytorch" runtime: "model.py"', ["runtime"]),
+    (
+        'backend: "pytorch" parameters { key: "ENABLE_NVFUSER" value { string_value: "true" } }',
+        ["parameters[ENABLE_NVFUSER]"],
+    ),
     ('platform: "ensemble" runtime: "x"', ["runtime"]),
     (
         "sequence_batching { direct { minimum_slot_utilization: 0.5 } }",

@@ -284,8 +284,19 @@ def _slots(config: ModelConfig) -> Iterator[tuple[str, str]]:
 def _runtime(config: ModelConfig) -> Iterator[tuple[str, str]]:
     if config.runtime and is_ensemble(config):
         yield "runtime", "an ensemble has no backend"
-    elif config.backend == "pytorch" and config.runtime == "model.py":
-        yield "runtime", "a torch module runs as it is, without torch.compile"
+
+
+def _pytorch(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    if config.backend != "pytorch":
+        return
+    compiles = "TORCH_COMPILE_OPTIONAL_PARAMETERS"
+    for key, reason in (
+        ("ENABLE_NVFUSER", "PyTorch has no NVFuser any more"),
+        ("ENABLE_WEIGHT_SHARING", "the instances on a device share the weights anyway"),
+        (compiles, 'runtime: "model.py" is what compiles a module'),
+    ):
+        if key in config.parameters and not (key == compiles and config.runtime == "model.py"):
+            yield f"parameters[{key}]", reason
 
 
 _RULES: Final[tuple[Callable[[ModelConfig], Iterator[tuple[str, str]]], ...]] = (
@@ -295,4 +306,5 @@ _RULES: Final[tuple[Callable[[ModelConfig], Iterator[tuple[str, str]]], ...]] = 
     _timeouts,
     _slots,
     _runtime,
+    _pytorch,
 )

@@ -280,7 +280,8 @@ def _fill_backend(config: ModelConfig, name: str, filenames: Collection[str] | N
         if family.backend == "tensorflow" and config.platform != family.platform:
             continue  # the backend alone does not say which of its two platforms it is
         config.platform = config.platform or family.platform
-        config.default_model_filename = config.default_model_filename or family.filename
+        if family.backend != "pytorch" or config.runtime != "model.py":
+            config.default_model_filename = config.default_model_filename or family.filename
     nothing_known = not (config.backend or config.platform or config.default_model_filename)
     if nothing_known and filenames is not None:
         _, dot, backend = name.partition(".")

@@ -1,20 +1,24 @@
-"""The pytorch backend: ``nn.Module`` classes and objects, TorchScript and ``torch.export`` files."""
+"""The pytorch backend: ``nn.Module`` classes, objects and sources, TorchScript and ``torch.export`` files."""
 
 from __future__ import annotations
 
 import importlib
-import logging
 import sys
 from pathlib import Path
 from typing import ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
-from nbtriton.backends.parameters import boolean_parameter, integer_parameter
 from nbtriton.backends.pytorch.check import check, indexed_inputs
 from nbtriton.backends.pytorch.complete import complete
 from nbtriton.backends.pytorch.core.instance import ModuleInstance
-from nbtriton.backends.pytorch.core.naming import arrange_inputs
+from nbtriton.backends.pytorch.core.naming import InputOrder, arrange_inputs
 from nbtriton.backends.pytorch.modules import Modules
+from nbtriton.backends.pytorch.parameters import (
+    PYTHON_RUNTIME,
+    compile_options,
+    module_parameters,
+    set_threads,
+)
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.config import ModelConfig
 from nbtriton.errors import InternalError, UnsupportedError
@@ -23,8 +27,6 @@ from nbtriton.packages import needed
 __all__ = ["PyTorchBackend"]
 
 _SUFFIXES = (".pt", ".pth", ".pt2")
-
-_log = logging.getLogger("nbtriton.pytorch")
 
 
 class PyTorchBackend(Backend):
@@ -43,7 +45,7 @@ class PyTorchBackend(Backend):
     @classmethod
     def runtimes(cls) -> tuple[str, ...]:
         """Return Triton's library and the Python code that compiles modules beside it."""
-        return (*super().runtimes(), "model.py")
+        return (*super().runtimes(), PYTHON_RUNTIME)
 
     @classmethod
     def accepts(cls, source: object) -> bool:
@@ -64,11 +66,12 @@ class PyTorchBackend(Backend):
     def check(self, context: ModelContext) -> None:
         """Compare the configuration with ``forward``; see `nbtriton.backends.pytorch.check`."""
         check(context.config, self._of(context).forward())
+        module_parameters(context.config)
 
     def open(self, context: ModelContext) -> None:
         """Make the module, so that what is wrong with it is known before any instance exists."""
         self._of(context).master()
-        _set_threads(context.config)
+        set_threads(context.config)
 
     def create_instance(self, context: InstanceContext) -> BackendInstance:
         """Create one instance.
@@ -95,15 +98,14 @@ class PyTorchBackend(Backend):
         elif context.kind == "KIND_CPU":
             device = torch.device("cpu")
         module = self._of(model).on(device)
-        names = [tensor.name for tensor in model.config.input] + batch_input_names(model.config)
-        return ModuleInstance(
-            module,
-            device,
-            model.config,
-            arrange_inputs(names, self._of(model).forward(), indexed_inputs(model.config)),
-            inference_mode=boolean_parameter(model.config, "INFERENCE_MODE", True),
-            optimized=not boolean_parameter(model.config, "DISABLE_OPTIMIZED_EXECUTION", False),
-        )
+        config = model.config
+        names = [tensor.name for tensor in config.input] + batch_input_names(config)
+        indexed = indexed_inputs(config)
+        # PT3: Triton's Python runtime passes them as they stand in the configuration.
+        order = InputOrder((*names, *indexed))
+        if config.runtime != PYTHON_RUNTIME:
+            order = arrange_inputs(names, self._of(model).forward(), indexed)
+        return ModuleInstance(module, device, config, order, module_parameters(config))
 
     def served(self, context: ModelContext) -> object:
         """Return the module with the weights that serve; the path of a file."""
@@ -119,26 +121,10 @@ class PyTorchBackend(Backend):
     def _of(self, context: ModelContext) -> Modules:
         source = context.source
         if self._modules is None:
-            if not self.accepts(source):
+            python = context.config.runtime == PYTHON_RUNTIME and isinstance(source, Path)
+            if not python and not self.accepts(source):
                 raise InternalError(f"the pytorch backend cannot run {source!r}")
             with needed("backend 'pytorch'"):
                 importlib.import_module("torch")
-            self._modules = Modules(context.name, source)
+            self._modules = Modules(context.name, source, compile_options(context.config))
         return self._modules
-
-
-def _set_threads(config: ModelConfig) -> None:
-    """Apply the two thread counts, which hold for the whole process, as in Triton."""
-    import torch
-
-    for key, apply in (
-        ("INTRA_OP_THREAD_COUNT", torch.set_num_threads),
-        ("INTER_OP_THREAD_COUNT", torch.set_num_interop_threads),
-    ):
-        count = integer_parameter(config, key)
-        try:
-            if count > 0:
-                apply(count)
-        except RuntimeError as error:
-            # torch fixes the number of inter-op threads when the first of them has worked.
-            _log.warning("model '%s': %s is not applied: %s", config.name, key, error)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
 from nbtriton.backends.pytorch.core.naming import Forward
+from nbtriton.backends.pytorch.source import find_source, module_of
 from nbtriton.backends.tracebacks import user_code
 from nbtriton.errors import InternalError
 
@@ -33,11 +34,16 @@ class Modules:
         A class is instantiated without arguments. A module object is copied: what is served stays
         as it was at load when the notebook goes on training, and the notebook's own object does
         not change to evaluation mode. A ``.pt2`` file is a ``torch.export`` program, every other
-        file TorchScript.
+        file TorchScript; of a directory, or a ``.py`` file, see `nbtriton.backends.pytorch.source`.
+    compiled : dict, optional
+        Arguments of ``torch.compile``, by which modules run that are not TorchScript.
     """
 
-    def __init__(self, name: str, source: object) -> None:
+    def __init__(
+        self, name: str, source: object, compiled: Mapping[str, Any] | None = None
+    ) -> None:
         self._name = name
+        self._compiled = compiled
         self._source = source
         self._lock = threading.Lock()
         self._program: Any = None  # of a .pt2 file, from which the devices' modules are made
@@ -73,11 +79,10 @@ class Modules:
         """Return the module on a device; None leaves it where its own code put it."""
         with self._lock:
             master = self._make()
-            if device is None:
-                return master
             key = str(device)
             if key not in self._by_device:
-                self._by_device[key] = self._moved(master, device)
+                module = master if device is None else self._moved(master, device)
+                self._by_device[key] = self._compile(module)
             return self._by_device[key]
 
     def close(self) -> None:
@@ -94,6 +99,10 @@ class Modules:
 
     def _read_source(self) -> Any:
         source = self._source
+        if isinstance(source, Path) and self._compiled is not None:
+            source = find_source(source)
+            if source.suffix == ".py":
+                return module_of(source)
         if isinstance(source, Path):
             return self._read_file(source)
         if isinstance(source, type):
@@ -119,6 +128,14 @@ class Modules:
                 f"failed to load model '{self._name}': {str(error).splitlines()[0]}",
                 hint="model.pt is TorchScript: torch.jit.script(module).save('model.pt')",
             ) from error
+
+    def _compile(self, module: Any) -> Any:
+        import torch
+
+        if self._compiled is None or isinstance(module, torch.jit.ScriptModule):
+            return module
+        with user_code():
+            return torch.compile(module, **self._compiled)
 
     def _moved(self, master: Any, device: torch.device) -> Any:
         if self._program is not None and device.type != "cpu":

@@ -47,10 +47,7 @@ class ModuleInstance(BatchInstance):
         Where inputs go; None leaves them where they are (KIND_MODEL).
     config : ModelConfig
     order : InputOrder
-    inference_mode : bool
-        Triton's parameter INFERENCE_MODE; gradients are off either way.
-    optimized : bool
-        False for Triton's parameter DISABLE_OPTIMIZED_EXECUTION (TorchScript).
+    parameters : nbtriton.backends.pytorch.parameters.ModuleParameters
     """
 
     def __init__(
@@ -59,9 +56,7 @@ class ModuleInstance(BatchInstance):
         device: torch.device | None,
         config: ModelConfig,
         order: InputOrder,
-        *,
-        inference_mode: bool,
-        optimized: bool,
+        parameters: Any,
     ) -> None:
         import torch
 
@@ -75,11 +70,14 @@ class ModuleInstance(BatchInstance):
         self._results = arrange_outputs(list(self._outputs))
         self._reads_only = reads_only(config)
         # One for all batches, which run one at a time.
-        self._guard = torch.inference_mode() if inference_mode else torch.no_grad()
+        self._guard = torch.inference_mode() if parameters.inference_mode else torch.no_grad()
         script = isinstance(module, torch.jit.ScriptModule)
-        self._plain_execution = script and not optimized
+        self._plain_execution = script and not parameters.optimized
         self._stream = None
-        if device is not None and device.type == "cuda":
+        cuda = device is not None and device.type == "cuda"
+        self._before_batch = parameters.before_batch(script=script, cuda=cuda)
+        self._cleans_cache: bool = parameters.cleans_cache
+        if device is not None and cuda:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def finalize(self) -> None:
@@ -105,6 +103,8 @@ class ModuleInstance(BatchInstance):
                     array.record_stream(callers)
             # Once per batch: the receiver of the outputs may use any stream or the host.
             self._stream.synchronize()
+            if self._cleans_cache:
+                torch.cuda.empty_cache()
         timer.infer_done()
         return self.scatter(requests, outputs)
 
@@ -153,6 +153,8 @@ class ModuleInstance(BatchInstance):
         return inputs
 
     def _forward(self, inputs: Mapping[str, Array]) -> Any:
+        if self._before_batch is not None:
+            self._before_batch()
         try:
             if self._plain_execution:
                 with self._torch.jit.optimized_execution(False):
