@@ -19,6 +19,7 @@ BENCHES = {
     "kernel": "kernel",
     "ensemble": "ensemble",
     "bls": "bls",
+    "recorder": "recorder",
     "compiled": "compiled",
     "large": "large",
     "http": "over_http",

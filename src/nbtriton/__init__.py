@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nbtriton.engine import InferenceFuture as InferenceFuture
     from nbtriton.engine import InferenceResult as InferenceResult
     from nbtriton.engine import ModelHandle as ModelHandle
+    from nbtriton.engine.events import events as events
     from nbtriton.engine.status import status as status
     from nbtriton.errors import ConfigWarning as ConfigWarning
     from nbtriton.errors import TritonError as TritonError
@@ -53,6 +54,7 @@ _PUBLIC = {
     "TritonError": "nbtriton.errors",
     "compare": "nbtriton.perf",
     "dag": "nbtriton.widgets.calls",
+    "events": "nbtriton.engine.events",
     "load_ipython_extension": "nbtriton.magics",
     "perf": "nbtriton.perf",
     "server": "nbtriton.api",

@@ -13,9 +13,9 @@ from nbtriton.config import as_config, normalize
 from nbtriton.engine.core.model_signature import ModelSignature
 
 VERBS = {
-    "batches", "close", "config", "endpoints", "engine", "export", "ignored", "infer",
-    "infer_async", "is_ready", "load", "load_repository", "metadata", "models", "options", "serve",
-    "set_options", "snapshot", "statistics", "stream", "submit", "unload",
+    "batches", "close", "config", "endpoints", "engine", "export", "history", "ignored", "infer",
+    "infer_async", "is_ready", "load", "load_repository", "metadata", "models", "options", "requests",
+    "serve", "set_options", "snapshot", "statistics", "stream", "submit", "unload",
 }  # fmt: skip
 
 
@@ -28,6 +28,7 @@ def test_the_docstring_and_the_options_of_a_server_are_those_of_the_engine_s():
     assert "cache_bytes : int, optional" in (nt.Server.__doc__ or "")
     assert set(inspect.signature(nt.Server).parameters) == {
         "gpus", "cache_bytes", "rate_limit", "rate_limit_resources", "backend_config", "summaries", "stand_in",
+        "recorder",
     }  # fmt: skip
 
 

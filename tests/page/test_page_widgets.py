@@ -10,7 +10,7 @@ import pytest
 
 from nbtriton.drawing import to_json, watch_scene
 from nbtriton.widgets import CurveView, DagView, Hub, WatchView, curve_view, dag_view
-from nbtriton.widgets.activity import encode
+from nbtriton.widgets.activity import activities, encode
 from tests.page.conftest import HOSTS, frame_text
 from tests.widgets.samples import SECOND, FakeServer, digits_graph, loaded, model, sweep
 
@@ -38,7 +38,7 @@ def watch(server):
     for i in range(1, 100):
         server.now_ns += SECOND // 4
         server.shown = busy_server(i / 4, round(9 + 8 * math.sin(i / 8)))
-        view.recorder.add(server.snapshot())
+        server.history()
     view.refresh()
     return view
 
@@ -165,10 +165,10 @@ def cell(page, name, column):
     ).inner_text()
 
 
-def test_watch_draws_the_static_picture(open_view, watch):
+def test_watch_draws_the_static_picture(open_view, watch, server):
     """The live view redraws every strip and bar from the frame: nothing may move by that."""
     page = open_view(watch)
-    models = watch.recorder.models()
+    models = activities(server.history())
     wanted = {}
     for shape in watch_scene(models).walk():
         attrs = dict(shape.attrs)
@@ -205,9 +205,9 @@ def test_watch_updates_numbers_and_table(open_view, watch, server):
     assert "batch 8" in role(page, MODELS[0], "lane-text").text_content()
 
 
-def test_watch_follows_models_that_come_and_go(open_view, watch):
+def test_watch_follows_models_that_come_and_go(open_view, watch, server):
     page = open_view(watch)
-    models = watch.recorder.models()[:1]
+    models = activities(server.history())[:1]
     state = {
         "scene": to_json(watch_scene(models)),
         "models": watch.models[:1],
@@ -218,10 +218,10 @@ def test_watch_follows_models_that_come_and_go(open_view, watch):
     assert page.locator(".nbt-watch-table tbody tr").count() == 1
 
 
-def test_watch_ignores_a_frame_of_another_structure(open_view, watch):
+def test_watch_ignores_a_frame_of_another_structure(open_view, watch, server):
     page = open_view(watch)
     before = role(page, MODELS[0], "rate").text_content()
-    frame = base64.b64encode(encode(2, watch.recorder.models()[:1])).decode()
+    frame = base64.b64encode(encode(2, activities(server.history())[:1])).decode()
     page.evaluate("frame => put({ frame })", frame)
     page.wait_for_function("sent.some(word => word.kind === 'ack')")
     assert role(page, MODELS[0], "rate").text_content() == before

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nbtriton.drawing import Edge, Graph, Node, Point, Series
-from nbtriton.engine.core.snapshot import InstanceSnapshot, ModelSnapshot, ServerSnapshot
+from nbtriton.engine import (
+    InstanceSnapshot,
+    ModelHistorySnapshot,
+    ModelSnapshot,
+    Moment,
+    ServerHistory,
+    ServerSnapshot,
+)
 
 SECOND = 1_000_000_000
 
@@ -67,8 +74,35 @@ class FakeServer:
         self.now_ns = now_ns
         self.shown = models or (model(),)
 
+        self.moments = {}
+
     def snapshot(self):
         return ServerSnapshot(self.now_ns, tuple(self.shown))
+
+    def history(self):
+        """As seen whenever it was asked: the engine's recorder would keep more moments."""
+        for one in self.shown:
+            kept = self.moments.setdefault((one.name, one.version), [])
+            if not kept or kept[-1].at_ns < self.now_ns:
+                kept.append(moment(self.now_ns, one))
+        return ServerHistory(
+            self.now_ns,
+            tuple(
+                ModelHistorySnapshot(one, tuple(self.moments[one.name, one.version]), ())
+                for one in self.shown
+            ),
+        )
+
+
+def moment(at_ns, one):
+    """What the recorder keeps of a model that looks like this."""
+    compute_ns = one.compute_input_ns + one.compute_infer_ns + one.compute_output_ns
+    return Moment(
+        at_ns, one.queued if one.platform != "ensemble" else one.executing,
+        one.success_count, one.fail_count, one.inference_count, one.execution_count,
+        one.queue_ns, compute_ns, dict(one.batch_sizes),
+        {(i.name, i.kind, i.device_id): i.busy_ns for i in one.instances},
+    )  # fmt: skip
 
 
 class Clock:

@@ -1,4 +1,4 @@
-"""From snapshots to what a server did over the last seconds."""
+"""From the recorder's moments to what a server did over the last seconds."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from nbtriton.engine.core.snapshot import ServerSnapshot
-from nbtriton.widgets.activity import Recorder, encode
-from tests.widgets.samples import SECOND, instance, loaded, model
+from nbtriton.engine import ServerHistory
+from nbtriton.widgets.activity import activities, covered_s, encode
+from tests.widgets.samples import SECOND, FakeServer, instance, loaded, model
 
 
-def shot(seconds, *models):
-    return ServerSnapshot(int((100 + seconds) * SECOND), models)
-
-
-def record(times, make, **options):
-    recorder = Recorder(**options)
+def history(times, make):
+    """Return the history of one model, or of several, with a moment at each of the times."""
+    server = FakeServer()
+    found = None
     for at in times:
-        recorder.add(shot(at, make(at)))
-    return recorder
+        made = make(at)
+        server.shown = made if isinstance(made, tuple) else (made,)
+        server.now_ns = int((100 + at) * SECOND)
+        found = server.history()
+    return found
 
 
 def seconds(upto, step=0.25):
@@ -28,26 +29,25 @@ def seconds(upto, step=0.25):
 
 
 def test_rates_and_means_are_over_the_last_two_seconds():
-    recorder = record(
+    found = history(
         seconds(10), lambda at: loaded("m", at if at < 5 else 5 + 3 * (at - 5), rate=100)
     )
-    (activity,) = recorder.models()
+    (activity,) = activities(found)
     assert activity.infer_per_s == pytest.approx(300)
     assert activity.queue_ms == pytest.approx(2)
     assert activity.compute_ms == pytest.approx(3)
 
 
 def test_the_whole_stretch_leaves_out_idle_time_before_and_after():
-    recorder = record(seconds(20), lambda at: loaded("m", min(max(at - 5, 0), 8), rate=100))
-    (activity,) = recorder.models(whole=True)
+    found = history(seconds(20), lambda at: loaded("m", min(max(at - 5, 0), 8), rate=100))
+    (activity,) = activities(found, whole=True)
     assert activity.infer_per_s == pytest.approx(100)
-    (activity,) = recorder.models()
+    (activity,) = activities(found)
     assert activity.infer_per_s == 0
 
 
 def test_busy_shares_come_from_busy_time():
-    recorder = record(seconds(4), lambda at: loaded("m", at, share=0.6))
-    (activity,) = recorder.models()
+    (activity,) = activities(history(seconds(4), lambda at: loaded("m", at, share=0.6)))
     first, second = activity.lanes
     assert first.busy[0] == 0
     assert first.busy[5] == pytest.approx(0.6)
@@ -55,60 +55,53 @@ def test_busy_shares_come_from_busy_time():
     assert (first.batch_size, second.batch_size) == (4, 0)
 
 
-def test_a_long_execution_is_busy_before_it_is_counted():
-    running = model("m", instances=(instance(batch_size=8, busy_ns=0),))
-    done = model("m", instances=(instance(batch_size=0, busy_ns=3 * SECOND),))
-    recorder = Recorder()
-    for at, what in ((0, running), (1, running), (2, running), (3, done)):
-        recorder.add(shot(at, what))
-    assert recorder.models()[0].lanes[0].busy == (0.0, 1.0, 1.0, 1.0)
+def test_the_deepest_queue_of_each_moment_is_drawn_and_the_newest_is_now():
+    depths = {0: 0, 1: 9, 2: 2, 3: 4}
+    (activity,) = activities(history(depths, lambda at: model("m", queued=depths[at])))
+    assert activity.depths == (0, 9, 2, 4)
 
 
-def test_close_snapshots_are_merged_and_keep_the_deepest_queue():
-    recorder = Recorder(step_s=0.2)
-    for i, queued in enumerate((0, 1, 9, 0, 0, 0, 2)):
-        recorder.add(shot(i * 0.05, model("m", queued=queued)))
-    (activity,) = recorder.models()
-    assert max(activity.depths) == 9
-    assert activity.depths[-1] == 2
-    assert len(activity.depths) < 7
-
-
-def test_old_samples_are_forgotten():
-    recorder = record(seconds(60, 0.2), lambda at: model("m"), span_s=30.0)
-    (activity,) = recorder.models()
-    assert activity.ages_s[0] <= 30.0
+def test_what_is_older_than_the_span_is_not_shown():
+    found = history(seconds(60, 0.2), lambda at: loaded("m", at, share=0.5))
+    (activity,) = activities(found, span_s=30.0)
+    assert activity.ages_s[0] == 30.0
     assert activity.ages_s[-1] == 0
     assert len(activity.ages_s) <= 152
+    assert activity.lanes[0].busy[1] == pytest.approx(0.5)
+
+
+def test_an_execution_longer_than_the_span_fills_its_lane():
+    busy = {0: 0, 90: 90, 100: 100}
+    found = history(busy, lambda at: model("m", instances=(instance(busy_ns=busy[at] * SECOND),)))
+    (activity,) = activities(found, span_s=30.0)
+    assert activity.lanes[0].busy == (0.0, pytest.approx(1.0), pytest.approx(1.0))
 
 
 def test_batch_sizes_are_recent_or_else_since_load():
-    recorder = record(seconds(10), lambda at: loaded("m", at, batch=4))
-    (activity,) = recorder.models()
+    (activity,) = activities(history(seconds(10), lambda at: loaded("m", at, batch=4)))
     assert activity.bins_since == "in this time"
     assert dict(activity.bins)["4"] == loaded("m", 10, batch=4).execution_count
-    idle = record([0, 1], lambda _: loaded("m", 10, batch=4))
-    (activity,) = idle.models()
+    (activity,) = activities(history([0, 1], lambda _: loaded("m", 10, batch=4)))
     assert activity.bins_since == "since load"
     assert dict(activity.bins)["4"] == 250
 
 
-def test_a_model_loaded_anew_begins_anew():
-    recorder = record(seconds(5), lambda at: loaded("m", at))
-    recorder.add(shot(6, loaded("m", 0)))
-    recorder.add(shot(7, loaded("m", 1)))
-    (activity,) = recorder.models()
-    assert activity.infer_per_s == pytest.approx(100)
-    assert len(activity.ages_s) == 2
+def test_counts_are_of_all_loads_of_a_version():
+    found = history(seconds(5), lambda at: loaded("m", at))
+    again = found.models[0]
+    moments = (*again.moments, again.moments[-1]._replace(at_ns=found.now_ns + SECOND))
+    snapshot = replace(again, model=loaded("m", 0), moments=moments)  # loaded anew: begins at 0
+    (activity,) = activities(ServerHistory(found.now_ns + SECOND, (snapshot,)))
+    assert activity.inference_count == 500
 
 
 def test_instances_come_and_go_and_the_others_keep_what_they_did():
-    recorder = Recorder()
-    for at, busy in ((0, 0), (1, 0.5), (2, 1)):
-        lasting = instance("b", busy_ns=int(busy * SECOND))
-        other = {0: (instance("a"),), 1: (instance("a"),), 2: (instance("c"), instance("d"))}[at]
-        recorder.add(shot(at, replace(model("m"), instances=(*other[:1], lasting, *other[1:]))))
-    (activity,) = recorder.models()
+    def at(second):
+        lasting = instance("b", busy_ns=second * SECOND // 2)
+        other = {0: (instance("a"),), 1: (instance("a"),), 2: (instance("c"), instance("d"))}
+        return replace(model("m"), instances=(*other[second][:1], lasting, *other[second][1:]))
+
+    (activity,) = activities(history((0, 1, 2), at))
     assert {lane.name: lane.busy for lane in activity.lanes} == {
         "c": (0.0, 0.0, 0.0),
         "b": (0.0, 0.5, 0.5),
@@ -116,17 +109,24 @@ def test_instances_come_and_go_and_the_others_keep_what_they_did():
     }
 
 
-def test_unloaded_models_and_other_names_are_not_shown():
-    recorder = Recorder(("a", "b"))
-    recorder.add(shot(0, model("a"), model("b"), model("c")))
-    assert [activity.name for activity in recorder.models()] == ["a", "b"]
-    recorder.add(shot(1, model("b")))
-    assert [activity.name for activity in recorder.models()] == ["b"]
+def test_only_loaded_models_of_the_given_names_are_shown():
+    server = FakeServer(model("a"), model("b"), model("c"))
+    assert [one.name for one in activities(server.history(), ("a", "b"))] == ["a", "b"]
+    server.shown = (model("b"),)
+    assert [one.name for one in activities(server.history(), ("a", "b"))] == ["b"]
+
+
+def test_without_a_recorder_a_model_is_shown_as_it_is_now():
+    (one,) = FakeServer(loaded("m", 5, queued=7)).history().models
+    found = ServerHistory(SECOND, (replace(one, moments=()),))
+    (activity,) = activities(found)
+    assert (activity.queued, activity.inference_count, activity.depths) == (7, 500, ())
+    assert [lane.busy for lane in activity.lanes] == [(), ()]
+    assert covered_s(found) == 1
 
 
 def test_a_frame_holds_what_its_layout_says():
-    recorder = record(seconds(1), lambda at: loaded("m", at))
-    models = recorder.models()
+    models = activities(history(seconds(1), lambda at: loaded("m", at)))
     frame = encode(7, models)
     numbers = struct.unpack(f"<{len(frame) // 8}d", frame)
     activity = models[0]
@@ -140,19 +140,17 @@ def test_a_frame_holds_what_its_layout_says():
 
 
 def test_a_frame_of_four_busy_models_is_small():
-    recorder = Recorder()
-    for at in seconds(40, 0.1):
-        recorder.add(shot(at, *(loaded(f"m{i}", at) for i in range(4))))
-    assert len(encode(1, recorder.models())) < 64_000
+    found = history(seconds(40, 0.2), lambda at: tuple(loaded(f"m{i}", at) for i in range(4)))
+    assert len(encode(1, activities(found))) < 64_000
 
 
 @pytest.mark.parametrize(("upto", "covered"), [(0, 1), (6.5, 7), (100, 30)])
 def test_a_short_run_fills_the_picture(upto, covered):
-    assert record(seconds(upto), lambda at: model("m")).covered_s == covered
+    assert covered_s(history(seconds(upto), lambda at: model("m"))) == covered
 
 
 def test_an_ensemble_has_requests_in_flight_instead_of_a_queue():
     ensemble = model("all", platform="ensemble", instances=(), executing=12)
-    (activity,) = record([0, 1], lambda at: ensemble).models()
+    (activity,) = activities(history([0, 1], lambda at: ensemble))
     assert activity.depths == (12, 12)
     assert (activity.queued, activity.executing) == (0, 12)

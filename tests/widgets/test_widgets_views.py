@@ -8,6 +8,7 @@ import struct
 import pytest
 
 from nbtriton.widgets import CurveView, DagView, Hub, WatchView
+from nbtriton.widgets.activity import activities
 from tests.widgets.samples import (
     SECOND,
     Clock,
@@ -138,7 +139,7 @@ def test_recording_follows_without_any_page(watch, hub, clock, server):
     assert watch.frames_sent == before
     text = watch.static().text
     assert "image_preprocess_model" in text
-    (activity,) = watch.recorder.models(whole=True)
+    (activity,) = activities(server.history(), whole=True)
     assert activity.infer_per_s == pytest.approx(100, rel=0.05)
 
 
@@ -158,7 +159,7 @@ def test_a_server_that_fails_ends_the_view_quietly(watch, hub, clock, server, ca
     closed = []
     watch.on_closed(lambda: closed.append(1))
     say(watch, "open")
-    server.snapshot = lambda: 1 / 0
+    server.history = lambda: 1 / 0
     run(hub, clock, server, 1)
     assert closed
     assert isinstance(hub.last_error, ZeroDivisionError)

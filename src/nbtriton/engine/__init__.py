@@ -7,8 +7,13 @@ from nbtriton.engine.core.request import BARE_FINAL, InferenceRequest, JoinBatch
 from nbtriton.engine.core.result import InferenceResult, RequestTiming
 from nbtriton.engine.core.snapshot import (
     BatchRecord,
+    Change,
     InstanceSnapshot,
+    ModelHistorySnapshot,
     ModelSnapshot,
+    Moment,
+    RequestRecord,
+    ServerHistory,
     ServerSnapshot,
 )
 from nbtriton.engine.describing import describe
@@ -23,6 +28,7 @@ __all__ = [
     "CODE_TEXTS",
     "Activity",
     "BatchRecord",
+    "Change",
     "Completion",
     "Engine",
     "InferenceFuture",
@@ -31,10 +37,14 @@ __all__ = [
     "InstanceSnapshot",
     "JoinBatch",
     "ModelHandle",
+    "ModelHistorySnapshot",
     "ModelSignature",
     "ModelSnapshot",
+    "Moment",
+    "RequestRecord",
     "RequestTiming",
     "Server",
+    "ServerHistory",
     "ServerSnapshot",
     "Submission",
     "TensorActivity",

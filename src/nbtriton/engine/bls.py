@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from nbtriton.backends.base import RequestOptions, Response
+from nbtriton.backends.core.executing import EXECUTING
 from nbtriton.engine.diagnostics.deadlocks import DEADLOCKS
 from nbtriton.engine.diagnostics.inspection import Inspection
 from nbtriton.engine.dispatch import RequestDispatcher
@@ -83,14 +84,16 @@ class ModelServer:
     ) -> InferenceFuture:
         """Send a request through normal scheduling (B1)."""
         return self._engine.dispatcher.submit(
-            model_name, version, inputs, options, on_response, trace
+            model_name, version, inputs, options, on_response, trace, _caller()
         ).expect()
 
     def call(
         self, model_name: str, version: int, inputs: Mapping[str, Array], options: RequestOptions
     ) -> Response:
         """Send a request and wait for its response; see `ServerHandle.call`."""
-        request, response = self._engine.dispatcher.call(model_name, version, inputs, options)
+        request, response = self._engine.dispatcher.call(
+            model_name, version, inputs, options, _caller()
+        )
         for array in response.outputs.values():
             if type(array) is not np.ndarray or request.kind != "numpy":
                 # Of the kind of the inputs, as `Server.infer` gives them.
@@ -146,3 +149,10 @@ class ModelServer:
             control.unload(name, {"unload_dependents": unload_dependents})
             return
         self._engine.lifecycle.unload(name, unload_dependents)
+
+
+def _caller() -> int:
+    """Return the number of the first request of the batch whose model calls; 0 if that is unknown."""
+    callers = EXECUTING.get().callers
+    running = callers[-1].running if callers else ()
+    return running[0].number if running else 0

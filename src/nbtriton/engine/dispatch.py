@@ -51,18 +51,24 @@ class RequestDispatcher:
         self._registry = registry
 
     def call(
-        self, name: str, version: int, inputs: Mapping[str, Any], options: RequestOptions
+        self,
+        name: str,
+        version: int,
+        inputs: Mapping[str, Any],
+        options: RequestOptions,
+        caller: int = 0,
     ) -> tuple[InferenceRequest, Response]:
         """Send one request and return it with its response, which may be an error.
 
         A request that was refused raises; one that failed has the error in its response. Where an
-        instance is idle the request runs in this very thread.
+        instance is idle the request runs in this very thread. `caller` as in `InferenceRequest`.
         """
         with interrupts_deferred():
             accepted = False
             while not accepted:  # replaced between the look-up and now: its successor takes it
                 runtime = self._registry.find(name, version, False)
                 request = runtime.signature.build_request(inputs, options)
+                request.caller = caller
                 accepted = runtime.submit_inline(request)
             if request.final_response is None:
                 try:
@@ -81,6 +87,7 @@ class RequestDispatcher:
         options: RequestOptions,
         on_response: Callable[[Response, bool], None] | None = None,
         trace: Trace | None = None,
+        caller: int = 0,
     ) -> InferenceRequest:
         """Send one request, which has a future, and return at once; see `nbtriton.Server.submit`."""
         with interrupts_deferred():
@@ -88,6 +95,7 @@ class RequestDispatcher:
                 while True:
                     runtime = self._registry.find(name, version, on_response is not None)
                     request = runtime.signature.build_request(inputs, options)
+                    request.caller = caller
                     if not runtime.signature.reads_only:
                         request.copy_inputs()
                     if trace is not None:

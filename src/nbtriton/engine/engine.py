@@ -40,10 +40,11 @@ class Engine:
 
     def __init__(self, options: ServerOptions) -> None:
         self.registry = Registry()
-        self.inspection = Inspection(self.registry)
         self.dispatcher = RequestDispatcher(self.registry)
         self.model_server = ModelServer(self)
         self.lifecycle = ModelLifecycle(self.registry, options, self.model_server)
+        lifecycle = self.lifecycle
+        self.inspection: Inspection = Inspection(self.registry, lambda: lifecycle.builder.recorder)
         self.model_control: ModelRepository | None = None
         self.in_parent = False
         notify_in_children(self)

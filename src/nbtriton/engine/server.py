@@ -12,7 +12,13 @@ from nbtriton.backends.base import RequestOptions, Response
 from nbtriton.config import Dumpable, ModelConfig, scheduling_choice
 from nbtriton.engine.core.future import InferenceFuture
 from nbtriton.engine.core.result import InferenceResult
-from nbtriton.engine.core.snapshot import BatchRecord, ModelSnapshot, ServerSnapshot
+from nbtriton.engine.core.snapshot import (
+    BatchRecord,
+    ModelSnapshot,
+    RequestRecord,
+    ServerHistory,
+    ServerSnapshot,
+)
 from nbtriton.engine.diagnostics.tracing import Trace
 from nbtriton.engine.engine import Engine
 from nbtriton.engine.lifecycle.closing import close_at_exit
@@ -51,6 +57,9 @@ class Server:
         Let a stand-in run where a model's backend, package or file is missing: it answers with zeros
         of the declared shapes after the time that its parameter ``STAND_IN_COST_US`` declares, or
         that a recording has. It is marked in its configuration, metadata, reports and pictures.
+    recorder : bool or int
+        Whether to keep what happened to the last requests and batches of each model, and of how
+        many: 4096 by default. `requests`, `batches`, the live views and explanations read it.
 
     Attributes
     ----------
@@ -78,11 +87,13 @@ class Server:
         backend_config: Mapping[str, Mapping[str, str]] | None = None,
         summaries: bool = False,
         stand_in: bool = False,
+        recorder: bool | int = True,
     ) -> None:
         self.engine = Engine(
             ServerOptions(
                 gpus, cache_bytes, rate_limit, rate_limit_resources, backend_config, summaries,
                 stand_in,
+                recorder,
             )
         )  # fmt: skip
         close_at_exit(self)
@@ -272,8 +283,27 @@ class Server:
         return self.engine.inspection.statistics(name, version)
 
     def batches(self, name: str, version: int = -1) -> tuple[BatchRecord, ...]:
-        """Return a model's recent executions, oldest first; none for an ensemble."""
+        """Return a model's recent executions, oldest first; none for an ensemble.
+
+        Those of earlier loads of the same version are among them. For a model that is unloaded
+        they are kept, too.
+
+        Raises
+        ------
+        NotFoundError
+            Nothing was ever recorded under this name.
+        UnavailableError
+            The server has no recorder.
+        """
         return self.engine.inspection.batches(name, version)
+
+    def requests(self, name: str, version: int = -1) -> tuple[RequestRecord, ...]:
+        """Return a model's recent answered requests, in the order of their answers; as `batches`."""
+        return self.engine.inspection.requests(name, version)
+
+    def history(self) -> ServerHistory:
+        """Return what all models did over the last minutes of activity, as counted by the recorder."""
+        return self.engine.inspection.history()
 
     def snapshot(self) -> ServerSnapshot:
         """Return everything that can be seen at this moment."""

@@ -14,6 +14,7 @@ from nbtriton.backends.python import install_pb_utils
 from nbtriton.magics import completion, display
 from nbtriton.magics.ask import AskMagics
 from nbtriton.magics.define import DefineMagics
+from nbtriton.magics.explain import ExplainMagics
 from nbtriton.magics.measure import MeasureMagics
 from nbtriton.magics.options import OptionsMagics
 from nbtriton.magics.repository import RepositoryMagics
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load_ipython_extension", "unload_ipython_extension"]
 
-_CLASSES = (DefineMagics, AskMagics, MeasureMagics, RepositoryMagics, OptionsMagics)
+_CLASSES = (DefineMagics, AskMagics, MeasureMagics, ExplainMagics, RepositoryMagics, OptionsMagics)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

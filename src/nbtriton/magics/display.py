@@ -114,6 +114,7 @@ def show_options(options: ServerOptions, **_options: object) -> dict[str, str]:
         ("gpus", gpus),
         ("backend_config", ", ".join(settings) or "none"),
         ("summaries", "on" if options.summaries else "off"),
+        ("recorder", f"{count(options.recorder)} requests a model" if options.recorder else "off"),
         ("stand_in", "on" if options.stand_in else "off"),
     ]
     columns = ("option", "value")

@@ -47,6 +47,15 @@ def _setting(text: str) -> tuple[str, str, str]:
     return backend, key, value
 
 
+def _recorder(text: str) -> bool | int:
+    if text in ("on", "off"):
+        return text == "on"
+    try:
+        return int(text)
+    except ValueError:
+        raise ArgumentTypeError(f"'{text}' is neither on, off nor a number of requests") from None
+
+
 @magics_class
 class OptionsMagics(Magics):
     """``%triton_server``."""
@@ -78,6 +87,10 @@ class OptionsMagics(Magics):
         "--stand-in", choices=("on", "off"),
         help="whether models without their backend or file run as stand-ins of their shapes",
     )  # fmt: skip
+    @argument(
+        "--recorder", type=_recorder, default=SUPPRESS, metavar="N|on|off",
+        help="how many requests of each model are kept for views and explanations (4096)",
+    )  # fmt: skip
     @keep_option
     @line_magic
     def triton_server(self, line: str) -> Any:
@@ -98,9 +111,11 @@ class OptionsMagics(Magics):
         if options.rate_limit_resource is not None:
             given = [unquoted(text) for text in options.rate_limit_resource]
             changes["rate_limit_resources"] = [text for text in given if text != "none"]
-        # None is a value of these two.
+        # None and False are values of these.
         changes |= {
-            name: getattr(options, name) for name in ("cache_bytes", "gpus") if name in options
+            name: getattr(options, name)
+            for name in ("cache_bytes", "gpus", "recorder")
+            if name in options
         }
         if options.backend_config is not None:
             settings: dict[str, dict[str, str]] = {}

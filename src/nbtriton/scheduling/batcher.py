@@ -194,7 +194,7 @@ class Batcher:
         if not payload.tickets:
             return [ReturnResources(instance), *self.finish(now, instance)]
         self._close(payload)
-        return [self._run(instance, payload), *self.tick(now)]
+        return [self._run(now, instance, payload), *self.tick(now)]
 
     def cancel(self, now: int, ticket: Ticket, *, formed: bool = False) -> list[Decision]:
         """Cancel a request that still waits in the queue; any other runs on (X2, X3).
@@ -332,7 +332,8 @@ class Batcher:
     def _run_alone(self, now: int, ticket: Ticket, reason: str) -> RunBatch:
         ticket.enqueued_ns = now
         ticket.state = TicketState.RUNNING
-        return RunBatch(self._idle.popleft(), (ticket,), ticket.size, reason)
+        # Only where nothing waits.
+        return RunBatch(self._idle.popleft(), (ticket,), ticket.size, reason, (), (), now, 0)
 
     def _advance(self, now: int, out: list[Decision]) -> list[Decision]:
         while True:
@@ -528,7 +529,7 @@ class Batcher:
         self._close(payload)
         if self._delay and self._limit > 1:
             self._merge(now, payload)
-        return self._run(self._idle.popleft(), payload)
+        return self._run(now, self._idle.popleft(), payload)
 
     def _stage(self) -> StageInstance:
         """Stage an idle instance with the oldest payload."""
@@ -538,11 +539,20 @@ class Batcher:
         self._staged[instance] = self._ready.popleft()
         return StageInstance(instance)
 
-    def _run(self, instance: int, payload: _Payload) -> RunBatch:
+    def _run(self, now: int, instance: int, payload: _Payload) -> RunBatch:
         self._in_payloads -= len(payload.tickets)
         for ticket in payload.tickets:
             ticket.state = TicketState.RUNNING
-        return RunBatch(instance, tuple(payload.tickets), payload.size, payload.reason)
+        return RunBatch(
+            instance,
+            tuple(payload.tickets),
+            payload.size,
+            payload.reason,
+            (),
+            (),
+            now,
+            self.waiting,
+        )
 
     def _cancel_formed(self, now: int, ticket: Ticket) -> list[Decision]:
         formed = [*self._ready, *self._staged.values()]

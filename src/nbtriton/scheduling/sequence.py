@@ -611,7 +611,9 @@ class SequenceBatcher:
         self._idle.discard(instance)
         rows = tuple(slot for slot, _ in chosen)
         sequences = tuple(sequence for _, sequence in chosen)
-        run = RunBatch(instance, tickets, ready[-1][0] + 1, reason, rows, sequences)
+        run = RunBatch(
+            instance, tickets, ready[-1][0] + 1, reason, rows, sequences, now, self._waiting
+        )
         if self._gated:
             self._staged[instance] = run
             out.append(StageInstance(instance))

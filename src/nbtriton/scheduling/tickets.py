@@ -126,9 +126,15 @@ class RunBatch:
     sequences : tuple
         For each ticket an object that identifies its sequence and lives as long as the sequence.
         Empty without sequences.
+    formed_ns : int
+        The ``now`` of the decision.
+    waiting : int
+        Requests that wait on: with 0 nothing could have made the batch larger.
     """
 
-    __slots__ = ("instance", "reason", "rows", "sequences", "size", "tickets")
+    __slots__ = (
+        "formed_ns", "instance", "reason", "rows", "sequences", "size", "tickets", "waiting",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -138,7 +144,11 @@ class RunBatch:
         reason: str,
         rows: tuple[int, ...] = (),
         sequences: tuple[object, ...] = (),
+        formed_ns: int = 0,
+        waiting: int = 0,
     ) -> None:
+        self.formed_ns = formed_ns
+        self.waiting = waiting
         self.instance = instance
         self.tickets = tickets
         self.size = size

@@ -5,7 +5,6 @@ Importing this package imports anywidget; nothing else of nbtriton imports it be
 
 from __future__ import annotations
 
-from nbtriton.widgets.activity import Recorder
 from nbtriton.widgets.curve import CurveView
 from nbtriton.widgets.dag import DagView, server_graph
 from nbtriton.widgets.graphs import graph_of
@@ -23,7 +22,6 @@ __all__ = [
     "LiveTable",
     "LiveView",
     "Publisher",
-    "Recorder",
     "Shown",
     "StaticView",
     "WatchView",

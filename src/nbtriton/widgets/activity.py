@@ -1,190 +1,155 @@
-"""The activity of models over the last seconds, from a series of snapshots of a server."""
+"""The activity of models over the last seconds, read from the server's recorder."""
 
 from __future__ import annotations
 
 import math
 import sys
-import threading
 from array import array
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from nbtriton.drawing import Lane, ModelActivity, batch_bins, bin_counts
-from nbtriton.engine.core.snapshot import InstanceSnapshot, ModelSnapshot, ServerSnapshot
+from nbtriton.engine import ModelHistorySnapshot, ModelSnapshot, Moment, ServerHistory
 
-__all__ = ["Recorder", "encode", "little_endian"]
+__all__ = ["activities", "covered_s", "encode", "little_endian"]
 
 _NS = 1e9
 _RATE_OVER_NS = 2_000_000_000
-
 
 # An instance: its name, kind and device. They come and go while a model serves.
 _Key = tuple[str, str, int]
 
 
-@dataclass(slots=True)
-class _Sample:
-    """One moment of a model: at most one per step of the time axis."""
-
-    at_ns: int
-    depth: int
-    busy: Mapping[_Key, float]  # of each instance, share of the time since the sample before
-    model: ModelSnapshot
-
-
-class Recorder:
-    """Keep the last seconds of a server's life.
+def activities(
+    history: ServerHistory, names: Sequence[str] = (), *, span_s: float = 30.0, whole: bool = False
+) -> tuple[ModelActivity, ...]:
+    """Return what each model did.
 
     Parameters
     ----------
+    history : ServerHistory
     names : sequence of str, optional
-        The models to keep; empty for all of them.
+        The models to show; empty for all of them.
     span_s : float, optional
         How far back it reaches.
-    step_s : float, optional
-        Snapshots closer together than this are merged: the queue's highest, the instances' mean.
+    whole : bool, optional
+        Rates over the whole stretch in which a model worked, rather than the last two seconds.
     """
-
-    def __init__(
-        self, names: Sequence[str] = (), *, span_s: float = 30.0, step_s: float = 0.2
-    ) -> None:
-        self.span_s = span_s
-        self._names = frozenset(names)
-        self._step_ns = int(step_s * _NS)
-        self._span_ns = int(span_s * _NS)
-        self._samples: dict[tuple[str, int], deque[_Sample]] = {}
-        self._now_ns = 0
-        # Fed by the hub's thread, read by the cell that ends the run.
-        self._lock = threading.Lock()
-
-    def add(self, snapshot: ServerSnapshot) -> None:
-        """Add the next snapshot, no older than the one before."""
-        with self._lock:
-            self._now_ns = snapshot.now_ns
-            models = {
-                (model.name, model.version): model
-                for model in snapshot.models
-                if not self._names or model.name in self._names
-            }
-            self._samples = {key: self._samples.get(key, deque()) for key in models}
-            for key, model in models.items():
-                self._append(self._samples[key], model)
-
-    def _append(self, samples: deque[_Sample], model: ModelSnapshot) -> None:
-        last = samples[-1] if samples else None
-        if last is not None and model.inference_count < last.model.inference_count:
-            samples.clear()  # loaded anew: its counters began again
-            last = None
-        depth = _depth(model)
-        if last is not None and len(samples) > 1 and self._fills(samples):
-            depth = max(depth, last.depth)
-            samples.pop()
-            last = samples[-1]
-        before = {} if last is None else {_key(one): one for one in last.model.instances}
-        busy = {
-            key: 0.0 if last is None or key not in before else self._busy(last, before[key], now)
-            for now in model.instances
-            for key in (_key(now),)
-        }
-        samples.append(_Sample(self._now_ns, depth, busy, model))
-        while samples[0].at_ns < self._now_ns - self._span_ns:
-            samples.popleft()
-
-    def _fills(self, samples: deque[_Sample]) -> bool:
-        """Return True while the newest sample has not lasted a whole step."""
-        return self._now_ns - samples[-2].at_ns < self._step_ns
-
-    def _busy(self, last: _Sample, before: InstanceSnapshot, now: InstanceSnapshot) -> float:
-        spent = max(0, now.busy_ns - before.busy_ns)
-        if not spent and now.batch_size:
-            return 1.0  # in the middle of an execution, which is counted when it ends
-        return min(1.0, spent / max(1, self._now_ns - last.at_ns))
-
-    @property
-    def covered_s(self) -> float:
-        """How far back the samples reach: whole seconds, at most the span."""
-        with self._lock:
-            oldest = min((s[0].at_ns for s in self._samples.values()), default=self._now_ns)
-        return min(self.span_s, max(1.0, float(math.ceil((self._now_ns - oldest) / _NS))))
-
-    def models(self, *, whole: bool = False) -> tuple[ModelActivity, ...]:
-        """Return what each model did.
-
-        Parameters
-        ----------
-        whole : bool, optional
-            Rates over the whole stretch in which it worked, rather than the last two seconds.
-        """
-        with self._lock:
-            return tuple(self._activity(list(s), whole) for s in self._samples.values())
-
-    def _activity(self, samples: Sequence[_Sample], whole: bool) -> ModelActivity:
-        model = samples[-1].model
-        first, last = _stretch(samples) if whole else _recent(samples)
-        old, new = first.model, last.model
-        seconds = (last.at_ns - first.at_ns) / _NS
-        requests = new.success_count - old.success_count
-        compute_ns = _compute_ns(new) - _compute_ns(old)
-        bins = batch_bins(model.max_batch_size)
-        oldest = samples[0].model.batch_sizes
-        within = {size: n - oldest.get(size, 0) for size, n in model.batch_sizes.items()}
-        recent = any(within.values())
-        return ModelActivity(
-            name=model.name,
-            version=model.version,
-            state=model.state,
-            reason=model.reason,
-            platform=model.platform,
-            ages_s=tuple((self._now_ns - sample.at_ns) / _NS for sample in samples),
-            depths=(*(sample.depth for sample in samples[:-1]), _depth(model)),
-            queued=model.queued,
-            executing=model.executing,
-            lanes=tuple(
-                Lane(
-                    instance.name,
-                    tuple(sample.busy.get(_key(instance), 0.0) for sample in samples),
-                    instance.batch_size,
-                    instance.executions,
-                )
-                for instance in model.instances
-            ),
-            bins=bin_counts(bins, within if recent else model.batch_sizes),
-            bins_since="in this time" if recent else "since load",
-            infer_per_s=(new.inference_count - old.inference_count) / seconds if seconds else 0.0,
-            queue_ms=(new.queue_ns - old.queue_ns) / requests / 1e6 if requests else 0.0,
-            compute_ms=compute_ns / requests / 1e6 if requests else 0.0,
-            inference_count=model.inference_count,
-            execution_count=model.execution_count,
-            fail_count=model.fail_count,
-        )
+    return tuple(
+        _activity(one, history.now_ns, int(span_s * _NS), whole)
+        for one in history.models
+        if not names or one.model.name in names
+    )
 
 
-def _key(instance: InstanceSnapshot) -> _Key:
-    return instance.name, instance.kind, instance.device_id
+def covered_s(history: ServerHistory, names: Sequence[str] = (), *, span_s: float = 30.0) -> float:
+    """Return how far back the activity reaches: whole seconds, at most the span."""
+    since = history.now_ns - int(span_s * _NS)
+    begins = [
+        _within(one.moments, since)[0].at_ns
+        for one in history.models
+        if one.moments and (not names or one.model.name in names)
+    ]
+    oldest = min(begins, default=history.now_ns)
+    return min(span_s, max(1.0, float(math.ceil((history.now_ns - oldest) / _NS))))
 
 
-def _recent(samples: Sequence[_Sample]) -> tuple[_Sample, _Sample]:
-    last = samples[-1]
-    first = next(s for s in samples if s.at_ns >= last.at_ns - _RATE_OVER_NS)
-    return first, last
+def _activity(one: ModelHistorySnapshot, now_ns: int, span_ns: int, whole: bool) -> ModelActivity:
+    model = one.model
+    moments = _within(one.moments, now_ns - span_ns)
+    depths: tuple[float, ...] = ()
+    rate = queue_ms = compute_ms = 0.0
+    within: dict[int, int] = {}
+    if moments:
+        # The first one is where the counts begin; the deepest queue before it is not in the span.
+        depths = (*(float(moment.deepest) for moment in moments[:-1]), float(_depth(model)))
+        old, new = _stretch(moments) if whole else _recent(moments)
+        seconds = (new.at_ns - old.at_ns) / _NS
+        requests = new.requests - old.requests
+        rate = (new.inferences - old.inferences) / seconds if seconds else 0.0
+        if requests:
+            queue_ms = (new.queue_ns - old.queue_ns) / requests / 1e6
+            compute_ms = (new.compute_ns - old.compute_ns) / requests / 1e6
+        before = moments[0].sizes
+        within = {size: n - before.get(size, 0) for size, n in moments[-1].sizes.items()}
+    recent = any(within.values())
+    last = moments[-1] if moments else None
+    return ModelActivity(
+        name=model.name,
+        version=model.version,
+        state=model.state,
+        reason=model.reason,
+        platform=model.platform,
+        ages_s=tuple(max(0.0, (now_ns - moment.at_ns) / _NS) for moment in moments),
+        depths=depths,
+        queued=model.queued,
+        executing=model.executing,
+        lanes=tuple(
+            Lane(
+                instance.name,
+                _busy(moments, (instance.name, instance.kind, instance.device_id)),
+                instance.batch_size,
+                instance.executions,
+            )
+            for instance in model.instances
+        ),
+        bins=bin_counts(batch_bins(model.max_batch_size), within if recent else model.batch_sizes),
+        bins_since="in this time" if recent else "since load",
+        infer_per_s=rate,
+        queue_ms=queue_ms,
+        compute_ms=compute_ms,
+        inference_count=last.inferences if last else model.inference_count,
+        execution_count=last.executions if last else model.execution_count,
+        fail_count=last.failed if last else model.fail_count,
+    )
 
 
-def _stretch(samples: Sequence[_Sample]) -> tuple[_Sample, _Sample]:
+def _within(moments: Sequence[Moment], since_ns: int) -> Sequence[Moment]:
+    """Return the moments from the last one before a time on, which is moved to that time."""
+    first = next((i for i, moment in enumerate(moments) if moment.at_ns > since_ns), len(moments))
+    kept = [*moments[max(0, first - 1) :]]
+    if kept and kept[0].at_ns < since_ns:
+        kept[0] = _moved(kept[0], kept[1] if len(kept) > 1 else kept[0], since_ns)
+    return kept
+
+
+def _moved(moment: Moment, following: Moment, at_ns: int) -> Moment:
+    """Return a moment as it was later: nothing was counted, and what was busy was so all the time."""
+    part = (at_ns - moment.at_ns) / max(1, following.at_ns - moment.at_ns)
+    busy = {
+        key: before + int((following.busy.get(key, before) - before) * part)
+        for key, before in moment.busy.items()
+    }
+    return moment._replace(at_ns=at_ns, busy=busy)
+
+
+def _busy(moments: Sequence[Moment], key: _Key) -> tuple[float, ...]:
+    """Return the share of busy time before each moment, 0 before the first."""
+    shares = [0.0] * len(moments)
+    for at in range(1, len(moments)):
+        old, new = moments[at - 1], moments[at]
+        spent = new.busy.get(key, 0) - old.busy.get(key, 0)
+        shares[at] = min(1.0, max(0.0, spent / max(1, new.at_ns - old.at_ns)))
+    return tuple(shares)
+
+
+def _recent(moments: Sequence[Moment]) -> tuple[Moment, Moment]:
+    """Return the moments between which two seconds have passed, or all that there are."""
+    last = moments[-1]
+    earlier = [m for m in moments if m.at_ns <= last.at_ns - _RATE_OVER_NS]
+    return earlier[-1] if earlier else moments[0], last
+
+
+def _stretch(moments: Sequence[Moment]) -> tuple[Moment, Moment]:
     """Return the last moment before the first inference and the first after the last one."""
-    counts = [sample.model.inference_count for sample in samples]
+    counts = [moment.inferences for moment in moments]
     start = next((i for i, n in enumerate(counts) if n > counts[0]), 1) - 1
     end = next(i for i, n in enumerate(counts) if n == counts[-1])
-    return samples[start], samples[max(start, end)]
+    return moments[start], moments[max(start, end)]
 
 
 def _depth(model: ModelSnapshot) -> int:
     """Return what its strip shows: an ensemble has no queue, but requests in flight."""
     return model.executing if model.platform == "ensemble" else model.queued
-
-
-def _compute_ns(model: ModelSnapshot) -> int:
-    return model.compute_input_ns + model.compute_infer_ns + model.compute_output_ns
 
 
 def encode(sequence: int, models: Sequence[ModelActivity]) -> bytes:

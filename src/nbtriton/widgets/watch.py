@@ -8,7 +8,8 @@ from typing import Any
 import traitlets
 
 from nbtriton.drawing import ModelActivity, to_json, watch_html, watch_scene, watch_svg, watch_text
-from nbtriton.widgets.activity import Recorder, encode
+from nbtriton.engine import ServerHistory
+from nbtriton.widgets.activity import activities, covered_s, encode
 from nbtriton.widgets.static import StaticView
 from nbtriton.widgets.view import LiveView, asset
 
@@ -21,7 +22,7 @@ class WatchView(LiveView):
     Parameters
     ----------
     server : Server
-        Anything whose ``snapshot()`` returns a `ServerSnapshot`.
+        Anything whose ``history()`` returns a `ServerHistory`.
     names : sequence of str, optional
         The models to show; empty for all of them.
     span_s : float, optional
@@ -39,30 +40,31 @@ class WatchView(LiveView):
         self, server: Any, names: Sequence[str] = (), *, span_s: float = 30.0, **options: Any
     ) -> None:
         self._server = server
-        self.recorder = Recorder(names, span_s=span_s)
+        self._names = tuple(names)
         self._structure: object = None
         super().__init__(span_s=span_s, **options)
         self.refresh()
 
-    def _observe(self) -> Recorder:
-        self.recorder.add(self._server.snapshot())
-        return self.recorder
+    def _observe(self) -> ServerHistory:
+        history: ServerHistory = self._server.history()
+        return history
 
-    def _send_state(self, state: Recorder) -> None:
-        models = state.models()
+    def _send_state(self, state: ServerHistory) -> None:
+        models = activities(state, self._names, span_s=self.span_s)
         structure = [_structure(model) for model in models]
         self.frames_sent += 1
         with self.hold_sync():
             if structure != self._structure:
                 self._structure = structure
-                self.scene = to_json(watch_scene(models, span_s=state.span_s))
+                self.scene = to_json(watch_scene(models, span_s=self.span_s))
                 self.models = structure
             self.frame = encode(self.frames_sent, models)
 
     def static(self) -> StaticView:
         """Return at most the last half minute; rates are means over the time with requests."""
-        models = self.recorder.models(whole=True)
-        span = self.recorder.covered_s
+        history = self._observe()
+        models = activities(history, self._names, span_s=self.span_s, whole=True)
+        span = covered_s(history, self._names, span_s=self.span_s)
         return StaticView(
             watch_html(models, span_s=span), watch_text(models), watch_svg(models, span_s=span)
         )

@@ -205,6 +205,7 @@ class EnsembleExecution(ResponseSink):
             else binding.owned[step]
         )
         sub.sink = self
+        sub.caller = request.number
         self._running.add(sub)
         # In a batch: together with the other steps that are ready for this model.
         if isinstance(completion, BatchCompletion):
@@ -460,8 +461,11 @@ class EnsembleExecution(ResponseSink):
     def _count_success(self) -> None:
         request = self.request
         times = self._times
-        total_ns = now_ns() - request.start_ns
+        now = now_ns()
+        total_ns = now - request.start_ns
         request.step_times = times
+        if self.ensemble.history is not None:
+            self.ensemble.history.advance(now)
         statistics = self.ensemble.statistics
         statistics.passed(request.size, times, total_ns)
         if statistics.summaries is not None:

@@ -64,7 +64,9 @@ class EnsembleRuntime(EnsembleOwner):
             binding.active += 1
             execution = EnsembleExecution(self, binding, request)
             self._executions[request] = execution
-        request.enqueued_ns = now_ns()
+            request.enqueued_ns = now = now_ns()
+            if self.history is not None:
+                self.history.note_depth(now, len(self._executions))
         execution.begin(completion)
         return True
 
@@ -135,11 +137,12 @@ class EnsembleRuntime(EnsembleOwner):
             binding.active -= 1
             last = not binding.active and binding is not self._binding
             done = self._draining and not self._executions
+            if self.history is not None:
+                self.history.note_depth(now_ns(), len(self._executions))
         if last:
             binding.release()
         if done:
-            self.log_unloaded()
-            self._drained.set()
+            self._end()
 
     def drain(self) -> None:
         """Accept no more requests; those in flight go on."""
@@ -148,8 +151,12 @@ class EnsembleRuntime(EnsembleOwner):
             done = not self._executions
         self.members_changed()
         if done:
-            self.log_unloaded()
-            self._drained.set()
+            self._end()
+
+    def _end(self) -> None:
+        self.end_record()
+        self.log_unloaded()
+        self._drained.set()
 
     def fail_pending(self, reason: str) -> None:
         """Do nothing: requests wait in the queues of their steps."""

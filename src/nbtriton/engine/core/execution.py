@@ -8,7 +8,7 @@ from typing import Final
 from nbtriton.backends.compiling import mypyc_attr
 from nbtriton.engine.core.snapshot import BatchRecord
 
-__all__ = ["Execution", "StepTimes", "now_ns"]
+__all__ = ["Execution", "RequestDetail", "StepTimes", "now_ns"]
 
 # The engine's clock. Final, for the compiled core: it looks a name of a module that is not compiled
 # up in a dictionary at each use (8 times in a step of an ensemble), but keeps a final one in a C
@@ -17,22 +17,53 @@ now_ns: Final = monotonic_ns
 
 
 @mypyc_attr(acyclic=True)
+class RequestDetail:
+    """What few requests have: a refusal, an error, responses before the final one.
+
+    Attributes
+    ----------
+    outcome : str
+        Why it never ran, a key of `REASONS`, or ``"cache_hit"``; empty otherwise.
+    status, error : str
+        Triton's status and message if it failed, else empty.
+    first_ns, responses : int
+        The time of its first response before the final one, and how many of these it had.
+    """
+
+    __slots__ = ("error", "first_ns", "outcome", "responses", "status")
+
+    def __init__(
+        self, outcome: str, status: str, error: str, first_ns: int, responses: int
+    ) -> None:
+        self.outcome = outcome
+        self.status = status
+        self.error = error
+        self.first_ns = first_ns
+        self.responses = responses
+
+
+@mypyc_attr(acyclic=True)
 class Execution:
     """Times of one execution, on the clock of `time.monotonic_ns`; 0 until they are reached.
 
     It is the backend's `BatchTimer`, and all requests of the batch refer to it: what is the same
-    for all of them is stored once. It outlives them in the statistics, so it keeps only their numbers
-    (and the compiled core's garbage collector need not walk it).
+    for all of them is stored once. It outlives them in the statistics and in the recorder, so it keeps
+    only numbers (and the compiled core's garbage collector need not walk it).
+
+    What the recorder keeps of the only request of a batch stands here, too: with the sums it is all
+    that a `RequestEntry` has, and a second object in a ring costs a thirtieth of a step of an ensemble.
 
     Attributes
     ----------
     batch_size : int
     instance : str
         Its name.
-    requests : tuple of int
-        Their numbers.
+    number, count : int
+        The number of its first request, and how many it has.
     reason : str
         Why the batch was closed at this size, in the scheduler's word.
+    formed_ns, waiting : int
+        When the scheduler handed it over, and how many requests it left waiting.
     start_ns, infer_start_ns, infer_end_ns, end_ns : int
         compute_input is between the first two, compute_infer between those in the middle, and
         compute_output between the last two (T9).
@@ -45,20 +76,33 @@ class Execution:
     inferences, queue_ns, total_ns : int
         Sums over the requests: their batch sizes, how long they waited, and how long each took
         until the end.
+    answered_ns, caller, step, request_id, detail
+        Of the only request, as `RequestEntry` has them; 0 until its final response.
     """
 
     __slots__ = (
-        "batch_size", "end_ns", "failed", "infer_end_ns", "infer_start_ns", "inferences", "instance",
-        "longest_ns", "queue_ns", "reached", "reason", "requests", "start_ns", "total_ns",
+        "answered_ns", "batch_size", "caller", "count", "detail", "end_ns", "failed", "formed_ns",
+        "infer_end_ns", "infer_start_ns", "inferences", "instance", "longest_ns", "number",
+        "queue_ns", "reached", "reason", "request_id", "start_ns", "step", "total_ns", "waiting",
     )  # fmt: skip
 
     def __init__(
-        self, batch_size: int, instance: str = "", requests: tuple[int, ...] = (), reason: str = ""
+        self,
+        batch_size: int,
+        instance: str = "",
+        number: int = 0,
+        count: int = 0,
+        reason: str = "",
+        formed_ns: int = 0,
+        waiting: int = 0,
     ) -> None:
         self.batch_size = batch_size
         self.instance = instance
-        self.requests = requests
+        self.number = number
+        self.count = count
         self.reason = reason
+        self.formed_ns = formed_ns
+        self.waiting = waiting
         self.longest_ns = 0
         self.failed = False
         self.reached = True
@@ -69,6 +113,11 @@ class Execution:
         self.infer_start_ns = 0
         self.infer_end_ns = 0
         self.end_ns = 0
+        self.answered_ns = 0
+        self.caller = 0
+        self.step = 0
+        self.request_id = ""
+        self.detail: RequestDetail | None = None
 
     def inputs_ready(self) -> None:
         """compute_input ends, compute_infer begins."""
@@ -98,11 +147,12 @@ class Execution:
         infer_end = self.infer_end_ns or end
         return infer_start - self.start_ns, infer_end - infer_start, end - infer_end
 
-    def record(self, model: str, version: int) -> BatchRecord:
-        """Return what can be seen of it, once it has ended."""
+    def record(self, model: str, version: int, requests: tuple[int, ...]) -> BatchRecord:
+        """Return it as a record, once it has ended, with the numbers of its requests."""
         return BatchRecord(
-            model, version, self.instance, self.requests, self.batch_size, self.reason,
-            self.longest_ns, self.start_ns, self.end_ns, self.failed,
+            model, version, self.instance, requests, self.batch_size, self.reason,
+            self.longest_ns, self.start_ns, self.end_ns, self.failed, self.formed_ns, self.waiting,
+            self.infer_start_ns, self.infer_end_ns,
         )  # fmt: skip
 
 

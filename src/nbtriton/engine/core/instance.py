@@ -20,6 +20,7 @@ from nbtriton.engine.core.completion import (
     InlineCompletion,
 )
 from nbtriton.engine.core.execution import Execution, now_ns
+from nbtriton.engine.core.history import Meter
 from nbtriton.engine.core.recovery import Recovery
 from nbtriton.engine.core.request import InferenceRequest
 from nbtriton.engine.core.response_thread import ResponseThread
@@ -106,6 +107,8 @@ class Instance(Executor):
         It executes a batch, or answers one on its own thread.
     thread : int
         Where it executes now, or did last.
+    meter : Meter
+        Its busy time.
     """
 
     def __init__(
@@ -127,9 +130,8 @@ class Instance(Executor):
         self._own_thread = 0
         self.thread = 0
         self._batch_size = 0
-        self._executions = 0
-        self._busy_ns = 0
         self._probe_due_ns = 0
+        self.meter = Meter((context.name, context.kind, context.device_id))
         self._model: BackendInstance | None = None
         self._response_thread = ResponseThread(f"nbtriton-{context.name}-answers")
         self._engine_thread = EngineThread(self)
@@ -187,8 +189,8 @@ class Instance(Executor):
             self._context.kind,
             self._context.device_id,
             self._batch_size,
-            self._executions,
-            self._busy_ns,
+            self.meter.executions,
+            self.meter.busy_ns,
             self.recovery.state,
         )
 
@@ -205,13 +207,11 @@ class Instance(Executor):
         self._batch_size = run.size
         self.running = requests
         self.busy = True
-        # (One alone in a third of the time.)
-        numbers = (
-            (requests[0].number,)
-            if len(requests) == 1
-            else tuple([request.number for request in requests])
-        )
-        execution = Execution(run.size, self.name, numbers, run.reason)
+        execution = Execution(
+            run.size, self.name, requests[0].number, len(requests), run.reason, run.formed_ns,
+            run.waiting,
+        )  # fmt: skip
+        self.meter.started_ns = execution.start_ns
         for request in requests:
             request.execution = execution
         error: TritonError | None = None
@@ -298,6 +298,9 @@ class Instance(Executor):
                 request.trace.executed(request)
         count = len(requests)
         statistics = owner.statistics
+        meter = self.meter
+        if owner.history is not None:
+            owner.history.advance(end)
         execution.longest_ns = start - oldest
         execution.failed = error is not None
         execution.inferences = inferences
@@ -314,8 +317,9 @@ class Instance(Executor):
                     end - request.start_ns, start - request.enqueued_ns,
                     input_ns, infer_ns, output_ns,
                 )  # fmt: skip
-        self._executions += 1
-        self._busy_ns += end - start
+        meter.executions += 1
+        meter.started_ns = 0
+        meter.busy_ns += end - start
         self._batch_size = 0
         if inline is not None:
             # It is idle before it answers: what follows from the answer, such as the next step of an

@@ -14,6 +14,7 @@ from nbtriton.engine.core.custom_batching import CustomBatching
 from nbtriton.engine.core.events import EventKind
 from nbtriton.engine.core.execution import now_ns
 from nbtriton.engine.core.finalizer import Finalizer
+from nbtriton.engine.core.history import Meter
 from nbtriton.engine.core.in_flight import InFlight
 from nbtriton.engine.core.instance import Instance
 from nbtriton.engine.core.instance_set import InstanceSet, InstanceUpdate, UpdatableRuntime
@@ -22,6 +23,7 @@ from nbtriton.engine.core.mailbox import Mailbox
 from nbtriton.engine.core.recovery import lost_text
 from nbtriton.engine.core.request import InferenceRequest
 from nbtriton.engine.core.response_order import InOrder
+from nbtriton.engine.core.runtime import summary_of
 from nbtriton.engine.core.scheduler_settings import (
     batcher_settings,
     preserves_order,
@@ -29,7 +31,7 @@ from nbtriton.engine.core.scheduler_settings import (
 )
 from nbtriton.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.engine.core.sequence_tensors import SequenceTensors
-from nbtriton.engine.core.snapshot import BatchRecord, ModelSnapshot
+from nbtriton.engine.core.snapshot import ModelSnapshot
 from nbtriton.engine.diagnostics.deadlocks import Blockers
 from nbtriton.engine.diagnostics.interpreter import InterpreterProbe
 from nbtriton.engine.interrupts import interrupts_deferred
@@ -174,6 +176,8 @@ class ModelRuntime(UpdatableRuntime):
         self.config = update.config
         self._instances.plan_update(update)
         self._post(EventKind.UPDATE, update)
+        if self.history is not None:
+            self.history.changed(summary_of(update.config))
 
     def discard_update(self, update: InstanceUpdate) -> None:
         self._instances.remove(update.added.values())
@@ -220,6 +224,7 @@ class ModelRuntime(UpdatableRuntime):
         if self._strategy is not None:
             self._strategy.close()
         self.backend.close()
+        self.end_record()
         self.log_unloaded()
 
     # -- requests --------------------------------------------------------------------------------
@@ -336,11 +341,6 @@ class ModelRuntime(UpdatableRuntime):
         others = [one for one in list(self._instances.active.values()) if one is not instance]
         return self.interpreter.probe(len([one for one in others if one.executing]))
 
-    def batches(self) -> tuple[BatchRecord, ...]:
-        """Return the recent executions, oldest first."""
-        recent = self.statistics.recent()
-        return tuple([execution.record(self.name, self.version) for execution in recent])
-
     # -- events ----------------------------------------------------------------------------------
 
     def _post(self, kind: int, payload: object, completion: Completion | None = None) -> None:
@@ -365,12 +365,20 @@ class ModelRuntime(UpdatableRuntime):
         """Process an event and all that were posted meanwhile; this thread owns the batcher."""
         mailbox = self._mailbox
         try:
-            decisions = self._handle(kind, payload)
+            now = now_ns()
+            decisions = self._handle(now, kind, payload)
             while mailbox.has_messages():
                 event = mailbox.pop()
                 if event is None:
                     break
-                decisions += self._handle(event[0], event[1])
+                now = now_ns()
+                decisions += self._handle(now, event[0], event[1])
+            if self.history is not None:
+                batcher = self._batcher
+                if isinstance(batcher, Batcher):  # compiled: a call of its own
+                    self.history.note_depth(now, batcher.waiting)
+                else:
+                    self.history.note_depth(now, batcher.waiting)
             if self._order is not None:
                 self._order.line_up(decisions)
             self._in_flight.sum_up()
@@ -383,37 +391,37 @@ class ModelRuntime(UpdatableRuntime):
         for decision in decisions:
             self._apply(decision, completion)
 
-    def _handle(self, kind: int, payload: Any) -> list[Decision]:
+    def _handle(self, now: int, kind: int, payload: Any) -> list[Decision]:
         """Pass an event to the batcher; return its decisions."""
         batcher = self._batcher
         if kind == EventKind.SUBMIT:
             self._in_flight.accept(1)
-            return batcher.submit(now_ns(), payload)
+            return batcher.submit(now, payload)
         if kind == EventKind.IDLE:
             assert isinstance(batcher, Batcher)
-            return batcher.finish(now_ns(), payload)
+            return batcher.finish(now, payload)
         if kind == EventKind.SUBMIT_MANY:
             assert isinstance(batcher, Batcher)
             self._in_flight.accept(len(payload))
-            return batcher.submit_many(now_ns(), payload)
+            return batcher.submit_many(now, payload)
         if kind == EventKind.IDLE_IN_SEQUENCE:
             assert isinstance(batcher, SequenceBatcher)
-            return batcher.finish(now_ns(), *payload)
+            return batcher.finish(now, *payload)
         if kind == EventKind.CANCEL:
-            return batcher.cancel(now_ns(), payload)
+            return batcher.cancel(now, payload)
         if kind == EventKind.GRANTED:
-            return batcher.granted(now_ns(), payload)
+            return batcher.granted(now, payload)
         if kind == EventKind.REFUSE:
-            return batcher.cancel(now_ns(), payload, formed=True)
+            return batcher.cancel(now, payload, formed=True)
         if kind == EventKind.WAKE:
             self._woken_at = None
-            return batcher.tick(now_ns())
+            return batcher.tick(now)
         if kind == EventKind.UPDATE:
-            return self._update(payload)
+            return self._update(now, payload)
         if kind == EventKind.SUSPEND:
             return self._suspend(payload)
         if kind == EventKind.RESUME:
-            return batcher.resume(now_ns(), payload)
+            return batcher.resume(now, payload)
         if kind == EventKind.GIVE_UP:
             return self._give_up()
         if kind == EventKind.FAIL_PENDING:
@@ -428,8 +436,7 @@ class ModelRuntime(UpdatableRuntime):
         if self._order is not None:
             self._order.accept(request)
 
-    def _update(self, update: InstanceUpdate) -> list[Decision]:
-        now = now_ns()
+    def _update(self, now: int, update: InstanceUpdate) -> list[Decision]:
         added, removed = self._instances.apply_update(update)
         decisions: list[Decision] = []
         for number in added:
@@ -484,6 +491,8 @@ class ModelRuntime(UpdatableRuntime):
             assert self._limiter is not None
             self._limiter.finished(self._instances.active[decision.instance])
         elif isinstance(decision, RetireInstance):
+            if self.history is not None:
+                self.history.retire(self._instances.active[decision.instance].meter)
             self._instances.retire(decision.instance)
         elif isinstance(decision, SuspendInstance):
             self._instances.active[decision.instance].recover()
@@ -492,6 +501,7 @@ class ModelRuntime(UpdatableRuntime):
 
     def _reject(self, decision: RejectTicket, completion: Completion | None) -> None:
         request: InferenceRequest = decision.ticket  # type: ignore[assignment]
+        request.outcome = decision.reason
         error: TritonError
         if decision.reason == "stopped":
             error = EngineStoppedError(decision.message)
@@ -548,6 +558,10 @@ class ModelRuntime(UpdatableRuntime):
         found = self._in_flight.count()
         batcher = self._batcher
         return max(found, batcher.live) if isinstance(batcher, SequenceBatcher) else found
+
+    def meters(self) -> list[Meter]:
+        """Return the busy times of the instances."""
+        return [instance.meter for instance in self._instances.all().values()]
 
     def snapshot(self, state: str, reason: str) -> ModelSnapshot:
         """Return the state of this version now."""

@@ -12,8 +12,9 @@ from typing import Final
 from nbtriton.backends.base import Response
 from nbtriton.backends.core.synchronize import copies_of
 from nbtriton.engine.core.completion import Completion
-from nbtriton.engine.core.execution import Execution, StepTimes, now_ns
+from nbtriton.engine.core.execution import Execution, RequestDetail, StepTimes, now_ns
 from nbtriton.engine.core.future import InferenceFuture
+from nbtriton.engine.core.history import ModelHistory, RequestEntry
 from nbtriton.engine.core.result import InferenceResult
 from nbtriton.engine.diagnostics.deadlocks import Blockers
 from nbtriton.engine.diagnostics.tracing import Trace
@@ -53,11 +54,14 @@ class RequestOwner(ABC):
     version : int
     process : int
         Id of the process that it lives in.
+    history : ModelHistory or None
+        Of the server's recorder, if that is on.
     """
 
     name: str
     version: int
     process: int
+    history: ModelHistory | None
 
     @property
     @abstractmethod
@@ -166,8 +170,17 @@ class InferenceRequest(Ticket):
     parent : InferenceRequest or None
         The caller's request, of which this is a step. None for a caller's own, which would otherwise
         hold itself and wait for the garbage collector.
+    caller : int
+        The number of the request that led to it: the ensemble's, or the first one of the batch whose
+        model called; 0 for a caller's own.
     step, iteration : int
         Which step of the ensemble it is, and in which iteration.
+    outcome : str
+        Why no instance executed it, a key of `REASONS` or ``"cache_hit"``; empty otherwise.
+    answered_ns : int
+        When the recorder took note of its final response, 0 before and without a recorder.
+    first_ns, responses : int
+        The time of its first response before the final one, and how many of these it had.
     buffered_response : Response or None
         Sent before the final flag, to a caller that expects one answer.
     execution : Execution or None
@@ -177,10 +190,11 @@ class InferenceRequest(Ticket):
     """
 
     __slots__ = (
-        "_unanswered", "batch_size", "buffered_response", "cache_key", "cancelled", "execution",
-        "final_response", "future", "inputs", "iteration", "kind", "lookup_ns", "number",
-        "owned_inputs", "parameters", "parent", "request_id", "requested_outputs", "rescheduled",
-        "runtime", "sink", "start_ns", "step", "step_times", "timeout_us", "trace",
+        "_unanswered", "answered_ns", "batch_size", "buffered_response", "cache_key", "caller", "cancelled",
+        "execution", "final_response", "first_ns", "future", "inputs", "iteration", "kind",
+        "lookup_ns", "number", "outcome", "owned_inputs", "parameters", "parent", "request_id",
+        "requested_outputs", "rescheduled", "responses", "runtime", "sink", "start_ns", "step",
+        "step_times", "timeout_us", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -213,8 +227,13 @@ class InferenceRequest(Ticket):
         self.parameters = parameters or _NO_PARAMETERS
         self.parent = parent
         self.sink: ResponseSink | None = None
+        self.caller = 0
         self.step = 0
         self.iteration = 0
+        self.outcome = ""
+        self.answered_ns = 0
+        self.first_ns = 0
+        self.responses = 0
         self.future: InferenceFuture | None = None
         self.final_response: Response | None = None
         self.buffered_response: Response | None = None
@@ -340,6 +359,11 @@ class InferenceRequest(Ticket):
         trace = self.trace
         if trace is not None:
             trace.answering(response, final=final)
+        if final:
+            self._record(response)
+        else:
+            self.responses += 1
+            self.first_ns = self.first_ns or now_ns()
         sink = self.sink
         if sink is not None:
             try:
@@ -357,6 +381,41 @@ class InferenceRequest(Ticket):
                 self._resolve(self.future, kept)
         if final and trace is not None:
             trace.delivered(self)
+
+    def _record(self, response: Response | None) -> None:
+        """Keep what happened to the request in the history of its model, before its answer is seen."""
+        runtime = self.runtime
+        history = None if runtime is None else runtime.history
+        if history is None:
+            return
+        detail = None
+        if self.outcome or self.responses or (response is not None and response.error is not None):
+            status = text = ""
+            if response is not None and response.error is not None:
+                status, text = response.error.status, response.error.message
+            detail = RequestDetail(self.outcome, status, text, self.first_ns, self.responses)
+        execution = self.execution
+        # A look at the clock costs a fiftieth of a step: its execution has just ended. That at the end
+        # of a caller's own request also serves `timing`.
+        answered_ns = 0
+        if execution is not None and self.parent is not None:
+            answered_ns = execution.end_ns
+        if not answered_ns:
+            answered_ns = now_ns()
+        self.answered_ns = answered_ns
+        if execution is not None and execution.count == 1 and execution.reached:
+            execution.answered_ns = answered_ns
+            execution.caller = self.caller
+            execution.step = self.step
+            execution.request_id = self.request_id
+            execution.detail = detail
+            return
+        history.requests.append(
+            RequestEntry(
+                self.number, self.caller, self.step, self.size, self.start_ns, self.enqueued_ns,
+                answered_ns, self.request_id, execution, detail,
+            )
+        )  # fmt: skip
 
     def _resolve(self, future: InferenceFuture, response: Response) -> None:
         if response.error is not None:
@@ -390,7 +449,7 @@ class InferenceRequest(Ticket):
 
     def timing(self) -> tuple[int, int, int, int, int, int]:
         """Return where the time went so far, as `RequestTiming` has it (scheduling.md §18)."""
-        total_ns = now_ns() - self.start_ns
+        total_ns = (self.answered_ns or now_ns()) - self.start_ns
         times = self.times()
         if times is None:
             return total_ns, 0, 0, 0, 0, 0

@@ -16,13 +16,14 @@ from nbtriton.config import ModelConfig
 from nbtriton.engine.core.cache import ResponseCache
 from nbtriton.engine.core.completion import Completion, InlineCompletion
 from nbtriton.engine.core.execution import now_ns
+from nbtriton.engine.core.history import Meter, ModelHistory
 from nbtriton.engine.core.model_signature import ModelSignature
 from nbtriton.engine.core.request import InferenceRequest, RequestOwner
 from nbtriton.engine.core.snapshot import InstanceSnapshot, ModelSnapshot
 from nbtriton.engine.core.statistics import Statistics
 from nbtriton.errors import InternalError, TritonError
 
-__all__ = ["Runtime"]
+__all__ = ["Runtime", "summary_of"]
 
 _log = logging.getLogger("nbtriton.engine")
 
@@ -50,6 +51,8 @@ class Runtime(RequestOwner):
         self.directory: Path | None = None
         self.signature = ModelSignature(config, version, self)
         self.statistics = Statistics()
+        # Set by the server before the first request if its recorder is on.
+        self.history: ModelHistory | None = None
         # Set by the server before the first request if it has a cache and the model wants it (K1).
         self.cache: ResponseCache | None = None
         # Whether each answer that was not in the cache before its request counts as a miss.
@@ -143,8 +146,11 @@ class Runtime(RequestOwner):
             request.cache_key = key
             request.lookup_ns = now - start
             return False
+        if self.history is not None:
+            self.history.advance(now)
         self.statistics.cache_hit(now - request.start_ns, start - request.start_ns, now - start)
         self._join_order(request)
+        request.outcome = "cache_hit"
         if request.try_finish():
             self.deliver(request, Response(outputs), final=True, completion=completion)
         return True
@@ -186,6 +192,20 @@ class Runtime(RequestOwner):
             free = not self._holds
         if free:
             self.drain()
+
+    def record_in(self, history: ModelHistory) -> None:
+        """Record from now on what happens to this version."""
+        history.attach(self.statistics, self.meters, summary_of(self.config))
+        self.history = history
+
+    def end_record(self) -> None:
+        """Leave the counts to the history: nothing more happens to this version."""
+        if self.history is not None:
+            self.history.detach(self.statistics)
+
+    def meters(self) -> list[Meter]:
+        """Return the busy times of the instances, if it has any."""
+        return []
 
     @abstractmethod
     def drain(self) -> None:
@@ -235,3 +255,21 @@ class Runtime(RequestOwner):
             ns["compute_input"], ns["compute_infer"], ns["compute_output"],
             statistics.sizes(),
         )  # fmt: skip
+
+
+def summary_of(config: ModelConfig) -> str:
+    """Return what matters for scheduling in a configuration, in a few words."""
+    if config.HasField("ensemble_scheduling"):
+        return f"an ensemble of {len(config.ensemble_scheduling.step)} steps"
+    instances = sum(max(1, group.count) for group in config.instance_group if not group.passive)
+    parts = [f"{instances} instance{'s' * (instances != 1)}"]
+    parts.append(f"max_batch_size {config.max_batch_size}")
+    if config.HasField("dynamic_batching"):
+        batching = config.dynamic_batching
+        parts.append("dynamic batching")
+        if batching.preferred_batch_size:
+            parts.append(f"preferred {', '.join(map(str, batching.preferred_batch_size))}")
+        parts.append(f"delay {batching.max_queue_delay_microseconds} us")
+    elif config.HasField("sequence_batching"):
+        parts.append("sequence batching")
+    return ", ".join(parts)

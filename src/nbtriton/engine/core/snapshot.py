@@ -10,18 +10,39 @@ from nbtriton.workers.supervisor import NEVER_LOST, RestartState
 
 __all__ = [
     "BatchRecord",
+    "Change",
     "InstanceSnapshot",
     "InterpreterWait",
+    "ModelHistorySnapshot",
     "ModelSnapshot",
+    "Moment",
+    "RequestRecord",
+    "ServerHistory",
     "ServerSnapshot",
 ]
 
 
 class BatchRecord(NamedTuple):
-    """One execution, kept in a ring buffer per model.
+    """One execution, as the recorder keeps it. Times are `time.monotonic_ns` values.
 
-    Times are `time.monotonic_ns` values. ``reason`` is the scheduler's own word for why the batch
-    was released then and with that size; ``queue_ns`` is the longest wait among its requests.
+    Attributes
+    ----------
+    requests : tuple of int
+        The numbers of its requests; the first one is also the number of the batch.
+    batch_size : int
+        Rows.
+    reason : str
+        A key of `nbtriton.scheduling.REASONS`: why the batch left then and with that size.
+    queue_ns : int
+        The longest wait among its requests.
+    start_ns, infer_start_ns, infer_end_ns, end_ns : int
+        compute_input is between the first two, compute_infer between those in the middle, and
+        compute_output between the last two.
+    failed : bool
+    formed_ns : int
+        When the scheduler handed it to the instance.
+    waiting : int
+        Requests that it left waiting: with 0 nothing could have made it larger.
     """
 
     model: str
@@ -34,6 +55,92 @@ class BatchRecord(NamedTuple):
     start_ns: int
     end_ns: int
     failed: bool
+    formed_ns: int = 0
+    waiting: int = 0
+    infer_start_ns: int = 0
+    infer_end_ns: int = 0
+
+
+class RequestRecord(NamedTuple):
+    """One answered request, as the recorder keeps it. Times are `time.monotonic_ns` values.
+
+    Attributes
+    ----------
+    number : int
+        Unique in the process.
+    request_id : str
+        The client's.
+    caller : int
+        The number of the request that led to it: the ensemble's, or the first one of the batch whose
+        model called (BLS); 0 for a client's own.
+    step : int
+        Which step of the ensemble it is.
+    size : int
+        Rows.
+    arrival_ns, enqueued_ns, answered_ns : int
+        Of its arrival, its acceptance by the scheduler, and its final response.
+    first_response_ns, responses : int
+        Of its first response, and how many it had.
+    batch : BatchRecord or None
+        None if it never ran, and for an ensemble.
+    outcome : str
+        Why it never ran: a key of `nbtriton.scheduling.REASONS`, or ``"cache_hit"``.
+    status, error : str
+        Triton's status and message if it failed, else empty.
+    """
+
+    model: str
+    version: int
+    number: int
+    request_id: str
+    caller: int
+    step: int
+    size: int
+    arrival_ns: int
+    enqueued_ns: int
+    answered_ns: int
+    first_response_ns: int
+    responses: int
+    batch: BatchRecord | None
+    outcome: str
+    status: str
+    error: str
+
+
+class Change(NamedTuple):
+    """A configuration that a model version has from a moment on, in a few words."""
+
+    at_ns: int
+    summary: str
+
+
+class Moment(NamedTuple):
+    """What had happened to a model version until a moment.
+
+    Attributes
+    ----------
+    at_ns : int
+    deepest : int
+        The most requests that waited at once since the moment before; of an ensemble, that were in
+        flight.
+    requests, failed, inferences, executions, queue_ns, compute_ns : int
+        Totals since its first load, whatever has been loaded since.
+    sizes : mapping of int to int
+        Executions per batch size, likewise.
+    busy : mapping of (str, str, int) to int
+        Nanoseconds that each instance, by name, kind and device, has executed.
+    """
+
+    at_ns: int
+    deepest: int
+    requests: int
+    failed: int
+    inferences: int
+    executions: int
+    queue_ns: int
+    compute_ns: int
+    sizes: Mapping[int, int]
+    busy: Mapping[tuple[str, str, int], int]
 
 
 class InterpreterWait(NamedTuple):
@@ -98,6 +205,23 @@ class ModelSnapshot:
     ignored: tuple[str, ...] = ()  # fields of the configuration that have no effect here
     isolation: str = "thread"  # where its instances live: "thread" or "process"
     interpreter: InterpreterWait = _NO_SAMPLES
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHistorySnapshot:
+    """A model version now, and its last moments, oldest first; none without a recorder."""
+
+    model: ModelSnapshot
+    moments: tuple[Moment, ...]
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerHistory:
+    """The last moments of all models, as seen at one moment (`time.monotonic_ns`)."""
+
+    now_ns: int
+    models: tuple[ModelHistorySnapshot, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,6 @@ FAILURES: Final = ("BACKEND", "CANCELED", "OTHER", "REJECTED")
 _COMPUTE = ("compute_input", "compute_infer", "compute_output")
 # At most this many executions are noted until they are added up: some 50 us at once.
 _NOTED: Final = 100
-# Some 5 minutes of a busy model at 10 batches a second, or half a second of an idle loop at full
-# speed: enough for a view or a question; 4096 of them are about 1.5 MB.
-_RECENT: Final = 4096
 
 
 class _Executions:
@@ -49,7 +46,7 @@ class Statistics:
     __slots__ = (
         "_by_size", "_executed", "_executions", "_fail_ns", "_hit_ns", "_hits", "_infer_ns",
         "_inferences", "_input_ns", "_last_ns", "_lock", "_miss_ns", "_misses", "_noted",
-        "_output_ns", "_queue_ns", "_recent", "_success_ns", "failures", "summaries",
+        "_output_ns", "_queue_ns", "_success_ns", "batches", "failures", "summaries",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -77,7 +74,8 @@ class Statistics:
         # Executions that are not added up yet. A thread that executes only adds to the list, which is
         # atomic with and without a GIL: no lock, and 2% of a step of an ensemble less.
         self._noted: list[Execution] = []
-        self._recent: deque[Execution] = deque(maxlen=_RECENT)
+        # Of the recorder, which keeps every execution that was added up.
+        self.batches: deque[Execution] | None = None
 
     @property
     def inference_count(self) -> int:
@@ -151,18 +149,28 @@ class Statistics:
         with self._lock:
             self._add(execution)
 
-    def recent(self) -> list[Execution]:
-        """Return the last executions, oldest first."""
+    def add_up(self) -> None:
+        """Add up what was noted: the recorder has it then."""
         with self._lock:
             self._add_up()
-            return list(self._recent)
+
+    def totals(self) -> tuple[int, int, int, int, int, int]:
+        """Return requests that succeeded and failed, inferences, executions, queue and compute ns."""
+        with self._lock:
+            self._add_up()
+            return (
+                self._executed + self._hits, sum(self.failures.values()), self._inferences,
+                self._executions, self._queue_ns,
+                self._input_ns + self._infer_ns + self._output_ns,
+            )  # fmt: skip
 
     def _add_up(self) -> None:
         """Add up what was noted; the lock is held."""
         noted = self._noted[:]
         for execution in noted:
             self._add(execution)
-        self._recent.extend(noted)
+        if self.batches is not None:
+            self.batches.extend(noted)
         del self._noted[: len(noted)]
 
     def _add(self, execution: Execution) -> None:
@@ -171,7 +179,7 @@ class Statistics:
         self._add_execution(execution.batch_size, input_ns, infer_ns, output_ns)
         if not execution.failed:
             self._add_requests(
-                len(execution.requests), execution.inferences, execution.total_ns,
+                execution.count, execution.inferences, execution.total_ns,
                 execution.queue_ns, input_ns, infer_ns, output_ns,
             )  # fmt: skip
 

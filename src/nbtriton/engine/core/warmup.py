@@ -117,8 +117,7 @@ def _run(
     runtime: Runtime, instance: str, model: BackendInstance, sample: Any, inputs: dict[str, Array]
 ) -> None:
     requests = [_admit(runtime.signature, inputs) for _ in range(sample.batch_size)]
-    numbers = tuple([request.number for request in requests])
-    execution = Execution(len(requests), instance, numbers, "warmup")
+    execution = Execution(len(requests), instance, requests[0].number, len(requests), "warmup")
     for request in requests:
         request.execution = execution
     errors: list[str] = []

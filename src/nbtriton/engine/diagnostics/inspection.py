@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
 from nbtriton.config import ModelConfig, all_input_specs, all_output_specs
+from nbtriton.engine.core.history import ModelHistory, Recorder
 from nbtriton.engine.core.model_runtime import ModelRuntime
 from nbtriton.engine.core.model_signature import ModelSignature
 from nbtriton.engine.core.registry import Registry
-from nbtriton.engine.core.snapshot import BatchRecord, ModelSnapshot, ServerSnapshot
+from nbtriton.engine.core.snapshot import (
+    BatchRecord,
+    ModelHistorySnapshot,
+    ModelSnapshot,
+    RequestRecord,
+    ServerHistory,
+    ServerSnapshot,
+)
 from nbtriton.engine.core.summaries import LatencySummaries
-from nbtriton.errors import TritonError, UnavailableError
+from nbtriton.engine.diagnostics.records import read_records
+from nbtriton.errors import NotFoundError, TritonError, UnavailableError, nearest
 
 __all__ = ["Inspection"]
 
@@ -25,10 +36,13 @@ class Inspection:
     ----------
     registry : Registry
         Of the server's models.
+    recorder : callable
+        Returns the recorder, None where it is off.
     """
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, recorder: Callable[[], Recorder | None]) -> None:
         self._registry = registry
+        self._recorder = recorder
 
     def check_answering(self) -> None:
         """Check that the server answers questions about models.
@@ -172,9 +186,58 @@ class Inspection:
         return ServerSnapshot(monotonic_ns(), self.models())
 
     def batches(self, name: str, version: int = -1) -> tuple[BatchRecord, ...]:
-        """Return a model's recent executions, oldest first; none for an ensemble."""
-        runtime = self._registry.resolve(name, version)
-        return runtime.batches() if isinstance(runtime, ModelRuntime) else ()
+        """Return a model's recent executions, oldest first; see `nbtriton.Server.batches`."""
+        found = [
+            batch for history in self.histories(name, version) for batch in read_records(history)[0]
+        ]
+        return tuple(sorted(found, key=attrgetter("end_ns")))
+
+    def requests(self, name: str, version: int = -1) -> tuple[RequestRecord, ...]:
+        """Return a model's recent answered requests; see `nbtriton.Server.requests`."""
+        found = [
+            request
+            for history in self.histories(name, version)
+            for request in read_records(history)[1]
+        ]
+        return tuple(sorted(found, key=attrgetter("answered_ns")))
+
+    def histories(self, name: str = "", version: int = -1) -> list[ModelHistory]:
+        """Return the histories of a model, or of all.
+
+        Raises
+        ------
+        NotFoundError
+            Nothing was ever recorded under this name.
+        UnavailableError
+            The server has no recorder.
+        """
+        recorder = self._recorder()
+        if recorder is None:
+            raise UnavailableError(
+                "the recorder of this server is off", hint="nbtriton.Server(recorder=True)"
+            )
+        found = recorder.find(name, version)
+        if name and not found:
+            known = {history.name for history in recorder.find()}
+            raise NotFoundError(
+                f"Request for unknown model: '{name}' is not found", hint=nearest(name, known)
+            )
+        return found
+
+    def history(self) -> ServerHistory:
+        """Return the last moments of all models; see `nbtriton.Server.history`."""
+        recorder = self._recorder()
+        models = []
+        for model in self.models():
+            history = recorder.history(model.name, model.version) if recorder is not None else None
+            models.append(
+                ModelHistorySnapshot(
+                    model,
+                    history.moments() if history is not None else (),
+                    history.changes() if history is not None else (),
+                )
+            )
+        return ServerHistory(monotonic_ns(), tuple(models))
 
     def source(self, name: str, version: int = -1) -> object:
         """Return what a model was made of; None for an ensemble."""

@@ -13,6 +13,7 @@ from nbtriton.config import ModelConfig, ignored_fields, normalize, plan_instanc
 from nbtriton.engine.core.cache import ResponseCache
 from nbtriton.engine.core.custom_batching import find_strategy
 from nbtriton.engine.core.ensemble_runtime import EnsembleRuntime
+from nbtriton.engine.core.history import Recorder
 from nbtriton.engine.core.instance_set import InstanceUpdate
 from nbtriton.engine.core.limiter import Limiter
 from nbtriton.engine.core.model_runtime import ModelRuntime
@@ -52,6 +53,8 @@ class ModelBuilder:
         For the versions that want one.
     limiter : Limiter or None
         Where rates are limited.
+    recorder : Recorder or None
+        Where it is on.
     """
 
     registry: Registry
@@ -60,6 +63,7 @@ class ModelBuilder:
     options: ServerOptions
     cache: ResponseCache | None
     limiter: Limiter | None
+    recorder: Recorder | None
 
     @classmethod
     def of(
@@ -70,16 +74,18 @@ class ModelBuilder:
         options: ServerOptions,
     ) -> ModelBuilder:
         """Return the builder of a new server."""
-        made = options.make_cache(), options.make_limiter()
+        made = options.make_cache(), options.make_limiter(), options.make_recorder()
         return cls(registry, server, thread, options, *made)
 
     def changed(self, options: ServerOptions) -> ModelBuilder:
-        """Return the builder for other options; cache and limiter stay where theirs are the same."""
+        """Return the builder for other options; cache, limiter and recorder stay where theirs are the same."""
         changes: dict[str, Any] = {"options": options}
         if options.cache_bytes != self.options.cache_bytes:
             changes["cache"] = options.make_cache()
         if options.limits != self.options.limits:
             changes["limiter"] = options.make_limiter()
+        if options.recorder != self.options.recorder:
+            changes["recorder"] = options.make_recorder()
         return replace(self, **changes)
 
     @property
@@ -138,6 +144,8 @@ class ModelBuilder:
             runtime.cache = self.cache
         if self.options.summaries:
             runtime.statistics.summaries = LatencySummaries(cached=cached)
+        if self.recorder is not None:
+            runtime.record_in(self.recorder.history(runtime.name, version))
         return runtime
 
     def _build_model(

@@ -7,12 +7,15 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from nbtriton.engine.core.cache import ResponseCache
+from nbtriton.engine.core.history import Recorder
 from nbtriton.engine.core.limiter import Limiter, parse_resources
 from nbtriton.errors import InvalidArgumentError, nearest
 
 __all__ = ["ServerOptions"]
 
 _RATE_LIMITS = ("off", "execution_count")
+# The last second of a model at 4,000 requests a second, minutes of most: some 2 MB a busy model.
+_RECORDED = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class ServerOptions:
     backend_config: Mapping[str, Mapping[str, str]] | None = None
     summaries: bool = False
     stand_in: bool = False
+    recorder: bool | int = True
 
     def __post_init__(self) -> None:
         if self.rate_limit not in _RATE_LIMITS:
@@ -46,10 +50,16 @@ class ServerOptions:
             raise InvalidArgumentError(
                 f"gpus={self.gpus!r} is not a list of GPU ids", hint="such as [0, 1]; None for all"
             )
+        if not isinstance(self.recorder, int) or self.recorder < 0:
+            raise InvalidArgumentError(
+                f"recorder={self.recorder!r} is neither True, False nor a number of requests",
+                hint="such as 20000: so many requests of each model are kept",
+            )
         # Equal options shall be equal, however they were written.
         for name, value in (
             ("gpus", None if self.gpus is None else tuple(self.gpus)),
             ("rate_limit_resources", tuple(self.rate_limit_resources)),
+            ("recorder", _RECORDED if self.recorder is True else int(self.recorder)),
             ("backend_config", {k: dict(v) for k, v in (self.backend_config or {}).items()}),
         ):
             object.__setattr__(self, name, value)
@@ -78,6 +88,10 @@ class ServerOptions:
     def make_cache(self) -> ResponseCache | None:
         """Return an empty response cache of this size, None without one."""
         return None if self.cache_bytes is None else ResponseCache(self.cache_bytes)
+
+    def make_recorder(self) -> Recorder | None:
+        """Return an empty recorder of this size, None where it is off."""
+        return Recorder(int(self.recorder)) if self.recorder else None
 
     def make_limiter(self) -> Limiter | None:
         """Return a rate limiter with these resources, None where rates are not limited."""

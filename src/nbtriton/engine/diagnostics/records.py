@@ -1,0 +1,60 @@
+"""The recorder's rings as records that anyone may keep."""
+
+from __future__ import annotations
+
+from nbtriton.engine.core.execution import Execution
+from nbtriton.engine.core.history import ModelHistory, RequestEntry
+from nbtriton.engine.core.snapshot import BatchRecord, RequestRecord
+
+__all__ = ["read_records"]
+
+
+def read_records(history: ModelHistory) -> tuple[list[BatchRecord], list[RequestRecord]]:
+    """Return the batches that have ended, and the requests that are answered, oldest first."""
+    entries = list(history.requests)
+    together: dict[Execution, list[int]] = {}
+    for entry in entries:
+        if entry.execution is not None:
+            together.setdefault(entry.execution, []).append(entry.number)
+    executions = history.executions()
+    # One that failed before its model saw it, or that the other ring has lost, is known by its requests.
+    known = {
+        execution: execution.record(
+            history.name, history.version, tuple(together.get(execution, (execution.number,)))
+        )
+        for execution in (*executions, *together)
+    }
+    requests = [
+        _alone(known[execution], execution) for execution in executions if execution.answered_ns
+    ]
+    requests += [
+        _together(history, entry, known[entry.execution] if entry.execution is not None else None)
+        for entry in entries
+    ]
+    return [known[execution] for execution in executions], requests
+
+
+def _alone(batch: BatchRecord, execution: Execution) -> RequestRecord:
+    """Return the only request of a batch, whose sums are its own."""
+    detail = execution.detail
+    return RequestRecord(
+        batch.model, batch.version, execution.number, execution.request_id, execution.caller,
+        execution.step, execution.inferences, execution.end_ns - execution.total_ns,
+        execution.start_ns - execution.queue_ns, execution.answered_ns,
+        (detail.first_ns if detail else 0) or execution.answered_ns,
+        detail.responses if detail else 0, batch, detail.outcome if detail else "",
+        detail.status if detail else "", detail.error if detail else "",
+    )  # fmt: skip
+
+
+def _together(
+    history: ModelHistory, entry: RequestEntry, batch: BatchRecord | None
+) -> RequestRecord:
+    detail = entry.detail
+    return RequestRecord(
+        history.name, history.version, entry.number, entry.request_id, entry.caller, entry.step,
+        entry.size, entry.start_ns, entry.enqueued_ns, entry.answered_ns,
+        (detail.first_ns if detail else 0) or entry.answered_ns, detail.responses if detail else 0,
+        batch, detail.outcome if detail else "", detail.status if detail else "",
+        detail.error if detail else "",
+    )  # fmt: skip
