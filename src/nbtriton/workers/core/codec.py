@@ -77,8 +77,8 @@ def encode_requests(
             )  # fmt: skip
     columns: list[Any] = []
     for name in names:
-        column: list[Array | None] = [request.inputs.get(name) for request in requests]
-        columns.append((name, packer.column(column, sizes)))
+        arrays: list[Any] = [request.inputs.get(name) for request in requests]
+        columns.append((name, packer.column(arrays, sizes)))
     return sizes, columns, outputs, extras
 
 
@@ -185,7 +185,7 @@ def _encode_joined(
     sizes: list[int] = [1] * len(responses)
     columns: list[Any] = []
     for name in names:
-        arrays: list[Array | None] = []
+        arrays: list[Any] = []
         for response in responses:
             assert response is not None
             arrays.append(response.outputs[name])

@@ -31,8 +31,12 @@ _PAD: Final = [bytes(count) for count in range(_ALIGNMENT)]
 _ROWS: Final = 0
 _EACH: Final = 1
 _TEXT: Final = 2
+_ONE: Final = 3
+# The kinds of dtypes whose memory is their value.
+_NUMBERS: Final = "biuf"
 
 _BF16: Final = "bf16"
+_NO_ROWS: Final[list[int]] = []
 _DTYPES: Final[dict[str, Any]] = {}
 
 Shape = tuple[int, ...]
@@ -54,7 +58,7 @@ class Packer:
         self._offsets: list[int] = []
         self.size = 0
 
-    def column(self, arrays: list[Array | None], rows: list[int]) -> tuple[Any, ...]:
+    def column(self, arrays: list[Any], rows: list[int]) -> tuple[Any, ...]:
         """Add a tensor of several requests; None where a request lacks it.
 
         Parameters
@@ -69,10 +73,15 @@ class Packer:
             Its description, for `read_column`.
         """
         first = arrays[0]
-        if type(first) is _ndarray and first.ndim > 0:
+        if len(arrays) == 1:
+            if type(first) is _ndarray:
+                dtype = first.dtype
+                if dtype.kind in _NUMBERS:
+                    return _ONE, dtype.str, self._add(arrays, first.nbytes), first.shape
+        elif type(first) is _ndarray and first.ndim > 0:
             dtype = first.dtype
             shape = first.shape
-            if dtype.kind in "biuf":
+            if dtype.kind in _NUMBERS:
                 plain = True
                 same = True
                 counts: list[int] = []
@@ -100,7 +109,7 @@ class Packer:
 
     def tensor(self, array: Array) -> tuple[Any, ...]:
         """Add one tensor; see `read_tensor`."""
-        return self._each([array])
+        return self.column([array], _NO_ROWS)
 
     def finish(self, heap: Outgoing) -> tuple[Place | None, bytes]:
         """Return where the tensors are: a place of shared memory, or the bytes behind the message."""
@@ -108,6 +117,8 @@ class Packer:
         if size <= INLINE_BYTES:
             if not size:
                 return None, b""
+            if len(self._arrays) == 1 and len(self._arrays[0]) == 1:
+                return None, self._arrays[0][0].tobytes()
             parts: list[Any] = []
             end = 0
             for arrays, offset in zip(self._arrays, self._offsets):  # noqa: B905 - of one length
@@ -137,7 +148,7 @@ class Packer:
         self.size = offset + count
         return offset
 
-    def _each(self, arrays: list[Array | None]) -> tuple[Any, ...]:
+    def _each(self, arrays: list[Any]) -> tuple[Any, ...]:
         """Add tensors of any datatypes and shapes."""
         described: list[Any] = []
         for given in arrays:
@@ -145,7 +156,7 @@ class Packer:
                 described.append(None)
                 continue
             code = ""
-            if type(given) is _ndarray and given.dtype.kind in "biuf":
+            if type(given) is _ndarray and given.dtype.kind in _NUMBERS:
                 array = given
             elif datatype_of(given) == "BF16":
                 code = _BF16
@@ -161,18 +172,18 @@ class Packer:
         return _EACH, described
 
 
-def read_column(column: Sequence[Any], rows: Sequence[int], memory: Any) -> list[Array | None]:
+def read_column(column: Sequence[Any], rows: Sequence[int], memory: Any) -> list[Any]:
     """Return a tensor of several requests from the memory that it was packed into."""
     if column[0] == _ROWS:
         whole, counts = whole_of(column, rows, memory)
-        if len(counts) == 1:
-            return [whole]
-        views: list[Array | None] = []
+        views: list[Any] = []
         start = 0
         for count in counts:
             views.append(whole[start : start + count])
             start += count
         return views
+    if column[0] == _ONE:
+        return [_ndarray(column[3], _dtype_of(column[1]), memory, column[2])]
     return [None if one is None else _read(one, memory) for one in column[1]]
 
 
@@ -193,6 +204,8 @@ def is_joined(column: Sequence[Any]) -> bool:
 
 def read_tensor(column: Sequence[Any], memory: Any) -> Array:
     """Return one tensor from the memory that it was packed into."""
+    if column[0] == _ONE:
+        return _ndarray(column[3], _dtype_of(column[1]), memory, column[2])
     return _read(column[1][0], memory)
 
 
