@@ -141,6 +141,27 @@ def test_without_completion_the_configuration_must_be_whole(server, tmp_path):
     assert server.infer("m", {"IN": np.ones((2, 4), np.float32)})["OUT"].sum() == 8
 
 
+@pytest.mark.parametrize(("switch", "shared"), [("1", True), ("0", False), (None, False)])
+def test_sessions_share_a_pool_of_threads_if_the_server_says_so(monkeypatch, switch, shared):
+    import onnxruntime
+
+    sizes, per_session = [], []
+    make = onnxruntime.InferenceSession
+
+    def session(model, options, **others):
+        per_session.append(options.use_per_session_threads)
+        return make(model, onnxruntime.SessionOptions(), **others)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    monkeypatch.setattr(onnxruntime, "set_global_thread_pool_sizes", lambda *n: sizes.append(n))
+    given = {"intra_op_thread_count": "2", "enable-global-threadpool": switch}
+    given = {name: value for name, value in given.items() if value is not None}
+    with nt.Server(gpus=(), backend_config={"onnxruntime": given}) as running:
+        running.load(None, same(), name="m")
+        assert running.infer("m", {"IN": np.ones((1, 4), np.float32)})["OUT"].sum() == 4
+    assert (sizes, per_session) == ([(2, 0)] if shared else [], [not shared])
+
+
 # -- checks against the model -----------------------------------------------------------------------
 
 

@@ -7,7 +7,13 @@ import re
 from nbtriton.config import ModelConfig
 from nbtriton.errors import InvalidArgumentError
 
-__all__ = ["boolean_parameter", "integer_parameter", "integer_value", "text_parameter"]
+__all__ = [
+    "boolean_parameter",
+    "boolean_value",
+    "integer_parameter",
+    "integer_value",
+    "text_parameter",
+]
 
 _TRUE, _FALSE = ("true", "on", "1"), ("false", "off", "0")
 
@@ -52,11 +58,20 @@ def boolean_parameter(config: ModelConfig, key: str, default: bool) -> bool:
         It is set, and is neither.
     """
     text = text_parameter(config, key)
-    if text is None:
-        return default
+    return default if text is None else boolean_value(text, f"it is parameter {key}")
+
+
+def boolean_value(text: str, hint: str = "") -> bool:
+    """Return a text that says yes or no.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It says neither.
+    """
     if text.lower() not in (*_TRUE, *_FALSE):
         raise InvalidArgumentError(
             f"failed to convert '{text}' to boolean",
-            hint=f"it is parameter {key}: true or false, on or off, 1 or 0",
+            hint=f"{hint}: true or false, on or off, 1 or 0",
         )
     return text.lower() in _TRUE

@@ -9,7 +9,7 @@ from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Mo
 from nbtriton.backends.onnxruntime.check import Model, check
 from nbtriton.backends.onnxruntime.complete import complete, is_complete
 from nbtriton.backends.onnxruntime.core.instance import OnnxInstance
-from nbtriton.backends.onnxruntime.options import CUDA, run_options
+from nbtriton.backends.onnxruntime.options import CUDA, GLOBAL_THREADS, run_options
 from nbtriton.backends.onnxruntime.runtime import has_provider, import_onnxruntime, tensor_infos
 from nbtriton.backends.onnxruntime.sessions import Sessions, model_bytes
 from nbtriton.backends.parameters import integer_value
@@ -27,7 +27,7 @@ class OnnxRuntimeBackend(Backend):
 
     name: ClassVar[str] = "onnxruntime"
     platform: ClassVar[str] = "onnxruntime_onnx"
-    settings: ClassVar[tuple[str, ...]] = (DEFAULT_MAX_BATCH_SIZE,)
+    settings: ClassVar[tuple[str, ...]] = (DEFAULT_MAX_BATCH_SIZE, *GLOBAL_THREADS)
     packages: ClassVar[tuple[str, ...]] = ("onnxruntime",)
 
     def __init__(self) -> None:
@@ -105,5 +105,5 @@ class OnnxRuntimeBackend(Backend):
             # A file may have any name: a configuration chose the backend.
             if not isinstance(source, Path) and not self.accepts(source):
                 raise InternalError(f"the onnxruntime backend cannot run {source!r}")
-            self._sessions = Sessions(source)
+            self._sessions = Sessions(source, context.settings)
         return self._sessions

@@ -7,20 +7,37 @@ of its code.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nbtriton.backends.onnxruntime.runtime import has_provider, runtime_error
-from nbtriton.backends.parameters import boolean_parameter, integer_parameter, text_parameter
+from nbtriton.backends.parameters import (
+    boolean_parameter,
+    boolean_value,
+    integer_parameter,
+    integer_value,
+    text_parameter,
+)
 from nbtriton.config import ModelConfig
 from nbtriton.errors import InvalidArgumentError, UnsupportedError
 
-__all__ = ["CPU", "CUDA", "providers", "run_options", "session_options"]
+__all__ = [
+    "CPU",
+    "CUDA",
+    "GLOBAL_THREADS",
+    "providers",
+    "run_options",
+    "session_options",
+    "uses_global_threads",
+]
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 _OPENVINO = "OpenVINOExecutionProvider"
 _TENSORRT = "TensorrtExecutionProvider"
+
+# Settings of the server: whether sessions share a pool of threads, and its sizes.
+GLOBAL_THREADS = ("enable-global-threadpool", "intra_op_thread_count", "inter_op_thread_count")
 
 _ERRORS_ONLY = 3  # warnings would go to the process's stderr, past the notebook
 _SHRINKAGE = "memory.enable_memory_arena_shrinkage"
@@ -98,6 +115,35 @@ def session_options(ort: Any, config: ModelConfig) -> Any:
         except Exception as error:
             raise runtime_error(error) from error
     return options
+
+
+def uses_global_threads(ort: Any, settings: Mapping[str, str]) -> bool:
+    """Return whether all sessions share one pool of threads, which is made by the first of them.
+
+    Parameters
+    ----------
+    ort : module
+        onnxruntime.
+    settings : mapping of str to str
+        Those of `GLOBAL_THREADS`, as Triton's backend takes them from ``--backend-config``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        One is no number, or neither yes nor no.
+    """
+    switch, *names = GLOBAL_THREADS
+    if not boolean_value(settings.get(switch, "0"), f"it is {switch}"):
+        return False
+    sizes = [max(0, integer_value(settings.get(name, "0"), f"it is {name}")) for name in names]
+    try:
+        ort.set_global_thread_pool_sizes(*sizes)
+    except AttributeError:
+        _log.warning("%s has no effect: it needs onnxruntime 1.23 or newer", switch)
+        return False
+    except Exception:  # it exists, and keeps its sizes
+        _log.debug("the global pool of threads exists", exc_info=True)
+    return True
 
 
 def run_options(ort: Any, config: ModelConfig) -> Any:

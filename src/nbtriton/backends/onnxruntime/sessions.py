@@ -7,10 +7,12 @@ results, so one copy of the weights and one pool of threads do.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from nbtriton.backends.onnxruntime.options import providers, session_options
+from nbtriton.backends.onnxruntime.options import providers, session_options, uses_global_threads
 from nbtriton.backends.onnxruntime.runtime import import_onnxruntime, runtime_error
 from nbtriton.config import ModelConfig
 from nbtriton.errors import UnavailableError
@@ -25,10 +27,13 @@ class Sessions:
     ----------
     source : Path, bytes or onnx.ModelProto
         A file, a directory with a ``model.onnx`` (and files of weights) in it, or the model itself.
+    settings : mapping of str to str
+        The server's for this backend.
     """
 
-    def __init__(self, source: object) -> None:
+    def __init__(self, source: object, settings: Mapping[str, str] = MappingProxyType({})) -> None:
         self._source = source
+        self._settings = settings
         self._lock = threading.Lock()
         self._by_device: dict[int | None, Any] = {}
 
@@ -62,6 +67,8 @@ class Sessions:
     def _load(self, config: ModelConfig, device_id: int | None) -> Any:
         ort = import_onnxruntime()
         options = session_options(ort, config)
+        if uses_global_threads(ort, self._settings):
+            options.use_per_session_threads = False
         chosen = providers(config, device_id)
         model: str | bytes
         if isinstance(self._source, Path):

@@ -46,6 +46,7 @@ __all__ = [
     "load_failure",
     "model_directory",
     "resolve_instances",
+    "settings_of",
 ]
 
 # What Triton writes for a status in front of a message.
@@ -102,11 +103,11 @@ def complete_model(
         raise load_failure(config.name, version, error) from error
     backend = isolated(backend, named, settings)
     config = named
+    of_backend = settings_of(settings, backend.name)
     if auto_complete:
         context = ModelContext(
-            config.name, version, config, source, model_directory(source), None, example,
-            {**settings.get("", {}), **settings.get(backend.name, {})},
-        )  # fmt: skip
+            config.name, version, config, source, model_directory(source), None, example, of_backend
+        )
         try:
             config = _named(backend.complete_config(context), backend)
         except ConfigError:
@@ -122,12 +123,20 @@ def complete_model(
     try:
         check_library(config)
         _check_files(config, model_directory(source))
-        backend.check(ModelContext(config.name, version, config, source, model_directory(source)))
+        context = ModelContext(
+            config.name, version, config, source, model_directory(source), settings=of_backend
+        )
+        backend.check(context)
     except TritonError as error:
         raise load_failure(
             config.name, version, _with_way_out(error, backend, source, config)
         ) from error
     return backend, config
+
+
+def settings_of(settings: BackendSettings, backend: str) -> Mapping[str, str]:
+    """Return the settings of one backend, with those of all."""
+    return {**settings.get("", {}), **settings.get(backend, {})}
 
 
 def check_model(config: ModelConfig, source: object, version: int) -> None:

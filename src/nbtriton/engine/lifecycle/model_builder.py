@@ -29,6 +29,7 @@ from nbtriton.engine.lifecycle.loading import (
     load_failure,
     model_directory,
     resolve_instances,
+    settings_of,
 )
 from nbtriton.engine.lifecycle.mtimes import source_mtime_ns
 from nbtriton.engine.lifecycle.options import ServerOptions
@@ -176,6 +177,7 @@ class ModelBuilder:
             model_directory(source),
             self.server,
             example,
+            settings_of(self.settings, backend.name),
         )
         try:
             strategy = find_strategy(context, batching, backend.batching(context))
