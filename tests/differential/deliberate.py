@@ -58,8 +58,8 @@ NAMES = {
     "module-names": (
         "tests/backends/test_imports.py::test_of_two_models_with_a_module_of_one_name_the_first_one_keeps_it"
     ),
-    "packed-environments": (
-        "tests/repository/test_validation.py::test_PB91_an_existing_environment"
+    "environments": (
+        "tests/workers/test_environment.py::test_PB91_an_archive_is_unpacked_once_and_again_when_it_has_changed"
     ),
     "names-of-python-models": (
         "tests/backends/test_python_based.py::test_a_name_with_a_character_that_triton_refuses_is_refused"

@@ -120,7 +120,7 @@ CASES = [
          hint='"false" for a regression'),
     Case(1, "environment", refused="load failed for model 'm': version 1 is at UNAVAILABLE state: "
          "Internal: Failed to get the canonical path for path/to/custom_env.tar.gz.;",
-         hint="remove the parameter EXECUTION_ENV_PATH"),
+         hint="$$TRITON_MODEL_DIRECTORY/custom_env.tar.gz is in the model's directory"),
     Case(1, "stay_on_device"),
     Case(1, "one_line_gpu", refused=NO_GPU.format("m_0"), hint="use KIND_AUTO"),
     Case(1, "one_line_gpu", differs="on a server with three GPUs", options=THREE_GPUS,

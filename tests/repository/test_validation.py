@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from nbtriton.cli import main
 from nbtriton.errors import ConfigError, NotFoundError
 from nbtriton.repository.reader import read_config, read_repository
 from nbtriton.repository.validation import validate_repository
+from tests.workers.environments import make_environment, pack
 
 MODEL = """
 class TritonPythonModel:
@@ -286,15 +286,17 @@ def test_PB91_a_missing_environment(repository, path, said):
     assert lines(root)["m"] == UNAVAILABLE + said.format(root=root)
 
 
-def test_PB91_an_existing_environment(repository):
+@pytest.mark.slow
+def test_PB91_a_model_is_completed_in_its_environment(repository):
     root = repository.root
+    source = "import only_there\n" + MODEL
     for name in ("archive", "folder"):
-        path = root / name / "env"
-        repository(name, config=parameter("EXECUTION_ENV_PATH", str(path)), source=MODEL)
-    (root / "folder" / "env" / "bin").mkdir(parents=True)
-    (root / "folder" / "env" / "bin" / "activate").touch()
-    with tarfile.open(root / "archive" / "env", "w:gz") as archive:
-        archive.add(root / "folder" / "env", "env")
+        path = f"$$TRITON_MODEL_DIRECTORY/{name}"
+        repository(name, config=parameter("EXECUTION_ENV_PATH", path), source=source)
+    folder = make_environment(root / "folder" / "folder")
+    (site,) = folder.glob("lib/python3*/site-packages")
+    (site / "only_there.py").touch()
+    pack(folder, root / "archive" / "archive")
     assert lines(root) == {"archive": "OK", "folder": "OK"}
 
 

@@ -72,8 +72,9 @@ _PARAMETERS: Final = {
         "C libraries cannot be loaded here; give the five functions in Python: "
         "load(…, batching=STRATEGY)"
     ),
-    "EXECUTION_ENV_PATH": "the model runs in this interpreter, with its packages",
 }
+_ENVIRONMENT: Final = "EXECUTION_ENV_PATH"
+_NO_ENVIRONMENT: Final = "only the python backend has environments, as in Triton"
 _RUNTIME: Final = "refused unless it names the backend's own library, such as libtriton_python.so"
 _PINNED: Final = "the frameworks here allocate host memory as they do"
 # Refused where it is set, as Triton does: only its TensorRT backend has it.
@@ -132,9 +133,16 @@ def ignored_fields(
     for key, reason in _PARAMETERS.items():
         if key in config.parameters:
             found.append((f"parameters[{key}]", reason))
+    if _ENVIRONMENT in config.parameters and not _is_python(config):
+        found.append((f"parameters[{_ENVIRONMENT}]", _NO_ENVIRONMENT))
     for rule in _RULES:
         found += rule(config)
     return found
+
+
+def _is_python(config: ModelConfig) -> bool:
+    """Return True also for a Python-based backend."""
+    return config.backend in ("", "python") or config.runtime == "model.py"
 
 
 class FieldEffect(NamedTuple):
@@ -154,6 +162,8 @@ def field_effects() -> list[FieldEffect]:
     after = next(i for i, one in enumerate(found) if one.path.startswith("parameters"))
     for key, reason in sorted(_PARAMETERS.items()):
         found.insert(after + 1, FieldEffect(f"parameters[{key}]", "checked only", reason))
+    note = f"of python; else ignored: {_NO_ENVIRONMENT}"
+    found.insert(after + 1, FieldEffect(f"parameters[{_ENVIRONMENT}]", "has effect", note))
     return found
 
 

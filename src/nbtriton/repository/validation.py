@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from nbtriton.engine.lifecycle.loading import check_ensemble, check_model, compl
 from nbtriton.errors import ConfigError, InternalError, TritonError
 from nbtriton.repository.dependencies import by_dependency
 from nbtriton.repository.reader import RepositoryModel, read_config, read_repository
+from nbtriton.workers.environment import Environments
 
 __all__ = ["Finding", "validate_repository"]
 
@@ -65,6 +67,17 @@ def validate_repository(
     NotFoundError
         The directory does not exist.
     """
+    with closing(Environments()) as environments:
+        yield from _findings(directory, auto_complete, config_name, settings, environments)
+
+
+def _findings(
+    directory: str | Path,
+    auto_complete: bool,
+    config_name: str,
+    settings: BackendSettings,
+    environments: Environments,
+) -> Iterator[Finding]:
     models = read_repository(directory, config_name=config_name)
     by_name = {model.name: model for model in models}
     read: dict[str, ModelConfig] = {}
@@ -78,7 +91,9 @@ def validate_repository(
     for model in models:
         if model.name in read and not is_ensemble(read[model.name]):
             try:
-                done[model.name] = _check(model, read[model.name], auto_complete, settings)
+                done[model.name] = _check(
+                    model, read[model.name], auto_complete, settings, environments
+                )
             except TritonError as error:
                 failed[model.name] = error
             yield _finding(model.name, read, done, failed)
@@ -117,7 +132,11 @@ def _finding(
 
 
 def _check(
-    model: RepositoryModel, config: ModelConfig, auto_complete: bool, settings: BackendSettings
+    model: RepositoryModel,
+    config: ModelConfig,
+    auto_complete: bool,
+    settings: BackendSettings,
+    environments: Environments,
 ) -> ModelConfig:
     kept = versions_to_keep(config, model.versions)
     _check_versions(model.name, kept, model.versions)
@@ -135,6 +154,7 @@ def _check(
         _, completed = complete_model(
             config, source, version,
             gpus=visible_gpus(), auto_complete=auto_complete, settings=settings,
+            environments=environments,
         )  # fmt: skip
         check_model(completed, source, version)
     return completed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from nbtriton.backends.base import (
@@ -15,11 +16,13 @@ from nbtriton.backends.base import (
     ModelContext,
 )
 from nbtriton.config import ModelConfig, complete_from
+from nbtriton.errors import UnsupportedError
 from nbtriton.workers import protocol
 from nbtriton.workers.connection import Connection
 from nbtriton.workers.description import describe_instance, describe_model, is_python_model
+from nbtriton.workers.environment import EXECUTION_ENV_PATH, Environments, environment_path
 from nbtriton.workers.instance import WorkerInstance
-from nbtriton.workers.process import start_worker
+from nbtriton.workers.process import Interpreter, start_worker
 from nbtriton.workers.waiting import Waiting
 
 __all__ = ["WorkerBackend"]
@@ -34,10 +37,16 @@ class WorkerBackend(Backend):
     settings : mapping
         Of all backends.
     waiting : Waiting
+    environments : Environments, optional
+        Of the server; None for workers in the interpreter of this process.
     """
 
     def __init__(
-        self, inner: Backend, settings: Mapping[str, Mapping[str, str]], waiting: Waiting
+        self,
+        inner: Backend,
+        settings: Mapping[str, Mapping[str, str]],
+        waiting: Waiting,
+        environments: Environments | None = None,
     ) -> None:
         self.name = inner.name  # type: ignore[misc]  # of the class in other backends
         self.platform = inner.platform  # type: ignore[misc]
@@ -46,6 +55,8 @@ class WorkerBackend(Backend):
         self.inner = inner
         self._settings = settings
         self._waiting = waiting
+        self._environments = environments
+        self._interpreter: Interpreter | None = None
         self._instances: list[WorkerInstance] = []
         # The worker that has completed the configuration: the first instance's, where that keeps what
         # it has loaded.
@@ -55,6 +66,7 @@ class WorkerBackend(Backend):
 
     def complete_config(self, context: ModelContext) -> ModelConfig:
         """Complete the configuration in a worker; see `Backend.complete_config`."""
+        self._find_environment(context)
         if not is_python_model(self.inner, context.source):
             done = self._ask_prepared(context, auto_complete=True)
             return ModelConfig.FromString(done)
@@ -71,6 +83,8 @@ class WorkerBackend(Backend):
 
     def check(self, context: ModelContext) -> None:
         """Compare the completed configuration with the model; see `Backend.check`."""
+        if self._interpreter is None:
+            self._find_environment(context)
         if is_python_model(self.inner, context.source):
             self.inner.check(context)
         else:
@@ -119,7 +133,30 @@ class WorkerBackend(Backend):
         self.inner.close()
 
     def _connect(self, name: str, context: ModelContext) -> Connection:
-        return Connection(name, start_worker(name), context.server, self._waiting, context.name)
+        process = start_worker(name, interpreter=self._interpreter)
+        return Connection(name, process, context.server, self._waiting, context.name)
+
+    def _find_environment(self, context: ModelContext) -> None:
+        """Find the interpreter that the model asks for.
+
+        Raises
+        ------
+        InternalError
+            There is no such environment, with Triton's text.
+        UnsupportedError
+            The model is in no file: its code is this interpreter's.
+        """
+        if self._environments is None:
+            return
+        environment_path(context.config, context.model_directory)
+        if not isinstance(context.source, Path):
+            raise UnsupportedError(
+                f"model '{context.name}' is code of this interpreter, and {EXECUTION_ENV_PATH} names another "
+                "one",
+                hint="load it from a model.py, or define it in a cell of %%triton_model NAME --env ENVIRONMENT",
+            )
+        found = self._environments.find(context.config, context.model_directory)
+        self._interpreter = None if found is None else found.interpreter
 
     def _ask_prepared(self, context: ModelContext, *, auto_complete: bool) -> Any:
         connection = self._prepared.pop() or self._connect(context.name, context)

@@ -7,50 +7,27 @@ used as it is. ``bin/activate`` says which variables belong to it, as in Triton 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import shutil
-import subprocess
-import tarfile
-import tempfile
 import threading
 import weakref
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import nbtriton
 from nbtriton.backends.parameters import text_parameter
 from nbtriton.config import ModelConfig
-from nbtriton.errors import InternalError, UnsupportedError
-from nbtriton.workers.launching import Interpreter
+from nbtriton.errors import InternalError
+
+if TYPE_CHECKING:
+    from nbtriton.workers.launching import Interpreter
 
 __all__ = ["EXECUTION_ENV_PATH", "Environment", "Environments", "environment_path"]
 
 EXECUTION_ENV_PATH: Final = "EXECUTION_ENV_PATH"
-# The oldest Python that the worker's side runs in: that of Triton 2.51's own image.
-OLDEST_PYTHON: Final = (3, 10)
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 _PREFIX = "nbtriton_env_"
 _LOCK = ".lock"
-# To run an activate script, or to import NumPy on a busy machine.
-_TIMEOUT_S = 120.0
-_LAST_LINES = 8
-# Of the shell that runs the script, not of the environment.
-_OF_THE_SHELL = frozenset({"_", "OLDPWD", "PS1", "PWD", "SHLVL"})
-_OF_THIS_PYTHON = ("PYTHONHOME", "PYTHONPATH")
-_DESCRIBE = """
-import json, sys
-found = {"python": sys.version_info[:3]}
-try:
-    import numpy
-    found["numpy"] = numpy.__version__
-except ImportError as error:
-    found["missing"] = isinstance(error, ModuleNotFoundError) and error.name == "numpy"
-    found["error"] = str(error).strip().splitlines()[-1:]
-print(json.dumps(found))
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +87,14 @@ class Environments:
                 "'activate' script.",
                 hint=_inner_folder(folder, path),
             )
-        return _describe(folder, _activated(folder, activate), sources)
+        # On first use: most servers never need it.
+        from nbtriton.workers.activation import activated, describe
+        from nbtriton.workers.launching import Interpreter
+
+        variables = activated(folder, activate)
+        python, version, numpy = describe(folder, variables)
+        interpreter = Interpreter(str(python), (str(sources),), tuple(sorted(variables.items())))
+        return Environment(folder, interpreter, version, numpy)
 
     def close(self) -> None:
         """Remove what was unpacked; idempotent."""
@@ -126,10 +110,15 @@ class Environments:
         found = self._unpacked.get(archive)
         if found is not None and found[0] == changed:
             return found[1]
+        import shutil
+        import tempfile
+
+        from nbtriton.workers.archive import extract
+
         # Not where the last one was: instances may run in that.
         folder = Path(tempfile.mkdtemp(dir=self._folder()))
         try:
-            _extract(archive, folder)
+            extract(archive, folder)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -149,6 +138,8 @@ class Environments:
 
     def _folder(self) -> Path:
         if self._base is None:
+            import tempfile
+
             _remove_abandoned()
             self._base = Path(tempfile.mkdtemp(prefix=_PREFIX))
             lock = os.open(self._base / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
@@ -179,40 +170,6 @@ def environment_path(config: ModelConfig, directory: Path | None) -> Path | None
     raise InternalError(f"Failed to get the canonical path for {path}.", hint=hint)
 
 
-# -- archives --------------------------------------------------------------------------------------
-
-
-def _extract(archive: Path, folder: Path) -> None:
-    """Unpack a tar file, which may be compressed by gzip, as in Triton."""
-    try:
-        with archive.open("rb") as file:
-            compressed = file.read(2) == b"\x1f\x8b"
-        opened = tarfile.open(archive, "r:gz" if compressed else "r:")  # noqa: SIM115 - closed below
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
-        raise InternalError(
-            "archive_read_open_filename() failed.",
-            hint=f"{archive} is no tar or tar.gz file, as conda-pack and venv-pack make them: {error}",
-        ) from None
-    try:
-        with opened:
-            opened.extractall(folder, filter=_only_inside)  # noqa: S202 - checked, member by member
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
-        raise InternalError(
-            f"archive_read_next_header() failed with error code = -30 error message is {error}",
-            hint=f"{archive} cannot be unpacked to {folder}",
-        ) from None
-
-
-def _only_inside(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
-    """Refuse what is written outside of the folder, and devices.
-
-    A symbolic link may lead outside, as that of a virtual environment to its Python does; nothing is
-    written through it.
-    """
-    check = tarfile.tar_filter if member.issym() else tarfile.data_filter
-    return check(member, folder)
-
-
 def _inner_folder(folder: Path, archive: Path) -> str:
     """Return advice for an archive whose files lie in one folder."""
     inner = next(folder.glob("*/bin/activate"), None)
@@ -223,6 +180,8 @@ def _inner_folder(folder: Path, archive: Path) -> str:
 
 
 def _remove_folder(folder: Path, lock: int, owner: int) -> None:
+    import shutil
+
     if os.getpid() == owner:  # not in a forked child
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
@@ -230,6 +189,9 @@ def _remove_folder(folder: Path, lock: int, owner: int) -> None:
 
 def _remove_abandoned() -> None:
     """Remove what processes that were killed have left."""
+    import shutil
+    import tempfile
+
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             lock = os.open(folder / _LOCK, os.O_RDWR)
@@ -242,101 +204,3 @@ def _remove_abandoned() -> None:
             continue
         finally:
             os.close(lock)
-
-
-# -- interpreters ----------------------------------------------------------------------------------
-
-
-def _activated(folder: Path, activate: Path) -> dict[str, str]:
-    """Return the variables that activation sets, with the environment's libraries first, as Triton does."""
-    bash = shutil.which("bash")
-    if bash is None:
-        raise UnsupportedError(
-            f"the environment '{folder}' is activated by bash, which is not on the PATH"
-        )
-    before = _inherited()
-    script = 'source "$0" >&2 && exec env -0'
-    done = _run([bash, "--noprofile", "--norc", "-c", script, str(activate)], before, folder)
-    after = dict(
-        line.split("=", 1)
-        for line in done.decode(errors="surrogateescape").split("\0")
-        if "=" in line
-    )
-    libraries = (str(folder / "lib"), after.get("LD_LIBRARY_PATH"))
-    after["LD_LIBRARY_PATH"] = ":".join(filter(None, libraries))
-    return {
-        name: value
-        for name, value in after.items()
-        if before.get(name) != value and name not in _OF_THE_SHELL
-    }
-
-
-def _describe(folder: Path, variables: dict[str, str], sources: Path) -> Environment:
-    """Ask an environment's interpreter what it has."""
-    python = _python_of(folder)
-    found = json.loads(_run([str(python), "-c", _DESCRIBE], _inherited() | variables, folder))
-    version = ".".join(map(str, found["python"]))
-    if tuple(found["python"]) < OLDEST_PYTHON:
-        raise InternalError(
-            f"The environment '{folder}' has Python {version}; a model needs "
-            f"{'.'.join(map(str, OLDEST_PYTHON))} or newer."
-        )
-    if "numpy" not in found:
-        why = "" if found["missing"] else f" that can be imported: {' '.join(found['error'])}"
-        raise InternalError(
-            f"The environment '{folder}' has no NumPy{why or ', which holds the tensors of a model'}.",
-            hint=f"{python} -m pip install numpy",
-        )
-    interpreter = Interpreter(str(python), (str(sources),), tuple(sorted(variables.items())))
-    return Environment(folder, interpreter, version, found["numpy"])
-
-
-def _python_of(folder: Path) -> Path:
-    """Return the interpreter of an environment."""
-    names = [folder / "bin" / name for name in ("python", "python3")]
-    for path in names:
-        if path.is_file() and os.access(path, os.X_OK):
-            return path
-    broken = next((path for path in names if path.is_symlink()), None)
-    if broken is None:
-        raise InternalError(
-            f"The environment '{folder}' has no Python interpreter: {names[0]} does not exist."
-        )
-    raise InternalError(
-        f"The environment '{folder}' has no usable Python interpreter: {broken} is a link to "
-        f"'{os.path.realpath(broken)}', which does not exist.",
-        hint="a packed virtual environment needs the Python that it was made with at the same place "
-        "(venv-pack --python-prefix); conda-pack packs the interpreter, too",
-    )
-
-
-def _inherited() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in _OF_THIS_PYTHON}
-
-
-def _run(command: list[str], variables: dict[str, str], folder: Path) -> bytes:
-    """Return what a command of an environment writes; an error has its last lines."""
-    try:
-        done = subprocess.run(  # noqa: S603 - the environment's own
-            command, env=variables, stdin=subprocess.DEVNULL, capture_output=True, check=False,
-            timeout=_TIMEOUT_S,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise InternalError(
-            f"The environment '{folder}' does not start: {command[0]} took longer than {_TIMEOUT_S:.0f} s."
-        ) from None
-    except OSError as error:
-        raise InternalError(
-            f"The environment '{folder}' does not start: {command[0]}: {error.strerror or error}."
-        ) from None
-    if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
-        status = (
-            f"exit status {done.returncode}"
-            if done.returncode > 0
-            else f"signal {-done.returncode}"
-        )
-        raise InternalError(
-            f"The environment '{folder}' does not start ({status}):\n" + "\n".join(lines)
-        )
-    return done.stdout

@@ -14,7 +14,6 @@ from nbtriton.backends.parameters import text_parameter
 from nbtriton.backends.python.callables import complete_callable, is_callable_model
 from nbtriton.backends.python.core.function import FunctionInstance
 from nbtriton.backends.python.core.responses import COMPACT
-from nbtriton.backends.python.isolation.environment import check_environment
 from nbtriton.backends.python.isolation.imports import LocalModules
 from nbtriton.backends.python.model import PythonModel, install_pb_utils
 from nbtriton.config import ModelConfig, complete_from, reads_only, to_reported_dict
@@ -87,15 +86,12 @@ class PythonBackend(Backend):
         ------
         InvalidArgumentError
             A name has a character that Triton does not take.
-        InternalError
-            EXECUTION_ENV_PATH names no environment.
         UnsupportedError
             FORCE_CPU_ONLY_INPUT_TENSORS is neither yes nor no.
         """
         for name in (context.name, *(group.name for group in context.config.instance_group)):
             _check_name(name)
         _force_cpu(context.config)
-        check_environment(context.config, context.model_directory)
 
     def batching(self, context: ModelContext) -> object:
         """Return the class, also of a file."""

@@ -36,6 +36,7 @@ from nbtriton.errors import (
     TritonError,
     UnsupportedError,
 )
+from nbtriton.workers.environment import Environments
 
 __all__ = [
     "CODE_TEXTS",
@@ -72,11 +73,12 @@ def complete_model(
     auto_complete: bool = True,
     settings: BackendSettings = MappingProxyType({}),
     stand_in: bool = False,
+    environments: Environments | None = None,
 ) -> tuple[Backend, ModelConfig]:
     """Complete and check a configuration without creating anything that serves.
 
     `settings` are those of `nbtriton.Server`'s ``backend_config``; with `stand_in` a stand-in takes the
-    place of a backend or a file that is missing.
+    place of a backend or a file that is missing. `environments` are the server's.
 
     Returns
     -------
@@ -101,7 +103,7 @@ def complete_model(
         check_runtime(config, type(backend), source, settings)
     except NotFoundError as error:
         raise load_failure(config.name, version, error) from error
-    backend = isolated(backend, named, settings)
+    backend = isolated(backend, named, settings, environments or Environments())
     config = named
     of_backend = settings_of(settings, backend.name)
     if auto_complete:

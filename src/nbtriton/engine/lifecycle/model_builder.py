@@ -34,6 +34,7 @@ from nbtriton.engine.lifecycle.loading import (
 from nbtriton.engine.lifecycle.mtimes import source_mtime_ns
 from nbtriton.engine.lifecycle.options import ServerOptions
 from nbtriton.errors import LoadError, TritonError
+from nbtriton.workers.environment import Environments
 
 __all__ = ["ModelBuilder"]
 
@@ -56,6 +57,8 @@ class ModelBuilder:
         Where rates are limited.
     recorder : Recorder or None
         Where it is on.
+    environments : Environments
+        Of models that have their own.
     """
 
     registry: Registry
@@ -65,6 +68,7 @@ class ModelBuilder:
     cache: ResponseCache | None
     limiter: Limiter | None
     recorder: Recorder | None
+    environments: Environments
 
     @classmethod
     def of(
@@ -76,7 +80,7 @@ class ModelBuilder:
     ) -> ModelBuilder:
         """Return the builder of a new server."""
         made = options.make_cache(), options.make_limiter(), options.make_recorder()
-        return cls(registry, server, thread, options, *made)
+        return cls(registry, server, thread, options, *made, Environments())
 
     def changed(self, options: ServerOptions) -> ModelBuilder:
         """Return the builder for other options; cache, limiter and recorder stay where theirs are the same."""
@@ -167,7 +171,7 @@ class ModelBuilder:
         backend, completed = complete_model(
             config, source, version,
             example=example, gpus=gpus, auto_complete=auto_complete, settings=self.settings,
-            stand_in=self.options.stand_in,
+            stand_in=self.options.stand_in, environments=self.environments,
         )  # fmt: skip
         context = ModelContext(
             completed.name,

@@ -362,6 +362,7 @@ class ModelLifecycle:
             self._registry.entries.clear()
             self._draining.clear()
         end(runtimes, self._thread, timeout_s)
+        self.builder.environments.close()
 
     def detach(self) -> None:
         """Do nothing when this is dropped."""
