@@ -266,8 +266,10 @@ def test_a_lost_instance_holds_no_resources(made: list[Fragile], resources: str)
         assert ask(server, 5) == 5
 
 
-def test_losses_at_any_moment_lose_and_double_nothing(server: Server, made: list[Fragile]):
-    """Instances are lost by another thread while requests come from several."""
+def test_losses_at_any_moment_lose_and_double_nothing(
+    server: Server, made: list[Fragile], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(supervisor, "DEFAULT", RestartPolicy(limit=1000, first_ns=0))
     server.load(echo("dynamic_batching {} instance_group { count: 3 kind: KIND_CPU }",
                      backend="fragile"), object(), name="m")  # fmt: skip
     chance = np.random.default_rng(5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,11 @@ class WorkerBackend(Backend):
     def create_instance(self, context: InstanceContext) -> BackendInstance:
         """Start a worker and create the instance in it."""
         model = describe_model(context.model, self.inner, self._settings)
+        instance = WorkerInstance(partial(self._start, context, model), frozenset(model["outputs"]))
+        self._instances.append(instance)
+        return instance
+
+    def _start(self, context: InstanceContext, model: dict[str, Any]) -> tuple[Connection, bool]:
         connection = self._prepared.pop()
         if connection is None:
             connection = self._connect(context.name, context.model)
@@ -113,9 +119,7 @@ class WorkerBackend(Backend):
         except BaseException:
             connection.close()
             raise
-        instance = WorkerInstance(connection, frozenset(model["outputs"]), created["ready"])
-        self._instances.append(instance)
-        return instance
+        return connection, created["ready"]
 
     def cancelled(self, request: BackendRequest) -> None:
         """Tell the worker that has the request."""

@@ -9,6 +9,7 @@ import threading
 from _thread import get_ident
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 from nbtriton.backends.base import BackendRequest, BatchTimer, Response, ServerHandle
@@ -30,13 +31,17 @@ _log = logging.getLogger("nbtriton.workers")
 
 # Longer than a model may take to say whether it is ready (`nbtriton.backends.python.readiness`).
 _READY_S = 6.0
+# For code that follows an interrupt: another one behind that ends its process.
+_PATIENCE_S = 1.0
 # For what the worker's other threads sent before the end of an execution.
 _ORDER_S = 5.0
 
 
-def unhealthy(name: str) -> InternalError:
-    """Return the error of a request whose worker has died, in Triton's words."""
-    return InternalError(f"Stub process '{name}' is not healthy.")
+def unhealthy(name: str, cause: str) -> InternalError:
+    """Return the error of a request whose worker has ended, in Triton's words (PB92)."""
+    return InternalError(
+        f"Stub process '{name}' is not healthy.", hint=f"its process has ended: {cause}"
+    )
 
 
 class Connection:
@@ -55,8 +60,8 @@ class Connection:
     waiting : Waiting
     model : str
         Whose logger's level the worker follows.
-    on_death : callable, optional
-        Called once when the worker has gone without being asked to, on the connection's own thread.
+    timeout_s : float, optional
+        For each execution: a worker that takes longer is killed.
     """
 
     def __init__(
@@ -66,12 +71,15 @@ class Connection:
         server: ServerHandle | None,
         waiting: Waiting,
         model: str = "",
-        on_death: Callable[[], object] | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         self.name = name
         self.process = process
         self._waiting = waiting
-        self._on_death = on_death
+        self._timeout_s = timeout_s
+        self._on_lost: Callable[[str], object] | None = None
+        self._losing = threading.Lock()
+        self._cause = ""  # why it has ended, or why it is killed
         self._lane = Channel(process.execute)
         self._channel = Channel(process.calls, descriptors=True)
         self._poll = select.poll()
@@ -91,6 +99,9 @@ class Connection:
         self._progress = threading.Condition()
         self._ready: dict[int, tuple[threading.Event, list[bool]]] = {}
         self._closing = False
+        self._reported = False
+        self._calling = False  # the executing thread runs what the worker has called
+        self._deadline: float | None = None
         self.alive = True
         self._reader = threading.Thread(
             target=self._read, name=f"nbtriton-{name}-calls", daemon=True
@@ -136,7 +147,7 @@ class Connection:
                 message = (
                     protocol.EXECUTE, number, body, place, self._incoming.take_released(), level,
                 )  # fmt: skip
-                reply, behind_it = self._converse(number, message, behind)
+                reply, behind_it = self._converse(number, message, behind, self._timeout_s)
                 _, _, spec, start, end, again, place = reply[:7]
                 timer.marked(start, end)
                 responses = decode_responses(spec, self._open(place, behind_it))
@@ -148,8 +159,22 @@ class Connection:
             finally:
                 del self._batches[number]
 
+    def watch(self, on_lost: Callable[[str], object]) -> None:
+        """Call a function with the cause when the worker has ended without being asked to."""
+        with self._losing:
+            self._on_lost = on_lost
+            lost = self._reported
+        if lost:
+            on_lost(self._cause)
+
+    def kill(self, cause: str) -> None:
+        """End the worker at once, whatever it does."""
+        self._cause = self._cause or cause
+        self.process.kill()
+
     def finalize(self) -> None:
         """Let the model finalize, and end the process."""
+        self._closing = True
         try:
             with suppress(TritonError):
                 self.ask(protocol.FINALIZE, None)
@@ -187,18 +212,31 @@ class Connection:
         return answer[0]
 
     def _converse(
-        self, number: int, message: tuple[Any, ...], behind: bytes
+        self,
+        number: int,
+        message: tuple[Any, ...],
+        behind: bytes,
+        timeout_s: float | None = None,
     ) -> tuple[tuple[Any, ...], memoryview]:
         """Send a message, answer what the worker asks meanwhile, and return its reply."""
         lane = self._lane
         interrupted = False
+        patience = 0.0
+        self._deadline = None if timeout_s is None else monotonic() + timeout_s
         try:
             lane.send(message, behind)
             while True:
-                if get_ident() == self._main and not lane.has_more:
+                if not lane.has_more:
                     try:
-                        self._waiting.interruptible(self._readable)
+                        if get_ident() == self._main:
+                            self._waiting.interruptible(self._readable)
+                        elif self._deadline is not None:
+                            self._readable(threading.TIMEOUT_MAX)
                     except KeyboardInterrupt:
+                        if interrupted and monotonic() > patience:
+                            self.kill("it was interrupted, and went on")
+                        elif not interrupted:
+                            patience = monotonic() + _PATIENCE_S
                         interrupted = True
                         self._channel.send((protocol.INTERRUPT, number))
                         continue
@@ -210,13 +248,22 @@ class Connection:
                 if kind == protocol.WAIT:
                     interrupted = self._wait_for_coroutine(number) or interrupted
                 else:
-                    self._calls.handle(reply, behind_it, lane)
+                    self._calling = True
+                    try:
+                        if not self.alive:
+                            raise ChannelClosed
+                        self._calls.handle(reply, behind_it, lane)
+                    finally:
+                        self._calling = False
                     del reply, behind_it
                     released = self._incoming.take_released()
                     if released:
                         self._channel.send((protocol.RELEASED, released))
         except ChannelClosed:
-            raise unhealthy(self.name) from None
+            self._lost()
+            if interrupted:
+                raise KeyboardInterrupt from None
+            raise unhealthy(self.name, self._cause) from None
         return self._settled(reply, interrupted), behind_it
 
     def _settled(self, reply: tuple[Any, ...], interrupted: bool) -> tuple[Any, ...]:
@@ -248,7 +295,17 @@ class Connection:
         return False
 
     def _readable(self, timeout_s: float) -> bool:
-        return bool(self._poll.poll(min(timeout_s * 1000, 1 << 30)))
+        """Wait for a message; True also if the worker was killed, as its time was up."""
+        deadline = self._deadline
+        if deadline is not None:
+            timeout_s = min(timeout_s, max(0.0, deadline - monotonic()))
+        if self._poll.poll(min(timeout_s * 1000, 1 << 30)):
+            return True
+        if deadline is None or monotonic() < deadline:
+            return False
+        self._deadline = None
+        self.kill(f"an execution took longer than {self._timeout_s:g} s")
+        return True
 
     def _level_now(self) -> int | None:
         """Return the level of the model's logger if the worker does not know it yet."""
@@ -304,10 +361,25 @@ class Connection:
             self._progress.notify_all()
         for event, _ in list(self._ready.values()):
             event.set()
+        self._lost()
+        if self._calling:  # that thread executes another model, and this one may take its time
+            for requests in list(self._batches.values()):
+                self._fail(requests)
         self._fail_late()
         self._calls.close()
-        if not self._closing and self._on_death is not None:
-            self._on_death()
+
+    def _lost(self) -> None:
+        """Hear that the worker has ended; what it executed fails when this returns."""
+        with self._losing:
+            self.alive = False
+            if self._closing or self._reported:
+                return
+            self._reported = True
+            # It may go on without its connections: code that it runs at its exit.
+            self.process.end()
+            self._cause = self._cause or str(self.process.exit or self.process.reason)
+            if self._on_lost is not None:
+                self._on_lost(self._cause)
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -334,11 +406,14 @@ class Connection:
     def _fail_late(self) -> None:
         """Answer what the model has kept to answer it later: it never will."""
         for number, requests in list(self._late.items()):
-            for request in requests:
-                with suppress(TritonError):
-                    if request is not None and not request.is_answered():
-                        request.send(Response(error=unhealthy(self.name)), final=True)
+            self._fail(requests)
             self._late.pop(number, None)
+
+    def _fail(self, requests: Sequence[BackendRequest | None]) -> None:
+        for request in requests:
+            with suppress(TritonError):
+                if request is not None and not request.is_answered():
+                    request.send(Response(error=unhealthy(self.name, self._cause)), final=True)
 
     def _request(self, batch: int, index: int) -> BackendRequest | None:
         requests = self._batches.get(batch) or self._late.get(batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
 from nbtriton.workers.connection import Connection
@@ -15,19 +15,22 @@ class WorkerInstance(BackendInstance):
 
     Parameters
     ----------
-    connection : Connection
-        To a worker whose instance is created.
+    start : callable
+        Starts a worker and creates the instance in it; returns the connection to it and whether the model
+        can be asked if it is ready.
     all_outputs : frozenset of str
         The outputs of the model.
-    ready : bool
-        Whether the model can be asked if it is ready.
     """
 
-    def __init__(self, connection: Connection, all_outputs: frozenset[str], ready: bool) -> None:
-        self._connection = connection
+    def __init__(
+        self, start: Callable[[], tuple[Connection, bool]], all_outputs: frozenset[str]
+    ) -> None:
+        self._start = start
         self._all_outputs = all_outputs
+        self._on_lost: Callable[[str], None] | None = None
+        self._connection, ready = start()
         if ready:
-            self.readiness = connection.ask_ready
+            self.readiness = self._ask_ready
 
     def execute(
         self, requests: Sequence[BackendRequest], timer: BatchTimer
@@ -38,6 +41,25 @@ class WorkerInstance(BackendInstance):
     def cancelled(self, request: BackendRequest) -> None:
         """Hear that a request was cancelled, which the worker may have."""
         self._connection.cancel(request)
+
+    def watch(self, on_lost: Callable[[str], None]) -> None:
+        """Say what to call when the process has ended; see `BackendInstance.watch`."""
+        self._on_lost = on_lost
+        self._connection.watch(on_lost)
+
+    def restart(self) -> None:
+        """Create the instance in a new process; see `BackendInstance.restart`."""
+        self._connection.close()
+        self._connection, _ = self._start()
+        if self._on_lost is not None:
+            self._connection.watch(self._on_lost)
+
+    def abandon(self) -> None:
+        """End the process; see `BackendInstance.abandon`."""
+        self._connection.kill("the server did not wait for it")
+
+    def _ask_ready(self) -> bool:
+        return self._connection.ask_ready()
 
     def finalize(self) -> None:
         """Finalize the model and end its process."""

@@ -110,14 +110,19 @@ class WorkerProcess:
         for output in self.outputs:
             output.forward()
 
-    def close(self, timeout_s: float = _GRACE_S) -> None:
+    def end(self, timeout_s: float = _GRACE_S) -> None:
         """End its connections; if it does not end in time it is killed."""
-        if not self._forked:
-            self._shut_down()
-            if not self._ended.wait(timeout_s):
-                self.kill()
-                if not self._ended.wait(_GRACE_S):
-                    _log.warning("process %d of %s has not ended", self.pid, self.name)
+        if self._forked:
+            return
+        self._shut_down()
+        if not self._ended.wait(timeout_s):
+            self.kill()
+            if not self._ended.wait(_GRACE_S):
+                _log.warning("process %d of %s has not ended", self.pid, self.name)
+
+    def close(self, timeout_s: float = _GRACE_S) -> None:
+        """End it, and close the connections, on which no thread waits any more."""
+        self.end(timeout_s)
         for connection in (self.execute, self.calls):
             connection.close()
 

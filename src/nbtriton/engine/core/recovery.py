@@ -80,7 +80,7 @@ class Recovery:
             try:
                 restart()
             except TritonError as error:
-                self.lost(error.message)
+                self.lost(f"{error.message} ({error.hint})" if error.hint else error.message)
             except BaseException as error:  # also SystemExit from a model's initialize
                 self.lost(f"{type(error).__name__}: {error}")
             else:

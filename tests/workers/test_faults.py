@@ -1,0 +1,220 @@
+"""Workers that end in every way: what was inside fails once, nobody else notices, the instance restarts."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nbtriton.backends.python import install_pb_utils
+from nbtriton.engine import Server
+from nbtriton.errors import InternalError, TritonError
+from nbtriton.workers import supervisor
+from nbtriton.workers.supervisor import RestartPolicy
+from tests.engine.support import WAIT_S, Gate
+from tests.until import until
+from tests.workers.support import children, descriptors, is_alive
+
+pytestmark = pytest.mark.slow
+
+MODEL = Path(__file__).parent / "models" / "fragile" / "1" / "model.py"
+IN = np.arange(4, dtype=np.float32)
+CONFIG = """
+backend: "python"
+input { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }
+output [ { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] }, { name: "PID" data_type: TYPE_INT64 dims: 1 } ]
+parameters { key: "INSTANCE_ISOLATION" value { string_value: "process" } }
+"""
+UNHEALTHY = r"^Stub process 'm(_0)+' is not healthy\.\n"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    install_pb_utils()
+    # Restarts follow at once.
+    monkeypatch.setattr(supervisor, "DEFAULT", RestartPolicy(first_ns=0))
+    with Server(gpus=()) as running:
+        yield running
+
+
+def load(server: Server, more: str = "", count: int = 1) -> None:
+    group = f"instance_group {{ kind: KIND_CPU count: {count} }}"
+    server.load(CONFIG + group + more, model=MODEL, name="m")
+
+
+def submit(server: Server, how: str = "live", **options):
+    return server.submit("m", {"IN": IN}, parameters={"how": how}, **options)
+
+
+def pid(server: Server) -> int:
+    return int(submit(server).result(WAIT_S)["PID"][0])
+
+
+def state(server: Server):
+    return server.models()[0].instances[0].restart
+
+
+ENDS = {
+    "leave": "exit status 3",
+    "fault": "killed (SIGSEGV)",
+    "killed": "killed (SIGKILL), as the system does when memory runs out",
+}
+
+
+def test_a_process_that_ends_fails_what_is_inside_and_is_restarted(server: Server):
+    load(server)
+    found = {pid(server)}
+    for restarts, (how, cause) in enumerate(ENDS.items(), 1):
+        for direct in (True, False):
+            with pytest.raises(InternalError, match=UNHEALTHY) as caught:
+                if direct:
+                    server.infer("m", {"IN": IN}, parameters={"how": how})
+                else:
+                    submit(server, how).result(WAIT_S)
+            assert caught.value.hint == f"its process has ended: {cause}"
+            found.add(pid(server))
+        assert state(server).cause == cause
+        assert state(server).restarts == 2 * restarts
+    assert len(found) == 7
+    assert [one for one in found if is_alive(one)] == [pid(server)]
+
+
+def test_an_idle_process_that_is_killed_fails_no_request(server: Server):
+    load(server)
+    for restarts in (1, 2, 3):
+        before = pid(server)
+        os.kill(before, signal.SIGKILL)
+        assert until(lambda restarts=restarts: state(server).restarts == restarts)
+        assert pid(server) != before
+    counts = server.statistics()["model_stats"][0]["inference_stats"]
+    assert counts["fail"]["count"] == 0
+
+
+def test_the_other_instance_serves_on(server: Server):
+    load(server, count=2)
+    futures = [submit(server, "leave" if n == 5 else "live") for n in range(40)]
+    errors = [future.exception(WAIT_S) for future in futures]
+    assert [n for n, error in enumerate(errors) if error is not None] == [5]
+
+
+def test_no_memory_is_an_error_of_the_request(server: Server):
+    load(server)
+    before = pid(server)
+    assert "MemoryError" in str(submit(server, "allocate").exception(WAIT_S))
+    assert pid(server) == before
+
+
+def test_a_process_that_ends_behind_its_answer_takes_nothing_with_it(server: Server):
+    load(server)
+    assert submit(server, "later").result(WAIT_S)["OUT"][1] == 2
+    assert until(lambda: state(server).restarts == 1)
+    assert state(server).cause == "exit status 4"
+    assert pid(server)
+
+
+def test_a_request_that_was_to_be_answered_later_fails_once(server: Server):
+    load(server)
+    answers = []
+    future = submit(server, "answer_later")
+    future.add_done_callback(answers.append)
+    assert re.match(r"^Stub process 'm(_0)+' is not healthy", str(future.exception(WAIT_S)))
+    assert pid(server)
+    assert len(answers) == 1
+
+
+def test_what_a_process_that_ended_has_asked_for_is_cancelled(server: Server):
+    gate = Gate()
+
+    def slow(IN):  # noqa: N803 - a model function names its tensors
+        gate.stand([])
+        return {"OUT": IN}
+
+    server.load('max_batch_size: 0 backend: "python" '
+                'input { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] } '
+                'output { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] }', slow, name="slow")  # fmt: skip
+    load(server)
+    future = submit(server, "bls")
+    gate.wait_entered()
+    assert isinstance(future.exception(WAIT_S), InternalError)  # at once
+    gate.open()
+    assert pid(server)
+
+
+def test_one_that_prints_for_ever_is_killed_like_any_other(server: Server, capsys):
+    load(server)
+    before = pid(server)
+    future = submit(server, "print_for_ever")
+    assert until(lambda: "x" in capsys.readouterr().out)
+    os.kill(before, signal.SIGKILL)
+    assert isinstance(future.exception(WAIT_S), InternalError)
+    assert pid(server) != before
+
+
+def test_a_load_that_ends_its_process_fails_with_the_cause(server: Server, tmp_path: Path):
+    broken = tmp_path / "model.py"
+    broken.write_text(MODEL.read_text().replace("self.sums = {}", "os._exit(9)"))
+    with pytest.raises(TritonError, match="is not healthy"):
+        server.load(CONFIG, model=broken, name="m")
+    assert not [one for one in children(os.getpid()) if one not in _fork_servers()]
+
+
+def test_an_instance_that_cannot_restart_stays_down(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(supervisor, "DEFAULT", RestartPolicy(limit=2, first_ns=0))
+    marker = tmp_path / "second"
+    fragile = tmp_path / "model.py"
+    check = f"os.path.exists({str(marker)!r}) and os._exit(9)"
+    fragile.write_text(MODEL.read_text().replace("self.sums = {}", check))
+    server.load(CONFIG, model=fragile, name="m")
+    marker.touch()
+    assert isinstance(submit(server, "leave").exception(WAIT_S), InternalError)
+    assert until(lambda: state(server).down)
+    with pytest.raises(InternalError, match=UNHEALTHY):
+        submit(server).result(WAIT_S)
+    marker.unlink()
+    server.load(model=fragile, name="m")
+    assert pid(server)
+
+
+@pytest.mark.parametrize("how", ["loop", "deaf", "sleep"])
+def test_close_ends_a_worker_that_hangs_within_its_timeout(how: str, capsys):
+    install_pb_utils()
+    running = Server(gpus=())
+    load(running)
+    process = pid(running)
+    future = submit(running, how)
+    assert until(lambda: "s\n" in capsys.readouterr().out)
+    running.close(timeout_s=0.1)
+    assert isinstance(future.exception(WAIT_S), TritonError)
+    assert until(lambda: not is_alive(process))
+
+
+def _fork_servers() -> list[int]:
+    """The children of this process that are no workers: each has started some."""
+    return [
+        one
+        for one in children(os.getpid())
+        if b"nbtriton.workers.fork_server" in Path(f"/proc/{one}/cmdline").read_bytes()
+    ]
+
+
+def test_loads_and_unloads_leave_no_descriptor_thread_or_process(server: Server):
+    def cycle(how: str) -> None:
+        load(server, count=2)
+        submit(server, how).exception(WAIT_S)
+        server.unload("m", timeout_s=WAIT_S)
+
+    cycle("live")
+    # A timer of the scheduler's thread suspends an instance that was lost while it was idle.
+    threads, before = threading.active_count() + 1, descriptors()
+    for how in ("live", "leave", "killed", "live", "answer_later", "later"):
+        cycle(how)
+    assert threading.active_count() <= threads
+    assert descriptors() == before
