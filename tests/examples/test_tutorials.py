@@ -2,7 +2,7 @@
 
 The files in ``tutorials/`` have their configurations in our own layout. A case says what it changes of
 them and why (`differs`); what cannot run without a GPU or a backend of Triton's is refused with the
-right words and the way out. The tutorials: ensembles (0), the readability pipeline (1), concurrent
+right words and the way out. TensorRT's run as printed as stand-ins. The tutorials: ensembles (0), the readability pipeline (1), concurrent
 execution (2), pre- and postprocessing (3), the model configuration from A to Z (4).
 """
 
@@ -20,7 +20,7 @@ import pytest
 import torch
 
 import nbtriton as nt
-from nbtriton.config import amend, as_config, is_whole
+from nbtriton.config import amend, as_config, is_whole, stand_in_reason
 from nbtriton.errors import ConfigError, TritonError
 
 FOLDER = Path(__file__).parent / "tutorials"
@@ -29,6 +29,7 @@ input [ { name: "IN" data_type: TYPE_FP32 dims: [ 16 ] } ]
 output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 16 ] } ]"""
 ON_CPU = ("KIND_GPU", "KIND_CPU")
 IN_PYTHON = ('platform: "tensorrt_plan"', 'backend: "python"')
+STAND_IN: dict[str, Any] = {"options": {"stand_in": True}, "model": Path("1/model.plan")}
 TENSORRT = "unable to find backend library for backend 'tensorrt', try specifying runtime on the model configuration."
 NO_GPU = "instance group {} of model m has kind KIND_GPU but no GPUs are available"
 WRONG_GPU = (
@@ -96,7 +97,8 @@ class Case:
 
     @property
     def id(self) -> str:
-        return f"{self.tutorial} {self.files}{' ' if self.differs else ''}{self.differs[:40]}"
+        how = "as a stand-in " if self.options.get("stand_in") else ""
+        return f"{self.tutorial} {self.files} {how}{self.differs[:40]}".rstrip()
 
 
 THREE_GPUS = {"gpus": [0, 1, 2]}
@@ -149,21 +151,26 @@ CASES = [
          '"TYPE_STRINGdims" for field "data_type".', hint="did you mean 'TYPE_STRING'?"),
     # The model configuration
     Case(4, "minimal", refused=TENSORRT, hint="export the model to ONNX"),
-    Case(4, "minimal", differs="in Python: TensorRT is not here", changes=(IN_PYTHON,)),
-    Case(4, "one_input", differs="in Python: TensorRT is not here", changes=(IN_PYTHON,)),
-    Case(4, "one_input", differs="in Python; max_batch_size is 0, as the tutorial says",
-         changes=(IN_PYTHON, ("max_batch_size: 8", "max_batch_size: 0")), batched=False),
-    Case(4, "one_input", differs="in Python; a variable dim, as the tutorial says",
-         changes=(IN_PYTHON, ("dims: [ 16 ]", "dims: [ 4, -1 ]"))),
+    Case(4, "minimal", **STAND_IN),
+    Case(4, "minimal", differs="in Python instead of TensorRT", changes=(IN_PYTHON,)),
+    Case(4, "one_input", **STAND_IN),
+    Case(4, "one_input", differs="max_batch_size is 0, as the tutorial says",
+         changes=(("max_batch_size: 8", "max_batch_size: 0"),), batched=False, **STAND_IN),
+    Case(4, "one_input", differs="a variable dim, as the tutorial says",
+         changes=(("dims: [ 16 ]", "dims: [ 4, -1 ]"),), **STAND_IN),
     Case(4, "reshape", differs="the tutorial's snippets have no data_type and no backend",
          changes=(("input [", 'backend: "python" max_batch_size: 8 input ['),)),
     Case(4, "reshape_unclosed", refused="failed to read text proto from config.pbtxt: 7:1: "
          'Expected ",", found "".', hint="the '[' of 'input' in line 1 is never closed: add ']'"),
     Case(4, "shape_tensor", refused=TENSORRT, hint="export the model to ONNX"),
-    Case(4, "shape_tensor", differs="in Python: TensorRT is not here", changes=(IN_PYTHON,),
+    Case(4, "shape_tensor", differs="in Python instead of TensorRT", changes=(IN_PYTHON,),
          refused="shape tensors are only supported for TensorRT platform for myshapetensormodel", hint="remove is_shape_tensor"),
-    Case(4, "minimal + all_versions", differs="in Python: TensorRT is not here",
-         changes=(IN_PYTHON,)),
+    Case(4, "minimal + all_versions", **STAND_IN),
+    Case(4, "minimal + on_three_gpus", differs="on a server with three GPUs",
+         options={"stand_in": True, **THREE_GPUS}, model=Path("1/model.plan"),
+         instances=tuple(f"KIND_GPU {n}" for n in (0, 1, 1, 2, 2))),
+    Case(4, "minimal + by_compute_capability",
+         ignored=("cc_model_filenames[7.5]", "cc_model_filenames[8.0]"), **STAND_IN),
     Case(4, "latest_versions", differs="the tutorial writes 'Latest', which is refused"),
     Case(4, "latest_in_capitals", refused="failed to read text proto from config.pbtxt: 1:23: "
          'Message type "inference.ModelVersionPolicy" has no field named "Latest".',
@@ -298,43 +305,92 @@ def preprocess(
     return {"BERT_IDS": ids, "BERT_AM": np.ones_like(ids), "TREE_FEATS": feats}
 
 
-def forest(input__0: "FP32[207]") -> {"output__0": "FP32[1]"}:
-    return {"output__0": input__0[:, :1] * 10}
-
-
 def postprocess(
-    BERT_WEIGHT_INPUT: "FP32[-1]", BERT_LARGE_SCORE: "FP32[1]", CUML_SCORE: "FP32[1]"
-) -> {"OUTPUT0": "FP32[1]"}:
+    BERT_WEIGHT_INPUT: "FP32[-1,-1]", BERT_LARGE_SCORE: "FP32[-1,1]", CUML_SCORE: "FP32[-1]"
+) -> {"OUTPUT0": "FP32[-1,1]"}:
     weight = BERT_WEIGHT_INPUT[:, :1]
-    return {"OUTPUT0": weight * BERT_LARGE_SCORE + (1 - weight) * CUML_SCORE}
+    return {"OUTPUT0": weight * BERT_LARGE_SCORE + (1 - weight) * CUML_SCORE[:, None]}
+
+
+REGRESSION = ' parameters { key: "output_class" value { string_value: "false" } }'
+
+
+def checkpoint(path: Path) -> Any:
+    """Write a forest over the 207 features of an excerpt, and return what made it."""
+    treelite = pytest.importorskip("treelite", reason="treelite is not installed (extra fil)")
+    from sklearn.ensemble import RandomForestRegressor
+
+    features = np.repeat(np.arange(20, dtype=np.float32)[:, None], 207, axis=1)
+    trees = RandomForestRegressor(4, max_depth=4, random_state=0).fit(features, features[:, 0] * 10)
+    treelite.sklearn.import_model(trees).serialize(path)
+    return trees
 
 
 @pytest.mark.slow
 def test_the_readability_pipeline(tmp_path: Path) -> None:
     """Differs: platform instead of backend "ensemble"; the step of cuml, without its extra bracket.
 
-    BERT and the forest are small stand-ins; the forest runs in Python, as the fil backend does not exist here.
+    BERT and the forest are small; `output_class` is added, which the fil backend requires. The forest
+    says one number a row without a dimension of its own (FL6), so `postprocess` does not batch.
     """
     path = tmp_path / "model.pt"
     example = (torch.ones(1, 8, dtype=torch.int32), torch.ones(1, 8, dtype=torch.int32))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls tracing deprecated
         torch.jit.trace(Bert(), example).save(str(path))
-    with nt.Server() as server:
+    trees = checkpoint(tmp_path / "checkpoint.tl")
+    with nt.Server(gpus=()) as server:
         server.load(text_of("bert"), path, name="bert-large")
-        for name, function in (
-            ("preprocess", preprocess),
-            ("cuml", forest),
-            ("postprocess", postprocess),
-        ):
-            server.load("max_batch_size: 4", function, name=name)
+        server.load(text_of("forest") + REGRESSION, tmp_path / "checkpoint.tl", name="cuml")
+        server.load("max_batch_size: 4", preprocess, name="preprocess")
+        server.load("max_batch_size: 0", postprocess, name="postprocess")
         load(server, text_of("readability"), None)
         texts = np.array([["word"], ["a sentence"]], object)
         weights = np.array([[0.25], [0.75]], np.float32)
         score = server.infer("ensemble_all", {"excerpt": texts, "BERT_WEIGHT": weights})["SCORE"]
         lengths = np.array([[4.0], [10.0]])
-        expected = weights * lengths * 8 + (1 - weights) * lengths * 10
+        by_trees = trees.predict(np.repeat(lengths, 207, axis=1))[:, None]
+        expected = weights * lengths * 8 + (1 - weights) * by_trees
         np.testing.assert_allclose(score, expected, rtol=1e-6)
+
+
+def test_the_readability_repository_without_any_of_its_files(tmp_path: Path) -> None:
+    """The tree of the tutorial, of which only the configurations exist: stand-ins on a GPU.
+
+    Differs: platform instead of backend "ensemble"; the step of cuml. What the tutorial leaves out of
+    the configurations of its Python steps is added: the tensors of the ensemble.
+    """
+    on_gpu, score = text_of("one_line_gpu"), "data_type: TYPE_FP32 dims: [ 1 ]"
+    ids = "data_type: TYPE_INT32 dims: [ 8 ]"
+    configs = {
+        "bert-large": text_of("bert"),
+        "cuml": text_of("forest"),
+        "preprocess": f"""name: "preprocess" backend: "python" max_batch_size: 4
+            input {{ name: "INPUT0" data_type: TYPE_STRING dims: [ -1 ] }}
+            output {{ name: "BERT_IDS" {ids} }} output {{ name: "BERT_AM" {ids} }}
+            output {{ name: "TREE_FEATS" data_type: TYPE_FP32 dims: [ 207 ] }}""",
+        "postprocess": f"""name: "postprocess" backend: "python" max_batch_size: 4
+            input {{ name: "BERT_WEIGHT_INPUT" data_type: TYPE_FP32 dims: [ -1 ] }}
+            input {{ name: "BERT_LARGE_SCORE" {score} }} input {{ name: "CUML_SCORE" {score} }}
+            output {{ name: "OUTPUT0" {score} }}""",
+    }
+    for name, text in configs.items():
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "config.pbtxt").write_text(f"{text}\n{on_gpu}")
+    (tmp_path / "ensemble_all" / "1").mkdir(parents=True)
+    (tmp_path / "ensemble_all" / "config.pbtxt").write_text(text_of("readability"))
+    with nt.Server(gpus=[0], stand_in=True) as server:
+        assert server.load_repository(tmp_path).errors == {}
+        reasons = {name: stand_in_reason(server.config(name)) for name in configs}
+        assert reasons == {
+            "bert-large": "the file 'model.pt' does not exist",
+            "cuml": "the file 'checkpoint.tl' does not exist",
+            "preprocess": "the file 'model.py' does not exist",
+            "postprocess": "the file 'model.py' does not exist",
+        }
+        assert {one.kind for model in server.models() for one in model.instances} == {"KIND_GPU"}
+        given = {"excerpt": [["a text"]], "BERT_WEIGHT": [[0.5]]}
+        assert server.infer("ensemble_all", given)["SCORE"].shape == (1, 1)
 
 
 PUBLISHED = {

@@ -9,7 +9,7 @@ from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Mo
 from nbtriton.backends.fil.check import check, complete, describe_object, row_width
 from nbtriton.backends.fil.core.instance import ForestInstance
 from nbtriton.backends.fil.forest import Forest, is_forest, load, model_file, treelite_model
-from nbtriton.backends.fil.parameters import forest_parameters
+from nbtriton.backends.fil.parameters import forest_parameters, model_type
 from nbtriton.config import ModelConfig
 from nbtriton.errors import InternalError, UnsupportedError
 
@@ -42,7 +42,7 @@ class FilBackend(Backend):
     def missing(cls, source: object, config: ModelConfig) -> str:
         """Return what is missing: of a version's directory the file of its model type."""
         if isinstance(source, Path) and source.is_dir():
-            source = model_file(source, forest_parameters(config).model_type)
+            source = model_file(source, model_type(config))
         return super().missing(source, config)
 
     def prefers_gpu(self) -> bool:

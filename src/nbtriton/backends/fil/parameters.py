@@ -13,7 +13,7 @@ from nbtriton.backends.parameters import text_parameter
 from nbtriton.config import ModelConfig
 from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError, nearest
 
-__all__ = ["FILENAMES", "ForestParameters", "forest_parameters"]
+__all__ = ["FILENAMES", "ForestParameters", "forest_parameters", "model_type"]
 
 # The file of each `model_type`, where the configuration names none.
 FILENAMES = {
@@ -64,13 +64,7 @@ def forest_parameters(config: ModelConfig) -> ForestParameters:
         One is wrong, or missing, with Triton's text.
     """
     predict_proba = _flag(config, "predict_proba", default=False)
-    model_type = (text_parameter(config, "model_type") or "").split()
-    kind = model_type[0] if model_type else "xgboost"
-    if kind not in FILENAMES:
-        raise UnsupportedError(
-            f"{kind} not recognized as a valid serialization format.",
-            hint=nearest(kind, FILENAMES) or f"model_type is one of {', '.join(FILENAMES)}",
-        )
+    kind = model_type(config)
     allow_unknown_field = _flag(config, "xgboost_allow_unknown_field", default=False)
     output_class = _flag(config, "output_class", default=None)
     return ForestParameters(
@@ -81,6 +75,24 @@ def forest_parameters(config: ModelConfig) -> ForestParameters:
         allow_unknown_field,
         _number(config, "cpu_nthread", -1),
     )
+
+
+def model_type(config: ModelConfig) -> str:
+    """Return the type of a model's file, a key of `FILENAMES`.
+
+    Raises
+    ------
+    UnsupportedError
+        No such type exists, with Triton's text.
+    """
+    words = (text_parameter(config, "model_type") or "").split()
+    kind = words[0] if words else "xgboost"
+    if kind not in FILENAMES:
+        raise UnsupportedError(
+            f"{kind} not recognized as a valid serialization format.",
+            hint=nearest(kind, FILENAMES) or f"model_type is one of {', '.join(FILENAMES)}",
+        )
+    return kind
 
 
 def _flag(config: ModelConfig, key: str, *, default: bool | None) -> bool:
