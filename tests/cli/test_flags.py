@@ -292,7 +292,7 @@ def test_flags_without_effect_are_logged(tmp_path: Path) -> None:
         "nbtriton",
         "serve",
         f"--model-repository={tmp_path}",
-        "--host-policy=a,numa-node=0",
+        "--reuse-http-port=true",
         "--model-control-mode=explicit",
         "--load-model=nope",
         "--allow-sagemaker=true",
@@ -302,6 +302,6 @@ def test_flags_without_effect_are_logged(tmp_path: Path) -> None:
         "--allow-grpc=0",
     )
     assert done.returncode == 1
-    assert "--host-policy has no effect here: the system places the threads" in done.stderr
+    assert "--reuse-http-port has no effect here: a port belongs to one server" in done.stderr
     assert "--allow-sagemaker has no effect here" in done.stderr
     assert "Traceback" not in done.stderr

@@ -29,10 +29,6 @@ NEVER = {
         "model_metrics",
     ),
     "model_operations": ("model_operations { op_library_filename: 'a.so' }", "model_operations"),
-    "instance_group.host_policy": (
-        "instance_group { } instance_group { host_policy: 'p' }",
-        "instance_group[1].host_policy",
-    ),
     "instance_group.secondary_devices": (
         "instance_group { secondary_devices { kind: KIND_NVDLA } }",
         "instance_group[0].secondary_devices[0]",
@@ -161,6 +157,14 @@ def test_a_field_that_others_make_ineffective(text, expected):
 def test_a_parameter(key):
     text = f"parameters {{ key: '{key}' value {{ string_value: 'x' }} }}"
     assert ignored_fields(as_config(text)) == [(f"parameters[{key}]", _PARAMETERS[key])]
+
+
+def test_a_host_policy_binds_processes_alone():
+    config = as_config("instance_group { } instance_group { host_policy: 'p' }")
+    assert ignored_fields(config) == []
+    ((path, reason),) = ignored_fields(config, policies=False)
+    assert path == "instance_group[1].host_policy"
+    assert "--isolation process --host-policy" in reason
 
 
 def test_batch_inputs_and_outputs_depend_on_the_backend():

@@ -203,12 +203,13 @@ class ModelContext:
 
 @dataclass(frozen=True, slots=True)
 class InstanceContext:
-    """One instance of one model version: its name (``m_0_1``) and where it runs."""
+    """One instance of one model version: its name (``m_0_1``), where it runs, its host policy."""
 
     model: ModelContext
     name: str
     kind: str  # "KIND_CPU", "KIND_GPU" or "KIND_MODEL"; KIND_AUTO is resolved before
     device_id: int = 0
+    host_policy: str = ""
 
 
 class BackendInstance(ABC):
@@ -286,6 +287,8 @@ class Backend(ABC):
     name: ClassVar[str]
     # Triton's name of it in ``platform`` and in metadata.
     platform: ClassVar[str] = ""
+    # Where its instances live: "thread" for threads of this process, "process".
+    isolation: ClassVar[str] = "thread"
     # Reported as the ``runtime`` of a configuration that names none.
     runtime: ClassVar[str] = ""
     # Keys of `ModelContext.settings` that have an effect.

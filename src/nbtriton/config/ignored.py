@@ -32,7 +32,6 @@ _NEVER: Final = {
     ),
     "model_metrics": "the metrics endpoint has no histograms whose buckets could be chosen",
     "model_operations": "it loads operator libraries of TensorFlow or ONNX Runtime, and this backend is neither",
-    "instance_group.host_policy": "no instance is bound to cores or to the memory near them",
     "instance_group.secondary_devices": "no backend here uses a second device, such as a DLA core",
     "instance_group.profile": "only TensorRT has optimization profiles",
     "optimization.graph": _FRAMEWORK,
@@ -63,6 +62,7 @@ _WITHOUT: Final = {
     "agents": ("model_repository_agents", "agents look at a model's directory, and this one has none"),
     "labels": ("output.label_filename", "labels are read from a model's directory, and this one has none"),
     "cache": ("response_cache", "this server has no response cache: nt.server(cache_bytes=…) or %triton_server --cache-bytes, nbtriton serve --cache-config"),
+    "policies": ("instance_group.host_policy", "it binds processes of instances to cores and memory: nt.server(isolation='process', host_policies={…}), or --isolation process --host-policy NAME,cpu-cores=0-3 of %triton_server and nbtriton serve"),
     "limiter": ("instance_group.rate_limiter", "this server limits no rates: nt.server(rate_limit='execution_count'), or --rate-limit of %triton_server and nbtriton serve"),
 }  # fmt: skip
 # What that backend acts on and no other.
@@ -93,6 +93,7 @@ def ignored_fields(
     labels: bool = True,
     cache: bool = True,
     limiter: bool = True,
+    policies: bool = True,
 ) -> list[tuple[str, str]]:
     """Return the set fields of a configuration that have no effect here.
 
@@ -108,6 +109,8 @@ def ignored_fields(
         Whether the model has a directory, where its files of labels may be.
     cache, limiter : bool
         Whether the server has a response cache and a rate limiter.
+    policies : bool
+        Whether the instances live in processes, and the server has host policies.
 
     Returns
     -------
@@ -126,6 +129,7 @@ def ignored_fields(
     table = {**_NEVER, **(_PYTHON if in_python else {})}
     cache = cache or not config.response_cache.enable
     has = {"agents": agents, "labels": labels, "cache": cache, "limiter": limiter}
+    has["policies"] = policies
     table |= dict(field for what, field in _WITHOUT.items() if not has[what])
     for path in _ONNXRUNTIME if config.backend == "onnxruntime" else ():
         del table[path]

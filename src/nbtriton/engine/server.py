@@ -61,6 +61,20 @@ class Server:
         Whether to keep what happened to the last requests and batches of each model, and of how
         many: 4096 by default. `requests`, `batches`, the live views and explanations read it.
 
+    isolation : {"thread", "process", "auto"}
+        Where the instances of models live whose configuration does not say it by the parameter
+        ``INSTANCE_ISOLATION``: in threads of this process, each in a process of its own, or in
+        processes from the next load on where several instances have waited for each other's
+        Python code.
+    worker_timeout_s : float, optional
+        Seconds that one execution in a worker process may take before the process is ended, its
+        requests get an error and the instance is restarted; by default any time.
+    host_policies : mapping of str to mapping, optional
+        Triton's ``--host-policy``, by the policy's name: ``{"near": {"cpu-cores": "0-3",
+        "numa-node": "0"}}``. Worker processes of the instances whose group names the policy are
+        bound to these cores, and to the memory of the node; ``"cpu"``, ``"gpu_0"`` and ``"model"``
+        are the policies of groups that name none.
+
     Attributes
     ----------
     engine : Engine
@@ -88,12 +102,14 @@ class Server:
         summaries: bool = False,
         stand_in: bool = False,
         recorder: bool | int = True,
+        isolation: str = "thread",
+        worker_timeout_s: float | None = None,
+        host_policies: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         self.engine = Engine(
             ServerOptions(
                 gpus, cache_bytes, rate_limit, rate_limit_resources, backend_config, summaries,
-                stand_in,
-                recorder,
+                stand_in, recorder, isolation, worker_timeout_s, host_policies,
             )
         )  # fmt: skip
         close_at_exit(self)

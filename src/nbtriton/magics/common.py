@@ -84,6 +84,11 @@ def scheduling_options(method: Method) -> Method:
                 "--max-batch-size", type=int, metavar="N", help="largest batch; 0: no batching"
             ),
             argument("--instances", type=int, metavar="N", help="instances (per GPU on GPUs)"),
+            argument(
+                "--isolation",
+                choices=("thread", "process", "auto"),
+                help="where instances live: threads of this process, or a process each",
+            ),
             argument("--kind", choices=("cpu", "gpu", "auto"), help="where the instances run"),
             argument("--gpus", type=int_list, metavar="IDS", help="GPU ids such as 0,1"),
             argument(

@@ -47,7 +47,7 @@ __all__ = ["DefineMagics"]
 
 _SCHEDULING = (
     "max_batch_size", "instances", "kind", "gpus", "dynamic_batching", "max_queue_delay_us",
-    "preferred", "read_only_inputs",
+    "preferred", "read_only_inputs", "isolation",
 )  # fmt: skip
 # A model has one of them.
 _SCHEDULERS = {"dynamic_batching", "sequence_batching", "ensemble_scheduling"}

@@ -105,6 +105,12 @@ def show_options(options: ServerOptions, **_options: object) -> dict[str, str]:
         for backend, values in (options.backend_config or {}).items()
         for key, value in values.items()
     ]
+    limit = options.worker_timeout_s
+    policies = [
+        f"{name}: {key}={value}"
+        for name, values in (options.host_policies or {}).items()
+        for key, value in values.items()
+    ]
     gpus = "all" if options.gpus is None else ", ".join(map(str, options.gpus)) or "none"
     resources = ", ".join(options.rate_limit_resources) or "as large as the largest need"
     rows = [
@@ -115,6 +121,9 @@ def show_options(options: ServerOptions, **_options: object) -> dict[str, str]:
         ("backend_config", ", ".join(settings) or "none"),
         ("summaries", "on" if options.summaries else "off"),
         ("recorder", f"{count(options.recorder)} requests a model" if options.recorder else "off"),
+        ("isolation", options.isolation),
+        ("worker_timeout_s", "any time" if limit is None else measure(limit)),
+        ("host_policies", ", ".join(policies) or "none"),
         ("stand_in", "on" if options.stand_in else "off"),
     ]
     columns = ("option", "value")

@@ -135,6 +135,9 @@ class MeasureMagics(Magics):
     @argument(
         "--preferred", type=_size_lists, metavar="SIZES", help="preferred sizes: 4,8 or 4/8/4,8"
     )
+    @argument(
+        "--isolation", type=name_list, metavar="LIST", help="sweep over thread, process, auto"
+    )
     @argument("--sweep-models", type=name_list, default=[], metavar="NAMES", help="of an ensemble")
     @argument(
         "--measurement-mode", choices=("time_windows", "count_windows"), default="time_windows"

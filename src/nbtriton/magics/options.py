@@ -56,6 +56,26 @@ def _recorder(text: str) -> bool | int:
         raise ArgumentTypeError(f"'{text}' is neither on, off nor a number of requests") from None
 
 
+def _seconds(text: str) -> float | None:
+    text = unquoted(text)
+    try:
+        return None if text == "none" else float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"'{text}' is neither a number of seconds nor 'none'") from None
+
+
+def _policy(text: str) -> tuple[str, str, str]:
+    """Read ``NAME,SETTING=VALUE``."""
+    text = unquoted(text)
+    if text == "none":
+        return "", "", ""
+    name, _, setting = text.partition(",")
+    key, _, value = setting.partition("=")
+    if not (name and key and value):
+        raise ArgumentTypeError(f"'{text}' is not NAME,SETTING=VALUE, such as near,cpu-cores=0-3")
+    return name, key, value
+
+
 @magics_class
 class OptionsMagics(Magics):
     """``%triton_server``."""
@@ -82,6 +102,22 @@ class OptionsMagics(Magics):
         "--backend-config", type=_setting, action="append", metavar="[BACKEND,]KEY=VALUE",
         help="settings of a backend, or of all, such as default-max-batch-size=8; 'none': no more",
     )  # fmt: skip
+    @argument(
+        "--isolation", choices=("thread", "process", "auto"),
+        help="where instances live whose model does not say it: in threads of this process, each in a "
+        "process of its own, or in processes from the next load on where they waited for each other's "
+        "Python code",
+    )  # fmt: skip
+    @argument(
+        "--worker-timeout", dest="worker_timeout_s", type=_seconds, default=SUPPRESS,
+        metavar="SECONDS|none",
+        help="longest time of one execution in a process, which is then ended and restarted",
+    )  # fmt: skip
+    @argument(
+        "--host-policy", type=_policy, action="append", metavar="NAME,SETTING=VALUE",
+        help="cpu-cores=FIRST-LAST or numa-node=N for the processes of instances with this "
+        "host_policy; 'none': no more",
+    )  # fmt: skip
     @argument("--summaries", choices=("on", "off"), help="quantiles of latencies in the metrics")
     @argument(
         "--stand-in", choices=("on", "off"),
@@ -101,6 +137,7 @@ class OptionsMagics(Magics):
         ``nt.server(cache_bytes=…)``::
 
             %triton_server --rate-limit execution_count --rate-limit-resource R1:4
+            %triton_server --isolation process
             %triton_server --cache-bytes 1000000 --backend-config default-max-batch-size=8
             options = %triton_server
         """
@@ -114,7 +151,7 @@ class OptionsMagics(Magics):
         # None and False are values of these.
         changes |= {
             name: getattr(options, name)
-            for name in ("cache_bytes", "gpus", "recorder")
+            for name in ("cache_bytes", "gpus", "recorder", "worker_timeout_s")
             if name in options
         }
         if options.backend_config is not None:
@@ -123,6 +160,14 @@ class OptionsMagics(Magics):
                 if key:
                     settings.setdefault(backend, {})[key] = value
             changes["backend_config"] = settings
+        if options.isolation is not None:
+            changes["isolation"] = options.isolation
+        if options.host_policy is not None:
+            policies: dict[str, dict[str, str]] = {}
+            for policy, key, value in options.host_policy:
+                if key:
+                    policies.setdefault(policy, {})[key] = value
+            changes["host_policies"] = policies
         if options.summaries is not None:
             changes["summaries"] = options.summaries == "on"
         if options.stand_in is not None:

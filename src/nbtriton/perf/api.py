@@ -59,6 +59,7 @@ def perf(
     max_queue_delay_us: int | Sequence[int] | None = None,
     dynamic_batching: bool | Sequence[bool] | None = None,
     preferred: int | Sequence[int] | Sequence[Sequence[int]] | None = None,
+    isolation: str | Sequence[str] | None = None,
     sweep_models: Sequence[str] = (),
     seed: int = 0,
     quick: bool = False,
@@ -151,7 +152,7 @@ def perf(
         Milliseconds; the first level that reaches it ends the search and is not reported.
     binary_search : bool
         Search a range for the highest level below `latency_threshold_ms`.
-    instances, max_batch_size, max_queue_delay_us, dynamic_batching, preferred : optional
+    instances, max_batch_size, max_queue_delay_us, dynamic_batching, preferred, isolation : optional
         A value, or a list of values (`preferred`: a list of sizes, or several lists), for a sweep
         over all combinations. The model is reloaded with each, and with its own configuration at
         the end, also after an error or an interrupt. For an ensemble they apply to its composing

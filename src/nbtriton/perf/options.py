@@ -104,6 +104,7 @@ class PerfOptions:
     max_queue_delay_us: int | Sequence[int] | None
     dynamic_batching: bool | Sequence[bool] | None
     preferred: int | Sequence[int] | Sequence[Sequence[int]] | None
+    isolation: str | Sequence[str] | None
     sweep_models: Sequence[str]
     seed: int
     quick: bool
@@ -160,6 +161,7 @@ class PerfOptions:
             max_queue_delay_us=self.max_queue_delay_us,
             dynamic_batching=self.dynamic_batching,
             preferred=self.preferred,
+            isolation=self.isolation,
         )
 
     def sequence_plan(self) -> SequencePlan:

@@ -26,6 +26,7 @@ def combinations(
     max_queue_delay_us: int | Sequence[int] | None = None,
     dynamic_batching: bool | Sequence[bool] | None = None,
     preferred: int | Sequence[int] | Sequence[Sequence[int]] | None = None,
+    isolation: str | Sequence[str] | None = None,
 ) -> tuple[Configuration, ...]:
     """Return every combination of the given options, the last one changing fastest.
 
@@ -34,6 +35,7 @@ def combinations(
     """
     axes: dict[str, list[Any]] = {}
     given = {
+        "isolation": [isolation] if isinstance(isolation, str) else isolation,
         "instances": instances,
         "max_batch_size": max_batch_size,
         "dynamic_batching": dynamic_batching,

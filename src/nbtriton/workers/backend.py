@@ -23,6 +23,8 @@ from nbtriton.workers.connection import Connection
 from nbtriton.workers.description import describe_instance, describe_model, is_python_model
 from nbtriton.workers.environment import EXECUTION_ENV_PATH, Environments, environment_path
 from nbtriton.workers.instance import WorkerInstance
+from nbtriton.workers.limits import Limits
+from nbtriton.workers.options import WorkerOptions
 from nbtriton.workers.process import Interpreter, start_worker
 from nbtriton.workers.waiting import Waiting
 
@@ -38,15 +40,19 @@ class WorkerBackend(Backend):
     settings : mapping
         Of all backends.
     waiting : Waiting
+    options : WorkerOptions
     environments : Environments, optional
         Of the server; None for workers in the interpreter of this process.
     """
+
+    isolation = "process"
 
     def __init__(
         self,
         inner: Backend,
         settings: Mapping[str, Mapping[str, str]],
         waiting: Waiting,
+        options: WorkerOptions,
         environments: Environments | None = None,
     ) -> None:
         self.name = inner.name  # type: ignore[misc]  # of the class in other backends
@@ -56,6 +62,7 @@ class WorkerBackend(Backend):
         self.inner = inner
         self._settings = settings
         self._waiting = waiting
+        self._options = options
         self._environments = environments
         self._interpreter: Interpreter | None = None
         self._instances: list[WorkerInstance] = []
@@ -113,8 +120,9 @@ class WorkerBackend(Backend):
         else:
             connection.adopt(context.name, context.model.server)
         try:
+            limits = connection.limits = Limits.of(context, self._options)
             created: dict[str, Any] = connection.ask(
-                protocol.CREATE, describe_instance(context, model)
+                protocol.CREATE, describe_instance(context, model, limits)
             )
         except BaseException:
             connection.close()
@@ -163,8 +171,8 @@ class WorkerBackend(Backend):
         self._interpreter = None if found is None else found.interpreter
 
     def _ask_prepared(self, context: ModelContext, *, auto_complete: bool) -> Any:
-        connection = self._prepared.pop() or self._connect(context.name, context)
         model = describe_model(context, self.inner, self._settings)
+        connection = self._prepared.pop() or self._connect(context.name, context)
         try:
             found = connection.ask(protocol.COMPLETE, {**model, "auto_complete": auto_complete})
         except BaseException:

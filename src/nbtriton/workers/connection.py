@@ -21,6 +21,7 @@ from nbtriton.workers.channel import Channel, ChannelClosed
 from nbtriton.workers.core.codec import decode_responses, encode_requests
 from nbtriton.workers.core.packing import Packer
 from nbtriton.workers.errors import decode_error
+from nbtriton.workers.limits import Limits
 from nbtriton.workers.memory import Incoming, Outgoing, Place
 from nbtriton.workers.process import WorkerProcess
 from nbtriton.workers.waiting import Waiting
@@ -95,6 +96,9 @@ class Connection:
         self._late: dict[int, list[BackendRequest | None]] = {}
         self._logger = logging.getLogger(f"nbtriton.model.{model}")
         self._level = -1
+        # Of an instance, once that is created; released with the process.
+        self.limits: Limits | None = None
+        self._threads = 0
         self._handled = 0  # messages on the channel of calls
         self._progress = threading.Condition()
         self._ready: dict[int, tuple[threading.Event, list[bool]]] = {}
@@ -146,6 +150,7 @@ class Connection:
                 level = self._level_now() if number & 63 == 1 else None
                 message = (
                     protocol.EXECUTE, number, body, place, self._incoming.take_released(), level,
+                    self._threads_now(),
                 )  # fmt: skip
                 reply, behind_it = self._converse(number, message, behind, self._timeout_s)
                 _, _, spec, start, end, again, place = reply[:7]
@@ -185,6 +190,8 @@ class Connection:
         """End the process; it may be dead already."""
         self._closing = True
         self.process.close()
+        if self.limits is not None:
+            self.limits.release()
         if get_ident() != self._reader.ident:
             self._reader.join()
 
@@ -314,6 +321,14 @@ class Connection:
             return None
         self._level = level
         return level
+
+    def _threads_now(self) -> int:
+        """Return the threads of the worker's libraries if it does not know them yet; else 0."""
+        limits = self.limits
+        if limits is None or limits.share.threads == self._threads:
+            return 0
+        self._threads = limits.share.threads
+        return self._threads
 
     # -- what comes beside -----------------------------------------------------------------------
 

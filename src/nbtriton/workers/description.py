@@ -13,6 +13,7 @@ from nbtriton.backends.python.backend import PythonBackend
 from nbtriton.config import output_types
 from nbtriton.workers import protocol
 from nbtriton.workers.carry import pack
+from nbtriton.workers.limits import Limits
 
 __all__ = ["describe_instance", "describe_model", "is_python_model"]
 
@@ -66,10 +67,18 @@ def describe_model(
     }
 
 
-def describe_instance(context: InstanceContext, model: Mapping[str, Any]) -> dict[str, Any]:
+def describe_instance(
+    context: InstanceContext, model: Mapping[str, Any], limits: Limits
+) -> dict[str, Any]:
     """Return the description of an instance of a model."""
     instance = {"name": context.name, "kind": context.kind, "device_id": context.device_id}
-    return {**model, "instance": instance}
+    policy = limits.policy
+    bounds = {
+        "cores": sorted(policy.cores),
+        "numa_node": policy.numa_node,
+        "threads": limits.share.threads,
+    }
+    return {**model, "instance": instance, "limits": bounds}
 
 
 def _portable(value: object) -> Any:

@@ -29,8 +29,10 @@ __all__ = [
 ]
 
 POLICY_SETTINGS: Final = ("cpu-cores", "numa-node")
-# Parameters of a model that say how many threads its operators use: torch's, and onnxruntime's.
-_THREAD_PARAMETERS: Final = ("INTRA_OP_THREAD_COUNT", "intra_op_thread_count")
+# Parameters of a model that say how many threads its operators use: torch's, onnxruntime's, OpenVINO's.
+_THREAD_PARAMETERS: Final = (
+    "INTRA_OP_THREAD_COUNT", "intra_op_thread_count", "INFERENCE_NUM_THREADS",
+)  # fmt: skip
 
 
 def usable_cores() -> int:

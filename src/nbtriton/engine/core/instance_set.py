@@ -198,7 +198,9 @@ class InstanceSet:
             number: Instance(
                 self._owner,
                 self._backend,
-                InstanceContext(self._context, plan.name, plan.kind, plan.device_id),
+                InstanceContext(
+                    self._context, plan.name, plan.kind, plan.device_id, plan.host_policy
+                ),
                 number,
             )
             for number, plan in plans.items()

@@ -100,9 +100,9 @@ class ModelRuntime(UpdatableRuntime):
         self.given = ModelConfig()
         self.auto_complete = True
         self.mtime_ns = 0
-        # Where the instances live, and whether they wait for each other there.
-        self.isolation_asked = "thread"  # or "process" or "auto"
-        self.isolation = "thread"  # or "process"
+        # Where the instances were asked to live ("thread", "process" or "auto"), and whether they wait for
+        # each other there.
+        self.isolation_asked = "thread"
         self.interpreter = InterpreterProbe()
         self._instances = InstanceSet(self, backend, context, plans, limiter)
         self.sequences: SequenceTensors | None = None
@@ -570,4 +570,6 @@ class ModelRuntime(UpdatableRuntime):
         executing = max(0, self._in_flight.count() - waiting)
         platform = self.backend.platform or self.backend.name
         found = self._snapshot(state, reason, platform, waiting, executing, instances)
-        return replace(found, isolation=self.isolation, interpreter=self.interpreter.result())
+        return replace(
+            found, isolation=self.backend.isolation, interpreter=self.interpreter.result()
+        )

@@ -1,42 +1,133 @@
-"""Whether the instances of a model live in threads of this process or in processes of their own."""
+"""Where the instances of a model live: in threads of this process, or each in one of its own."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nbtriton.backends import BackendSettings
 from nbtriton.backends.base import Backend
 from nbtriton.backends.parameters import text_parameter
-from nbtriton.config import ModelConfig
+from nbtriton.config import ModelConfig, enum_name, isolation_of
+from nbtriton.engine.diagnostics.interpreter import has_interpreter_lock, is_waiting
 from nbtriton.engine.interrupts import interrupts_allowed, interrupts_deferred, wait_in_slices
+from nbtriton.errors import UnsupportedError
 from nbtriton.workers.environment import EXECUTION_ENV_PATH, Environments
-from nbtriton.workers.isolation import wants_process
+from nbtriton.workers.options import WorkerOptions
+from nbtriton.workers.resources import usable_cores
 
-__all__ = ["isolated"]
+if TYPE_CHECKING:
+    from nbtriton.engine.core.model_runtime import ModelRuntime
+
+__all__ = ["Isolation", "choose_isolation", "isolated"]
+
+_log = logging.getLogger("nbtriton.engine")
 
 
-def isolated(
-    backend: Backend, config: ModelConfig, settings: BackendSettings, environments: Environments
-) -> Backend:
-    """Return the backend that runs the instances of a model where its configuration wants them.
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """Where instances live.
 
-    A model with an environment of its own, which Triton's python backend alone knows, runs in a process.
+    Attributes
+    ----------
+    asked : {"thread", "process", "auto"}
+        By the configuration, or by the server for models that do not say.
+    chosen : {"thread", "process"}
+    """
+
+    asked: str = "thread"
+    chosen: str = "thread"
+
+
+def choose_isolation(
+    config: ModelConfig, default: str, source: object, before: ModelRuntime | None
+) -> Isolation:
+    """Return where the instances of a version shall live.
+
+    ``auto`` takes processes where several instances on the processor are asked for, those of the
+    version before have waited for the interpreter, and the model can be carried; then it stays with
+    them.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        As given.
+    default : {"thread", "process", "auto"}
+        Of the server.
+    source : object
+        The model's code.
+    before : ModelRuntime or None
+        The version that is replaced.
 
     Raises
     ------
     ConfigError
-        The parameter INSTANCE_ISOLATION has a value that is none.
+        ``INSTANCE_ISOLATION`` is none of them.
+    """
+    asked = isolation_of(config) or default
+    if asked != "auto":
+        return Isolation(asked, asked)
+    groups = [group for group in config.instance_group if not group.passive]
+    several = sum(max(1, group.count) for group in groups) > 1
+    on_gpu = any(enum_name(group, "kind") == "KIND_GPU" for group in groups)
+    if before is None or not several or on_gpu or not has_interpreter_lock() or usable_cores() < 2:
+        return Isolation(asked, "thread")
+    stays = (before.isolation_asked, before.backend.isolation) == ("auto", "process")
+    if (stays or is_waiting(before.interpreter.result())) and _can_be_carried(config.name, source):
+        return Isolation(asked, "process")
+    return Isolation(asked, "thread")
+
+
+def _can_be_carried(name: str, source: object) -> bool:
+    if source is None or isinstance(source, Path):
+        return True
+    from nbtriton.workers.carry import pack
+
+    try:
+        pack(source)
+    except UnsupportedError as error:
+        _log.warning("the instances of '%s' stay in threads: %s", name, error.message)
+        return False
+    return True
+
+
+def isolated(
+    backend: Backend,
+    config: ModelConfig,
+    settings: BackendSettings,
+    environments: Environments,
+    workers: WorkerOptions,
+    *,
+    chosen: str | None = None,
+) -> Backend:
+    """Return the backend that runs the instances of a model where they are to live.
+
+    A model with an environment of its own, which Triton's python backend alone knows, runs in a process.
+
+    Parameters
+    ----------
+    backend : Backend
+    config : ModelConfig
+    settings : mapping
+        Of all backends.
+    environments : Environments
+        Of the server.
+    workers : WorkerOptions
+    chosen : {"thread", "process"}, optional
+        By default what the configuration says.
     """
     own = bool(text_parameter(config, EXECUTION_ENV_PATH)) and _is_python(backend)
-    if not (own or wants_process(config)):
+    if not own and (chosen or isolation_of(config)) != "process":
         return backend
     # Where no model has processes, nothing of them is imported.
     from nbtriton.workers.backend import WorkerBackend
     from nbtriton.workers.waiting import Waiting
 
-    return WorkerBackend(
-        backend, settings, Waiting(interrupts_deferred, _wait), environments if own else None
-    )
+    waiting = Waiting(interrupts_deferred, _wait)
+    return WorkerBackend(backend, settings, waiting, workers, environments if own else None)
 
 
 def _is_python(backend: Backend) -> bool:

@@ -13,6 +13,7 @@ from nbtriton.config import (
     ModelConfig,
     equal_but_for_instances,
     is_ensemble,
+    isolation_of,
     mark_stand_in,
     normalize,
     normalize_instance_groups,
@@ -37,6 +38,7 @@ from nbtriton.errors import (
     UnsupportedError,
 )
 from nbtriton.workers.environment import Environments
+from nbtriton.workers.options import WorkerOptions
 
 __all__ = [
     "CODE_TEXTS",
@@ -74,11 +76,14 @@ def complete_model(
     settings: BackendSettings = MappingProxyType({}),
     stand_in: bool = False,
     environments: Environments | None = None,
+    isolation: str | None = None,
+    workers: WorkerOptions | None = None,
 ) -> tuple[Backend, ModelConfig]:
     """Complete and check a configuration without creating anything that serves.
 
     `settings` are those of `nbtriton.Server`'s ``backend_config``; with `stand_in` a stand-in takes the
-    place of a backend or a file that is missing. `environments` are the server's.
+    place of a backend or a file that is missing. `environments` are the server's. `isolation` is where
+    the instances will live, by default what the configuration says; `workers` holds for processes.
 
     Returns
     -------
@@ -99,11 +104,15 @@ def complete_model(
     if backend.stand_in:
         named = mark_stand_in(named, backend.stand_in)
     validate(named)
+    isolation_of(named)
     try:
         check_runtime(config, type(backend), source, settings)
     except NotFoundError as error:
         raise load_failure(config.name, version, error) from error
-    backend = isolated(backend, named, settings, environments or Environments())
+    backend = isolated(
+        backend, named, settings, environments or Environments(), workers or WorkerOptions(),
+        chosen=isolation,
+    )  # fmt: skip
     config = named
     of_backend = settings_of(settings, backend.name)
     if auto_complete:

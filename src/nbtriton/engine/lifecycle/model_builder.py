@@ -22,6 +22,7 @@ from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.engine.core.summaries import LatencySummaries
 from nbtriton.engine.lifecycle.devices import visible_gpus
+from nbtriton.engine.lifecycle.isolation import choose_isolation
 from nbtriton.engine.lifecycle.loading import (
     changes_only_instances,
     check_ensemble,
@@ -35,6 +36,7 @@ from nbtriton.engine.lifecycle.mtimes import source_mtime_ns
 from nbtriton.engine.lifecycle.options import ServerOptions
 from nbtriton.errors import LoadError, TritonError
 from nbtriton.workers.environment import Environments
+from nbtriton.workers.options import WorkerOptions
 
 __all__ = ["ModelBuilder"]
 
@@ -59,6 +61,8 @@ class ModelBuilder:
         Where it is on.
     environments : Environments
         Of models that have their own.
+    workers : WorkerOptions
+        For instances in processes.
     """
 
     registry: Registry
@@ -69,6 +73,7 @@ class ModelBuilder:
     limiter: Limiter | None
     recorder: Recorder | None
     environments: Environments
+    workers: WorkerOptions
 
     @classmethod
     def of(
@@ -80,7 +85,8 @@ class ModelBuilder:
     ) -> ModelBuilder:
         """Return the builder of a new server."""
         made = options.make_cache(), options.make_limiter(), options.make_recorder()
-        return cls(registry, server, thread, options, *made, Environments())
+        workers = options.worker_options(None)
+        return cls(registry, server, thread, options, *made, Environments(), workers)
 
     def changed(self, options: ServerOptions) -> ModelBuilder:
         """Return the builder for other options; cache, limiter and recorder stay where theirs are the same."""
@@ -91,6 +97,7 @@ class ModelBuilder:
             changes["limiter"] = options.make_limiter()
         if options.recorder != self.options.recorder:
             changes["recorder"] = options.make_recorder()
+        changes["workers"] = options.worker_options(self.workers.budget)
         return replace(self, **changes)
 
     @property
@@ -168,10 +175,14 @@ class ModelBuilder:
         """
         mtime_ns = source_mtime_ns(source)
         gpus = self.gpus
+        isolation = choose_isolation(
+            config, self.options.isolation, source, self._serving(config.name, version)
+        )
         backend, completed = complete_model(
             config, source, version,
             example=example, gpus=gpus, auto_complete=auto_complete, settings=self.settings,
             stand_in=self.options.stand_in, environments=self.environments,
+            isolation=isolation.chosen, workers=self.workers,
         )  # fmt: skip
         context = ModelContext(
             completed.name,
@@ -190,6 +201,7 @@ class ModelBuilder:
                 context, backend, plan_instances(completed, gpus=gpus), self.scheduler_thread,
                 self.limiter, strategy,
             )  # fmt: skip
+            runtime.isolation_asked = isolation.asked
             runtime.batching = batching
             runtime.given.CopyFrom(config)
             runtime.auto_complete = auto_complete
@@ -200,6 +212,15 @@ class ModelBuilder:
         except Exception as error:
             raise load_failure(config.name, version, error) from error
         return runtime
+
+    def _serving(self, name: str, version: int) -> ModelRuntime | None:
+        """Return the version that a new one will take the place of, or the latest."""
+        entry = self.registry.entries.get(name)
+        if entry is None:
+            return None
+        slot = entry.slots.get(version)
+        runtime = slot.runtime if slot is not None else entry.latest
+        return runtime if isinstance(runtime, ModelRuntime) else None
 
     def rebuild(self, runtime: ModelRuntime) -> Runtime:
         """Make a version anew, with the instances that it was updated to (L16)."""
@@ -263,4 +284,9 @@ class ModelBuilder:
             labels=any(runtime.directory is not None for runtime in runtimes),
             cache=self.cache is not None,
             limiter=self.limiter is not None,
+            policies=bool(self.options.host_policies)
+            and any(
+                isinstance(runtime, ModelRuntime) and runtime.backend.isolation == "process"
+                for runtime in runtimes
+            ),
         )

@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from nbtriton.config import check_isolation
 from nbtriton.engine.core.cache import ResponseCache
 from nbtriton.engine.core.history import Recorder
 from nbtriton.engine.core.limiter import Limiter, parse_resources
 from nbtriton.errors import InvalidArgumentError, nearest
+from nbtriton.workers.options import WorkerOptions
+from nbtriton.workers.resources import HostPolicy, ThreadBudget, usable_cores
 
 __all__ = ["ServerOptions"]
 
@@ -36,6 +39,9 @@ class ServerOptions:
     summaries: bool = False
     stand_in: bool = False
     recorder: bool | int = True
+    isolation: str = "thread"
+    worker_timeout_s: float | None = None
+    host_policies: Mapping[str, Mapping[str, str]] | None = None
 
     def __post_init__(self) -> None:
         if self.rate_limit not in _RATE_LIMITS:
@@ -43,6 +49,16 @@ class ServerOptions:
                 f"unknown rate limit '{self.rate_limit}'",
                 hint=nearest(self.rate_limit, _RATE_LIMITS),
             )
+        check_isolation(self.isolation)
+        limit = self.worker_timeout_s
+        if limit is not None and not limit > 0:
+            raise InvalidArgumentError(
+                f"worker_timeout_s={limit!r} is not a time above 0",
+                hint="seconds that one execution in a worker process may take; None for any",
+            )
+        policies = {name: dict(values) for name, values in (self.host_policies or {}).items()}
+        for name, values in policies.items():
+            HostPolicy.of(name, values)
         parse_resources(self.rate_limit_resources)
         if self.gpus is not None and (
             isinstance(self.gpus, str) or not all(isinstance(gpu, int) for gpu in self.gpus)
@@ -58,6 +74,7 @@ class ServerOptions:
         # Equal options shall be equal, however they were written.
         for name, value in (
             ("gpus", None if self.gpus is None else tuple(self.gpus)),
+            ("host_policies", policies),
             ("rate_limit_resources", tuple(self.rate_limit_resources)),
             ("recorder", _RECORDED if self.recorder is True else int(self.recorder)),
             ("backend_config", {k: dict(v) for k, v in (self.backend_config or {}).items()}),
@@ -92,6 +109,14 @@ class ServerOptions:
     def make_recorder(self) -> Recorder | None:
         """Return an empty recorder of this size, None where it is off."""
         return Recorder(int(self.recorder)) if self.recorder else None
+
+    def worker_options(self, budget: ThreadBudget | None) -> WorkerOptions:
+        """Return the options of workers; they share a budget of threads, by default a new one."""
+        policies = {
+            name: HostPolicy.of(name, values) for name, values in (self.host_policies or {}).items()
+        }
+        budget = budget or ThreadBudget(usable_cores())
+        return WorkerOptions(self.worker_timeout_s, policies, budget)
 
     def make_limiter(self) -> Limiter | None:
         """Return a rate limiter with these resources, None where rates are not limited."""

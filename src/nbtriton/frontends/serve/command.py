@@ -23,6 +23,7 @@ from nbtriton.frontends.serve.flag_settings import (
     backend_config,
     cache_bytes,
     check_ports,
+    host_policies,
     metrics_settings,
     restricted_apis,
     trace_settings,
@@ -116,6 +117,9 @@ def _run(
         rate_limit=arguments.rate_limit,
         rate_limit_resources=arguments.rate_limit_resource,
         backend_config=settings,
+        isolation=arguments.isolation,
+        worker_timeout_s=arguments.worker_timeout,
+        host_policies=host_policies(arguments),
         stand_in=arguments.stand_in,
     )
     try:

@@ -17,6 +17,7 @@ __all__ = [
     "backend_config",
     "cache_bytes",
     "check_ports",
+    "host_policies",
     "metrics_settings",
     "restricted_apis",
     "trace_settings",
@@ -69,6 +70,14 @@ def backend_config(arguments: SimpleNamespace) -> dict[str, dict[str, str]]:
         found.setdefault(backend, {})[name] = value
     if arguments.backend_directory is not None:
         found.setdefault("", {})[BACKEND_DIRECTORY] = arguments.backend_directory
+    return found
+
+
+def host_policies(arguments: SimpleNamespace) -> dict[str, dict[str, str]]:
+    """Return the settings by host policy."""
+    found: dict[str, dict[str, str]] = {}
+    for policy, name, value in arguments.host_policy:
+        found.setdefault(policy, {})[name] = value
     return found
 
 

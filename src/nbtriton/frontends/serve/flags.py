@@ -183,6 +183,16 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = {
         Flag("cache-config", kinds.CACHE_SETTING, None, "local,size=BYTES: keep responses", True),
         _idle("cache-directory", kinds.TEXT, "the cache is built in"),
     ),
+    "Workers": (
+        Flag("isolation", choice("isolation", "thread", "process", "auto"), "thread",
+             "where instances live whose model has no parameter INSTANCE_ISOLATION: in threads, each in a "
+             "process of its own, or in processes from the next load on where they waited for the "
+             "interpreter", ours=True),
+        Flag("worker-timeout", kinds.SECONDS, None, "seconds that one execution in a process may take "
+             "before the process is ended and restarted", ours=True),
+        Flag("host-policy", kinds.HOST_POLICY, None, "cpu-cores=FIRST-LAST or numa-node=N: processes of "
+             "instances with this host_policy are bound to them", True),
+    ),
     "Rate limiter": (
         Flag("rate-limit", choice("rate-limit", "off", "execution_count"), "off",
              "how executions are limited"),
@@ -194,7 +204,6 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = {
         _idle("cuda-virtual-address-size", kinds.NUMBER_BY_DEVICE, _POOLS, repeated=True),
         _idle("min-supported-compute-capability", kinds.FLOAT, "PyTorch decides which GPUs it can use"),
         _idle("buffer-manager-thread-count", kinds.INTEGER, "instances copy for themselves"),
-        _idle("host-policy", kinds.HOST_POLICY, "the system places the threads", repeated=True),
         _idle("model-load-gpu-limit", kinds.FRACTION_BY_DEVICE, "a GPU's memory is not watched",
               repeated=True),
     ),

@@ -84,6 +84,13 @@ def _float(text: str) -> float:
     return float(text)
 
 
+def _seconds(text: str) -> float:
+    value = _float(text)
+    if not value > 0:
+        raise InvalidArgumentError(f"Invalid option value. Got {text}", hint="seconds, above 0")
+    return value
+
+
 def _boolean(text: str) -> bool:
     value = _BOOLEANS.get(text.lower())
     if value is None:
@@ -264,6 +271,7 @@ NAME = Kind("NAME", _name)
 INTEGER = Kind("NUMBER", _integer)
 COUNT = Kind("NUMBER", _long)
 FLOAT = Kind("NUMBER", _float)
+SECONDS = Kind("SECONDS", _seconds)
 LEVEL = Kind("NUMBER", _level)
 PORT = Kind("PORT", _port)
 PORT_RANGE = Kind("FIRST-LAST", _pair("-", _integer, _integer))

@@ -31,6 +31,7 @@ from nbtriton.workers.core.packing import Packer
 from nbtriton.workers.core.remote import RemoteRequest
 from nbtriton.workers.errors import decode_error, encode_error, failure
 from nbtriton.workers.memory import Incoming, Outgoing, Place
+from nbtriton.workers.worker.limits import set_threads
 from nbtriton.workers.worker.making import Maker, follow_level
 from nbtriton.workers.worker.output import redirect
 from nbtriton.workers.worker.server import RemoteFuture, RemoteServer, RemoteTrace
@@ -171,12 +172,14 @@ class Worker:
     def _execute(
         self, message: tuple[Any, ...], behind: memoryview, packer: Packer
     ) -> tuple[Any, ...]:
-        _, number, body, place, released, level = message
+        _, number, body, place, released, level, threads = message
         assert self._instance is not None
         if released:
             self.heap.release(released)
         if level is not None:
             follow_level(level)
+        if threads:
+            set_threads(threads)
         requests = decode_requests(
             body, self._open(place, behind), self, number, self._all_outputs, RemoteTrace
         )

@@ -18,8 +18,12 @@ from nbtriton.backends.base import (
 )
 from nbtriton.backends.python.model import PythonModel, install_pb_utils
 from nbtriton.workers import protocol
+from nbtriton.workers.worker.limits import bind, set_threads
 
 __all__ = ["Made", "Maker", "follow_level"]
+
+# Of backends that have as many threads as there are cores unless they are told otherwise.
+_THREADS = {"onnxruntime": "intra_op_thread_count", "openvino": "INFERENCE_NUM_THREADS"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,9 @@ class Maker:
         """
         _check_version(description)
         asked = description["instance"]
+        limits = description["limits"]
+        bind(limits["cores"], limits["numa_node"])
+        set_threads(limits["threads"])
         instance: BackendInstance
         if "python" in description:
             model = _python_model(description)
@@ -56,6 +63,9 @@ class Maker:
             )
         else:
             backend, context = self._open(description, server)
+            key = _THREADS.get(description["backend"])
+            if key is not None and key not in context.config.parameters:
+                context.config.parameters[key].string_value = str(limits["threads"])
             backend.open(context)
             instance = backend.create_instance(
                 InstanceContext(context, asked["name"], asked["kind"], asked["device_id"])

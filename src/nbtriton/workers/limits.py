@@ -1,0 +1,47 @@
+"""What one worker may use of the processor: by its host policy, and of the threads of all workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nbtriton.backends.base import InstanceContext
+from nbtriton.workers.options import WorkerOptions
+from nbtriton.workers.resources import HostPolicy, ThreadBudget, ThreadShare, fixed_threads
+
+__all__ = ["Limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one worker.
+
+    Parameters
+    ----------
+    policy : HostPolicy
+        Of the instance; one that sets nothing where the server has none of its name.
+    share : ThreadShare
+        Its threads; they change as other workers come and go.
+    budget : ThreadBudget
+        Where the share is from.
+    """
+
+    policy: HostPolicy
+    share: ThreadShare
+    budget: ThreadBudget
+
+    @classmethod
+    def of(cls, context: InstanceContext, options: WorkerOptions) -> Limits:
+        """Return the limits of a new worker; the caller releases them.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The number of threads in the model's configuration is none.
+        """
+        policy = options.policies.get(context.host_policy, HostPolicy())
+        fixed = fixed_threads(context.model.config)
+        return cls(policy, options.budget.join(fixed, len(policy.cores)), options.budget)
+
+    def release(self) -> None:
+        """Give the threads back to the other workers."""
+        self.budget.leave(self.share)
