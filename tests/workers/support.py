@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from nbtriton.workers.process import Interpreter, WorkerProcess, start_worker
 
-__all__ = ["COMMANDS", "ask", "children", "descriptors", "is_alive", "worker"]
+__all__ = ["COMMANDS", "ask", "children", "descriptors", "is_alive", "own_children", "worker"]
 
 COMMANDS = Interpreter(entry="tests.workers.commands:main")
 
@@ -44,10 +44,16 @@ def is_alive(pid: int) -> bool:
 
 def children(pid: int) -> list[int]:
     """The processes that a process has started, and theirs."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            found += [child, *children(child)]
+    return [one for child in own_children(pid) for one in (child, *children(child))]
+
+
+def own_children(pid: int) -> list[int]:
+    """The processes that a process has started, and that have not ended meanwhile."""
+    found: list[int] = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                found += map(int, (task / "children").read_text().split())
     return found
 
 

@@ -19,6 +19,7 @@ from nbtriton.workers import supervisor
 from nbtriton.workers.supervisor import RestartPolicy
 from tests.engine.support import WAIT_S, Gate
 from tests.until import until
+from tests.workers.faults import run_faults
 from tests.workers.support import children, descriptors, is_alive
 
 pytestmark = pytest.mark.slow
@@ -218,3 +219,11 @@ def test_loads_and_unloads_leave_no_descriptor_thread_or_process(server: Server)
         cycle(how)
     assert threading.active_count() <= threads
     assert descriptors() == before
+
+
+def test_random_faults_under_load_lose_and_double_nothing():
+    """The short form of ``python -m tests.workers.faults``."""
+    counts = run_faults(60, seed=3)
+    assert counts["kills"] == 60
+    assert counts["restarts"] > 20
+    assert counts["right"] > 100

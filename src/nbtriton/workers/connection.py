@@ -161,6 +161,9 @@ class Connection:
                 if responses is None or None in responses:
                     self._keep(number, requests, again)
                 return responses
+            except ChannelClosed:  # as the inputs were announced
+                self._lost()
+                raise unhealthy(self.name, self._cause) from None
             finally:
                 del self._batches[number]
 

@@ -210,7 +210,7 @@ class Worker:
             raise
         finally:
             if not kept:
-                del self._open_requests[number]
+                self._open_requests.pop(number, None)  # answered by another thread meanwhile
 
     # -- the model's code uses the server --------------------------------------------------------
 
