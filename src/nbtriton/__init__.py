@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from nbtriton.engine.status import status as status
     from nbtriton.errors import ConfigWarning as ConfigWarning
     from nbtriton.errors import TritonError as TritonError
+    from nbtriton.explain import Explanation as Explanation
+    from nbtriton.explain import why as why
     from nbtriton.magics import load_ipython_extension as load_ipython_extension
     from nbtriton.magics import unload_ipython_extension as unload_ipython_extension
     from nbtriton.perf import Comparison as Comparison
@@ -45,6 +47,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Comparison": "nbtriton.perf",
     "ConfigWarning": "nbtriton.errors",
+    "Explanation": "nbtriton.explain",
     "InferenceFuture": "nbtriton.engine",
     "InferenceResult": "nbtriton.engine",
     "ModelHandle": "nbtriton.engine",
@@ -61,6 +64,7 @@ _PUBLIC = {
     "status": "nbtriton.engine.status",
     "unload_ipython_extension": "nbtriton.magics",
     "watch": "nbtriton.widgets.calls",
+    "why": "nbtriton.explain",
 }
 
 __all__ = [*_PUBLIC, "__version__", "compiled"]  # noqa: PLE0604 - a literal list of strings plus the map's keys

@@ -1,4 +1,4 @@
-"""The magics that explain: what the recorder kept."""
+"""The magics that explain what the recorder kept."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.api import server
 from nbtriton.engine.events import events
+from nbtriton.explain import why
 from nbtriton.magics.common import keep, keep_option, parse
 
 __all__ = ["ExplainMagics"]
@@ -16,7 +17,7 @@ __all__ = ["ExplainMagics"]
 
 @magics_class
 class ExplainMagics(Magics):
-    """``%triton_events``."""
+    """``%triton_events``, ``%triton_why``."""
 
     @output_can_be_silenced
     @magic_arguments()
@@ -38,3 +39,20 @@ class ExplainMagics(Magics):
         """
         options = parse(self.triton_events, line)
         return keep(self.shell, options.out, events(server(), options.name, by=options.by))
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("name", help="a model or an ensemble")
+    @keep_option
+    @line_magic
+    def triton_why(self, line: str) -> Any:
+        """Say why a model's batches have their sizes, and where its slowest requests spent their time.
+
+        It counts the reasons of the recent batches, takes the slowest 1% of the requests apart
+        beside the median, names the bottleneck of an ensemble and proposes one change::
+
+            %triton_why double
+            explanation = %triton_why double
+        """
+        options = parse(self.triton_why, line)
+        return keep(self.shell, options.out, why(server(), options.name))

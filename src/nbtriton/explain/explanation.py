@@ -1,0 +1,288 @@
+"""Why a model's batches have their sizes, and where its slowest requests spent their time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from nbtriton.drawing import Column, measure, table_html, table_text
+from nbtriton.engine import RequestRecord
+from nbtriton.engine.diagnostics.interpreter import advice
+from nbtriton.explain.findings import Proposal, batch_findings, proposal, refusal_findings
+from nbtriton.explain.parts import PARTS, BusyTimes, parts_of, path_parts
+from nbtriton.explain.record import ModelRecord, Settings
+from nbtriton.explain.slow import SlowRequests, compare_slowest
+from nbtriton.scheduling import REASONS
+
+if TYPE_CHECKING:
+    from nbtriton.engine import Server
+
+__all__ = ["Explanation", "explain", "why"]
+
+_Rows = list[list[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What the recorder says about a model; shows itself as sentences and tables.
+
+    Attributes
+    ----------
+    name : str
+    requests, batches : int
+        How many were recorded since the configuration changed last.
+    span_s : float
+        From the first arrival to the last answer.
+    findings : tuple of str
+        Sentences, each counted in the record.
+    reasons : mapping of str to int
+        Batches by the key of their reason (`nbtriton.scheduling.REASONS`).
+    mean_rows : mapping of str to float
+        Their mean size, by the same keys.
+    slow : SlowRequests or None
+        The slowest 1% beside the median; None where there are too few requests.
+    bottleneck : str
+        Of an ensemble: the step with the largest share of the requests' time; else empty.
+    proposal : Proposal or None
+        One change, if the record asks for one.
+    """
+
+    name: str
+    requests: int
+    batches: int
+    span_s: float
+    findings: tuple[str, ...]
+    reasons: Mapping[str, int]
+    mean_rows: Mapping[str, float]
+    slow: SlowRequests | None
+    bottleneck: str = ""
+    proposal: Proposal | None = None
+
+    @property
+    def headline(self) -> str:
+        """What the explanation rests on."""
+        batches = f" in {self.batches} batches" if self.batches else ""
+        return f"{self.name}: {self.requests} requests{batches} within {measure(self.span_s)} s"
+
+    def __repr__(self) -> str:
+        lines = [self.headline, *(f"- {finding}" for finding in self.findings)]
+        if self.reasons:
+            lines += ["", table_text(_REASON_COLUMNS, self._reason_rows())]
+        if self.slow is not None:
+            lines += ["", table_text(*_parts_table(self.slow))]
+            lines += ["", table_text(*_examples_table(self.slow))]
+        if self.proposal is not None:
+            lines += ["", f"Try: {self.proposal.why}", *_indented(self.proposal.cell)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        parts = [f"<p><b>{escape(self.headline)}</b></p>", "<ul>"]
+        parts += [f"<li>{escape(finding)}</li>" for finding in self.findings]
+        parts.append("</ul>")
+        if self.reasons:
+            parts.append(table_html(_REASON_COLUMNS, self._reason_rows()))
+        if self.slow is not None:
+            parts.append(table_html(*_parts_table(self.slow)))
+            parts.append(table_html(*_examples_table(self.slow)))
+        if self.proposal is not None:
+            parts.append(f"<p>Try: {escape(self.proposal.why)}</p>")
+            parts.append(f"<pre>{escape(self.proposal.cell)}</pre>")
+        return f'<div class="nbt-why nbt-static">{"".join(parts)}</div>'
+
+    def _reason_rows(self) -> _Rows:
+        return [
+            [
+                reason,
+                count,
+                100 * count / self.batches,
+                self.mean_rows[reason],
+                REASONS.get(reason, ""),
+            ]
+            for reason, count in self.reasons.items()
+        ]
+
+
+_REASON_COLUMNS = ("reason", "batches", "share_percent", "mean rows", "meaning")
+
+
+def why(server: Server, name: str) -> Explanation:
+    """Explain a model's recent batches and its slowest requests.
+
+    It counts the reasons of the batches, takes the slowest 1% of the requests apart beside the
+    median, names the bottleneck of an ensemble, and proposes one change where the record asks for
+    one. It reads what the server's recorder kept since the configuration changed last.
+
+    Parameters
+    ----------
+    server : Server
+    name : str
+        A model or an ensemble that is loaded.
+
+    Raises
+    ------
+    NotFoundError
+        No such model is loaded.
+    UnavailableError
+        The server has no recorder.
+    """
+    settings = Settings.of(server.config(name))
+    everything = {model.name: model for model in server.models()}
+    if not settings.ensemble:
+        return explain(_record(server, settings, {}))
+    children: dict[int, list[RequestRecord]] = {}
+    members: dict[str, ModelRecord] = {}
+    for model in _members(server, name):
+        for request in server.requests(model):
+            if request.caller:
+                children.setdefault(request.caller, []).append(request)
+        if model in everything:
+            members[model] = _record(server, Settings.of(server.config(model)), {})
+    return explain(_record(server, settings, children), members)
+
+
+def _members(server: Server, name: str) -> list[str]:
+    """Return the models of an ensemble's steps, and of those of nested ensembles."""
+    found: list[str] = []
+    front = [name]
+    while front:
+        for step in server.config(front.pop()).ensemble_scheduling.step:
+            if step.model_name not in found:
+                found.append(step.model_name)
+                front.append(step.model_name)
+    return found
+
+
+def _record(
+    server: Server, settings: Settings, children: Mapping[int, Sequence[RequestRecord]]
+) -> ModelRecord:
+    models = [one for one in server.history().models if one.model.name == settings.name]
+    since = max((one.changes[-1].at_ns for one in models if one.changes), default=0)
+    latest = max(models, key=lambda one: one.model.version)
+    return ModelRecord(
+        settings,
+        [r for r in server.requests(settings.name) if r.arrival_ns >= since],
+        [b for b in server.batches(settings.name) if b.start_ns >= since],
+        children,
+        advice(settings.name, latest.model.interpreter),
+    )
+
+
+def explain(record: ModelRecord, members: Mapping[str, ModelRecord] | None = None) -> Explanation:
+    """Explain one model by its record, an ensemble by those of its steps' models, too."""
+    members = members or {}
+    findings = [*batch_findings(record), *refusal_findings(record)]
+    if not record.requests:
+        findings.append("nothing is recorded yet since its configuration changed last")
+    bottleneck = ""
+    asked = proposal(record)
+    if record.settings.ensemble:
+        busy = {name: _busy(member) for name, member in members.items()}
+        slow = compare_slowest(
+            record.answered, lambda request: path_parts(request, record.children, busy)
+        )
+        bottleneck, sentence = _bottleneck(record, busy)
+        if bottleneck:
+            findings.insert(0, sentence)
+            if bottleneck in members:
+                findings += [f"{bottleneck}: {one}" for one in batch_findings(members[bottleneck])]
+                asked = proposal(members[bottleneck])
+    else:
+        times, delays = _busy(record)
+        slow = compare_slowest(
+            record.answered, lambda request: parts_of(request, times, delays=delays)
+        )
+    if slow is not None:
+        findings.append(slow.sentence)
+    if record.interpreter:
+        findings.append(record.interpreter)
+    reasons = Counter(batch.reason for batch in record.batches)
+    return Explanation(
+        record.name,
+        len(record.requests),
+        len(record.batches),
+        record.span_s,
+        tuple(findings),
+        dict(reasons.most_common()),
+        {
+            reason: fmean(b.batch_size for b in record.batches if b.reason == reason)
+            for reason in reasons
+        },
+        slow,
+        bottleneck,
+        asked,
+    )
+
+
+def _busy(record: ModelRecord) -> tuple[BusyTimes, bool]:
+    settings = record.settings
+    return BusyTimes(record.batches, settings.instances), settings.delay_ns > 0
+
+
+def _bottleneck(record: ModelRecord, busy: Mapping[str, tuple[BusyTimes, bool]]) -> tuple[str, str]:
+    """Return the step with the largest share of the requests' time, and a sentence about it."""
+    shares: Counter[str] = Counter()
+    parts: Counter[str] = Counter()
+    for request in record.answered:
+        for part, ns in path_parts(request, record.children, busy).items():
+            shares[part.rpartition(": ")[0]] += ns
+            parts[part] += ns
+    total = sum(shares.values())
+    steps = [(step, ns) for step, ns in shares.most_common() if step]
+    if not steps or not total:
+        return "", ""
+    step, ns = steps[0]
+    largest = max((p for p in parts if p.startswith(f"{step}: ")), key=lambda p: parts[p])
+    return step, (
+        f"{step} is the bottleneck: {ns / total:.0%} of the requests' time, most of it "
+        f"{largest.rpartition(': ')[2]} ({parts[largest] / total:.0%})"
+    )
+
+
+def _parts_table(slow: SlowRequests) -> tuple[Sequence[str | Column], _Rows]:
+    unit, per_us = _unit(slow)
+    columns = (
+        "part", Column("median", unit), Column("slowest 1%", unit), Column("more", unit), "meaning",
+    )  # fmt: skip
+    return columns, [
+        [
+            part,
+            slow.median_us.get(part, 0.0) * per_us,
+            slow.slow_us.get(part, 0.0) * per_us,
+            more * per_us,
+            PARTS[part.rpartition(": ")[2]],
+        ]
+        for part, more in slow.more_us.items()
+        if slow.slow_us.get(part) or slow.median_us.get(part)
+    ]
+
+
+def _examples_table(slow: SlowRequests) -> tuple[Sequence[str | Column], _Rows]:
+    unit, per_us = _unit(slow)
+    columns = (
+        "slow request", "request id", Column("total", unit), "batch", "rows", "reason", "instance",
+    )  # fmt: skip
+    return columns, [
+        [
+            request.number,
+            request.request_id,
+            (request.answered_ns - request.arrival_ns) / 1e3 * per_us,
+            request.batch.requests[0] if request.batch else None,
+            request.batch.batch_size if request.batch else request.size,
+            request.batch.reason if request.batch else "",
+            request.batch.instance if request.batch else "",
+        ]
+        for request in slow.examples
+    ]
+
+
+def _unit(slow: SlowRequests) -> tuple[str, float]:
+    """Return the unit of all times of the slow requests, and how much of it is a microsecond."""
+    return ("ms", 1e-3) if sum(slow.slow_us.values()) >= 1000 else ("µs", 1.0)
+
+
+def _indented(text: str) -> list[str]:
+    return [f"    {line}" for line in text.splitlines()]

@@ -1,0 +1,278 @@
+"""Findings about the batches of a model: what its reasons mean, and the change that they ask for.
+
+Every figure in a sentence is counted in the record; nothing is said about what a change would bring.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Any
+
+from nbtriton.drawing import measure
+from nbtriton.engine import BatchRecord
+from nbtriton.explain.record import ModelRecord
+from nbtriton.scheduling import REASONS
+
+__all__ = ["Proposal", "batch_findings", "had_idle_instance", "proposal", "refusal_findings"]
+
+# A reason of fewer batches is in the table, not in a sentence.
+_NOTABLE = 0.1
+_MOST = 3
+# The delays that are tried on the record, in microseconds.
+_DELAYS_US = (100, 200, 500, 1000, 2000)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One change.
+
+    Attributes
+    ----------
+    model : str
+        Whose configuration it changes.
+    why : str
+        What in the record asks for it.
+    fragment : str
+        The change as ``config.pbtxt`` text.
+    configuration : mapping of str to object
+        The same as `nbtriton.perf` takes it; empty where it has no such parameter.
+    """
+
+    model: str
+    why: str
+    fragment: str
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def cell(self) -> str:
+        """The cell to type."""
+        return f"%%triton_config {self.model}\n{self.fragment}"
+
+
+def had_idle_instance(batch: BatchRecord) -> bool:
+    """Return True if an instance was idle as the batch's first request came: it left at once."""
+    return batch.formed_ns <= batch.start_ns - batch.queue_ns
+
+
+def batch_findings(record: ModelRecord) -> list[str]:
+    """Return a sentence for each kind of batch that is frequent, the most frequent first."""
+    kinds: dict[tuple[str, bool], list[BatchRecord]] = {}
+    for batch in record.batches:
+        alone = batch.reason == "no_delay" and had_idle_instance(batch)
+        kinds.setdefault((batch.reason, alone), []).append(batch)
+    total = len(record.batches)
+    ordered = sorted(kinds.items(), key=lambda item: -len(item[1]))[:_MOST]
+    return [
+        f"{len(batches) / total:.0%} of batches {_meaning(record, reason, idle, batches)}"
+        for (reason, idle), batches in ordered
+        if len(batches) >= _NOTABLE * total
+    ]
+
+
+def refusal_findings(record: ModelRecord) -> list[str]:
+    """Return a sentence for each reason why requests were refused or failed."""
+    total = len(record.requests)
+    found = []
+    outcomes = Counter(r.outcome for r in record.requests if r.status and r.outcome)
+    for outcome, count in outcomes.most_common(_MOST):
+        found.append(
+            f"{_part(count, total)} of requests never ran: {REASONS.get(outcome, outcome)}"
+        )
+    failed = [r for r in record.requests if r.status and not r.outcome]
+    if failed:
+        error, count = Counter(r.error for r in failed).most_common(1)[0]
+        found.append(
+            f"{_part(len(failed), total)} of requests failed, {count} of them with: "
+            f"{error.splitlines()[0][:160] if error else failed[0].status}"
+        )
+    hits = sum(r.outcome == "cache_hit" for r in record.requests)
+    if hits:
+        found.append(f"{_part(hits, total)} of requests were answered from the response cache")
+    return found
+
+
+def proposal(record: ModelRecord) -> Proposal | None:
+    """Return the change that the record asks for most, None if it asks for none."""
+    if record.settings.ensemble or not record.batches:
+        return None
+    for rule in (_refused, _unbatched, _shapes, _lone, _delayed, _saturated):
+        found = rule(record)
+        if found is not None:
+            return found
+    return None
+
+
+# -- sentences ---------------------------------------------------------------------------------------
+
+
+def _meaning(record: ModelRecord, reason: str, idle: bool, batches: Sequence[BatchRecord]) -> str:
+    settings = record.settings
+    rows = fmean(batch.batch_size for batch in batches)
+    waiting = fmean(batch.waiting for batch in batches)
+    had = "had one row" if rows == 1 else f"had {measure(rows)} rows in the mean"
+    left = f", and left {measure(waiting)} requests waiting in the mean" if waiting >= 0.5 else ""
+    if reason == "batching_off":
+        return f"were one request each: the model has no dynamic_batching{left}"
+    if reason == "no_batch_dimension":
+        return f"were one request each: max_batch_size is 0, so requests cannot share a batch{left}"
+    if reason == "no_delay" and idle:
+        return f"{had}: an instance was idle when each request came and no delay is set"
+    if reason == "no_delay":
+        return (
+            f"{had}: what had come while all instances were busy left together, "
+            "and nothing else waited"
+        )
+    if reason == "max_batch_size":
+        return f"were full or could take no further request (max_batch_size: {settings.max_batch_size}){left}"
+    if reason == "max_queue_delay":
+        return (
+            f"{had}: the oldest request had waited for the delay of "
+            f"{settings.delay_ns // 1000} us, and no more had come for a larger batch"
+        )
+    return f"{had}: {REASONS.get(reason, reason)}{left}"
+
+
+def _part(count: int, total: int) -> str:
+    share = count / max(1, total)
+    return f"{share:.0%}" if share >= 0.01 else f"{share:.1%}"
+
+
+# -- proposals ---------------------------------------------------------------------------------------
+
+
+def _refused(record: ModelRecord) -> Proposal | None:
+    full = sum(request.outcome == "queue_full" for request in record.requests)
+    if full < 0.01 * len(record.requests):
+        return None
+    return _more_instances(
+        record, f"{_part(full, len(record.requests))} of requests found the queue full"
+    )
+
+
+def _unbatched(record: ModelRecord) -> Proposal | None:
+    """Requests run one by one while others wait."""
+    settings = record.settings
+    left = [batch for batch in record.batches if batch.waiting]
+    if settings.sequences or settings.dynamic or len(left) < _NOTABLE * len(record.batches):
+        return None
+    why = f"{len(left) / len(record.batches):.0%} of executions left requests waiting that could have been with them"
+    if settings.max_batch_size > 1:
+        return Proposal(record.name, why, "dynamic_batching { }", {"dynamic_batching": True})
+    return _more_instances(record, "requests waited for the instance and cannot share its batches")
+
+
+def _shapes(record: ModelRecord) -> Proposal | None:
+    split = [batch for batch in record.batches if batch.reason == "shape"]
+    if len(split) < 2 * _NOTABLE * len(record.batches):
+        return None
+    return Proposal(
+        record.name,
+        f"{len(split) / len(record.batches):.0%} of batches ended at a request of another shape: pad the "
+        "inputs to one shape, or let a model that can handle them have ragged batches",
+        'input { name: "…" allow_ragged_batch: true }',
+    )
+
+
+def _lone(record: ModelRecord) -> Proposal | None:
+    """Requests that find an idle instance leave alone, though others come soon after."""
+    settings = record.settings
+    lone = [b for b in record.batches if b.reason == "no_delay" and had_idle_instance(b)]
+    if len(lone) < 0.5 * len(record.batches) or settings.max_batch_size < 2:
+        return None
+    arrivals = sorted(request.enqueued_ns for request in record.requests if request.enqueued_ns)
+    for delay_us in _DELAYS_US:
+        joining = [
+            bisect_right(arrivals, batch.formed_ns + delay_us * 1000)
+            - bisect_right(arrivals, batch.formed_ns)
+            for batch in lone
+        ]
+        more = fmean(joining)
+        if more >= 1:
+            return Proposal(
+                record.name,
+                f"within {delay_us} us of each of these batches {measure(more)} more requests came in "
+                f"the mean; a delay lets them join, and costs each request up to {delay_us} us",
+                f"dynamic_batching {{ max_queue_delay_microseconds: {delay_us} }}",
+                {"max_queue_delay_us": delay_us},
+            )
+    return None
+
+
+def _delayed(record: ModelRecord) -> Proposal | None:
+    """Requests wait for a delay in which hardly another one comes."""
+    settings = record.settings
+    waited = [batch for batch in record.batches if batch.reason == "max_queue_delay"]
+    if len(waited) < 0.5 * len(record.batches):
+        return None
+    requests = fmean(len(batch.requests) for batch in waited)
+    execution_us = median(batch.end_ns - batch.start_ns for batch in waited) / 1e3
+    delay_us = settings.delay_ns // 1000
+    if requests >= 2 or delay_us < execution_us / 4:
+        return None
+    return Proposal(
+        record.name,
+        f"batches waited {delay_us} us for more requests and left with {measure(requests)} of them in "
+        f"the mean; an execution takes {measure(execution_us)} us",
+        "dynamic_batching { max_queue_delay_microseconds: 0 }",
+        {"max_queue_delay_us": 0},
+    )
+
+
+def _saturated(record: ModelRecord) -> Proposal | None:
+    """Batches are full, and others wait."""
+    settings = record.settings
+    full = [b for b in record.batches if b.reason == "max_batch_size" and b.waiting]
+    if len(full) < 0.3 * len(record.batches):
+        return None
+    left = fmean(batch.waiting for batch in full)
+    why = f"{len(full) / len(record.batches):.0%} of batches were full and left {measure(left)} requests waiting in the mean"
+    fixed, row = _cost_ns(record.batches)
+    if fixed >= row * settings.max_batch_size / 2:
+        size = 2 * settings.max_batch_size
+        return Proposal(
+            record.name,
+            f"{why}; of the {measure((fixed + row * settings.max_batch_size) / 1e3)} us of a full batch "
+            f"{measure(fixed / 1e3)} us do not depend on its rows",
+            f"max_batch_size: {size}",
+            {"max_batch_size": size},
+        )
+    return _more_instances(record, why)
+
+
+def _more_instances(record: ModelRecord, why: str) -> Proposal:
+    settings = record.settings
+    if record.interpreter and settings.instances > 1:
+        return Proposal(
+            record.name,
+            f"{why}, and {record.interpreter}",
+            'parameters { key: "INSTANCE_ISOLATION" value { string_value: "process" } }',
+        )
+    count = settings.instances + 1
+    return Proposal(
+        record.name,
+        f"{why}; {settings.instances} instance{'s' * (settings.instances > 1)} executed {record.busy:.0%} of the time",
+        f"instance_group {{ count: {count} kind: {settings.kind} }}",
+        {"instances": count},
+    )
+
+
+def _cost_ns(batches: Sequence[BatchRecord]) -> tuple[float, float]:
+    """Return the time of an execution that does not depend on its rows, and that of a row.
+
+    A line through the medians of the batch sizes; all of it is the rows' where there is one size only.
+    """
+    sizes: dict[int, list[int]] = {}
+    for batch in batches:
+        sizes.setdefault(batch.batch_size, []).append(batch.end_ns - batch.start_ns)
+    points = [(size, median(times)) for size, times in sizes.items()]
+    mean_size = fmean(size for size, _ in points)
+    mean_time = fmean(time for _, time in points)
+    spread = sum((size - mean_size) ** 2 for size, _ in points)
+    if not spread:
+        return 0.0, mean_time / mean_size
+    row = max(0.0, sum((s - mean_size) * (t - mean_time) for s, t in points) / spread)
+    return max(0.0, mean_time - row * mean_size), row

@@ -1,0 +1,140 @@
+"""Where a request spent its time: in queues, in a batching delay, in executions, elsewhere."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from nbtriton.engine import BatchRecord, RequestRecord
+
+__all__ = ["PARTS", "BusyTimes", "critical_path", "parts_of", "path_parts"]
+
+PARTS: Final = {
+    "queue": "waited while all instances were busy",
+    "delay": "waited for more requests while an instance was idle",
+    "hand-over": "waited for the instance's thread and the interpreter",
+    "execution": "in the model's execution",
+    "elsewhere": "checks, dataflow, and the way of the response",
+}
+"""The parts of a request's time, with what each means."""
+
+
+class BusyTimes:
+    """When all instances of a model were busy at once.
+
+    Parameters
+    ----------
+    batches : sequence of BatchRecord
+    instances : int
+    """
+
+    def __init__(self, batches: Sequence[BatchRecord], instances: int) -> None:
+        # An instance is taken from the moment when a batch is handed to it.
+        changes = sorted(
+            change
+            for batch in batches
+            for change in ((batch.formed_ns or batch.start_ns, 1), (batch.end_ns, -1))
+        )
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        self._before: list[int] = []  # busy time before each interval
+        running = total = begin = 0
+        for at, change in changes:
+            was, running = running, running + change
+            if was < instances <= running:
+                begin = at
+            elif running < instances <= was and at > begin:
+                self._begins.append(begin)
+                self._ends.append(at)
+                self._before.append(total)
+                total += at - begin
+
+    def within(self, begin_ns: int, end_ns: int) -> int:
+        """Return for how long all were busy between two moments."""
+        return max(0, self._until(end_ns) - self._until(begin_ns))
+
+    def _until(self, at_ns: int) -> int:
+        place = bisect_right(self._begins, at_ns) - 1
+        if place < 0:
+            return 0
+        return self._before[place] + min(at_ns, self._ends[place]) - self._begins[place]
+
+
+def parts_of(request: RequestRecord, busy: BusyTimes | None, *, delays: bool) -> dict[str, int]:
+    """Return the nanoseconds of a request by part; they add up to its whole time.
+
+    Parameters
+    ----------
+    request : RequestRecord
+    busy : BusyTimes or None
+        Of its model; None counts all waiting as queue.
+    delays : bool
+        Whether its model has a queue delay: without one no wait is a delay.
+    """
+    total = request.answered_ns - request.arrival_ns
+    batch = request.batch
+    if batch is None:
+        waited = total if request.status else 0
+        return {
+            "queue": waited,
+            "delay": 0,
+            "hand-over": 0,
+            "execution": 0,
+            "elsewhere": total - waited,
+        }
+    enqueued = request.enqueued_ns or request.arrival_ns
+    wait = max(0, batch.formed_ns - enqueued)
+    queue = (
+        wait if busy is None or not delays else min(wait, busy.within(enqueued, batch.formed_ns))
+    )
+    hand_over = max(0, batch.start_ns - batch.formed_ns)
+    execution = max(0, min(batch.end_ns, request.answered_ns) - batch.start_ns)
+    return {
+        "queue": queue,
+        "delay": wait - queue,
+        "hand-over": hand_over,
+        "execution": execution,
+        "elsewhere": total - wait - hand_over - execution,
+    }
+
+
+def critical_path(
+    request: RequestRecord, children: Mapping[int, Sequence[RequestRecord]]
+) -> list[RequestRecord]:
+    """Return the steps that a request to an ensemble waited for, one behind the other.
+
+    Of steps that ran side by side it is the one that ended last; nested ensembles are opened.
+    """
+    steps = sorted(children.get(request.number, ()), key=lambda step: step.answered_ns)
+    path: list[RequestRecord] = []
+    before = request.answered_ns
+    while steps:
+        step = steps.pop()
+        if step.answered_ns > before:
+            continue
+        inner = critical_path(step, children) if step.batch is None else []
+        path[:0] = inner or [step]
+        before = step.arrival_ns
+    return path
+
+
+def path_parts(
+    request: RequestRecord,
+    children: Mapping[int, Sequence[RequestRecord]],
+    busy: Mapping[str, tuple[BusyTimes, bool]],
+) -> dict[str, int]:
+    """Return the nanoseconds of a request to an ensemble, by step and part.
+
+    Keys are such as ``"classify: queue"``, and ``"elsewhere"`` is what no step accounts for.
+    """
+    found: dict[str, int] = {}
+    left = request.answered_ns - request.arrival_ns
+    for step in critical_path(request, children):
+        times, delays = busy.get(step.model, (None, False))
+        for part, ns in parts_of(step, times, delays=delays).items():
+            if part == "elsewhere":
+                continue
+            found[f"{step.model}: {part}"] = found.get(f"{step.model}: {part}", 0) + ns
+            left -= ns
+    return {**found, "elsewhere": max(0, left)}

@@ -1,0 +1,255 @@
+"""``nt.why``: in scenarios with a known cause the sentence has to name it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+import nbtriton as nt
+from nbtriton.backends.python import install_pb_utils
+from nbtriton.engine import RequestRecord
+from nbtriton.errors import NotFoundError, UnavailableError
+from nbtriton.explain.explanation import Explanation, explain
+from nbtriton.explain.parts import PARTS, BusyTimes, critical_path, parts_of
+from nbtriton.explain.record import ModelRecord, Settings
+from tests.engine.support import Gate, echo, ensemble_text, gated, ones
+from tests.explain.scenarios import MS, US, poisson, simulate
+
+SEEDS = range(10)
+
+
+def model(**changes: object) -> Settings:
+    return Settings("m", **{"max_batch_size": 8, "dynamic": True, **changes})
+
+
+def text(found: Explanation) -> str:
+    return "\n".join(found.findings)
+
+
+# Each gives what the sentences have to say, and the configuration that is proposed.
+Scenario = Callable[[int], tuple[ModelRecord, str, str | None]]
+
+
+def unbatched(seed: int):
+    load = poisson(seed, 400, 500)
+    found = simulate(model(dynamic=False), load, lambda rows: 400 * US + rows * 20 * US)
+    return found, "the model has no dynamic_batching", "dynamic_batching { }"
+
+
+def cannot_batch(seed: int):
+    load = poisson(seed, 400, 500)
+    found = simulate(model(dynamic=False, max_batch_size=0), load, lambda _: 450 * US)
+    return found, "one request each", "count: 2"
+
+
+def lone_in_bursts(seed: int):
+    rng = random.Random(seed)
+    load = []
+    for burst in range(150):
+        at = burst * 10 * MS
+        for _ in range(4):
+            load.append((at, 1, None))
+            at += rng.randint(20, 40) * US + 100 * US
+    found = simulate(model(), load, lambda _: 15 * US)
+    return (
+        found,
+        "an instance was idle when each request came and no delay is set",
+        "microseconds: 500",
+    )
+
+
+def sparse(seed: int):
+    load = [(n * 20 * MS + random.Random(seed + n).randint(0, MS), 1, None) for n in range(200)]
+    found = simulate(model(), load, lambda _: MS)
+    return found, "an instance was idle when each request came and no delay is set", None
+
+
+def useless_delay(seed: int):
+    load = poisson(seed, 200, 60_000)
+    found = simulate(model(delay_ns=5 * MS), load, lambda _: MS)
+    return found, "waited for the delay of 5000 us", "max_queue_delay_microseconds: 0"
+
+
+def saturated_by_fixed_cost(seed: int):
+    load = poisson(seed, 2000, 100)
+    rng = random.Random(seed)
+    found = simulate(model(), load, lambda rows: MS + rows * 10 * US + rng.randint(0, 9) * US)
+    return (
+        found,
+        "were full or could take no further request (max_batch_size: 8)",
+        "max_batch_size: 16",
+    )
+
+
+def saturated_by_rows(seed: int):
+    load = poisson(seed, 2000, 100)
+    found = simulate(model(), load, lambda rows: rows * 150 * US)
+    return found, "were full or could take no further request (max_batch_size: 8)", "count: 2"
+
+
+def mixed_shapes(seed: int):
+    rng = random.Random(seed)
+    load = [(at, rows, rng.choice("ab")) for at, rows, _ in poisson(seed, 1000, 100)]
+    found = simulate(model(), load, lambda _: 300 * US)
+    return found, "other input shapes", "allow_ragged_batch"
+
+
+def queue_too_short(seed: int):
+    load = poisson(seed, 1000, 100)
+    found = simulate(model(max_queue_size=4, max_batch_size=2), load, lambda _: 500 * US)
+    return found, "of requests never ran: max_queue_size requests", "count: 2"
+
+
+SCENARIOS = (
+    unbatched, cannot_batch, lone_in_bursts, sparse, useless_delay, saturated_by_fixed_cost,
+    saturated_by_rows, mixed_shapes, queue_too_short,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
+def test_the_cause_is_named_and_the_change_that_it_asks_for(scenario: Scenario):
+    for seed in SEEDS:
+        record, sentence, change = scenario(seed)
+        found = explain(record)
+        assert sentence in text(found), (seed, text(found))
+        if change is None:
+            assert found.proposal is None
+        else:
+            assert found.proposal is not None
+            assert change in found.proposal.cell
+            assert found.proposal.cell.startswith("%%triton_config m\n")
+
+
+def slow_part(record: ModelRecord) -> str:
+    found = explain(record)
+    assert found.slow is not None
+    assert len(found.slow.examples) == 3
+    return next(iter(found.slow.more_us))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_part_that_makes_the_slowest_slow_is_named(seed: int):
+    rng = random.Random(seed)
+    # One execution in 150 takes long.
+    slow = set(rng.sample(range(600), 4))
+    count = iter(range(10_000))
+    steady = [(n * 10 * MS, 1, None) for n in range(600)]
+    execution = simulate(model(), steady, lambda _: (9 if next(count) in slow else 1) * MS)
+    assert slow_part(execution) == "execution"
+    # One burst among steady requests.
+    burst = sorted([*steady, *((3005 * MS + n, 1, None) for n in range(30))])
+    assert slow_part(simulate(model(), burst, lambda _: 2 * MS)) == "queue"
+    # The last of pairs waits for a third that seldom comes.
+    pairs = sorted((n * 10 * MS + k * US, 1, None) for n in range(300) for k in range(2))
+    lone = sorted([*pairs, (3005 * MS, 1, None), (3505 * MS, 1, None)])
+    delayed = simulate(model(max_batch_size=2, delay_ns=4 * MS), lone, lambda _: MS)
+    assert slow_part(delayed) == "delay"
+
+
+def test_parts_add_up_to_the_whole_and_tell_queue_from_delay():
+    load = [(n * 700 * US, 1, None) for n in range(100)]
+    record = simulate(
+        model(delay_ns=300 * US, max_batch_size=4), load, lambda _: 1500 * US, hand_over=50 * US
+    )
+    busy = BusyTimes(record.batches, 1)
+    for request in record.requests:
+        parts = parts_of(request, busy, delays=True)
+        assert set(parts) == set(PARTS)
+        assert sum(parts.values()) == request.answered_ns - request.arrival_ns
+        assert min(parts.values()) >= 0
+        assert parts["hand-over"] == 50 * US
+        assert parts["execution"] == 1500 * US
+    first = record.requests[0]
+    assert parts_of(first, busy, delays=True)["delay"] == 300 * US
+    assert parts_of(first, busy, delays=False)["queue"] == 300 * US
+
+
+def step(number: int, name: str, caller: int, begin: int, end: int) -> RequestRecord:
+    return RequestRecord(
+        name, 1, number, "", caller, 0, 1, begin, begin, end, end, 0, None, "", "", ""
+    )  # fmt: skip
+
+
+def test_the_path_through_an_ensemble_is_what_it_waited_for():
+    whole = step(1, "e", 0, 0, 100)
+    children = {
+        1: [
+            step(2, "first", 1, 0, 30),
+            step(3, "short", 1, 30, 50),
+            step(4, "inner", 1, 30, 80),
+            step(7, "last", 1, 81, 99),
+        ],
+        4: [step(5, "deep", 4, 31, 50), step(6, "deeper", 4, 50, 79)],
+    }
+    path = [one.model for one in critical_path(whole, children)]
+    assert path == ["first", "deep", "deeper", "last"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_bottleneck_of_an_ensemble_is_the_step_that_takes_the_time(seed: int):
+    rng = random.Random(seed)
+    costs = {"a": 200, "b": 300, "c": 250}
+    slowest = rng.choice(sorted(costs))
+    costs[slowest] = 3000
+    members = {}
+    begin = poisson(seed, 200, 6000)
+    starts = {n: at for n, (at, _, _) in enumerate(begin)}
+    first = dict(starts)
+    children: dict[int, list[RequestRecord]] = {}
+    for name, cost in costs.items():
+        settings = Settings(name, 8, dynamic=True)
+        order = sorted(starts, key=starts.get)
+        record = simulate(
+            settings, [(starts[n], 1, None) for n in order], lambda _, cost=cost: cost * US
+        )
+        by_number = {request.number: request for request in record.requests}
+        for at, n in enumerate(order, 1):
+            request = by_number[at]._replace(caller=100_000 + n)
+            children.setdefault(100_000 + n, []).append(request)
+            starts[n] = request.answered_ns
+        members[name] = record
+    whole = [
+        step(100_000 + n, "e", 0, first[n], starts[n] + 10 * US)._replace(model="e") for n in starts
+    ]
+    record = ModelRecord(Settings("e", 8, ensemble=True), whole, [], children)
+    found = explain(record, members)
+    assert found.bottleneck == slowest
+    assert found.findings[0].startswith(f"{slowest} is the bottleneck: ")
+    assert found.slow is not None
+    assert next(iter(found.slow.more_us)).startswith(f"{slowest}: ")
+
+
+# -- on a server ---------------------------------------------------------------------------------------
+
+
+def test_a_model_and_an_ensemble_of_a_server_are_explained():
+    install_pb_utils()
+    same = gated(Gate(is_open=True))
+    tensor = {"A": "FP32[4]"}
+    steps = [("m", {"IN": "A"}, {"OUT": "B"}), ("m", {"IN": "B"}, {"OUT": "C"})]
+    with nt.Server(gpus=()) as server:
+        server.load(echo("dynamic_batching { }"), same, name="m")
+        server.load(ensemble_text(*steps, inputs=tensor, outputs={"C": "FP32[4]"}), name="e")
+        assert "nothing is recorded yet" in text(nt.why(server, "m"))
+        for _ in range(30):
+            server.infer("e", {"A": ones()})
+        found = nt.why(server, "m")
+        assert (found.requests, found.batches, found.reasons) == (60, 60, {"no_delay": 60})
+        assert found.findings[0].startswith("100% of batches had one row: an instance was idle")
+        whole = nt.why(server, "e")
+        assert whole.bottleneck == "m"
+        assert set(whole.slow.slow_us) >= {"m: queue", "m: execution", "elsewhere"}
+        shown = repr(found)
+        assert "60 requests in 60 batches" in shown
+        assert "no_delay" in shown
+        assert "<table" in found._repr_html_()
+        with pytest.raises(NotFoundError):
+            nt.why(server, "n")
+        server.load(echo("dynamic_batching { }", max_batch_size=4), name="m")
+        assert nt.why(server, "m").requests == 0  # of this configuration
+    with nt.Server(gpus=(), recorder=False) as server:
+        server.load(echo(), same, name="m")
+        with pytest.raises(UnavailableError, match="recorder"):
+            nt.why(server, "m")
