@@ -259,6 +259,20 @@ def test_files_that_are_no_models(tmp_path, binary):
     assert WAY_OUT in error.hint
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["file", "object"])
+def test_a_forest_runs_in_a_process_of_its_own(server, data, binary, kind):
+    own = parameters(INSTANCE_ISOLATION="process")
+    if kind == "file":
+        server.load(config(2, predict_proba="true", **BINARY) + own, binary[0], name="m")
+        expected = np.stack((1 - binary[1], binary[1]), 1)
+    else:
+        forest = ensemble.RandomForestRegressor(2, max_depth=3).fit(data[0], data[1])
+        server.load(f'backend: "fil" max_batch_size: {ROWS} {own}', forest, name="m")
+        expected = forest.predict(data[0])
+    np.testing.assert_allclose(predict(server, data[0]), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_gpu_is_refused_in_the_words_of_a_build_without_one(binary):
     with nt.Server(gpus=[0]) as running, pytest.raises(LoadError) as caught:
         running.load(config(**BINARY) + "instance_group { kind: KIND_GPU }", binary[0], name="m")

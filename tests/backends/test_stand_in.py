@@ -123,6 +123,13 @@ def test_a_repository_of_configurations_and_the_command_line_option(tmp_path):
         assert running.infer("net", image(1))["OUT"].shape == (1, 5, 2)
 
 
+def test_a_stand_in_stays_where_it_is(server):
+    """It has no code that a process of its own could isolate."""
+    own = 'parameters { key: "INSTANCE_ISOLATION" value { string_value: "process" } }'
+    server.load(PLAN + own, name="m")
+    assert server.infer("m", image())["OUT"].shape == (2, 5, 2)
+
+
 def test_the_option_of_a_running_server(server):
     server.load(PLAN, name="m")
     with pytest.raises(TritonError, match=UNKNOWN):

@@ -120,7 +120,9 @@ def isolated(
         By default what the configuration says.
     """
     own = bool(text_parameter(config, EXECUTION_ENV_PATH)) and _is_python(backend)
-    if not own and (chosen or isolation_of(config)) != "process":
+    in_threads = not own and (chosen or isolation_of(config)) != "process"
+    # A stand-in has no code that a process could isolate.
+    if backend.stand_in or in_threads:
         return backend
     # Where no model has processes, nothing of them is imported.
     from nbtriton.workers.backend import WorkerBackend
