@@ -260,17 +260,29 @@ def test_files_that_are_no_models(tmp_path, binary):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["file", "object"])
-def test_a_forest_runs_in_a_process_of_its_own(server, data, binary, kind):
+def test_a_forest_runs_in_a_process_of_its_own(server, data, binary):
     own = parameters(INSTANCE_ISOLATION="process")
-    if kind == "file":
-        server.load(config(2, predict_proba="true", **BINARY) + own, binary[0], name="m")
-        expected = np.stack((1 - binary[1], binary[1]), 1)
-    else:
-        forest = ensemble.RandomForestRegressor(2, max_depth=3).fit(data[0], data[1])
-        server.load(f'backend: "fil" max_batch_size: {ROWS} {own}', forest, name="m")
-        expected = forest.predict(data[0])
+    server.load(config(2, predict_proba="true", **BINARY) + own, binary[0], name="m")
+    expected = np.stack((1 - binary[1], binary[1]), 1)
     np.testing.assert_allclose(predict(server, data[0]), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_forests_are_exported_as_files_that_load(server, data, binary, tmp_path):
+    """An object as a checkpoint with what it says by itself, a file as it is."""
+    X, three = data
+    forest = ensemble.RandomForestClassifier(2, max_depth=3, random_state=0).fit(X, three)
+    text = f'backend: "fil" max_batch_size: {ROWS} '
+    server.load(text + parameters(predict_proba="true"), forest, name="object")
+    server.load(config(2, predict_proba="true", **BINARY), binary[0], name="file")
+    server.export(tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").glob("*/1/*")) == [
+        "checkpoint.tl",
+        "xgboost.json",
+    ]
+    with nt.Server(gpus=()) as other:
+        assert other.load_repository(tmp_path / "out").errors == {}
+        for name in ("object", "file"):
+            assert predict(other, X, name).tolist() == predict(server, X, name).tolist()
 
 
 def test_a_gpu_is_refused_in_the_words_of_a_build_without_one(binary):

@@ -198,6 +198,24 @@ def test_OV5_parameters(server, model, key, value, expected):
         server.load(f'backend: "openvino" {text}', model(same((2, 4))), name="m")
 
 
+def test_a_model_of_a_notebook_is_exported_as_a_file(server, model, tmp_path):
+    server.load('backend: "openvino"', model(sum_and_difference((2, 4))), name="m")
+    server.export(tmp_path / "first")
+    # And again, from a file that is in no repository.
+    (tmp_path / "first" / "m" / "1").rename(tmp_path / "files")
+    server.load('backend: "openvino"', tmp_path / "files" / "model.xml", name="m")
+    server.export(tmp_path / "out")
+    files = sorted(path.name for path in (tmp_path / "out" / "m" / "1").iterdir())
+    assert files == ["model.bin", "model.xml"]
+    given = {"INPUT0": np.full((2, 4), 0.1, np.float32), "INPUT1": np.ones((2, 4), np.float32)}
+    with nt.Server(gpus=()) as other:
+        assert other.load_repository(tmp_path / "out").errors == {}
+        assert (
+            other.infer("m", given)["OUTPUT0"].tolist()
+            == server.infer("m", given)["OUTPUT0"].tolist()
+        )
+
+
 def test_a_model_of_a_notebook_stays_as_it_was(server, model):
     given = model(same(), "N...")
     before = [str(port.partial_shape) for port in (*given.inputs, *given.outputs)]

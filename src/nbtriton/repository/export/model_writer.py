@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
 
+from nbtriton.backends.fil.parameters import FILENAMES, model_type
 from nbtriton.backends.python.predictors import is_pipeline, is_predictor
 from nbtriton.config import ModelConfig, format_pbtxt, is_ensemble, stand_in_reason
 from nbtriton.engine import Server
@@ -19,6 +20,7 @@ from nbtriton.repository.export.modelfile import (
     function_file,
     torch_file,
 )
+from nbtriton.repository.export.nativefiles import files_beside, save_native
 from nbtriton.repository.export.onnxfiles import external_files
 
 __all__ = ["TORCH_FORMATS", "ExportedModel", "ModelWriter"]
@@ -42,7 +44,7 @@ class ExportedModel:
     Attributes
     ----------
     kind : str
-        ``"class"``, ``"function"``, ``"estimator"``, ``"TorchScript"``, ``"ONNX"``, ``"files"``, ``"configuration"``
+        ``"class"``, ``"function"``, ``"estimator"``, ``"TorchScript"``, ``"ONNX"``, ``"treelite checkpoint"``, ``"OpenVINO"``, ``"files"``, ``"configuration"``
         (a backend that runs no code), ``"stand-in"`` or ``"ensemble"``.
     carried, missing : mapping of str to str
         Notebook variables that the files have, and those that they use and lack.
@@ -166,6 +168,9 @@ class ModelWriter:
         if source is None:
             (place / ".keep").touch()
             return "configuration", ModelFile()
+        native = save_native(source, completed, config, place)
+        if native:
+            return native, ModelFile()
         if isinstance(source, bytes):
             (place / "model.onnx").write_bytes(source)
             config.ClearField("default_model_filename")
@@ -294,11 +299,10 @@ def _copy_files(source: Path, place: Path, config: ModelConfig) -> None:
             shutil.copytree(source, place / source.name, ignore=ignored)
         else:
             shutil.copyfile(source, place / source.name)
-        for name in external_files(source):
+        for name in (*external_files(source), *files_beside(source)):
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source.parent / name, place / name)
-        defaults = {"python": "model.py", "pytorch": "model.pt", "onnxruntime": "model.onnx"}
-        if defaults.get(config.backend) != source.name:
+        if _default_file(config) != source.name:
             config.default_model_filename = source.name
         return
     shutil.copytree(version, place, dirs_exist_ok=True, ignore=ignored)
@@ -310,6 +314,16 @@ def _copy_files(source: Path, place: Path, config: ModelConfig) -> None:
             shutil.copytree(path, target, ignore=ignored)
         elif path.is_file():
             shutil.copyfile(path, target)
+
+
+def _default_file(config: ModelConfig) -> str:
+    """Return the name of a model's file where its configuration has none; empty for any other backend."""
+    if config.backend == "fil":
+        return FILENAMES[model_type(config)]
+    defaults = {
+        "python": "model.py", "pytorch": "model.pt", "onnxruntime": "model.onnx", "openvino": "model.xml",
+    }  # fmt: skip
+    return defaults.get(config.backend, "")
 
 
 def _write_extra(folder: Path, path: str, content: str | bytes | Path) -> None:
