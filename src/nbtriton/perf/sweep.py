@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from nbtriton.engine import Server
     from nbtriton.perf.remote import Target
 
-__all__ = ["Configuration", "Configurator", "combinations", "model_tree", "with_options"]
+__all__ = [
+    "Configuration",
+    "Configurator",
+    "SweepPlan",
+    "combinations",
+    "model_tree",
+    "with_options",
+]
 
 Configuration = Mapping[str, Any]
 
@@ -100,6 +107,65 @@ def model_tree(server: Target, model: str) -> tuple[dict[str, ModelConfig], dict
     return ensembles, others
 
 
+class SweepPlan:
+    """The configurations of all models of a sweep, by the options in force. Pure.
+
+    Parameters
+    ----------
+    ensembles, others : mapping
+        As `model_tree` returns them.
+    chosen : mapping, optional
+        The models to reconfigure, by name; by default `others`.
+
+    Attributes
+    ----------
+    ensembles, swept, originals : dict
+        The ensembles, the models that are reconfigured, and all models.
+    """
+
+    def __init__(
+        self,
+        ensembles: Mapping[str, ModelConfig],
+        others: Mapping[str, ModelConfig],
+        chosen: Mapping[str, ModelConfig] | None = None,
+    ) -> None:
+        self.ensembles = dict(ensembles)
+        self.swept = dict(chosen or others)
+        self.originals = {**ensembles, **others, **self.swept}
+
+    def target(self, options: Configuration) -> dict[str, ModelConfig]:
+        """Return the configurations of all models under these options."""
+        target = dict(self.originals)
+        if not options:
+            return target
+        for name, config in self.swept.items():
+            target[name] = with_options(config, options)
+        if "max_batch_size" in options:
+            # V117 and MA8: an ensemble allows what the smallest of its steps allows. Steps
+            # come after the ensemble in a walk, so go backwards for nested ones.
+            for name in reversed(self.ensembles):
+                self._fit_ensemble(target, name)
+        return target
+
+    def check(self, configurations: Sequence[Configuration]) -> None:
+        """Refuse a combination that no model could have.
+
+        Raises
+        ------
+        ConfigError
+        """
+        for options in configurations:
+            for config in self.target(options).values():
+                validate(config)
+
+    def _fit_ensemble(self, target: dict[str, ModelConfig], name: str) -> None:
+        config = self.originals[name]
+        steps = [target[s.model_name].max_batch_size for s in config.ensemble_scheduling.step]
+        sizes = [size for size in steps if size > 0]
+        if config.max_batch_size > 0 and sizes:
+            target[name] = apply_options(config, max_batch_size=min(sizes))
+
+
 class Configurator:
     """Applies configurations to the models of a sweep, and the original ones at the end.
 
@@ -127,21 +193,18 @@ class Configurator:
         sweep_models: Sequence[str] = (),
     ) -> None:
         self._server = server
-        self._ensembles, others = model_tree(server, model)
+        ensembles, others = model_tree(server, model)
         for name in sweep_models:
-            if name in self._ensembles or not server.is_ready(name):
-                known = [m.name for m in server.models() if m.name not in self._ensembles]
+            if name in ensembles or not server.is_ready(name):
+                known = [m.name for m in server.models() if m.name not in ensembles]
                 raise NotFoundError(
                     f"cannot sweep the configuration of '{name}'", hint=nearest(name, known)
                 )
-        chosen = {name: server.config(name) for name in sweep_models}
-        self._swept = chosen or others
-        self._originals = {**self._ensembles, **others, **self._swept}
-        self._given = {name: server.engine.inspection.user_config(name) for name in self._originals}
-        self._current = dict(self._originals)
-        for options in configurations:
-            for config in self._target(options).values():
-                validate(config)
+        self._plan = SweepPlan(ensembles, others, {n: server.config(n) for n in sweep_models})
+        originals = self._plan.originals
+        self._given = {name: server.engine.inspection.user_config(name) for name in originals}
+        self._current = dict(originals)
+        self._plan.check(configurations)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -150,34 +213,14 @@ class Configurator:
 
     def apply(self, options: Configuration) -> None:
         """Load the models that these options change."""
-        self._move(self._target(options))
+        self._move(self._plan.target(options))
 
     def restore(self) -> None:
         """Load the original configurations again where others apply.
 
         As the user gave them, before completion: what Triton fills in follows from them again.
         """
-        self._move(self._originals, self._given)
-
-    def _target(self, options: Configuration) -> dict[str, ModelConfig]:
-        target = dict(self._originals)
-        if not options:
-            return target
-        for name, config in self._swept.items():
-            target[name] = with_options(config, options)
-        if "max_batch_size" in options:
-            # V117 and MA8: an ensemble allows what the smallest of its steps allows. Steps
-            # come after the ensemble in a walk, so go backwards for nested ones.
-            for name in reversed(self._ensembles):
-                self._fit_ensemble(target, name)
-        return target
-
-    def _fit_ensemble(self, target: dict[str, ModelConfig], name: str) -> None:
-        config = self._originals[name]
-        steps = [target[s.model_name].max_batch_size for s in config.ensemble_scheduling.step]
-        sizes = [size for size in steps if size > 0]
-        if config.max_batch_size > 0 and sizes:
-            target[name] = apply_options(config, max_batch_size=min(sizes))
+        self._move(self._plan.originals, self._given)
 
     def _move(
         self, target: Mapping[str, ModelConfig], given: Mapping[str, ModelConfig] | None = None
@@ -198,12 +241,12 @@ class Configurator:
 
         So no ensemble allows a larger batch than one of its steps at any time.
         """
-        ensembles = list(self._ensembles)
+        ensembles = list(self._plan.ensembles)
         shrinking = [
             name
             for name in ensembles
             if target[name].max_batch_size < self._current[name].max_batch_size
         ]
         yield from shrinking
-        yield from (name for name in self._swept if name not in self._ensembles)
+        yield from (name for name in self._plan.swept if name not in ensembles)
         yield from (name for name in reversed(ensembles) if name not in shrinking)
