@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from nbtriton.perf import PerfRun as PerfRun
     from nbtriton.perf import compare as compare
     from nbtriton.perf import perf as perf
+    from nbtriton.simulate import Profile as Profile
+    from nbtriton.simulate import profile as profile
+    from nbtriton.simulate import whatif as whatif
     from nbtriton.widgets.calls import dag as dag
     from nbtriton.widgets.calls import watch as watch
 
@@ -53,6 +56,7 @@ _PUBLIC = {
     "ModelHandle": "nbtriton.engine",
     "PerfReport": "nbtriton.perf",
     "PerfRun": "nbtriton.perf",
+    "Profile": "nbtriton.simulate",
     "Server": "nbtriton.api",
     "TritonError": "nbtriton.errors",
     "compare": "nbtriton.perf",
@@ -60,10 +64,12 @@ _PUBLIC = {
     "events": "nbtriton.engine.events",
     "load_ipython_extension": "nbtriton.magics",
     "perf": "nbtriton.perf",
+    "profile": "nbtriton.simulate",
     "server": "nbtriton.api",
     "status": "nbtriton.engine.status",
     "unload_ipython_extension": "nbtriton.magics",
     "watch": "nbtriton.widgets.calls",
+    "whatif": "nbtriton.simulate",
     "why": "nbtriton.explain",
 }
 

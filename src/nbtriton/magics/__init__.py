@@ -17,6 +17,7 @@ from nbtriton.magics.define import DefineMagics
 from nbtriton.magics.explain import ExplainMagics
 from nbtriton.magics.measure import MeasureMagics
 from nbtriton.magics.options import OptionsMagics
+from nbtriton.magics.predict import PredictMagics
 from nbtriton.magics.repository import RepositoryMagics
 from nbtriton.magics.views import views
 
@@ -25,7 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = ["load_ipython_extension", "unload_ipython_extension"]
 
-_CLASSES = (DefineMagics, AskMagics, MeasureMagics, ExplainMagics, RepositoryMagics, OptionsMagics)
+_CLASSES = (
+    DefineMagics,
+    AskMagics,
+    MeasureMagics,
+    ExplainMagics,
+    PredictMagics,
+    RepositoryMagics,
+    OptionsMagics,
+)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

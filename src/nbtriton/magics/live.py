@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from nbtriton.engine.interrupts import interrupts_deferred
 from nbtriton.perf import PerfProgress, PerfReport, PerfRun
@@ -26,6 +26,15 @@ __all__ = ["LiveRun"]
 
 # A shorter run is not shown live. Before the second report, which comes after 0.25 s.
 _SHOW_AFTER_S = 0.2
+
+
+class Shows(Protocol):
+    """A result that shows itself: a report or a profile."""
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]: ...
+
+
+Result = TypeVar("Result", bound=Shows)
 
 
 class LiveRun:
@@ -46,14 +55,14 @@ class LiveRun:
         self._lock = threading.Lock()
         self._running = True
         self._awaited = False  # an interrupt, since the last window
-        self._report: PerfReport | None = None
+        self._report: Shows | None = None
         self._view: CurveView | None = None
         self._shown: Shown | None = None
 
-    def of(self, measure: Callable[[], PerfReport]) -> PerfReport:
+    def of(self, measure: Callable[[], Result]) -> Result:
         """Measure; what was shown live is replaced by the report."""
         try:
-            self._report = measure()
+            self._report = found = measure()
         finally:
             with interrupts_deferred():
                 with self._lock:
@@ -63,8 +72,8 @@ class LiveRun:
                 if self._line is not None:
                     self._line.clear()
         if self._shown is not None:
-            _not_again(self._shell, self._report)
-        return self._report
+            _not_again(self._shell, found)
+        return found
 
     def in_background(self, start: Callable[[], PerfRun]) -> PerfRun:
         """Start a measurement in a thread of its own; it is shown at once, the report at the end."""
@@ -138,12 +147,12 @@ def interrupt_main_thread() -> None:
         _thread.interrupt_main()
 
 
-def _not_again(shell: InteractiveShell, report: PerfReport) -> None:
+def _not_again(shell: InteractiveShell, report: Shows) -> None:
     """Keep ``Out[n]`` from showing once more what stands in place of the live view."""
     formatter = shell.display_formatter.ipython_display_formatter
     kind = type(report)
 
-    def show(value: PerfReport) -> None:
+    def show(value: Shows) -> None:
         if value is not report:
             shell.display_pub.publish(value._repr_mimebundle_())
 

@@ -19,7 +19,7 @@ from nbtriton.magics.common import (
     unquoted,
 )
 
-__all__ = ["MeasureMagics"]
+__all__ = ["MeasureMagics", "read_options"]
 
 
 def _switches(text: str) -> list[bool]:
@@ -39,6 +39,16 @@ def _shape(text: str) -> tuple[str, list[int]]:
     if not colon:
         raise ArgumentTypeError(f"'{text}' is not NAME:DIMS, such as IN:3,224,224")
     return name, int_list(dims)
+
+
+def read_options(shell: Any, options: dict[str, Any]) -> None:
+    """Evaluate, in place, the options that are expressions; the names are those of `nbtriton.perf`."""
+    options["shapes"] = dict(options["shapes"] or ()) or None
+    if (text := options["inputs"]) is not None:
+        options["inputs"] = evaluate(shell, text, "--inputs ")
+    if (text := options.get("intervals")) is not None:
+        text = f"[{text}]" if "," in text else text
+        options["intervals"] = evaluate(shell, text, "--intervals ")
 
 
 @magics_class
@@ -186,12 +196,7 @@ class MeasureMagics(Magics):
         # The names of the options are those of `perf`.
         options = vars(parse(self.triton_perf, line))
         name, out, background = options.pop("name"), options.pop("out"), options.pop("bg")
-        options["shapes"] = dict(options["shapes"] or ()) or None
-        if (text := options["inputs"]) is not None:
-            options["inputs"] = evaluate(self.shell, text, "--inputs ")
-        if (text := options["intervals"]) is not None:
-            text = f"[{text}]" if "," in text else text
-            options["intervals"] = evaluate(self.shell, text, "--intervals ")
+        read_options(self.shell, options)
         # After `;` nothing is shown; a terminal shows the report as any other result.
         visible = not line.rstrip().endswith(";")
         target = None if options["url"] is not None else server()

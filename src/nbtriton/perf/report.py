@@ -49,6 +49,8 @@ class PerfReport:
     elapsed_s : float
     interrupted : bool
         True if the user stopped it; the points are those until then.
+    simulated : bool
+        True for a prediction of `nbtriton.whatif`: nothing was sent, and times are virtual.
     quick : bool
         True for short windows: a look, not a figure to quote.
     """
@@ -61,6 +63,7 @@ class PerfReport:
     elapsed_s: float = 0.0
     interrupted: bool = False
     quick: bool = False
+    simulated: bool = False
 
     @property
     def headline(self) -> str:
@@ -68,7 +71,8 @@ class PerfReport:
         count = len(self.points)
         url = self.settings.get("url")
         place = f" at {self.settings['protocol']}://{url}" if url else ""
-        words = f"{self.model}{place}: {count} level{'' if count == 1 else 's'} measured in "
+        done = "simulated" if self.simulated else "measured"
+        words = f"{self.model}{place}: {count} level{'' if count == 1 else 's'} {done} in "
         words += f"{measure(self.elapsed_s)} s"
         if self.quick:
             words += ", quick (short windows: good to look at, not to quote)"

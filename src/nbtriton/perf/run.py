@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from nbtriton.api import Server
     from nbtriton.config import ModelConfig
 
-__all__ = ["run"]
+__all__ = ["environment_of", "run", "settings_of"]
 
 # Addresses on which an endpoint answers this machine by its loopback address.
 _LOOPBACK = ("127.0.0.1", "localhost", "0.0.0.0")  # noqa: S104 - compared, not bound
@@ -74,8 +74,8 @@ def run(options: PerfOptions) -> PerfReport:
         return PerfReport(
             model=options.model,
             points=tuple(replace(point, source=source) for point in session.points),
-            settings=_settings(options, target, plan.sequences, windows),
-            environment=_environment(target),
+            settings={**settings_of(options, plan.sequences, windows), **_place(target)},
+            environment=environment_of(target),
             notes=(*plan.notes, *session.notes, *(waits.notes() if waits is not None else ())),
             elapsed_s=time.monotonic() - started_s,
             interrupted=interrupted,
@@ -230,9 +230,10 @@ def _measure(
     return False
 
 
-def _settings(
-    options: PerfOptions, target: Target, sequences: SequencePlan | None, windows: WindowPlan
-) -> Mapping[str, Any]:
+def settings_of(
+    options: PerfOptions, sequences: SequencePlan | None, windows: WindowPlan
+) -> dict[str, Any]:
+    """Return the settings that a report keeps."""
     settings: dict[str, Any] = {name: getattr(options, name) for name in _SETTINGS}
     settings |= {
         "measurement_interval_ms": windows.interval_ms,
@@ -241,12 +242,16 @@ def _settings(
     }
     if sequences is not None:
         settings["sequences"] = asdict(sequences)
-    if isinstance(target, RemoteServer):
-        settings |= {"url": target.url, "protocol": target.protocol}
     return settings
 
 
-def _environment(target: Target) -> Mapping[str, Any]:
+def _place(target: Target) -> Mapping[str, Any]:
+    if isinstance(target, RemoteServer):
+        return {"url": target.url, "protocol": target.protocol}
+    return {}
+
+
+def environment_of(target: Target) -> Mapping[str, Any]:
     """Return the machine and the packages; GPUs are named only if torch is in use already."""
     environment: dict[str, Any] = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),

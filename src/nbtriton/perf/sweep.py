@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nbtriton.config import ModelConfig, apply_options, is_ensemble, validate
 from nbtriton.errors import ConfigWarning, NotFoundError, nearest
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
-    from nbtriton.perf.remote import Target
 
 __all__ = [
     "Configuration",
@@ -83,7 +82,15 @@ def with_options(config: ModelConfig, options: Configuration) -> ModelConfig:
     return apply_options(config, **chosen)
 
 
-def model_tree(server: Target, model: str) -> tuple[dict[str, ModelConfig], dict[str, ModelConfig]]:
+class Configured(Protocol):
+    """Whatever knows the configurations of models: a server, or a profile."""
+
+    def config(self, name: str, version: int = -1) -> ModelConfig: ...
+
+
+def model_tree(
+    server: Configured, model: str
+) -> tuple[dict[str, ModelConfig], dict[str, ModelConfig]]:
     """Return the configurations of a model and its composing models: ensembles, and others.
 
     Both in the order of a walk through the steps. A model that is no ensemble is alone in the
@@ -209,7 +216,10 @@ class Configurator:
     @property
     def models(self) -> tuple[str, ...]:
         """The models of the sweep: composing models first, then the ensembles around them."""
-        return (*self._swept, *(name for name in self._ensembles if name not in self._swept))
+        return (
+            *self._plan.swept,
+            *(name for name in self._plan.ensembles if name not in self._swept),
+        )
 
     def apply(self, options: Configuration) -> None:
         """Load the models that these options change."""

@@ -1,0 +1,117 @@
+"""The magics that predict: a profile, and what-if on a simulated server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from nbtriton.api import server
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.magics.common import evaluate, int_list, keep, parse, unquoted
+from nbtriton.magics.measure import MeasureMagics, read_options
+
+__all__ = ["PredictMagics"]
+
+
+def _options_of_perf(*, only: Sequence[str] = (), without: Sequence[str] = ()) -> Any:
+    """Add options of ``%triton_perf``, with their help: those named, or all but those named."""
+
+    def add(method: Any) -> Any:
+        for option in MeasureMagics.triton_perf.decorators:
+            names = set(getattr(option, "args", ()))
+            chosen = names & set(only) if only else not names & {"name", *without}
+            if names and chosen:
+                method = option(method)
+        return method
+
+    return add
+
+
+@magics_class
+class PredictMagics(Magics):
+    """``%triton_profile`` and ``%triton_whatif``."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        # By model, the latest of this notebook: `%triton_whatif` takes it without being told.
+        self._profiles: dict[str, Any] = {}
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("name", help="a model or an ensemble")
+    @argument(
+        "--at-once", type=int_list, metavar="LIST",
+        help="executions at once: up to one number, or those of a list; 1, 2, 4 by default",
+    )  # fmt: skip
+    @argument("--batch-sizes", type=int_list, metavar="LIST", help="rows of the batches to measure")
+    @argument("--seconds", type=float, default=4.0, metavar="S", help="how long to measure (4)")
+    @_options_of_perf(only=("--inputs", "--shape", "--input-data", "--url", "--protocol", "--out"))
+    @line_magic
+    def triton_profile(self, line: str) -> Any:
+        """Measure a model once, in a few seconds, so that ``%triton_whatif`` can predict it.
+
+        Execution times by batch size and by how many instances execute at once, the engine's own
+        time, and of an ensemble every step. While it runs, the model has as many instances as are to
+        execute at once::
+
+            profile = %triton_profile double
+            %triton_profile double --at-once 8 --seconds 8
+            profile.save("double.json")
+        """
+        from nbtriton.magics.live import LiveRun
+        from nbtriton.simulate import profile
+
+        options = vars(parse(self.triton_profile, line))
+        name, out = options.pop("name"), options.pop("out")
+        read_options(self.shell, options)
+        at_once = options["at_once"]
+        if at_once is not None and len(at_once) == 1:
+            options["at_once"] = at_once[0]
+        target = None if options["url"] is not None else server()
+        run = LiveRun(self.shell, name, visible=not line.rstrip().endswith(";"))
+        found = run.of(lambda: profile(target, name, **options, observer=run.observe))
+        self._profiles[name] = found
+        return keep(self.shell, out, found)
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("name", help="a model or an ensemble that is profiled")
+    @argument(
+        "--profile", type=unquoted, metavar="EXPR|FILE",
+        help="its profile, or a file of Profile.save; by default the latest of this notebook",
+    )  # fmt: skip
+    @_options_of_perf(without=("--url", "--protocol", "--bg"))
+    @line_magic
+    def triton_whatif(self, line: str) -> Any:
+        """Predict what ``%triton_perf`` would measure, on a simulated server.
+
+        It takes the options of ``%triton_perf`` and returns the same report, marked as simulated.
+        Where it goes beyond what was profiled, the report says so::
+
+            %triton_profile double
+            %triton_whatif double --request-rate 500:4000:500 --instances 1,2
+            %triton_whatif double -c 64 --max-queue-delay-us 0,500,2000
+        """
+        from nbtriton.magics.live import LiveRun
+        from nbtriton.simulate import Profile, whatif
+
+        options = vars(parse(self.triton_whatif, line))
+        name, out, given = (options.pop(each) for each in ("name", "out", "profile"))
+        read_options(self.shell, options)
+        if given is None:
+            profile = self._profiles.get(name)
+            if profile is None:
+                raise InvalidArgumentError(
+                    f"model '{name}' is not profiled in this notebook",
+                    hint=f"run %triton_profile {name}, or give --profile FILE",
+                )
+        elif given.endswith(".json"):
+            profile = Profile.load(given)
+        else:
+            profile = evaluate(self.shell, given, "--profile ")
+        run = LiveRun(self.shell, name, visible=not line.rstrip().endswith(";"))
+        report = run.of(lambda: whatif(profile, name, **options, observer=run.observe))
+        return keep(self.shell, out, report)

@@ -1,0 +1,113 @@
+"""A short load for a question about a server, instead of a report: what it did, as plain numbers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic_ns
+
+import numpy as np
+import numpy.typing as npt
+
+from nbtriton.engine.interrupts import wait_in_slices
+from nbtriton.perf.breakdown import ServerBreakdown, breakdown
+from nbtriton.perf.driver import LoadSpec, make_load
+
+__all__ = ["Sample", "take_sample"]
+
+_POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """What a load saw of a server.
+
+    Parameters
+    ----------
+    start_ns, end_ns : int
+        Of the time that counts, on the clock of `time.monotonic_ns`.
+    latencies_ns : ndarray of int64
+        Of the requests that ended then.
+    errors : int
+    first_error : str
+    cpu_s : float
+        Seconds for which this process kept cores busy meanwhile.
+    servers : tuple of ServerBreakdown or None
+        The server's statistics of each model that was asked for, between the two times.
+    """
+
+    start_ns: int
+    end_ns: int
+    latencies_ns: npt.NDArray[np.int64]
+    errors: int
+    first_error: str
+    cpu_s: float
+    servers: tuple[ServerBreakdown | None, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return (self.end_ns - self.start_ns) / 1e9
+
+    @property
+    def requests_per_s(self) -> float:
+        """Requests that ended well, per second."""
+        return len(self.latencies_ns) / self.seconds
+
+
+def take_sample(
+    spec: LoadSpec,
+    models: Sequence[str],
+    *,
+    seconds: float,
+    least: int = 0,
+    longest_s: float = 0.0,
+    warm_up: int = 1,
+) -> Sample:
+    """Run a load for a while.
+
+    Parameters
+    ----------
+    spec : LoadSpec
+    models : sequence of str
+        The models whose statistics are wanted.
+    seconds : float
+        Its length.
+    least, longest_s : int, float
+        It goes on until so many requests have ended, for so many seconds at most.
+    warm_up : int
+        Requests that do not count, at its beginning.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        After the load has stopped: no request of it is left.
+    """
+    target = spec.target
+    run = make_load(spec)
+    run.start()
+    try:
+        limit_ns = monotonic_ns() + round(max(seconds, longest_s) * 1e9)
+        while run.completed() < warm_up and monotonic_ns() < limit_ns:
+            wait_in_slices(run.finished.wait, _POLL_S / 10)
+        before = {name: target.statistics(name) for name in models}
+        start_ns, cpu_s, first = monotonic_ns(), time.process_time(), run.completed()
+        wait_in_slices(run.finished.wait, seconds)
+        while run.completed() - first < least and monotonic_ns() < limit_ns:
+            wait_in_slices(run.finished.wait, _POLL_S)
+        end_ns, cpu_s = monotonic_ns(), time.process_time() - cpu_s
+        run.collect(0, start_ns)
+        window = run.collect(start_ns, end_ns)
+        after = {name: target.statistics(name) for name in models}
+    finally:
+        run.stop()
+    return Sample(
+        start_ns,
+        end_ns,
+        window.latencies_ns,
+        window.errors,
+        window.first_error,
+        cpu_s,
+        tuple(breakdown(before[name], after[name], name) for name in models),
+    )

@@ -1,0 +1,1 @@
+"""The simulated server: plain typed code, compiled where the build compiles."""

@@ -1,0 +1,141 @@
+"""A simulated ensemble: the engine's dataflow between simulated models (E1 to E21)."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from nbtriton.scheduling import EnsemblePlan, EnsembleRun, Start
+from nbtriton.simulate.core.world import Request, Runtime, Sink, Thread, World
+
+__all__ = ["Ensemble"]
+
+
+class Ensemble(Runtime):
+    """An ensemble.
+
+    Parameters
+    ----------
+    world : World
+    name : str
+    plan : EnsemblePlan
+    steps : list of Runtime
+        What serves each step.
+    most_inflight : int
+        Requests in a step at a time (E21), 0 for no limit.
+    """
+
+    __slots__ = ("_gates", "outputs", "plan", "steps", "world")
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        plan: EnsemblePlan,
+        steps: list[Runtime],
+        most_inflight: int = 0,
+    ) -> None:
+        super().__init__(name)
+        self.world = world
+        self.plan = plan
+        self.steps = steps
+        self.outputs = frozenset(plan.outputs)
+        self._gates = [_Gate(most_inflight) for _ in steps] if most_inflight else []
+
+    def submit(self, thread: Thread, request: Request) -> None:
+        request.accepted_ns = thread.now
+        execution = _Execution(self, request)
+        execution.begin(thread)
+
+    def enter(self, thread: Thread, step: Request) -> None:
+        """Submit a step: now, or once it has a place."""
+        if self._gates:
+            gate = self._gates[step.step]
+            if gate.inside >= gate.limit:
+                gate.waiting.append(step)
+                return
+            gate.inside += 1
+        self._submit(thread, step)
+
+    def left(self, thread: Thread, step: Request) -> None:
+        """Give the place of a step to the next request."""
+        if not self._gates:
+            return
+        gate = self._gates[step.step]
+        gate.inside -= 1
+        if gate.waiting:
+            gate.inside += 1
+            self._submit(thread, gate.waiting.popleft())
+
+    def _submit(self, thread: Thread, step: Request) -> None:
+        self.world.work(thread, self.world.costs.step_ns)
+        runtime = self.steps[step.step]
+        if thread.gathered is not None:
+            thread.gathered.append((runtime, step))
+        else:
+            runtime.submit(thread, step)
+
+
+class _Gate:
+    """The places in one step; first come, first served."""
+
+    __slots__ = ("inside", "limit", "waiting")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.inside = 0
+        self.waiting: deque[Request] = deque()
+
+
+class _Execution(Sink):
+    """One request through an ensemble; it receives the responses of its steps."""
+
+    __slots__ = ("_ensemble", "_failed", "_request", "_run")
+
+    def __init__(self, ensemble: Ensemble, request: Request) -> None:
+        self._ensemble = ensemble
+        self._request = request
+        self._run = EnsembleRun(ensemble.plan, ensemble.outputs)
+        self._failed = False
+
+    def begin(self, thread: Thread) -> None:
+        """Start the steps that read only the ensemble's inputs."""
+        self._start(thread, self._run.start().starts)
+
+    def answered(self, thread: Thread, request: Request) -> None:
+        advance = self._run.answered(request.step, 0)
+        if advance.emit and not self._failed:
+            ensemble = self._ensemble
+            ensemble.successes += 1
+            ensemble.inferences += self._request.size
+            ensemble.executions += 1
+            ensemble.total_ns += thread.now - self._request.accepted_ns
+            self._request.sink.answered(thread, self._request)
+        if advance.starts:
+            self._start(thread, advance.starts)
+        self._ensemble.left(thread, request)
+
+    def failed(self, thread: Thread, request: Request, message: str) -> None:
+        first = self._run.fail()
+        self._run.finished(0)
+        if first:
+            self._failed = True
+            ensemble = self._ensemble
+            ensemble.failures += 1
+            text = f"in ensemble '{ensemble.name}', {message}"
+            self._request.sink.failed(thread, self._request, text)
+        self._ensemble.left(thread, request)
+
+    def _start(self, thread: Thread, starts: tuple[Start, ...]) -> None:
+        # All are made before one begins, as in the engine.
+        steps: list[Request] = []
+        request = self._request
+        for start in starts:
+            step = Request(
+                self, request.size, request.key, request.priority, request.timeout_ns,
+                request.correlation_id, request.flags,
+            )  # fmt: skip
+            step.root = request if request.root is None else request.root
+            step.step = start.step
+            steps.append(step)
+        for step in steps:
+            self._ensemble.enter(thread, step)

@@ -1,0 +1,119 @@
+"""A simulated instance: it executes one batch at a time, faster or slower as others run beside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbtriton.scheduling import RunBatch
+from nbtriton.simulate.core.world import Event, Thread
+
+if TYPE_CHECKING:
+    from nbtriton.simulate.core.model import Model
+
+__all__ = ["Instance", "Start"]
+
+
+class Instance(Event):
+    """An instance of a model; it is the event of its execution's end.
+
+    Attributes
+    ----------
+    thread : Thread
+        Its own.
+    inline : Thread or None
+        The caller's, where that executes the batch.
+    run : RunBatch or None
+        What it executes.
+    start_ns, due, ended_ns : int
+        When that began, when it will end, and when the last one ended.
+    answering_until : int
+        Until when its response thread answers an earlier batch.
+    holds : bool
+        It has resources of the rate limiter.
+    """
+
+    __slots__ = (
+        "_pace", "_queued", "_since", "answering_until", "due", "ended_ns", "holds", "index", "inline",
+        "model", "run", "start_ns", "thread",
+    )  # fmt: skip
+
+    def __init__(self, model: Model, index: int) -> None:
+        self.model = model
+        self.index = index
+        self.thread = Thread()
+        self.thread.instance = self
+        self.inline: Thread | None = None
+        self.run: RunBatch | None = None
+        self.start_ns = 0
+        self.due = 0
+        self.ended_ns = 0
+        self.answering_until = 0
+        self.holds = False
+        self._queued = -1
+        self._pace = 1.0  # mean execution time now, relative to none beside it
+        self._since = 0
+
+    def begin(self, now: int, run: RunBatch, inline: Thread | None) -> None:
+        """Begin to execute a batch."""
+        model = self.model
+        world = model.world
+        self.run = run
+        self.inline = inline
+        self.start_ns = self._since = now
+        level = world.enter(self)
+        service = model.service
+        took = service.draw(run.size, len(run.tickets), level, world.random.random())
+        if model.contends:
+            self._pace = model.pace(run.size, level)
+        model.highest_level = max(model.highest_level, level)
+        self.due = self._queued = now + took
+        world.calendar.at(self.due, self)
+
+    def set_pace(self, now: int) -> None:
+        """Go on faster or slower: others began or ended."""
+        run = self.run
+        if run is None or self.start_ns >= now:
+            return
+        pace = self.model.pace(run.size, self.model.level())
+        if pace == self._pace:
+            return
+        left = self.due - (max(self._since, now))
+        if left > 0:
+            self.due = now + int(left * pace / self._pace)
+            if self.due < self._queued:
+                self._queued = self.due
+                self.model.world.calendar.at(self.due, self)
+        self._pace = pace
+        self._since = now
+
+    def fire(self, now: int) -> None:
+        run = self.run
+        if run is None or now != self._queued:  # an end that was put forward
+            return
+        if self.due > now:  # it was put off meanwhile
+            self._queued = self.due
+            self.model.world.calendar.at(self.due, self)
+            return
+        self._queued = -1
+        self.run = None
+        self.ended_ns = now
+        self.model.world.leave(self)
+        self.model.ended(self, run, now)
+
+
+class Start(Event):
+    """The thread of an instance wakes up with a batch."""
+
+    __slots__ = ("_instance", "_run")
+
+    def __init__(self, instance: Instance, run: RunBatch) -> None:
+        self._instance = instance
+        self._run = run
+
+    def fire(self, now: int) -> None:
+        instance = self._instance
+        world = instance.model.world
+        thread = instance.thread
+        world.resume(thread, now)
+        world.work(thread, world.costs.start_ns)
+        instance.begin(thread.now, self._run, None)

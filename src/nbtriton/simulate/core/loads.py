@@ -1,0 +1,357 @@
+"""Simulated clients: the loads of `perf.driver` in virtual time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final
+
+from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
+from nbtriton.simulate.core.model import continue_inline
+from nbtriton.simulate.core.world import Event, Request, Runtime, Sink, Thread, World
+
+__all__ = ["ClosedLoop", "Load", "OneCaller", "OpenLoop", "Recorder"]
+
+# As in `perf.driver`: beyond it the sender of an open loop waits.
+MAX_OUTSTANDING: Final = 4096
+
+
+class Recorder:
+    """What a load records of each request that has ended; times in nanoseconds.
+
+    Attributes
+    ----------
+    collected : int
+        Requests that an earlier window has.
+    """
+
+    __slots__ = ("collected", "end_ns", "errors", "latency_ns", "lateness_ns", "sequence_end_ns")
+
+    def __init__(self) -> None:
+        self.end_ns: list[int] = []
+        self.latency_ns: list[int] = []
+        self.lateness_ns: list[int] = []
+        self.sequence_end_ns: list[int] = []
+        self.errors: list[tuple[int, str]] = []
+        self.collected = 0
+
+    def completed(self) -> int:
+        """Return the number of requests that have ended."""
+        return self.collected + len(self.end_ns) + len(self.errors)
+
+    def success(self, now: int, request: Request) -> None:
+        """Record an answer."""
+        if request.closing:
+            return
+        if request.ends:
+            self.sequence_end_ns.append(now)
+        self.latency_ns.append(now - request.sent_ns)
+        self.lateness_ns.append(request.late_ns)
+        self.end_ns.append(now)
+
+    def error(self, now: int, request: Request, message: str) -> None:
+        """Record a failure."""
+        if not request.closing:
+            self.errors.append((now, message))
+
+
+class Load(Sink):
+    """A client that sends requests to a model.
+
+    Parameters
+    ----------
+    world : World
+    target : Runtime
+    traffic : Traffic
+        `nbtriton.perf.traffic.Traffic`: the next request of a lane.
+    rows : int
+        Rows per request.
+    limit : int
+        Requests to send in all; 0 for no limit.
+    """
+
+    __slots__ = ("_keys", "_number", "_rows", "_traffic", "limit", "recorder", "target", "world")
+
+    def __init__(
+        self, world: World, target: Runtime, traffic: Any, rows: int, limit: int = 0
+    ) -> None:
+        self.world = world
+        self.target = target
+        self.limit = limit
+        self.recorder = Recorder()
+        self._traffic = traffic
+        self._rows = rows
+        self._number = 0
+        self._keys: dict[int, int] = {}
+
+    def start(self) -> None:
+        """Begin to send."""
+        raise NotImplementedError
+
+    def _next(self, lane: int) -> Request | None:
+        """Return the next request of a lane, None when no more are to be sent."""
+        number = self._number
+        if self.limit and number >= self.limit:
+            return None
+        self._number = number + 1
+        call = self._traffic.next(lane, number)
+        key = self._keys.setdefault(id(call.inputs), len(self._keys))
+        options = call.options
+        if not options:
+            request = Request(self, self._rows, key)
+        else:
+            flags = SEQUENCE_START if options.get("sequence_start") else 0
+            if options.get("sequence_end"):
+                flags |= SEQUENCE_END
+            request = Request(
+                self, self._rows, key, options.get("priority", 0),
+                options.get("timeout_us", 0) * 1000, options.get("correlation_id", 0), flags,
+            )  # fmt: skip
+            request.ends = call.ends
+        request.lane = lane
+        return request
+
+    def _send(self, thread: Thread, request: Request) -> None:
+        request.sent_ns = thread.now
+        self.world.work(thread, self.world.costs.submit_ns)
+        self.target.submit(thread, request)
+
+
+class OneCaller(Load):
+    """Concurrency 1: a thread that waits for each response, and executes what it can itself."""
+
+    __slots__ = ("_done", "_message", "_thread")
+
+    def __init__(
+        self, world: World, target: Runtime, traffic: Any, rows: int, limit: int = 0
+    ) -> None:
+        super().__init__(world, target, traffic, rows, limit)
+        self._thread = Thread()
+        self._thread.after = _Woken(self, None)
+        self._done = False
+        self._message = ""
+
+    def start(self) -> None:
+        self.go_on(None)
+
+    def answered(self, thread: Thread, request: Request) -> None:
+        self._end(thread, request, "")
+
+    def failed(self, thread: Thread, request: Request, message: str) -> None:
+        self._end(thread, request, message or "the request was refused")
+
+    def _end(self, thread: Thread, request: Request, message: str) -> None:
+        self._done = True
+        self._message = message
+        if thread is not self._thread:  # the caller sleeps, or looks when it has executed something
+            when = thread.now + self.world.costs.wake_ns
+            self.world.calendar.at(when, _Woken(self, request))
+
+    def woken(self, now: int, request: Request | None) -> None:
+        """Go on, where that is the request that it waits for; None is its own work."""
+        own = self._thread
+        root = own.root
+        if root is None or not self._done or own.executing or request not in (None, root):
+            return
+        if request is not None:
+            self.world.resume(own, now)
+        self.go_on(root)
+
+    def go_on(self, root: Request | None) -> None:
+        """Record a request that has ended, and send the next ones until one has to be waited for."""
+        own = self._thread
+        world = self.world
+        while True:
+            if root is not None:
+                if self._message:
+                    self.recorder.error(own.now, root, self._message)
+                else:
+                    self.recorder.success(own.now, root)
+                world.work(own, world.costs.loop_ns)
+                own.root = None
+            request = self._next(0)
+            if request is None:
+                return
+            self._done = False
+            own.root = root = request
+            self._send(own, request)
+            # What it executes, or another thread, comes back here.
+            if continue_inline(world, own) or not self._done:
+                return
+
+
+class _Woken(Event):
+    """The thread of a caller wakes up, or has executed what it could."""
+
+    __slots__ = ("_load", "_request")
+
+    def __init__(self, load: OneCaller, request: Request | None) -> None:
+        self._load = load
+        self._request = request
+
+    def fire(self, now: int) -> None:
+        self._load.woken(now, self._request)
+
+
+class ClosedLoop(Load):
+    """Exactly N requests outstanding: the thread that ends one sends the next."""
+
+    __slots__ = ("_concurrency", "_inbox", "_sending", "_thread")
+
+    def __init__(
+        self,
+        world: World,
+        target: Runtime,
+        traffic: Any,
+        rows: int,
+        limit: int,
+        concurrency: int,
+    ) -> None:
+        super().__init__(world, target, traffic, rows, limit)
+        self._concurrency = concurrency
+        self._thread = Thread()
+        # Lanes whose request ended while it was sent: the loop's own thread goes on with them.
+        self._inbox: deque[int] = deque()
+        self._sending: Request | None = None
+
+    def start(self) -> None:
+        for lane in range(self._concurrency):
+            self._advance(self._thread, lane)
+        self._empty_inbox(self._thread)
+
+    def answered(self, thread: Thread, request: Request) -> None:
+        self.recorder.success(thread.now, request)
+        self._ended(thread, request)
+
+    def failed(self, thread: Thread, request: Request, message: str) -> None:
+        self.recorder.error(thread.now, request, message or "the request was refused")
+        self._ended(thread, request)
+
+    def _ended(self, thread: Thread, request: Request) -> None:
+        if request is self._sending:
+            self._inbox.append(request.lane)
+            return
+        self.world.work(thread, self.world.costs.loop_ns)
+        outer = self._sending
+        self._advance(thread, request.lane)
+        self._sending = outer
+        if self._inbox and outer is None:
+            self._empty_inbox(self._thread)
+
+    def _empty_inbox(self, thread: Thread) -> None:
+        while self._inbox:
+            lane = self._inbox.popleft()
+            self.world.resume(thread, self.world.free_ns)
+            self.world.work(thread, self.world.costs.loop_ns)
+            self._advance(thread, lane)
+
+    def _advance(self, thread: Thread, lane: int) -> None:
+        request = self._next(lane)
+        if request is not None:
+            self._sending = request
+            self._send(thread, request)
+            self._sending = None
+
+
+class OpenLoop(Load):
+    """Requests are sent at their due times, whether or not those before have ended.
+
+    Parameters
+    ----------
+    due_ns : iterator of int
+        `perf.loads.send_times_ns`.
+    lanes : int
+        Live sequences that share the rate, in turn.
+    serial : bool
+        At most one request outstanding a lane.
+    """
+
+    __slots__ = (
+        "_blocked", "_due", "_next_due", "_outstanding", "_sender", "_serial", "_thread", "_turns",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        world: World,
+        target: Runtime,
+        traffic: Any,
+        rows: int,
+        limit: int,
+        due_ns: Iterator[int],
+        lanes: int = 1,
+        *,
+        serial: bool = False,
+    ) -> None:
+        super().__init__(world, target, traffic, rows, limit)
+        self._due = due_ns
+        self._next_due = 0
+        self._thread = Thread()
+        self._outstanding = 0
+        self._blocked = False
+        self._serial = serial
+        self._turns: deque[int] = deque(range(lanes))
+        self._sender = _Sender(self)
+
+    def start(self) -> None:
+        self._plan()
+
+    def _plan(self) -> None:
+        """Wait for the due time of the next request."""
+        self._next_due = due = next(self._due)
+        own = self._thread
+        if due > own.now:
+            self.world.calendar.at(due + self.world.costs.timer_ns, self._sender)
+        else:
+            self.world.calendar.at(own.now, self._sender)
+
+    def send_due(self, now: int) -> None:
+        """Send the request that is due, and wait for the next one."""
+        own = self._thread
+        due = self._next_due
+        late_ns = own.now - due if own.now > due else 0
+        if self._outstanding >= MAX_OUTSTANDING or not self._turns:
+            self._blocked = True  # until a request ends
+            return
+        if own.now < now:
+            self.world.resume(own, now)
+        lane = self._turns.popleft()
+        request = self._next(lane)
+        if request is None:
+            return
+        if not self._serial:
+            self._turns.append(lane)
+        request.late_ns = late_ns
+        self._outstanding += 1
+        self._send(own, request)
+        self._plan()
+
+    def answered(self, thread: Thread, request: Request) -> None:
+        self.recorder.success(thread.now, request)
+        self._ended(thread, request)
+
+    def failed(self, thread: Thread, request: Request, message: str) -> None:
+        self.recorder.error(thread.now, request, message or "the request was refused")
+        self._ended(thread, request)
+
+    def _ended(self, thread: Thread, request: Request) -> None:
+        self._outstanding -= 1
+        if self._serial:
+            self._turns.append(request.lane)
+        if self._blocked:
+            self._blocked = False
+            own = self._thread
+            # What it is late by counts from here.
+            own.now = max(own.now, thread.now)
+            self.world.calendar.at(own.now + self.world.costs.wake_ns, self._sender)
+
+
+class _Sender(Event):
+    """The sender of an open loop wakes up."""
+
+    __slots__ = ("_load",)
+
+    def __init__(self, load: OpenLoop) -> None:
+        self._load = load
+
+    def fire(self, now: int) -> None:
+        self._load.send_due(now)

@@ -1,0 +1,434 @@
+"""A simulated model: the engine's scheduler, with instances that only let time pass."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from nbtriton.scheduling import (
+    Batcher,
+    Decision,
+    RateLimiter,
+    RejectTicket,
+    ResponseOrder,
+    RetireInstance,
+    ReturnResources,
+    RunBatch,
+    SequenceBatcher,
+    StageInstance,
+)
+from nbtriton.simulate.core.instance import Instance, Start
+from nbtriton.simulate.core.service import ServiceTimes
+from nbtriton.simulate.core.world import Event, Request, Runtime, Thread, World
+
+__all__ = ["Cache", "Limiter", "Model"]
+
+# As in `engine/core/response_thread.py`: a shorter execution answers on its own thread.
+_LONG_NS: Final = 500_000
+
+
+class Cache:
+    """The response cache of a server: keys, sizes and order of use, without contents (K1 to K10)."""
+
+    __slots__ = ("_entries", "_size", "_used")
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size = size_bytes
+        self._used = 0
+        self._entries: OrderedDict[tuple[str, int], int] = OrderedDict()
+
+    def look_up(self, name: str, key: int) -> bool:
+        """Return whether a response is kept; it is then the most recent one."""
+        entry = (name, key)
+        if entry not in self._entries:
+            return False
+        self._entries.move_to_end(entry)
+        return True
+
+    def insert(self, name: str, key: int, size_bytes: int) -> bool:
+        """Keep a response, evicting the least recent ones; false if it is kept already."""
+        entry = (name, key)
+        if entry in self._entries:
+            return False
+        if size_bytes > self._size:
+            return True
+        while self._used + size_bytes > self._size:
+            _, freed = self._entries.popitem(last=False)
+            self._used -= freed
+        self._entries[entry] = size_bytes
+        self._used += size_bytes
+        return True
+
+
+class Limiter:
+    """The rate limiter of a server, as `engine.core.limiter` drives it (R1 to R9)."""
+
+    __slots__ = ("_staged", "limiter")
+
+    def __init__(self, limiter: RateLimiter) -> None:
+        self.limiter = limiter
+        self._staged: set[Instance] = set()
+
+    def stage(self, thread: Thread, instance: Instance) -> None:
+        """Grant an instance its resources as soon as they are free."""
+        self._staged.add(instance)
+        if not instance.holds:  # otherwise it is staged when it releases them (R8)
+            self._grant(thread, self.limiter.stage(instance))
+
+    def finished(self, thread: Thread, instance: Instance) -> None:
+        """Release an instance's resources."""
+        instance.holds = False
+        more = instance in self._staged
+        self._grant(thread, self.limiter.release(instance, more=more))
+
+    def _grant(self, thread: Thread, granted: list[object]) -> None:
+        chosen: list[Instance] = []
+        for one in granted:
+            assert isinstance(one, Instance)
+            one.holds = True
+            self._staged.discard(one)
+            chosen.append(one)
+        for instance in chosen:
+            instance.model.granted(thread, instance)
+
+
+class _Answers(Event):
+    """The response thread of an instance answers a batch."""
+
+    __slots__ = ("_instance", "_model", "_requests")
+
+    def __init__(self, model: Model, instance: Instance, requests: list[Request]) -> None:
+        self._model = model
+        self._instance = instance
+        self._requests = requests
+
+    def fire(self, now: int) -> None:
+        thread = Thread()
+        self._model.world.resume(thread, now)
+        self._model.answer_batch(thread, self._requests, None)
+        self._instance.answering_until = thread.now
+
+
+class Model(Runtime):
+    """A model with instances; the event of its timer.
+
+    Parameters
+    ----------
+    world : World
+    name : str
+    batcher : Batcher or SequenceBatcher
+        The very scheduler of the engine.
+    instances : int
+    service : ServiceTimes
+    demand, python : float
+        Cores that an execution keeps busy when it is alone, and the share of its time in which it
+        holds the interpreter.
+    contends : bool
+        Its executions slow each other down.
+    ordered : bool
+        Responses leave in the order of their requests.
+    """
+
+    __slots__ = (
+        "_count", "_order", "_sequences", "_timer", "_woken_at", "any_thread", "batcher", "cache",
+        "contends", "demand", "entry_bytes", "highest_level", "insert_ns", "instances", "largest",
+        "limiter", "lookup_cost_ns", "offloads", "python", "reasons", "running", "service", "world",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        batcher: Batcher | SequenceBatcher,
+        instances: int,
+        service: ServiceTimes,
+        *,
+        demand: float = 0.0,
+        python: float = 0.0,
+        contends: bool = False,
+        ordered: bool = False,
+        any_thread: bool = True,
+    ) -> None:
+        super().__init__(name)
+        self.world = world
+        self.batcher = batcher
+        self.service = service
+        self.demand = demand
+        self.python = python
+        self.contends = contends
+        self.any_thread = any_thread
+        # A model that keeps the interpreter is not helped by a second thread.
+        self.offloads = python < 0.5
+        self.running = 0
+        self.largest = 0
+        self.highest_level = 0.0
+        self.reasons: dict[str, int] = {}
+        self.cache: Cache | None = None
+        self.lookup_cost_ns = 0
+        self.insert_ns = 0
+        self.entry_bytes = 0
+        self.limiter: Limiter | None = None
+        self.instances = [Instance(self, index) for index in range(instances)]
+        self._sequences = isinstance(batcher, SequenceBatcher)
+        self._order: ResponseOrder[Request] | None = ResponseOrder() if ordered else None
+        self._count = 0
+        self._woken_at = -1
+        self._timer = _Timer(self)
+
+    # -- contention ------------------------------------------------------------------------------
+
+    def level(self) -> float:
+        """Return how many executions like its own run at once; those of other models count by demand."""
+        own = float(self.running)
+        if self.demand < 0.05:
+            return own
+        level = self.world.demand / self.demand
+        return max(own, level)
+
+    def pace(self, rows: int, level: float) -> float:
+        """Return how much longer an execution takes at a level than alone."""
+        return self.service.mean(rows, level) / self.service.mean(rows, 1.0)
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def submit(self, thread: Thread, request: Request) -> None:
+        request.accepted_ns = thread.now
+        self._count += 1
+        request.number = self._count
+        cache = self.cache
+        if cache is not None:
+            looked_up = thread.now
+            self.world.work(thread, self.lookup_cost_ns)
+            if cache.look_up(self.name, request.key):
+                self.hits += 1
+                self.successes += 1
+                self.lookup_ns += thread.now - looked_up
+                self.total_ns += thread.now - request.accepted_ns
+                if self._order is not None:
+                    self._order.accept(request.number)
+                self._deliver(thread, request)
+                return
+            request.missed = True
+        self._carry_out(thread, self.batcher.submit(thread.now, request))
+
+    def submit_many(self, thread: Thread, requests: list[Request]) -> None:
+        batcher = self.batcher
+        if not isinstance(batcher, Batcher) or self.cache is not None:
+            for request in requests:
+                self.submit(thread, request)
+            return
+        for request in requests:
+            request.accepted_ns = thread.now
+            self._count += 1
+            request.number = self._count
+        self._carry_out(thread, batcher.submit_many(thread.now, requests))
+
+    def granted(self, thread: Thread, instance: Instance) -> None:
+        """Run the batch of a staged instance: it has its resources."""
+        self._carry_out(thread, self.batcher.granted(thread.now, instance.index))
+
+    def tick(self, thread: Thread) -> None:
+        """Handle the timer."""
+        self._woken_at = -1
+        self._carry_out(thread, self.batcher.tick(thread.now))
+
+    # -- decisions -------------------------------------------------------------------------------
+
+    def _carry_out(self, thread: Thread, decisions: list[Decision]) -> None:
+        wake = self.batcher.wake_at()
+        if wake is not None and (self._woken_at < 0 or wake < self._woken_at):
+            self._woken_at = wake
+            late = self.world.costs.timer_ns
+            self.world.calendar.at((max(thread.now, wake)) + late, self._timer)
+        for decision in decisions:
+            if isinstance(decision, RunBatch):
+                if self._order is not None:
+                    for ticket in decision.tickets:
+                        assert isinstance(ticket, Request)
+                        self._order.accept(ticket.number)
+                self._run(thread, decision)
+            elif isinstance(decision, RejectTicket):
+                self._reject(thread, decision)
+            elif isinstance(decision, StageInstance):
+                assert self.limiter is not None
+                self.limiter.stage(thread, self.instances[decision.instance])
+            elif isinstance(decision, ReturnResources):
+                assert self.limiter is not None
+                self.limiter.finished(thread, self.instances[decision.instance])
+            else:
+                assert isinstance(decision, RetireInstance)
+
+    def _run(self, thread: Thread, run: RunBatch) -> None:
+        instance = self.instances[run.instance]
+        self.reasons[run.reason] = self.reasons.get(run.reason, 0) + 1
+        self.largest = max(self.largest, run.size)
+        root = thread.root
+        if root is not None and thread.accepted is None and len(run.tickets) == 1:
+            ticket = run.tickets[0]
+            assert isinstance(ticket, Request)
+            if self.any_thread and (ticket is root or ticket.root is root):
+                thread.accepted = run
+                thread.accepted_on = instance
+                return
+        if thread.instance is instance:
+            thread.next_run = run
+        else:
+            world = self.world
+            world.calendar.at(thread.now + world.costs.wake_ns, Start(instance, run))
+
+    def _reject(self, thread: Thread, decision: RejectTicket) -> None:
+        request = decision.ticket
+        assert isinstance(request, Request)
+        # Refused ones were not accepted, and do not count (Q4).
+        if decision.reason not in ("queue_full", "sequence_rule"):
+            self.failures += 1
+        request.sink.failed(thread, request, decision.message)
+
+    # -- executions ------------------------------------------------------------------------------
+
+    def ended(self, instance: Instance, run: RunBatch, now: int) -> None:
+        """Handle the end of an execution: answer, and be idle again."""
+        world = self.world
+        inline = instance.inline
+        thread = instance.thread if inline is None else inline
+        if self.python < 0.5:
+            world.resume(thread, now)
+        else:
+            thread.now = now
+        if inline is None and instance.answering_until > thread.now:
+            thread.now = instance.answering_until
+        requests: list[Request] = []
+        for ticket in run.tickets:
+            assert isinstance(ticket, Request)
+            requests.append(ticket)
+        self._count_execution(instance, run, requests)
+        world.work(thread, world.costs.settle_ns)
+        if inline is not None:
+            if not self._sequences:
+                self._free(thread, instance, requests)
+            self._answer(thread, requests)
+            if self._sequences:
+                self._free(thread, instance, requests)
+            thread.executing = False
+            if not continue_inline(world, thread) and thread.after is not None:
+                thread.after.fire(thread.now)
+            return
+        batcher = self.batcher
+        took = now - instance.start_ns
+        if (
+            len(requests) > 1
+            and took >= _LONG_NS
+            and self.offloads
+            and isinstance(batcher, Batcher)
+            and batcher.has_next
+        ):
+            self._free(thread, instance, requests)
+            world.calendar.at(thread.now + world.costs.wake_ns, _Answers(self, instance, requests))
+        elif len(requests) > 1:
+            self.answer_batch(thread, requests, instance)
+        else:
+            self._answer(thread, requests)
+            self._free(thread, instance, requests)
+        following = thread.next_run
+        if following is not None:
+            thread.next_run = None
+            world.work(thread, world.costs.start_ns)
+            instance.begin(thread.now, following, None)
+
+    def answer_batch(
+        self, thread: Thread, requests: list[Request], instance: Instance | None
+    ) -> None:
+        """Answer several requests; then free the instance, if it is this thread's; then go on."""
+        gathered: list[tuple[Runtime, Request]] = []
+        thread.gathered = gathered
+        self._answer(thread, requests)
+        if instance is not None:
+            self._free(thread, instance, requests)
+        # One model at a time, and what follows from that in turn.
+        while gathered:
+            runtime = gathered[0][0]
+            steps = [step for other, step in gathered if other is runtime]
+            gathered[:] = [one for one in gathered if one[0] is not runtime]
+            runtime.submit_many(thread, steps)
+        thread.gathered = None
+
+    def _answer(self, thread: Thread, requests: list[Request]) -> None:
+        world = self.world
+        cost = world.costs.answer_ns
+        for request in requests:
+            world.work(thread, cost)
+            cache = self.cache
+            if cache is not None and request.missed:
+                world.work(thread, self.insert_ns)
+                if cache.insert(self.name, request.key, self.entry_bytes * request.size):
+                    self.misses += 1
+            self._deliver(thread, request)
+
+    def _deliver(self, thread: Thread, request: Request) -> None:
+        order = self._order
+        if order is None:
+            request.sink.answered(thread, request)
+            return
+        for ready in order.respond(request.number, request, final=True):
+            ready.sink.answered(thread, ready)
+
+    def _free(self, thread: Thread, instance: Instance, requests: list[Request]) -> None:
+        limiter = self.limiter
+        batcher = self.batcher
+        ahead = False
+        if limiter is not None:
+            ahead = batcher.forms_ahead
+            if not ahead:
+                limiter.finished(thread, instance)
+        if isinstance(batcher, Batcher):
+            decisions = batcher.finish(thread.now, instance.index)
+        else:
+            decisions = batcher.finish(thread.now, instance.index, requests)
+        self._carry_out(thread, decisions)
+        if limiter is not None and ahead:
+            limiter.finished(thread, instance)
+
+    def _count_execution(self, instance: Instance, run: RunBatch, requests: list[Request]) -> None:
+        start = instance.start_ns
+        end = instance.ended_ns
+        took = end - start
+        for request in requests:
+            self.successes += 1
+            self.inferences += request.size
+            self.queue_ns += start - request.enqueued_ns
+            self.compute_ns += took
+            self.total_ns += end - request.accepted_ns
+        self.executions += 1
+        entry = self.sizes.get(run.size)
+        if entry is None:
+            entry = self.sizes[run.size] = [0, 0]
+        entry[0] += 1
+        entry[1] += took
+
+
+class _Timer(Event):
+    """The scheduler thread wakes a batcher whose time has come."""
+
+    __slots__ = ("_model", "_thread")
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._thread = Thread()
+
+    def fire(self, now: int) -> None:
+        self._model.world.resume(self._thread, now)
+        self._model.tick(self._thread)
+
+
+def continue_inline(world: World, thread: Thread) -> bool:
+    """Let a caller's thread execute the batch that it has accepted; false without one."""
+    run = thread.accepted
+    instance = thread.accepted_on
+    if run is None or instance is None:
+        return False
+    thread.accepted = None
+    thread.accepted_on = None
+    thread.executing = True
+    world.work(thread, world.costs.inline_ns)
+    instance.begin(thread.now, run, thread)
+    return True

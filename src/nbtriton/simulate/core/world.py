@@ -1,0 +1,306 @@
+"""Virtual time: events in order, threads with a time of their own, the interpreter that they share."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from nbtriton.scheduling import RunBatch, Ticket
+
+if TYPE_CHECKING:
+    from nbtriton.simulate.core.instance import Instance
+
+__all__ = ["Calendar", "Costs", "Event", "Request", "Runtime", "Sink", "Thread", "World"]
+
+# A thread that waits for the interpreter gets it after this time (`sys.getswitchinterval`).
+SWITCH_NS: Final = 5_000_000
+# A model whose executions hold the interpreter for at least this share keeps other threads waiting.
+HOLDS_FROM: Final = 0.5
+
+
+class Event:
+    """Something that happens at a time."""
+
+    __slots__ = ()
+
+    def fire(self, now: int) -> None:
+        """Happen."""
+        raise NotImplementedError
+
+
+class Calendar:
+    """Events in the order of their times; those of one time in the order in which they were added."""
+
+    __slots__ = ("_count", "_heap")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._heap: list[tuple[int, int, Event]] = []
+
+    def at(self, when: int, event: Event) -> None:
+        """Let an event happen at a time."""
+        self._count += 1
+        heappush(self._heap, (when, self._count, event))
+
+    def run(self, until: int, most: int) -> int:
+        """Fire events up to a time, at most so many; return how many were fired."""
+        heap = self._heap
+        fired = 0
+        while fired < most and heap and heap[0][0] <= until:
+            when, _, event = heappop(heap)
+            event.fire(when)
+            fired += 1
+        return fired
+
+    def next(self) -> int:
+        """Return the time of the next event, -1 without one."""
+        return self._heap[0][0] if self._heap else -1
+
+
+class Costs:
+    """Times of the engine and of the client in nanoseconds, as `EngineCosts` of a profile has them."""
+
+    __slots__ = (
+        "answer_ns", "inline_ns", "loop_ns", "settle_ns", "start_ns", "step_ns", "submit_ns",
+        "timer_ns", "wake_ns",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        submit_ns: int = 0,
+        inline_ns: int = 0,
+        start_ns: int = 0,
+        wake_ns: int = 0,
+        settle_ns: int = 0,
+        answer_ns: int = 0,
+        loop_ns: int = 0,
+        step_ns: int = 0,
+        timer_ns: int = 0,
+    ) -> None:
+        self.submit_ns = submit_ns
+        self.inline_ns = inline_ns
+        self.start_ns = start_ns
+        self.wake_ns = wake_ns
+        self.settle_ns = settle_ns
+        self.answer_ns = answer_ns
+        self.loop_ns = loop_ns
+        self.step_ns = step_ns
+        self.timer_ns = timer_ns
+
+
+class Request(Ticket):
+    """A request of a client, or a step of one in an ensemble.
+
+    Attributes
+    ----------
+    key : int
+        Requests with the same inputs have the same one; only the response cache looks at it.
+    sent_ns : int
+        When the client sent it.
+    accepted_ns : int
+        When the server got it.
+    root : Request or None
+        The client's request, of which this is a step.
+    lane, step : int
+        The client's lane; the step of the ensemble.
+    late_ns : int
+        How long after its due time the client came to it.
+    ends, closing : bool
+        Of a sequence: its last request; one that ends it early and does not count.
+    """
+
+    __slots__ = (
+        "accepted_ns", "closing", "ends", "key", "lane", "late_ns", "missed", "number", "root",
+        "sent_ns", "sink", "step",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        sink: Sink,
+        size: int,
+        key: int = 0,
+        priority: int = 0,
+        timeout_ns: int = 0,
+        correlation_id: int | str = 0,
+        flags: int = 0,
+    ) -> None:
+        super().__init__(size, None, priority, timeout_ns, correlation_id, flags)
+        self.sink = sink
+        self.key = key
+        self.number = 0
+        self.sent_ns = 0
+        self.accepted_ns = 0
+        self.root: Request | None = None
+        self.lane = 0
+        self.step = 0
+        self.late_ns = 0
+        self.ends = False
+        self.closing = False
+        self.missed = False
+
+
+class Sink:
+    """Receives the one response of a request, on the thread that delivers it."""
+
+    __slots__ = ()
+
+    def answered(self, thread: Thread, request: Request) -> None:
+        """Handle a response."""
+        raise NotImplementedError
+
+    def failed(self, thread: Thread, request: Request, message: str) -> None:
+        """Handle an error."""
+        raise NotImplementedError
+
+
+class Runtime:
+    """A model or an ensemble that takes requests, and what it counts (T1 to T4)."""
+
+    __slots__ = (
+        "compute_ns", "executions", "failures", "hits", "inferences", "lookup_ns", "misses", "name",
+        "queue_ns", "sizes", "successes", "total_ns",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.successes = 0
+        self.failures = 0
+        self.hits = 0
+        self.misses = 0
+        self.lookup_ns = 0
+        self.inferences = 0
+        self.executions = 0
+        self.queue_ns = 0
+        self.compute_ns = 0
+        self.total_ns = 0
+        # Executions and their nanoseconds, by batch size.
+        self.sizes: dict[int, list[int]] = {}
+
+    def submit(self, thread: Thread, request: Request) -> None:
+        """Take a request."""
+        raise NotImplementedError
+
+    def submit_many(self, thread: Thread, requests: list[Request]) -> None:
+        """Take requests of the same moment."""
+        for request in requests:
+            self.submit(thread, request)
+
+
+class Thread:
+    """A thread: how far it has come, and what it carries from one call to the next.
+
+    Attributes
+    ----------
+    now : int
+        Its time. It runs ahead of the event in which it acts, by what it has done in it.
+    instance : Instance or None
+        The instance whose own thread it is.
+    next_run : RunBatch or None
+        The batch that its instance executes next, without a hand-over.
+    root : Request or None
+        It waits for this request, and may execute batches of it itself.
+    accepted, accepted_on
+        The batch that it is going to execute, and the instance.
+    executing : bool
+        It executes a batch.
+    after : Event or None
+        What it does when it has executed all that it accepted.
+    gathered : list or None
+        Steps that wait until a whole batch is answered.
+    """
+
+    __slots__ = (
+        "accepted", "accepted_on", "after", "executing", "gathered", "instance", "next_run", "now",
+        "root",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.instance: Instance | None = None
+        self.next_run: RunBatch | None = None
+        self.root: Request | None = None
+        self.accepted: RunBatch | None = None
+        self.accepted_on: Instance | None = None
+        self.executing = False
+        self.after: Event | None = None
+        self.gathered: list[tuple[Runtime, Request]] | None = None
+
+
+class World:
+    """What all simulated models share: time, the interpreter, and the cores of the machine.
+
+    Attributes
+    ----------
+    shared_interpreter : bool
+        One thread at a time runs Python (false in a free-threaded build).
+    free_ns : int
+        When the interpreter is free again.
+    demand : float
+        Cores that the running executions want, each if it were alone.
+    """
+
+    __slots__ = (
+        "_contending", "_holding", "calendar", "costs", "demand", "free_ns", "random", "shared_interpreter",
+    )  # fmt: skip
+
+    def __init__(self, costs: Costs, seed: int = 0, *, shared_interpreter: bool = True) -> None:
+        self.calendar = Calendar()
+        self.costs = costs
+        self.random = Random(seed)  # noqa: S311 - service times, not secrets
+        self.shared_interpreter = shared_interpreter
+        self.free_ns = 0
+        self.demand = 0.0
+        self._contending: list[Instance] = []
+        self._holding: list[Instance] = []
+
+    def work(self, thread: Thread, cost_ns: int) -> None:
+        """Let a thread run Python for so long, once the interpreter is free."""
+        if not cost_ns:
+            return
+        if not self.shared_interpreter:
+            thread.now += cost_ns
+            return
+        start = max(self.free_ns, thread.now)
+        thread.now = self.free_ns = start + cost_ns
+
+    def resume(self, thread: Thread, now: int) -> None:
+        """Let a thread that slept or computed without the interpreter go on at a time."""
+        holding = self._holding
+        if holding and self.shared_interpreter:
+            left = min([instance.due for instance in holding]) - now
+            if left > 0:
+                now += min(SWITCH_NS, left)
+        thread.now = now
+
+    def enter(self, instance: Instance) -> float:
+        """Count an execution that begins; return how many executions it shares the machine with."""
+        model = instance.model
+        model.running += 1
+        if model.contends:
+            self.demand += model.demand
+            self._stretch(instance)
+            self._contending.append(instance)
+            if model.python >= HOLDS_FROM:
+                self._holding.append(instance)
+        return model.level()
+
+    def leave(self, instance: Instance) -> None:
+        """Forget an execution that has ended."""
+        model = instance.model
+        model.running -= 1
+        if model.contends:
+            self.demand -= model.demand
+            self._contending.remove(instance)
+            if model.python >= HOLDS_FROM:
+                self._holding.remove(instance)
+            if self._contending:
+                self._stretch(instance)
+            else:
+                self.demand = 0.0  # without the rounding errors of what came before
+
+    def _stretch(self, cause: Instance) -> None:
+        """Let the running executions go on faster or slower, as one begins or ends."""
+        now = cause.start_ns if cause.run is not None else cause.ended_ns
+        for instance in self._contending:
+            instance.set_pace(now)

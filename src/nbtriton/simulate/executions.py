@@ -1,0 +1,71 @@
+"""Recorded executions as points of a profile: their times by size and by how many ran at once."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from nbtriton.engine.core.snapshot import BatchRecord
+from nbtriton.perf.sample import Sample
+from nbtriton.simulate.model_profile import ServicePoint
+
+if TYPE_CHECKING:
+    from nbtriton.api import Server
+
+__all__ = ["executions_of", "gaps_of", "points_of", "thinned"]
+
+# Times kept of a point: its 99th percentile is then that of the executions.
+_TIMES = 200
+# With fewer executions a point says nothing.
+_FEWEST = 8
+
+
+def executions_of(server: Server, model: str, sample: Sample) -> list[BatchRecord]:
+    """Return the executions that began while a sample counted, in the order of their begin."""
+    found = [
+        record
+        for record in server.batches(model)
+        if sample.start_ns <= record.start_ns and record.end_ns <= sample.end_ns
+    ]
+    return sorted(found, key=lambda record: record.start_ns)
+
+
+def points_of(executions: Sequence[BatchRecord], rows: int, at_once: int) -> list[ServicePoint]:
+    """Return the point of a batch size and a number at once, if enough executions were like it.
+
+    Counted is what runs in the middle of an execution, this one included.
+    """
+    starts = [record.start_ns for record in executions]
+    ends = sorted(record.end_ns for record in executions)
+    times_ns = []
+    for record in executions:
+        middle = (record.start_ns + record.end_ns) // 2
+        running = bisect_left(starts, middle) - bisect_left(ends, middle)
+        if record.batch_size == rows and running == at_once and not record.failed:
+            times_ns.append(record.end_ns - record.start_ns)
+    if len(times_ns) < _FEWEST and not (at_once == 1 and times_ns):
+        return []
+    return [ServicePoint(rows, at_once, thinned(times_ns), len(times_ns))]
+
+
+def thinned(times_ns: Sequence[int]) -> tuple[float, ...]:
+    """Return equally likely times in microseconds, ascending; at most 200."""
+    ordered = sorted(times_ns)
+    count = len(ordered)
+    if count > _TIMES:
+        ordered = [ordered[int((k + 0.5) / _TIMES * count)] for k in range(_TIMES)]
+    return tuple(round(ns / 1000, 3) for ns in ordered)
+
+
+def gaps_of(executions: Sequence[BatchRecord]) -> dict[int, list[int]]:
+    """Return the times between executions of an instance, in ns, by the requests of the one before."""
+    last: dict[str, BatchRecord] = {}
+    found: dict[int, list[int]] = defaultdict(list)
+    for record in executions:
+        before = last.get(record.instance)
+        if before is not None:
+            found[len(before.requests)].append(record.start_ns - before.end_ns)
+        last[record.instance] = record
+    return found

@@ -1,0 +1,214 @@
+"""One level of load on a simulated server, measured by the rules of `nbtriton.perf`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from nbtriton.config import ModelConfig
+from nbtriton.perf.breakdown import StatisticsDocument
+from nbtriton.perf.loads import Concurrency, send_times_ns
+from nbtriton.perf.measure import Level, point_of, rule_of, traffic_of
+from nbtriton.perf.point import PerfPoint
+from nbtriton.perf.progress import LevelProgress
+from nbtriton.perf.windows import LevelMeter, Verdict, Window
+from nbtriton.simulate.core.loads import ClosedLoop, Load, OneCaller, OpenLoop, Recorder
+from nbtriton.simulate.model_profile import Profile
+from nbtriton.simulate.server import SimulatedServer
+
+__all__ = ["simulate_level"]
+
+# Events between two looks at signals: compiled code does not look at them itself.
+_EVENTS = 20_000
+# At which a load that waits for a count is looked at.
+_POLL_NS = 10_000_000
+
+
+def simulate_level(
+    profile: Profile,
+    configs: Mapping[str, ModelConfig],
+    models: Sequence[str],
+    level: Level,
+    on_progress: Callable[[LevelProgress], None],
+) -> tuple[PerfPoint | None, bool]:
+    """Run one level to its verdict in virtual time; see `nbtriton.perf.measure.measure_level`.
+
+    Parameters
+    ----------
+    profile : Profile
+    configs : mapping of str to ModelConfig
+        The configurations in force.
+    models : sequence of str
+        The model, and the composing models of an ensemble.
+    level : Level
+    on_progress : callable
+        Called after each window.
+    """
+    server = SimulatedServer(profile, configs, seed=level.seed)
+    run = _Run(server, _load(server, models[0], level))
+    meter = LevelMeter(rule_of(level), level.load.label)
+    statistics: dict[int, StatisticsDocument] = {}
+    verdict: Verdict | None = None
+    interrupted = False
+    start_ns = 0
+    try:
+        run.load.start()
+        if level.request_count:
+            statistics[0] = server.statistics()
+            run.finish(level.request_count)
+            verdict = meter.add(_clamped(run, server, statistics))
+            on_progress(_progress(meter))
+        else:
+            plan = level.plan.fitted(_warm_up(run, level))
+            start_ns = run.now_ns
+            statistics[start_ns] = server.statistics()
+            before = run.load.recorder.completed()
+            while verdict is None:
+                run.advance(plan.wake_ns(start_ns, run.now_ns))
+                completed = run.load.recorder.completed()
+                ended = plan.has_ended(start_ns, run.now_ns, completed - before)
+                if not ended and not run.is_over:
+                    continue
+                statistics[run.now_ns] = server.statistics()
+                window = run.collect(start_ns)
+                start_ns, before = run.now_ns, completed
+                verdict = meter.add(window)
+                on_progress(_progress(meter))
+    except KeyboardInterrupt:
+        interrupted = True
+        if verdict is None:
+            verdict = _cut(meter, run, server, statistics, start_ns)
+    assert verdict is not None
+    if not verdict.windows:
+        return None, interrupted
+    point = point_of(level, meter.rule, verdict, statistics, models)
+    return replace(point, notes=(*point.notes, *server.beyond())), interrupted
+
+
+def _progress(meter: LevelMeter) -> LevelProgress:
+    window = meter.windows[-1]
+    requests = sum(len(each.latencies_ns) + each.errors for each in meter.windows)
+    return LevelProgress(len(meter.windows), requests, window.requests_per_s)
+
+
+def _cut(
+    meter: LevelMeter,
+    run: _Run,
+    server: SimulatedServer,
+    statistics: dict[int, StatisticsDocument],
+    start_ns: int,
+) -> Verdict:
+    """Return the verdict on a level that the user has interrupted."""
+    if start_ns not in statistics or run.now_ns <= start_ns:
+        return meter.cut(None)
+    statistics[run.now_ns] = server.statistics()
+    return meter.cut(run.collect(start_ns))
+
+
+class _Run:
+    """A load on a simulated server, and how far it has come.
+
+    Attributes
+    ----------
+    now_ns : int
+    is_over : bool
+        Nothing will happen any more.
+    """
+
+    def __init__(self, server: SimulatedServer, load: Load) -> None:
+        self.load = load
+        self.now_ns = 0
+        self.is_over = False
+        self._calendar = server.world.calendar
+
+    def advance(self, until_ns: int) -> None:
+        """Let everything happen up to a time."""
+        while self._calendar.run(until_ns, _EVENTS) == _EVENTS:
+            self.now_ns = max(self.now_ns, min(until_ns, self._calendar.next()))
+        self.now_ns = max(self.now_ns, until_ns)
+        self.is_over = self._calendar.next() < 0
+
+    def finish(self, count: int) -> None:
+        """Let everything happen until so many requests have ended."""
+        while self.load.recorder.completed() < count and not self.is_over:
+            self.advance(max(self._calendar.next(), self.now_ns) + _POLL_NS)
+
+    def collect(self, start_ns: int) -> Window:
+        """Cut the window that ends now; each request is in one window only (PA3)."""
+        return _collect(self.load.recorder, start_ns, self.now_ns)
+
+
+def _load(server: SimulatedServer, model: str, level: Level) -> Load:
+    traffic, lanes, serial = traffic_of(level)
+    world, target = server.world, server.runtime(model)
+    rows, limit = max(1, level.workload.batch_size), level.request_count
+    load = level.load
+    if isinstance(load, Concurrency):
+        if load.value == 1:
+            return OneCaller(world, target, traffic, rows, limit)
+        return ClosedLoop(world, target, traffic, rows, limit, load.value)
+    due_ns = send_times_ns(load, seed=level.seed)
+    return OpenLoop(world, target, traffic, rows, limit, due_ns, lanes, serial=serial)
+
+
+def _warm_up(run: _Run, level: Level) -> float:
+    """Let the load run until it is steady; return its longest latency, in microseconds."""
+    generation = level.load.value if isinstance(level.load, Concurrency) else 1
+    run.advance(round(level.plan.warm_up_s * 1e9))
+    while run.now_ns < level.plan.longest_warm_up_s * 1e9 and not run.is_over:
+        if run.load.recorder.completed() >= generation:
+            break
+        run.advance(run.now_ns + _POLL_NS)
+    seen = run.collect(0).latencies_ns
+    return (int(seen.max()) if len(seen) else run.now_ns) / 1000
+
+
+def _clamped(
+    run: _Run, server: SimulatedServer, statistics: dict[int, StatisticsDocument]
+) -> Window:
+    """Return the one window of a request count: from the first start to the last end."""
+    recorder = run.load.recorder
+    ends = np.asarray(recorder.end_ns, np.int64)
+    starts = ends - np.asarray(recorder.latency_ns, np.int64)
+    window = run.collect(0)
+    if not len(ends):
+        statistics[window.end_ns] = server.statistics()
+        return window
+    first_ns, last_ns = int(starts.min()), int(ends.max())
+    statistics[first_ns] = statistics[0]
+    statistics[last_ns] = server.statistics()
+    return replace(window, start_ns=first_ns, end_ns=last_ns)
+
+
+def _collect(recorder: Recorder, start_ns: int, end_ns: int) -> Window:
+    ends = np.asarray(recorder.end_ns, np.int64)
+    inside = ends <= end_ns
+    latencies, lateness = (
+        np.asarray(values, np.int64) for values in (recorder.latency_ns, recorder.lateness_ns)
+    )
+    recorder.end_ns = _kept(ends, inside)
+    recorder.latency_ns = _kept(latencies, inside)
+    recorder.lateness_ns = _kept(lateness, inside)
+    recorder.collected += int(inside.sum())
+    failed = [message for when, message in recorder.errors if when <= end_ns]
+    recorder.errors = [(when, message) for when, message in recorder.errors if when > end_ns]
+    recorder.collected += len(failed)
+    sequences = sum(when <= end_ns for when in recorder.sequence_end_ns)
+    recorder.sequence_end_ns = [when for when in recorder.sequence_end_ns if when > end_ns]
+    return Window(
+        start_ns=start_ns,
+        end_ns=end_ns,
+        latencies_ns=latencies[inside],
+        lateness_ns=lateness[inside],
+        errors=len(failed),
+        first_error=failed[0] if failed else "",
+        sequences=sequences,
+    )
+
+
+def _kept(values: npt.NDArray[np.int64], inside: npt.NDArray[np.bool_]) -> list[int]:
+    left: list[int] = values[~inside].tolist()
+    return left

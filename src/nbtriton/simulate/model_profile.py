@@ -1,0 +1,312 @@
+"""A profile: what was measured of a model once, so that its behaviour can be predicted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.config import ModelConfig, normalize, normalize_instance_groups, parse_pbtxt
+from nbtriton.drawing import Column, measure, table_html, table_text
+from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
+from nbtriton.packages import needed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["EngineCosts", "ModelProfile", "Profile", "ServicePoint"]
+
+# Of a file; another number is refused.
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePoint:
+    """Execution times of one batch size with one number of executions at once.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of the batch.
+    at_once : int
+        Executions of the model that ran at once, this one included.
+    times_us : tuple of float
+        Equally likely execution times in microseconds, ascending.
+    executions : int
+        Executions that were measured.
+    """
+
+    rows: int
+    at_once: int
+    times_us: tuple[float, ...]
+    executions: int
+
+    @property
+    def mean_us(self) -> float:
+        """Mean execution time in microseconds."""
+        return sum(self.times_us) / len(self.times_us)
+
+    def percentile_us(self, percent: float) -> float:
+        """Return a percentile of the execution times in microseconds."""
+        last = len(self.times_us) - 1
+        return self.times_us[int(percent / 100 * last + 0.5)]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCosts:
+    """The times of the engine and of the client around executions, in microseconds.
+
+    Parameters
+    ----------
+    submit_us : float
+        From the client's call to the scheduler's decision.
+    inline_us : float
+        From there to the execution on the caller's thread.
+    start_us : float
+        Or to an execution on the instance's own thread, which is awake.
+    wake_us : float
+        Until a sleeping thread runs.
+    settle_us : float
+        After an execution, a batch: statistics, and to be idle again.
+    answer_us : float
+        A response, to the client's callback.
+    loop_us : float
+        The client's own time between a response and its next request.
+    step_us : float
+        A further step of an ensemble, beside its execution.
+    timer_us : float
+        By which a timer is late.
+    """
+
+    submit_us: float = 0.0
+    inline_us: float = 0.0
+    start_us: float = 0.0
+    wake_us: float = 0.0
+    settle_us: float = 0.0
+    answer_us: float = 0.0
+    loop_us: float = 0.0
+    step_us: float = 0.0
+    timer_us: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProfile:
+    """What was measured of one model.
+
+    Parameters
+    ----------
+    config : str
+        Its configuration, completed, as protobuf text.
+    place : {"thread", "process", "remote"}
+        Where its instances ran.
+    points : tuple of ServicePoint
+        By batch size and executions at once; the first has one at once.
+    gather_us : float
+        What each further request of a batch adds to its execution, beside its rows.
+    cores : float
+        Cores that an execution keeps busy while it is alone.
+    interpreter_share : float
+        Share of its time in which it holds Python's interpreter lock.
+    input_share, output_share : float
+        Shares of an execution that count as compute_input and compute_output.
+    output_bytes : int
+        Size of a response's tensors per row.
+    lookup_us, insert_us : float
+        Of a request and its response in the response cache.
+    """
+
+    config: str
+    place: str
+    points: tuple[ServicePoint, ...]
+    gather_us: float = 0.0
+    cores: float = 0.0
+    interpreter_share: float = 0.0
+    input_share: float = 0.0
+    output_share: float = 0.0
+    output_bytes: int = 0
+    lookup_us: float = 0.0
+    insert_us: float = 0.0
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Measured batch sizes, ascending."""
+        return tuple(sorted({point.rows for point in self.points}))
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Measured numbers of executions at once, ascending."""
+        return tuple(sorted({point.at_once for point in self.points}))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Profile:
+    """The result of `nbtriton.profile`: shows itself, and is plain data.
+
+    Parameters
+    ----------
+    model : str
+    models : mapping of str to ModelProfile
+        The model, or the composing models of an ensemble.
+    ensembles : mapping of str to str
+        Configurations of the ensemble and of those within it, as protobuf text.
+    costs : EngineCosts
+    shared_interpreter : bool
+        One thread at a time runs Python.
+    server : mapping
+        Options of the server: ``cache_bytes``, ``rate_limit``, ``rate_limit_resources``.
+    environment : mapping
+        The machine and the packages.
+    notes : tuple of str
+    elapsed_s : float
+    interrupted : bool
+        The user stopped it; what was measured until then is in it.
+    """
+
+    model: str
+    models: Mapping[str, ModelProfile]
+    ensembles: Mapping[str, str] = field(default_factory=dict)
+    costs: EngineCosts = EngineCosts()
+    shared_interpreter: bool = True
+    server: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    elapsed_s: float = 0.0
+    interrupted: bool = False
+
+    def config(self, name: str, version: int = -1) -> ModelConfig:  # noqa: ARG002
+        """Return the configuration of a profiled model.
+
+        Raises
+        ------
+        NotFoundError
+            The profile has no such model.
+        """
+        text = self.ensembles.get(name)
+        if text is None and name in self.models:
+            text = self.models[name].config
+        if text is None:
+            known = [*self.ensembles, *self.models]
+            raise NotFoundError(
+                f"the profile has no model '{name}'; it has {', '.join(known)}",
+                hint=nearest(name, known),
+            )
+        config = normalize(parse_pbtxt(text), name=name)
+        return normalize_instance_groups(config, gpus=None)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row a measured point as a pandas DataFrame; units are in the column names."""
+        with needed("a profile's frame"):
+            import pandas as pd
+
+        return pd.DataFrame(self._rows())
+
+    def save(self, path: str | Path) -> None:
+        """Write the profile as JSON."""
+        Path(path).write_text(json.dumps({"format": _FORMAT, **asdict(self)}) + "\n", "utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Profile:
+        """Read a profile that was written by `save`.
+
+        Raises
+        ------
+        InvalidArgumentError
+            Not such a file.
+        """
+        try:
+            data = json.loads(Path(path).read_text("utf-8"))
+            if data.pop("format") != _FORMAT:
+                raise ValueError("another format")
+            data["models"] = {name: _model(entry) for name, entry in data["models"].items()}
+            data["costs"] = EngineCosts(**data["costs"])
+            data["notes"] = tuple(data["notes"])
+            return cls(**data)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidArgumentError(
+                f"'{path}' is not a profile that this version of nbtriton can read ({error})",
+                hint="profiles are written by Profile.save",
+            ) from None
+
+    @property
+    def headline(self) -> str:
+        """What was measured, in one line."""
+        count = sum(len(model.points) for model in self.models.values())
+        words = f"{self.model}: {count} points measured in {measure(self.elapsed_s)} s"
+        return words + (", interrupted" if self.interrupted else "")
+
+    def __repr__(self) -> str:
+        return f"<Profile {self.headline}>"
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "model": name,
+                "rows": point.rows,
+                "at_once": point.at_once,
+                "place": model.place,
+                "executions": point.executions,
+                "mean_us": point.mean_us,
+                "p50_us": point.percentile_us(50),
+                "p90_us": point.percentile_us(90),
+                "p99_us": point.percentile_us(99),
+                "rows_per_s": point.rows * point.at_once / point.mean_us * 1e6,
+            }
+            for name, model in self.models.items()
+            for point in model.points
+        ]
+
+    def _remarks(self) -> list[str]:
+        costs = self.costs
+        first = (
+            f"the engine and the client take {costs.submit_us + costs.answer_us + costs.loop_us:.1f} "
+            f"µs a request and {costs.settle_us + costs.start_us:.1f} µs a batch; a thread wakes up "
+            f"in {costs.wake_us:.0f} µs"
+        )
+        found = [first]
+        for name, model in self.models.items():
+            if model.place == "remote":
+                continue
+            found.append(
+                f"{name}: an execution keeps {model.cores:.2f} cores busy and holds the interpreter "
+                f"for {model.interpreter_share:.0%} of its time"
+            )
+        return [*found, *self.notes]
+
+    def _table(self) -> tuple[list[Column], list[list[Any]]]:
+        rows = self._rows()
+        alone = len(self.models) == 1
+        columns = {
+            "model": Column("model"),
+            "rows": Column("batch size"),
+            "at_once": Column("at once"),
+            "executions": Column("executions"),
+            "mean_us": Column("mean", "µs"),
+            "p50_us": Column("p50", "µs"),
+            "p99_us": Column("p99", "µs"),
+            "rows_per_s": Column("throughput", "rows/s"),
+        }
+        names = [name for name in columns if not (alone and name == "model")]
+        return [columns[name] for name in names], [[row[name] for name in names] for row in rows]
+
+    def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
+        from html import escape
+
+        columns, rows = self._table()
+        remarks = self._remarks()
+        text = [self.headline, table_text(columns, rows), *(f"note: {each}" for each in remarks)]
+        items = "".join(f"<li>{escape(each)}</li>" for each in remarks)
+        html = f'<div class="nbt-perf"><p>{escape(self.headline)}</p>{table_html(columns, rows)}'
+        return {"text/plain": "\n".join(text), "text/html": f"{html}<ul>{items}</ul></div>"}
+
+
+def _model(entry: dict[str, Any]) -> ModelProfile:
+    points = tuple(
+        ServicePoint(**{**point, "times_us": tuple(point["times_us"])}) for point in entry["points"]
+    )
+    known = {each.name for each in fields(ModelProfile)}
+    if not points or not set(entry) <= known:
+        raise ValueError("a model without points, or with unknown fields")
+    return ModelProfile(**{**entry, "points": points})

@@ -1,0 +1,185 @@
+"""What-if: `nbtriton.perf` on a simulated server."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from nbtriton.errors import InvalidArgumentError, nearest
+from nbtriton.perf.api import perf
+from nbtriton.perf.measure import Level
+from nbtriton.perf.options import PerfOptions
+from nbtriton.perf.point import PerfPoint
+from nbtriton.perf.prepare import Data, Workload, sequence_plan, workloads
+from nbtriton.perf.progress import LevelProgress
+from nbtriton.perf.report import PerfReport
+from nbtriton.perf.run import settings_of
+from nbtriton.perf.session import Session
+from nbtriton.perf.source import PointSource
+from nbtriton.perf.sweep import Configuration, SweepPlan, model_tree
+from nbtriton.perf.traffic import SequenceData, SequencePlan
+from nbtriton.simulate.level import simulate_level
+from nbtriton.simulate.model_profile import Profile
+
+__all__ = ["whatif"]
+
+# Of `perf`, what says where to measure.
+_PLACE = ("server", "url", "protocol")
+_DEFAULTS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(perf).parameters.items()
+    if name not in ("server", "model")
+}
+
+
+def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfReport:
+    """Predict what `nbtriton.perf` would measure, on a simulated server.
+
+    The engine's own schedulers run in virtual time, with the service times of a profile. A level
+    takes milliseconds instead of seconds.
+
+    >>> profile = nt.profile(server, "bert")  # doctest: +SKIP
+    >>> nt.whatif(profile, "bert", request_rate=800, instances=[1, 2])  # doctest: +SKIP
+
+    Parameters
+    ----------
+    profile : Profile
+        Of `nbtriton.profile`.
+    model : str, optional
+        The profiled model by default; or another one that the profile has.
+    **options
+        Those of `nbtriton.perf`, with the same meanings and defaults: `concurrency`,
+        `request_rate`, `intervals`, `instances`, `max_batch_size` and so on. `seed` is also that of
+        the service times.
+
+    Returns
+    -------
+    PerfReport
+        Of the same form, marked as simulated. Where the simulation went beyond what was measured
+        (larger batches, more executions at once), a note of the point says so with the range.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Options that make no sense.
+    NotFoundError
+        The profile has no such model.
+    UnsupportedError
+        A model that cannot be simulated: one that is decoupled.
+    """
+    given = _options(profile, model, options)
+    levels, configurations = given.level_plan(), given.configurations()
+    ensembles, others = model_tree(profile, given.model)
+    sweep = SweepPlan(
+        ensembles, others, {name: profile.config(name) for name in given.sweep_models}
+    )
+    sweep.check(configurations)
+    plan = sequence_plan(sweep.originals, given.sequence_plan(), serial=False)
+    found, notes = _workloads(profile, given, plan, configurations)
+    total = levels.count and levels.count * len(configurations) * len(found)
+    windows = given.window_plan(total)
+    models = (given.model, *others) if ensembles else (given.model,)
+    in_force = dict(sweep.originals)
+
+    def measure(
+        level: Level, on_progress: Callable[[LevelProgress], None]
+    ) -> tuple[PerfPoint | None, bool]:
+        return simulate_level(profile, in_force, models, level, on_progress)
+
+    source = PointSource(given.model, tuple(given.sweep_models))
+    session = Session(measure, total, given.observer)
+    started_s = time.monotonic()
+    interrupted = False
+    try:
+        for configuration in configurations:
+            in_force |= sweep.target(configuration)
+            for workload in found:
+                level_of = partial(
+                    Level,
+                    workload=workload,
+                    rule=given.stability_rule(),
+                    plan=windows,
+                    request_count=given.request_count,
+                    seed=given.seed,
+                    configuration=configuration,
+                )
+                session.search(levels, level_of)
+    except KeyboardInterrupt:
+        interrupted = True
+    return PerfReport(
+        model=given.model,
+        points=tuple(replace(point, source=source) for point in session.points),
+        settings=settings_of(given, plan, windows),
+        environment=profile.environment,
+        notes=(*notes, *session.notes),
+        elapsed_s=time.monotonic() - started_s,
+        interrupted=interrupted,
+        quick=given.quick,
+        simulated=True,
+    )
+
+
+def _options(profile: Profile, model: str | None, options: Mapping[str, Any]) -> PerfOptions:
+    if not isinstance(profile, Profile):
+        raise InvalidArgumentError(
+            f"whatif needs a profile, found {type(profile).__name__}",
+            hint="nt.profile(server, name) makes one",
+        )
+    for name in options:
+        if name not in _DEFAULTS:
+            raise InvalidArgumentError(
+                f"unknown option '{name}'; the options are those of nbtriton.perf",
+                hint=nearest(name, _DEFAULTS),
+            )
+    for name in _PLACE[1:]:
+        if options.get(name) not in (None, "inproc"):
+            raise InvalidArgumentError(
+                f"{name} has no meaning for a simulated server",
+                hint="profile the server there: nt.profile(None, name, url=...)",
+            )
+    if options.get("streaming"):
+        raise InvalidArgumentError("streams of responses are not simulated")
+    given = {**_DEFAULTS, **options, "url": None, "protocol": None}
+    return PerfOptions(server=None, model=model or profile.model, **given)
+
+
+def _workloads(
+    profile: Profile,
+    options: PerfOptions,
+    plan: SequencePlan | None,
+    configurations: Sequence[Configuration],
+) -> tuple[list[Workload], tuple[str, ...]]:
+    """Return the workloads; of generated data only the number of rows matters."""
+    config = profile.config(options.model)
+    largest = min(c.get("max_batch_size", config.max_batch_size) for c in configurations)
+    data = Data(options.inputs, options.shapes, options.input_data)
+    sizes = options.batch_sizes()
+    if options.inputs is not None or options.input_data not in ("random", "zero"):
+        found, notes = workloads(config, sizes, data, plan, largest)
+    else:
+        notes = ()
+        sequences = None if plan is None else SequenceData(plan, [[{}]], given=False)
+        found = [Workload(({},), size or 1, sequences) for size in sizes]
+        for workload in found:
+            if workload.batch_size > max(1, largest):
+                raise InvalidArgumentError(
+                    f"batch size {workload.batch_size} is larger than max_batch_size {largest} of "
+                    f"model '{config.name}'",
+                    hint="every such request would be refused",
+                )
+    return [replace(each, options=options.call_options()) for each in found], notes
+
+
+_parameters = inspect.signature(perf).parameters.values()
+# What `nt.whatif?` shows.
+whatif.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [
+        *list(inspect.signature(whatif).parameters.values())[:2],
+        *(each for each in _parameters if each.name not in ("model", *_PLACE)),
+    ],
+    return_annotation="PerfReport",
+)

@@ -1,0 +1,409 @@
+"""``nbtriton.profile``: a model is measured once, in a few seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.config import ModelConfig, format_pbtxt
+from nbtriton.errors import InvalidArgumentError, TritonError, UnsupportedError
+from nbtriton.perf.data import Inputs, Request
+from nbtriton.perf.driver import LoadSpec
+from nbtriton.perf.loads import Concurrency
+from nbtriton.perf.prepare import Data, sequence_plan, workloads
+from nbtriton.perf.progress import Observer, PerfProgress
+from nbtriton.perf.remote import RemoteServer, Target, remote_server
+from nbtriton.perf.run import environment_of
+from nbtriton.perf.sample import Sample, take_sample
+from nbtriton.perf.sweep import Configurator, model_tree
+from nbtriton.perf.traffic import Repeated, SequenceData, SequencePlan, Sequences, Traffic
+from nbtriton.simulate.calibration import Calibration
+from nbtriton.simulate.executions import executions_of, points_of
+from nbtriton.simulate.model_profile import Profile, ServicePoint
+from nbtriton.simulate.steps import step_requests
+
+if TYPE_CHECKING:
+    from nbtriton.api import Server
+    from nbtriton.clients.base import Protocol
+
+__all__ = ["profile"]
+
+# Measured by default: so many executions at once, and so many batch sizes of a model at most.
+_AT_ONCE = (1, 2, 4)
+_MOST_SIZES = 8
+# A point has at least so many executions, unless that takes too long.
+_LEAST = 20
+_LONGEST_S = 1.0
+_SHORTEST_S = 0.06
+
+
+def profile(
+    server: Server | None,
+    model: str,
+    *,
+    inputs: Inputs | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    input_data: str | Path = "random",
+    at_once: int | Sequence[int] | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    seconds: float = 4.0,
+    seed: int = 0,
+    observer: Observer | None = None,
+    url: str | None = None,
+    protocol: Protocol | None = None,
+) -> Profile:
+    """Measure a model once, so that `nbtriton.whatif` can predict it under any load.
+
+    >>> profile = nt.profile(server, "bert")  # doctest: +SKIP
+    >>> profile.save("bert.json")  # doctest: +SKIP
+
+    Measured are execution times by batch size and by how many instances execute at once, in the
+    place where they run; the time of the engine and of the client for a request and a batch; and, of
+    an ensemble, each composing model with the tensors that it gets there. While it runs, the models
+    have as many instances as are to execute at once; at the end their own again.
+
+    Parameters
+    ----------
+    server : Server
+        The server in this process; None with a `url`.
+    model : str
+        A model or an ensemble that is loaded.
+    inputs, shapes, input_data
+        What to send, as for `nbtriton.perf`.
+    at_once : int or sequence of int, optional
+        Up to how many executions of a model are to run at once, or which numbers are measured; by
+        default 1, 2, 4 and as many as there are instances. Each needs an instance, with its memory.
+    batch_sizes : sequence of int, optional
+        Rows of the batches to measure; by default 1, 2, 4 and so on up to ``max_batch_size``, at
+        most 8 sizes.
+    seconds : float
+        How long to measure altogether; more where executions are slow.
+    seed : int
+        Of generated data.
+    observer : callable, optional
+        Called with a `PerfProgress` before each point.
+    url, protocol : str, optional
+        A server of any kind that speaks Triton's protocol, as for `nbtriton.perf`. Its instances
+        stay as they are, and execution times are those of its statistics.
+
+    Returns
+    -------
+    Profile
+        After a KeyboardInterrupt, of what was measured until then, with ``interrupted=True``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Options that make no sense.
+    NotFoundError
+        No such model.
+    UnsupportedError
+        A decoupled model.
+    KeyboardInterrupt
+        Before each model has one point.
+    """
+    if (server is None) == (url is None):
+        raise InvalidArgumentError("give a server or a url, not both and not neither")
+    if seconds <= 0:
+        raise InvalidArgumentError(f"seconds must be > 0, found {seconds}")
+    started_s = time.monotonic()
+    with ExitStack() as stack:
+        target: Target = (
+            server
+            if server is not None
+            else stack.enter_context(remote_server(url or "", protocol))
+        )
+        data = Data(inputs, shapes, input_data, seed=seed)
+        plan = _plan(target, model, data, at_once, batch_sizes)
+        work = _Work(target, server, plan, seconds, observer)
+        interrupted = False
+        try:
+            work.run()
+        except KeyboardInterrupt:
+            interrupted = True
+        if not all(work.points.values()):
+            raise KeyboardInterrupt
+        return replace(
+            work.result(),
+            environment=environment_of(target),
+            elapsed_s=time.monotonic() - started_s,
+            interrupted=interrupted,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is to be measured.
+
+    Parameters
+    ----------
+    model : str
+    ensembles, others : mapping
+        As `model_tree` returns them.
+    sizes : mapping of str to tuple of int
+        Batch sizes of each model.
+    requests : mapping of str to mapping of int to Request
+        What each model gets, by rows.
+    roots : mapping of int to Request
+        What the ensemble itself gets, by rows.
+    sequences : mapping of str to SequencePlan
+        Of the models with a sequence batcher.
+    levels : tuple of int
+        Executions at once.
+    """
+
+    model: str
+    ensembles: Mapping[str, ModelConfig]
+    others: Mapping[str, ModelConfig]
+    sizes: Mapping[str, tuple[int, ...]]
+    requests: Mapping[str, Mapping[int, Request]]
+    roots: Mapping[int, Request]
+    sequences: Mapping[str, SequencePlan]
+    levels: tuple[int, ...]
+
+
+def _plan(
+    target: Target,
+    model: str,
+    data: Data,
+    at_once: int | Sequence[int] | None,
+    batch_sizes: Sequence[int] | None,
+) -> _Plan:
+    ensembles, others = model_tree(target, model)
+    for name, config in (ensembles | others).items():
+        if config.model_transaction_policy.decoupled:
+            raise UnsupportedError(
+                f"model '{name}' is decoupled: how it sends its responses cannot be profiled"
+            )
+    sequences = {}
+    for name, config in others.items():
+        found = sequence_plan({name: config}, SequencePlan(length=10**9, variation=0), serial=True)
+        if found is not None:
+            sequences[name] = found
+    if sequences and ensembles:
+        raise UnsupportedError(
+            f"model '{next(iter(sequences))}' of the ensemble has a sequence batcher",
+            hint="profile that model by itself",
+        )
+    root = (ensembles | others)[model]
+    sizes = _sizes(root.max_batch_size, batch_sizes)
+    if sequences:  # a request is one row; its batches are formed of as many sequences
+        loads, _ = workloads(root, [1], data, None, root.max_batch_size)
+        roots = dict.fromkeys(sizes, loads[0].requests[0])
+    else:
+        roots = {}
+        for size in sizes:
+            loads, _ = workloads(root, [size], data, None, root.max_batch_size)
+            roots[size] = loads[0].requests[0]
+    requests = step_requests(target, ensembles, model, roots) if ensembles else {model: roots}
+    return _Plan(
+        model=model,
+        ensembles=ensembles,
+        others=others,
+        sizes={name: tuple(sorted(found)) for name, found in requests.items()},
+        requests=requests,
+        roots=roots,
+        sequences=sequences,
+        levels=_levels(target, others, at_once),
+    )
+
+
+def _sizes(largest: int, chosen: Sequence[int] | None) -> tuple[int, ...]:
+    if chosen is not None:
+        if not chosen or min(chosen) < 1 or max(chosen) > max(1, largest):
+            raise InvalidArgumentError(
+                f"batch_sizes must be from 1 to max_batch_size, {max(1, largest)}; found "
+                f"{list(chosen)}"
+            )
+        return tuple(sorted({1, *chosen}))
+    sizes = {max(1, largest)}
+    size = 1
+    while size < largest:
+        sizes.add(size)
+        size *= 2
+    found = sorted(sizes)
+    while len(found) > _MOST_SIZES:  # every other one in the middle
+        found = sorted({found[0], *found[::-2]})
+    return tuple(found)
+
+
+def _levels(
+    target: Target, others: Mapping[str, ModelConfig], at_once: int | Sequence[int] | None
+) -> tuple[int, ...]:
+    configured = max(sum(group.count for group in c.instance_group) for c in others.values())
+    if isinstance(target, RemoteServer):
+        return tuple(sorted({1, max(1, configured)}))
+    if at_once is None:
+        return tuple(sorted({*_AT_ONCE, configured}))
+    if isinstance(at_once, int):
+        levels = {1, at_once, *(level for level in _AT_ONCE if level < at_once)}
+    else:
+        levels = {1, *at_once}
+    if min(levels) < 1:
+        raise InvalidArgumentError(f"at_once must be at least 1, found {at_once!r}")
+    return tuple(sorted(levels))
+
+
+class _Work:
+    """The measurements of a profile, one after the other."""
+
+    def __init__(
+        self,
+        target: Target,
+        server: Server | None,
+        plan: _Plan,
+        seconds: float,
+        observer: Observer | None,
+    ) -> None:
+        self.points: dict[str, list[ServicePoint]] = {name: [] for name in plan.others}
+        self._target = target
+        self._server = server
+        self._plan = plan
+        self._observer = observer
+        self._started_s = time.monotonic()
+        higher = sum(
+            2 if len(plan.sizes[name]) > 1 else 1 for name in plan.others for _ in plan.levels[1:]
+        )
+        # Points alone, those beside others, and what the calibration measures of each model.
+        self._total = sum(map(len, plan.sizes.values())) + higher + 3 * len(plan.others) + 1
+        self._done = 0
+        self._share_s = max(_SHORTEST_S, seconds / self._total)
+        self._calibration = Calibration(target, server, plan.others)
+
+    def run(self) -> None:
+        """Measure everything."""
+        plan = self._plan
+        server = self._server
+        if server is None:
+            for name in plan.others:
+                self._alone(name)
+                self._beside(name)
+            self._calibrate()
+            return
+        steps: list[dict[str, Any]] = [{"instances": 1}, {"instances": plan.levels[-1]}]
+        configurator = Configurator(server, plan.model, steps)
+        try:
+            configurator.apply(steps[0])
+            for name in plan.others:
+                self._alone(name)
+            self._calibrate()
+            if plan.levels[-1] > 1:
+                configurator.apply(steps[1])
+                for name in plan.others:
+                    self._beside(name)
+        finally:
+            configurator.restore()
+
+    def result(self) -> Profile:
+        """Return the profile of what was measured."""
+        plan = self._plan
+        server = self._server
+        calibration = self._calibration
+        options: dict[str, Any] = {}
+        if server is not None:
+            found = server.options
+            options = {
+                "cache_bytes": found.cache_bytes,
+                "rate_limit": found.rate_limit,
+                "rate_limit_resources": list(found.rate_limit_resources),
+            }
+        made = Profile(
+            model=plan.model,
+            models={
+                name: calibration.model_profile(name, format_pbtxt(config), self.points[name])
+                for name, config in plan.others.items()
+            },
+            ensembles={name: format_pbtxt(config) for name, config in plan.ensembles.items()},
+            costs=calibration.costs(),
+            shared_interpreter=calibration.shared_interpreter,
+            server=options,
+            notes=tuple(calibration.notes),
+        )
+        return calibration.fitted(made)
+
+    def _alone(self, name: str) -> None:
+        for rows in self._plan.sizes[name]:
+            self._step(f"{name}: {_rows(rows)}")
+            sample = self._sample(name, rows, rows if name in self._plan.sequences else 1)
+            self._keep(name, sample, rows, 1)
+            self._calibration.alone(name, rows, sample)
+
+    def _beside(self, name: str) -> None:
+        sizes = self._plan.sizes[name]
+        serial = name in self._plan.sequences
+        for level in self._plan.levels[1:]:
+            for rows in sorted({sizes[0], sizes[-1]}):
+                self._step(f"{name}: {_rows(rows)}, {level} at once")
+                # Of the largest batches one more is ready for each; smaller ones would be merged.
+                waiting = 2 if rows == sizes[-1] and not serial else 1
+                sample = self._sample(name, rows, level * (rows if serial else waiting))
+                self._keep(name, sample, rows, level)
+
+    def _calibrate(self) -> None:
+        plan = self._plan
+        for name in plan.others:
+            for what, measure in self._calibration.loads(
+                name, plan.sizes[name], plan.requests[name], name in plan.sequences
+            ):
+                self._step(f"{name}: {what}")
+                measure(self._share_s)
+        if plan.ensembles:
+            self._step(f"{plan.model}: the whole ensemble")
+            rows = min(plan.roots)
+            load = LoadSpec(self._target, plan.model, Concurrency(1), Repeated([plan.roots[rows]]))
+            sample = take_sample(
+                load, (plan.model,), seconds=self._share_s, least=_LEAST, longest_s=_LONGEST_S
+            )
+            self._calibration.whole(plan.model, rows, sample)
+
+    def _sample(self, name: str, rows: int, concurrency: int) -> Sample:
+        plan = self._plan
+        request = plan.requests[name][rows]
+        traffic: Traffic = Repeated([request])
+        if name in plan.sequences:
+            data = SequenceData(plan.sequences[name], [[request]], given=False)
+            traffic = Sequences(data, lanes=concurrency, seed=0)
+        load = LoadSpec(self._target, name, Concurrency(concurrency), traffic, lanes=concurrency)
+        sample = take_sample(
+            load, (name,), seconds=self._share_s, least=_LEAST, longest_s=_LONGEST_S, warm_up=2
+        )
+        if sample.errors and not len(sample.latencies_ns):
+            raise TritonError(f"every request to '{name}' failed: {sample.first_error}")
+        return sample
+
+    def _keep(self, name: str, sample: Sample, rows: int, at_once: int) -> None:
+        """Keep the points that a sample has."""
+        known = {(point.rows, point.at_once) for point in self.points[name]}
+        if self._server is not None:
+            found = points_of(executions_of(self._server, name, sample), rows, at_once)
+        else:
+            found = self._calibration.remote_point(sample, rows, at_once)
+        self.points[name] += [p for p in found if (p.rows, p.at_once) not in known]
+
+    def _step(self, what: str) -> None:
+        if self._observer is not None:
+            elapsed_s = time.monotonic() - self._started_s
+            self._observer(
+                PerfProgress(
+                    level=min(self._done + 1, self._total),
+                    levels=self._total,
+                    what=what,
+                    window=0,
+                    max_windows=0,
+                    requests=0,
+                    max_requests=0,
+                    elapsed_s=elapsed_s,
+                    eta_s=max(0.0, (self._total - self._done) * self._share_s),
+                    infer_per_s=0.0,
+                    points=(),
+                )
+            )
+        self._done += 1
+
+
+def _rows(rows: int) -> str:
+    return "1 row" if rows == 1 else f"{rows} rows"
