@@ -218,7 +218,7 @@ class Configurator:
         """The models of the sweep: composing models first, then the ensembles around them."""
         return (
             *self._plan.swept,
-            *(name for name in self._plan.ensembles if name not in self._swept),
+            *(name for name in self._plan.ensembles if name not in self._plan.swept),
         )
 
     def apply(self, options: Configuration) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.config import ModelConfig, format_pbtxt
+from nbtriton.engine import Server as EngineServer
 from nbtriton.errors import InvalidArgumentError, TritonError, UnsupportedError
 from nbtriton.perf.data import Inputs, Request
 from nbtriton.perf.driver import LoadSpec
@@ -178,6 +179,11 @@ def _plan(
         if config.model_transaction_policy.decoupled:
             raise UnsupportedError(
                 f"model '{name}' is decoupled: how it sends its responses cannot be profiled"
+            )
+        if isinstance(target, EngineServer) and target.engine.inspection.forms_own_batches(name):
+            raise UnsupportedError(
+                f"model '{name}' has a custom batching strategy, which reads its requests: it cannot "
+                "be simulated"
             )
     sequences = {}
     for name, config in others.items():

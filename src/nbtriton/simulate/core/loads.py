@@ -70,7 +70,7 @@ class Load(Sink):
         Requests to send in all; 0 for no limit.
     """
 
-    __slots__ = ("_keys", "_number", "_rows", "_traffic", "limit", "recorder", "target", "world")
+    __slots__ = ("_keys", "_rows", "_traffic", "limit", "number", "recorder", "target", "world")
 
     def __init__(
         self, world: World, target: Runtime, traffic: Any, rows: int, limit: int = 0
@@ -81,7 +81,7 @@ class Load(Sink):
         self.recorder = Recorder()
         self._traffic = traffic
         self._rows = rows
-        self._number = 0
+        self.number = 0
         self._keys: dict[int, int] = {}
 
     def start(self) -> None:
@@ -90,10 +90,10 @@ class Load(Sink):
 
     def _next(self, lane: int) -> Request | None:
         """Return the next request of a lane, None when no more are to be sent."""
-        number = self._number
+        number = self.number
         if self.limit and number >= self.limit:
             return None
-        self._number = number + 1
+        self.number = number + 1
         call = self._traffic.next(lane, number)
         key = self._keys.setdefault(id(call.inputs), len(self._keys))
         options = call.options

@@ -281,19 +281,19 @@ class World:
             self.demand += model.demand
             self._stretch(instance)
             self._contending.append(instance)
-            if model.python >= HOLDS_FROM:
-                self._holding.append(instance)
+        if model.python >= HOLDS_FROM:
+            self._holding.append(instance)
         return model.level()
 
     def leave(self, instance: Instance) -> None:
         """Forget an execution that has ended."""
         model = instance.model
         model.running -= 1
+        if model.python >= HOLDS_FROM:
+            self._holding.remove(instance)
         if model.contends:
             self.demand -= model.demand
             self._contending.remove(instance)
-            if model.python >= HOLDS_FROM:
-                self._holding.remove(instance)
             if self._contending:
                 self._stretch(instance)
             else:

@@ -1,0 +1,53 @@
+"""``%triton_profile`` and ``%triton_whatif``: the same as the calls, with the options of ``%triton_perf``."""
+
+from __future__ import annotations
+
+import pytest
+from IPython.core.magic_arguments import parse_argstring
+
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.perf import PerfReport
+from nbtriton.simulate import Profile
+
+FAST = "--seconds 0.1 --at-once 1 --batch-sizes 1"
+
+
+def test_a_profile_is_taken_by_the_next_whatif(doubled):
+    with pytest.raises(InvalidArgumentError, match="'double' is not profiled in this notebook"):
+        raise doubled("%triton_whatif double").error
+    found = doubled.ok(f"%triton_profile double {FAST} -o kept").value
+    assert isinstance(found, Profile)
+    assert doubled.names["kept"] is found
+    report = doubled.ok("%triton_whatif double -c 1,8 --instances 1,2 --priority 1,2").value
+    assert isinstance(report, PerfReport)
+    assert [point.value for point in report.points] == [1, 8, 1, 8]
+    assert "4 levels simulated" in doubled.forms(report)["text/html"]
+
+
+def test_a_profile_comes_from_a_variable_or_a_file(doubled, tmp_path):
+    doubled.ok(f"mine = %triton_profile double {FAST}")
+    file = tmp_path / "double.json"
+    doubled.names["mine"].save(file)
+    for given in ("mine", file):
+        line = f"%triton_whatif double --profile {given} --request-rate 100 --request-count 10"
+        assert doubled.ok(line).value.points[0].request_count == 10
+
+
+def test_whatif_has_the_options_of_perf(notebook):
+    perf, whatif, profile = (
+        vars(parse_argstring(notebook.shell.find_line_magic(f"triton_{name}"), "m"))
+        for name in ("perf", "whatif", "profile")
+    )
+    assert whatif.keys() == perf.keys() - {"url", "protocol", "bg"} | {"profile"}
+    assert {name: whatif[name] for name in whatif if name != "profile"}.items() <= perf.items()
+    assert {"inputs", "shapes", "input_data", "url", "protocol", "out"} < profile.keys()
+    shown = notebook.ok("%triton_whatif?").out
+    assert "--request-distribution" in shown
+    assert "on a simulated server" in shown
+
+
+def test_names_and_options_are_completed(doubled):
+    for magic in ("triton_profile", "triton_whatif"):
+        assert doubled.complete(f"%{magic} dou") == ["double"]
+    assert "--at-once" in doubled.complete("%triton_profile double --at")
+    assert "--max-queue-delay-us" in doubled.complete("%triton_whatif double --max-q")

@@ -1,0 +1,167 @@
+"""Profiles of live models: what is measured, and what is left behind. Nothing here is compared in time."""
+
+# ruff: noqa: F821, N803, UP037 - function models: Triton's datatypes as annotations
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import nbtriton as nt
+from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, UnsupportedError
+
+SLEEPS = """name: "sleeps" backend: "identity" max_batch_size: 4 dynamic_batching {}
+    input { name: "INPUT0" data_type: TYPE_FP32 dims: 2 }
+    output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 2 }
+    instance_group { count: 1 kind: KIND_CPU }
+    parameters { key: "execute_delay_ms" value { string_value: "3" } }"""
+
+
+def halve(IN: "FP32[2]") -> {"OUT": "FP32[1]"}:
+    return {"OUT": IN[:, :1] / 2}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with nt.Server() as server:
+        server.load(SLEEPS)
+        server.load("max_batch_size: 4 dynamic_batching {}", model=halve, name="halve")
+        server.load(
+            """name: "both" platform: "ensemble" max_batch_size: 4
+            input { name: "A" data_type: TYPE_FP32 dims: 2 }
+            output { name: "B" data_type: TYPE_FP32 dims: 1 }
+            ensemble_scheduling {
+              step { model_name: "sleeps" model_version: -1
+                input_map { key: "INPUT0" value: "A" } output_map { key: "OUTPUT0" value: "a" } }
+              step { model_name: "halve" model_version: -1
+                input_map { key: "IN" value: "a" } output_map { key: "OUT" value: "B" } } }"""
+        )
+        yield server
+
+
+def test_a_model_is_measured_by_batch_size_and_executions_at_once(server):
+    threads = threading.active_count()
+    seen = []
+    found = nt.profile(server, "sleeps", seconds=0.5, at_once=2, observer=seen.append)
+    measured = found.models["sleeps"]
+    assert {point.rows for point in measured.points if point.at_once == 1} == {1, 2, 4}
+    assert measured.levels == (1, 2)
+    # It cannot have slept for less.
+    assert min(point.times_us[0] for point in measured.points) >= 3000
+    assert measured.place == "thread"
+    assert measured.output_bytes == 8
+    assert measured.lookup_us > 0
+    assert found.costs.wake_us > 0
+    assert [progress.level for progress in seen] == list(range(1, len(seen) + 1))
+    # The instances are its own again, and no thread is left.
+    assert server.config("sleeps").instance_group[0].count == 1
+    assert threading.active_count() == threads
+    report = nt.whatif(found, "sleeps", concurrency=[1, 8], instances=2)
+    assert all(point.latency_p50_us >= 3000 for point in report.points)
+    assert all(point.infer_per_s <= 2 * 4 / 0.003 for point in report.points)
+
+
+def test_the_steps_of_an_ensemble_get_what_they_get_in_it(server):
+    found = nt.profile(server, "both", seconds=0.3, at_once=1, batch_sizes=[4])
+    assert {name: model.rows for name, model in found.models.items()} == {
+        "sleeps": (1, 4), "halve": (1, 4)
+    }  # fmt: skip
+    report = nt.whatif(found, "both", concurrency=4)
+    assert report.points[0].latency_p50_us >= 3000
+    assert [step.model for step in report.points[0].composing] == ["sleeps", "halve"]
+    assert "sleeps" in found._repr_mimebundle_()["text/html"]
+
+
+def test_a_server_at_a_url_is_profiled_by_its_statistics(server):
+    with server.serve(http_port=0, grpc_port=None, metrics_port=None) as opened:
+        url = f"127.0.0.1:{opened.http_port}"
+        found = nt.profile(None, "sleeps", url=url, seconds=0.2, batch_sizes=[1, 4])
+        with pytest.raises(UnsupportedError, match="what its steps get is not seen there"):
+            nt.profile(None, "both", url=url)
+    assert found.models["sleeps"].place == "remote"
+    assert found.models["sleeps"].points[0].mean_us >= 3000
+    assert nt.whatif(found, concurrency=1).points[0].latency_p50_us >= 3000
+
+
+def test_an_interrupt_before_each_model_is_measured_is_raised(server):
+    def stop(progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        nt.profile(server, "sleeps", seconds=0.2, observer=stop)
+    assert server.config("sleeps").instance_group[0].count == 1
+
+
+def test_an_interrupt_later_keeps_what_was_measured(server):
+    def stop(progress):
+        if progress.level == 3:
+            raise KeyboardInterrupt
+
+    found = nt.profile(server, "sleeps", seconds=0.2, observer=stop)
+    assert found.interrupted
+    assert found.models["sleeps"].rows == (1, 2)
+
+
+def test_sequences_are_profiled_and_predicted(server):
+    server.load(SLEEPS.replace("sleeps", "talks").replace("dynamic_batching", "sequence_batching"))
+    found = nt.profile(server, "talks", seconds=0.2, at_once=1, batch_sizes=[2])
+    assert 1 in found.models["talks"].rows
+    report = nt.whatif(found, concurrency=2, sequence_length=5)
+    assert report.points[0].sequence_count > 0
+    server.unload("talks", timeout_s=None)
+
+
+def test_what_cannot_be_profiled_is_refused(server):
+    with pytest.raises(NotFoundError):
+        nt.profile(server, "nobody")
+    with pytest.raises(
+        InvalidArgumentError, match="batch_sizes must be from 1 to max_batch_size, 4"
+    ):
+        nt.profile(server, "sleeps", batch_sizes=[8])
+    with pytest.raises(InvalidArgumentError, match="give a server or a url"):
+        nt.profile(None, "sleeps")
+    with pytest.raises(InvalidArgumentError, match="seconds must be > 0"):
+        nt.profile(server, "sleeps", seconds=0)
+
+    class Picky:
+        def model_batch_include_request(self, request, batch):
+            return True
+
+        def model_batch_initialize(self, batcher):
+            return None
+
+        def model_batch_finalize(self, batch):
+            pass
+
+        def model_batcher_initialize(self, model):
+            return None
+
+        def model_batcher_finalize(self, batcher):
+            pass
+
+    server.load(
+        "max_batch_size: 4 dynamic_batching {}", model=halve, name="picky", batching=Picky()
+    )
+    with pytest.raises(
+        UnsupportedError, match="custom batching strategy, which reads its requests"
+    ):
+        nt.profile(server, "picky")
+    server.unload("picky", timeout_s=None)
+
+    def fails(IN: "FP32[2]") -> {"OUT": "FP32[2]"}:
+        raise ValueError("no")
+
+    server.load("max_batch_size: 4", model=fails, name="fails")
+    with pytest.raises(TritonError, match="every request to 'fails' failed"):
+        nt.profile(server, "fails", seconds=0.1)
+    server.unload("fails", timeout_s=None)
+
+
+def test_what_is_sent_may_be_given(server):
+    rows = np.ones((1, 2), np.float32)
+    found = nt.profile(
+        server, "sleeps", seconds=0.1, at_once=1, inputs={"INPUT0": rows}, batch_sizes=[2]
+    )
+    assert found.models["sleeps"].rows == (1, 2)

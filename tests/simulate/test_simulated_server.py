@@ -1,0 +1,267 @@
+"""Simulated loads in virtual time: what follows from given execution times, exactly."""
+
+from __future__ import annotations
+
+import pytest
+
+from nbtriton.errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from nbtriton.perf.api import perf
+from nbtriton.simulate import EngineCosts, Profile, whatif
+from tests.simulate.profiles import chain, config, model_profile, profile
+
+
+def only(report):
+    (point,) = report.points
+    return point
+
+
+def test_one_caller_waits_for_each_execution():
+    point = only(whatif(profile(), concurrency=1))
+    assert (point.latency_p50_us, point.latency_p99_us) == (1000, 1000)
+    assert point.infer_per_s == pytest.approx(1000)
+    assert point.outcome == "stable"
+
+
+def test_a_full_closed_loop_runs_full_batches():
+    point = only(whatif(profile(), concurrency=16))
+    assert point.infer_per_s == pytest.approx(4000, rel=0.01)
+    assert point.server.batch_sizes.keys() == {8}
+    assert (point.server.queue_us, point.server.compute_infer_us) == (2000, 2000)
+    assert point.latency_p50_us == 4000
+
+
+def test_batch_sizes_between_measured_ones_take_what_lies_between():
+    point = only(whatif(profile(), concurrency=4))
+    assert point.latency_p50_us == pytest.approx(1000 + 3 / 7 * 1000, abs=0.01)
+
+
+def test_the_costs_of_the_engine_add_up():
+    costs = EngineCosts(
+        submit_us=10, inline_us=20, settle_us=30, answer_us=40, loop_us=50, start_us=60, wake_us=70
+    )
+    point = only(whatif(profile(costs=costs), concurrency=1))
+    assert point.latency_p50_us == 1000 + 10 + 20 + 30 + 40
+    assert 1e6 / point.infer_per_s == pytest.approx(1100 + 50, rel=0.01)
+    # From one execution of a batch of eight to the next: eight requests, answered and sent again.
+    point = only(whatif(profile(costs=costs), concurrency=8))
+    assert 8e6 / point.infer_per_s == pytest.approx(2000 + 30 + 8 * (40 + 50 + 10) + 60, rel=0.01)
+
+
+def test_a_lone_request_waits_for_the_queue_delay():
+    point = only(whatif(profile(), request_rate=10, max_queue_delay_us=500, request_count=20))
+    assert (point.latency_p50_us, point.latency_p99_us) == (1500, 1500)
+    assert point.server.queue_us == 500
+
+
+def test_poisson_arrivals_wait_as_queueing_theory_says():
+    """M/D/1: the mean time in the queue is half the load's share of the free time, in executions."""
+    alone = profile({(1, 1): 1.0}, rows=0, more="")
+    point = only(
+        whatif(alone, request_rate=700, request_distribution="poisson", request_count=60_000)
+    )
+    assert point.server.queue_us == pytest.approx(0.7 / (2 * 0.3) * 1000, rel=0.06)
+    assert point.infer_per_s == pytest.approx(700, rel=0.02)
+
+
+def test_an_overloaded_server_delays_its_sender():
+    point = only(whatif(profile(), request_rate=8000))
+    assert point.infer_per_s == pytest.approx(4000, rel=0.02)
+    assert point.delayed_fraction > 0.5
+    assert "not able to keep up" in " ".join(point.notes)
+
+
+def test_bursts_come_as_their_intervals_say():
+    point = only(whatif(profile(), intervals=[0, 0, 0, 10_000], request_count=400))
+    # The first of a burst runs alone; the three behind it are one batch.
+    assert dict(point.server.batch_sizes) == {1: 101, 3: 99, 2: 1}
+    assert point.infer_per_s == pytest.approx(400, rel=0.02)
+
+
+def test_instances_share_the_load():
+    report = whatif(profile(), concurrency=32, instances=[1, 2, 4])
+    rates = [point.infer_per_s for point in report.points]
+    assert rates == pytest.approx([4000, 8000, 16000], rel=0.02)
+    assert [point.configuration["instances"] for point in report.points] == [1, 2, 4]
+
+
+def test_executions_that_share_the_cores_slow_each_other_down():
+    shared = profile({(8, 1): 2.0, (1, 1): 1.0, (8, 2): 4.0, (1, 2): 2.0}, cores=1.0)
+    one, two = whatif(shared, concurrency=32, instances=[1, 2]).points
+    assert two.infer_per_s == pytest.approx(one.infer_per_s, rel=0.02)
+    # Two that begin at different times: the first is slowed down from the middle on.
+    point = only(
+        whatif(
+            profile({(1, 1): 1.0, (1, 2): 2.0}, rows=0, more="", cores=1.0, instances=2),
+            intervals=[500],
+            request_count=2,
+        )
+    )
+    assert sorted([point.latency_p50_us, point.latency_avg_us * 2 - point.latency_p50_us]) == [
+        1500, 1500
+    ]  # fmt: skip
+
+
+def test_a_thread_that_wakes_up_waits_for_the_interpreter():
+    slow = {(1, 1): 20.0}
+    free = profile(slow, rows=0, more="")
+    held = profile(slow, rows=0, more="", interpreter_share=1.0, cores=1.0)
+    two = {"intervals": [1000], "request_count": 2}
+    # The second is due at 2 ms, and waits for the first, which began at 1 ms.
+    assert only(whatif(free, **two)).latency_p99_us == 39_000
+    # Its sender gets the interpreter 5 ms later, and sends it then.
+    assert only(whatif(held, **two)).latency_p99_us == 34_000
+
+
+def test_expired_requests_are_refused_with_the_scheduler_s_words():
+    more = """dynamic_batching { default_queue_policy {
+        timeout_action: REJECT default_timeout_microseconds: 3000 } }"""
+    point = only(whatif(profile(more=more, rows=1), request_rate=3000, request_count=600))
+    assert point.error_count > 100
+    assert point.first_error == "Request timeout expired"
+    assert point.latency_p99_us <= 3000 + 1000
+
+
+def test_urgent_requests_overtake():
+    more = "dynamic_batching { priority_levels: 2 default_priority_level: 2 }"
+    report = whatif(
+        profile(more=more, rows=1), concurrency=8, priority=[1, 2, 2, 2], request_count=800
+    )
+    plain = whatif(profile(more=more, rows=1), concurrency=8, priority=2, request_count=800)
+    assert only(report).infer_per_s == pytest.approx(only(plain).infer_per_s, rel=0.02)
+    assert only(report).latency_std_us > only(plain).latency_std_us
+
+
+def test_the_cache_answers_what_it_has():
+    more = "dynamic_batching {} response_cache { enable: true }"
+    cached = profile(more=more, server={"cache_bytes": 1000}, lookup_us=5)
+    point = only(whatif(cached, concurrency=1, request_count=1000))
+    assert point.latency_p50_us == 5
+    assert point.server.execution_count == 1
+    # 2 of 3 different responses of 400 bytes fit: each is gone before it is asked for again.
+    larger = profile(more=more, server={"cache_bytes": 1000}, lookup_us=5, output_bytes=400)
+    inputs = [{"IN": [[float(k)]]} for k in range(3)]
+    point = only(whatif(larger, concurrency=1, request_count=30, inputs=inputs))
+    assert point.server.execution_count == 30
+
+
+def test_the_rate_limiter_lets_one_run_at_a_time():
+    needs = 'rate_limiter { resources { name: "R" count: 1 } }'
+    limited = profile(group=needs, instances=2, server={"rate_limit": "execution_count"})
+    free = profile(instances=2)
+    assert only(whatif(free, concurrency=32)).infer_per_s == pytest.approx(8000, rel=0.02)
+    assert only(whatif(limited, concurrency=32)).infer_per_s == pytest.approx(4000, rel=0.02)
+
+
+@pytest.mark.parametrize("strategy", ["", "direct {}", "oldest { max_candidate_sequences: 8 }"])
+def test_sequences_run_side_by_side(strategy):
+    found = profile(more=f"sequence_batching {{ {strategy} }}")
+    point = only(whatif(found, concurrency=8, sequence_length=10, request_count=800))
+    assert point.sequence_count == 80 or point.sequence_count > 60
+    assert point.server.mean_batch_size > 4
+    assert point.error_count == 0
+
+
+def test_a_chain_adds_up_and_branches_take_the_longest():
+    assert only(whatif(chain({"a": 1, "b": 2, "c": 3}), concurrency=1)).latency_p50_us == 6000
+    side = chain({"a": 1, "b": 2, "c": 3}, branches=True)
+    assert only(whatif(side, concurrency=1)).latency_p50_us == 5000
+    # As many as the slowest step can do, one after the other in batches of one row.
+    point = only(whatif(chain({"a": 1, "b": 2}, rows=1), concurrency=8))
+    assert point.infer_per_s == pytest.approx(500, rel=0.02)
+    assert [step.model for step in point.composing] == ["a", "b"]
+
+
+def test_one_model_in_two_steps_has_one_queue():
+    found = chain({"a": 1, "b": 1})
+    twice = Profile(
+        "e", {"a": found.models["a"]}, {"e": found.ensembles["e"].replace('"b"', '"a"')}
+    )
+    assert only(whatif(twice, concurrency=1)).latency_p50_us == 2000
+
+
+def test_the_same_seed_gives_the_same_report():
+    spread = profile({(1, 1): [0.5, 1.0, 4.0], (8, 1): [1.0, 2.0, 8.0]})
+    runs = [whatif(spread, concurrency=5, seed=seed).points for seed in (1, 1, 2)]
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
+def test_a_sweep_and_a_search_are_those_of_perf():
+    report = whatif(profile(), concurrency="1:64:x2", latency_threshold_ms=3.5)
+    assert [point.value for point in report.points] == [1, 2, 4, 8]
+    assert "went over the set limit" in report.notes[0]
+    assert report.simulated
+    assert "4 levels simulated" in report.headline
+    assert "simulated" in report._repr_mimebundle_()["text/html"]
+
+
+def test_it_says_where_it_goes_beyond_what_was_measured():
+    narrow = profile({(1, 1): 1.0, (2, 1): 1.5, (1, 2): 1.9}, cores=1.0)
+    (point,) = whatif(narrow, concurrency=32, instances=4).points
+    assert any(
+        "batches of up to 8 rows" in note and "measured 1 to 2" in note for note in point.notes
+    )
+    assert any("up to 4 executions" in note and "1 to 2 at once" in note for note in point.notes)
+    assert whatif(profile(), concurrency=8).points[0].notes == ()
+
+
+def test_an_interrupt_leaves_the_levels_so_far():
+    def stop(progress):
+        if progress.level == 2:
+            raise KeyboardInterrupt
+
+    report = whatif(profile(), concurrency=[1, 2, 4], observer=stop)
+    assert report.interrupted
+    assert [point.value for point in report.points][:1] == [1]
+    assert len(report.points) <= 2
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"concurency": 2}, "unknown option 'concurency'"),
+        ({"url": "localhost:8000"}, "url has no meaning for a simulated server"),
+        ({"streaming": True}, "streams of responses are not simulated"),
+        ({"batch_size": 9}, "batch size 9 is larger than max_batch_size 8"),
+        ({"concurrency": 2, "request_rate": 5}, "more then one inference load mode"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, text):
+    with pytest.raises(InvalidArgumentError, match=text):
+        whatif(profile(), **options)
+
+
+def test_unknown_models_and_decoupled_ones_are_refused():
+    with pytest.raises(NotFoundError, match="the profile has no model 'n'; it has m"):
+        whatif(profile(), "n")
+    text = config(more="model_transaction_policy { decoupled: true }")
+    decoupled = Profile("m", {"m": model_profile(text, {(1, 1): 1.0})})
+    with pytest.raises(UnsupportedError, match="'m' is decoupled"):
+        whatif(decoupled)
+    with pytest.raises(InvalidArgumentError, match="whatif needs a profile, found NoneType"):
+        whatif(None)
+
+
+def test_it_takes_what_perf_takes():
+    import inspect
+
+    names = list(inspect.signature(whatif).parameters)
+    wanted = [
+        name
+        for name in inspect.signature(perf).parameters
+        if name not in ("server", "url", "protocol")
+    ]
+    assert names == ["profile", *wanted]
+
+
+def test_a_profile_is_kept_in_a_file(tmp_path):
+    found = profile({(1, 1): [0.5, 1.0], (8, 1): 2.0}, costs=EngineCosts(wake_us=17))
+    path = tmp_path / "m.json"
+    found.save(path)
+    assert Profile.load(path) == found
+    assert list(found.frame["mean_us"]) == [750, 2000]
+    assert "1: 2 points" in repr(found).replace("m", "1", 1) or "2 points" in repr(found)
+    assert "wakes up in 17" in found._repr_mimebundle_()["text/plain"]
+    path.write_text("[]")
+    with pytest.raises(InvalidArgumentError, match="is not a profile that this version"):
+        Profile.load(path)
