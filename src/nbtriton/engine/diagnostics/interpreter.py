@@ -18,9 +18,9 @@ from nbtriton.engine.core.snapshot import InterpreterWait
 
 __all__ = ["NEVER_NS", "InterpreterProbe", "advice", "has_interpreter_lock", "is_waiting"]
 
-# An instance thread gives 0.13 ms of each 100 ms (the shortest sleep of Linux), and only while another
-# instance executes: 0.1%.
-_INTERVAL_NS = 100_000_000
+# The instances of a model give 0.13 ms (the shortest sleep of Linux) each 50 ms, and only while several
+# of them execute: 0.3% of one of them.
+_INTERVAL_NS = 50_000_000
 _SHORTEST_S = 1e-6
 NEVER_NS = 1 << 62
 # Fewer samples, or a lower share, say nothing: of two instances that take turns it is 50%.
@@ -62,12 +62,14 @@ class InterpreterProbe:
     Parameters
     ----------
     interval_ns : int
-        Least time between two samples of an instance.
+        Least time between two samples. One instance takes it: of two that sample at once each would
+        find the interpreter free.
     """
 
     def __init__(self, interval_ns: int = _INTERVAL_NS) -> None:
         self._interval_ns = interval_ns
         self._lock = threading.Lock()
+        self._due_ns = 0
         self._probes = 0
         self._waits = 0.0
         # A holder gives the lock up after this time at the latest if another thread wants it: who waits
@@ -89,6 +91,11 @@ class InterpreterProbe:
         """
         if not has_interpreter_lock():
             return NEVER_NS
+        with self._lock:
+            now = monotonic_ns()
+            if now < self._due_ns:
+                return self._due_ns
+            self._due_ns = now + self._interval_ns
         if others:
             queued = _run_queue_ns()
             start = monotonic_ns()
@@ -98,7 +105,7 @@ class InterpreterProbe:
                 self._probes += 1
                 # Of n that want it at once, one has it: each waits for the others' (n - 1) / n.
                 self._waits += others / (others + 1) if took > self._long_ns else 0.0
-        return monotonic_ns() + self._interval_ns
+        return now + self._interval_ns
 
     def result(self) -> InterpreterWait:
         """Return what was sampled so far."""
