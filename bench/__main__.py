@@ -31,6 +31,7 @@ BENCHES = {
     "import": "imports",
     "install": "installing",
     "memory": "memory",
+    "workers": "workers",
     "others": "others",
     "threads": "threads",
     "interpreters": "interpreters",
