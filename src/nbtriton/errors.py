@@ -240,6 +240,8 @@ def _own_frames(trace: TracebackType | None) -> list[str]:
 
 def _as_typed(source: str, cell: list[str]) -> str:
     """Return a line as the user typed it; empty for a magic that is the whole cell."""
+    if source.startswith("# %%"):  # the first line of a cell that a magic ran
+        return ""
     if "get_ipython().run_" not in source:
         return source
     magic = re.search(r"run_line_magic\((.*)\)$", source)

@@ -63,10 +63,12 @@ def run_body(shell: InteractiveShell, line: str, body: str) -> dict[str, Any]:
     dict
         The names that the body's own classes and functions got, in order.
     """
-    # A comment in place of the magic, so that line numbers are those of the cell that people see.
+    # A comment in place of the magic, so that line numbers are those of the cell that people see. The
+    # file is named after the cell as it was typed: a debugger sets its breakpoints in that file.
     text = f"# {line}\n{body}"
+    typed = f"{line}\n{body}".rstrip("\n")
     compiler: Any = shell.compile
-    name = compiler.cache(text, shell.displayhook.prompt_count, raw_code=text)
+    name = compiler.cache(text, shell.displayhook.prompt_count, raw_code=typed)
     try:
         tree: ast.Module = compiler.ast_parse(text, filename=name)
         code = compiler(tree, name, "exec")
