@@ -120,14 +120,14 @@ class Load(Sink):
 class OneCaller(Load):
     """Concurrency 1: a thread that waits for each response, and executes what it can itself."""
 
-    __slots__ = ("_done", "_message", "_thread")
+    __slots__ = ("_done", "_message", "_own")
 
     def __init__(
         self, world: World, target: Runtime, traffic: Any, rows: int, limit: int = 0
     ) -> None:
         super().__init__(world, target, traffic, rows, limit)
-        self._thread = Thread()
-        self._thread.after = _Woken(self, None)
+        self._own = Thread()
+        self._own.after = _Woken(self, None)
         self._done = False
         self._message = ""
 
@@ -143,13 +143,13 @@ class OneCaller(Load):
     def _end(self, thread: Thread, request: Request, message: str) -> None:
         self._done = True
         self._message = message
-        if thread is not self._thread:  # the caller sleeps, or looks when it has executed something
+        if thread is not self._own:  # the caller sleeps, or looks when it has executed something
             when = thread.now + self.world.costs.wake_ns
             self.world.calendar.at(when, _Woken(self, request))
 
     def woken(self, now: int, request: Request | None) -> None:
         """Go on, where that is the request that it waits for; None is its own work."""
-        own = self._thread
+        own = self._own
         root = own.root
         if root is None or not self._done or own.executing or request not in (None, root):
             return
@@ -159,7 +159,7 @@ class OneCaller(Load):
 
     def go_on(self, root: Request | None) -> None:
         """Record a request that has ended, and send the next ones until one has to be waited for."""
-        own = self._thread
+        own = self._own
         world = self.world
         while True:
             if root is not None:
@@ -196,7 +196,7 @@ class _Woken(Event):
 class ClosedLoop(Load):
     """Exactly N requests outstanding: the thread that ends one sends the next."""
 
-    __slots__ = ("_concurrency", "_inbox", "_sending", "_thread")
+    __slots__ = ("_concurrency", "_inbox", "_own", "_sending")
 
     def __init__(
         self,
@@ -209,15 +209,15 @@ class ClosedLoop(Load):
     ) -> None:
         super().__init__(world, target, traffic, rows, limit)
         self._concurrency = concurrency
-        self._thread = Thread()
+        self._own = Thread()
         # Lanes whose request ended while it was sent: the loop's own thread goes on with them.
         self._inbox: deque[int] = deque()
         self._sending: Request | None = None
 
     def start(self) -> None:
         for lane in range(self._concurrency):
-            self._advance(self._thread, lane)
-        self._empty_inbox(self._thread)
+            self._advance(self._own, lane)
+        self._empty_inbox(self._own)
 
     def answered(self, thread: Thread, request: Request) -> None:
         self.recorder.success(thread.now, request)
@@ -236,7 +236,7 @@ class ClosedLoop(Load):
         self._advance(thread, request.lane)
         self._sending = outer
         if self._inbox and outer is None:
-            self._empty_inbox(self._thread)
+            self._empty_inbox(self._own)
 
     def _empty_inbox(self, thread: Thread) -> None:
         while self._inbox:
@@ -267,7 +267,14 @@ class OpenLoop(Load):
     """
 
     __slots__ = (
-        "_blocked", "_due", "_next_due", "_outstanding", "_sender", "_serial", "_thread", "_turns",
+        "_blocked",
+        "_due",
+        "_next_due",
+        "_outstanding",
+        "_own",
+        "_sender",
+        "_serial",
+        "_turns",
     )  # fmt: skip
 
     def __init__(
@@ -285,7 +292,7 @@ class OpenLoop(Load):
         super().__init__(world, target, traffic, rows, limit)
         self._due = due_ns
         self._next_due = 0
-        self._thread = Thread()
+        self._own = Thread()
         self._outstanding = 0
         self._blocked = False
         self._serial = serial
@@ -298,7 +305,7 @@ class OpenLoop(Load):
     def _plan(self) -> None:
         """Wait for the due time of the next request."""
         self._next_due = due = next(self._due)
-        own = self._thread
+        own = self._own
         if due > own.now:
             self.world.calendar.at(due + self.world.costs.timer_ns, self._sender)
         else:
@@ -306,7 +313,7 @@ class OpenLoop(Load):
 
     def send_due(self, now: int) -> None:
         """Send the request that is due, and wait for the next one."""
-        own = self._thread
+        own = self._own
         due = self._next_due
         late_ns = own.now - due if own.now > due else 0
         if self._outstanding >= MAX_OUTSTANDING or not self._turns:
@@ -339,7 +346,7 @@ class OpenLoop(Load):
             self._turns.append(request.lane)
         if self._blocked:
             self._blocked = False
-            own = self._thread
+            own = self._own
             # What it is late by counts from here.
             own.now = max(own.now, thread.now)
             self.world.calendar.at(own.now + self.world.costs.wake_ns, self._sender)

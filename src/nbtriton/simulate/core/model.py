@@ -409,15 +409,15 @@ class Model(Runtime):
 class _Timer(Event):
     """The scheduler thread wakes a batcher whose time has come."""
 
-    __slots__ = ("_model", "_thread")
+    __slots__ = ("_model", "_own")
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._thread = Thread()
+        self._own = Thread()
 
     def fire(self, now: int) -> None:
-        self._model.world.resume(self._thread, now)
-        self._model.tick(self._thread)
+        self._model.world.resume(self._own, now)
+        self._model.tick(self._own)
 
 
 def continue_inline(world: World, thread: Thread) -> bool:
