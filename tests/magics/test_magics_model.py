@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 
 import numpy as np
@@ -291,6 +292,36 @@ def test_a_cells_model_that_is_said_to_only_read_gets_the_callers_array(notebook
     handle = notebook.ok(f"%%triton_model look {option}\n{cell}").value
     assert handle(IN=notebook.names["mine"])["OUT"].tolist() == [bool(option)]
     assert ("READ_ONLY_INPUTS" in handle.config.parameters) is bool(option)
+
+
+APART = """\
+import os
+offset = np.float32(3)
+def apart(IN: "FP32[4]") -> {"OUT": "FP32[4]", "PID": "INT64[1]"}:
+    if IN[0] < 0:
+        raise ValueError("no negative numbers")
+    return {"OUT": IN + offset, "PID": np.array([os.getpid()])}
+"""
+
+
+@pytest.mark.slow
+def test_a_cells_model_in_a_process_has_the_notebooks_variables_and_shows_its_own_lines(notebook):
+    ran = notebook.ok(f"%%triton_model apart --isolation process\n{APART}")
+    result = ran.value(IN=np.ones(4, np.float32))
+    assert result["OUT"].tolist() == [4, 4, 4, 4]
+    assert result["PID"][0] != os.getpid()
+    ran = notebook("%triton_infer apart IN=-np.ones(4, np.float32)")
+    assert "ValueError: no negative numbers" in ran.text
+    assert 'raise ValueError("no negative numbers")' in ran.text
+    assert "Cell In[" in ran.text
+    notebook.ok("shared = open('/dev/null')")
+    ran = notebook(
+        "%%triton_model apart --isolation process\n" + APART.replace("IN + offset", "IN + shared")
+    )
+    assert (
+        "'shared' cannot go to a worker process: it is an open file, used in Cell In[" in ran.text
+    )
+    notebook.ok("shared.close()")
 
 
 BLOCKS = """\

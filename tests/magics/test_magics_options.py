@@ -81,6 +81,21 @@ def test_what_is_not_named_stays(notebook):
     assert server().options.backend_config == {}
 
 
+def test_options_of_worker_processes_are_set_and_shown(notebook):
+    notebook.ok(
+        "%triton_server --isolation auto --worker-timeout 2.5 "
+        "--host-policy near,cpu-cores=0-0 --host-policy near,numa-node=0"
+    )
+    options = server().options
+    assert (options.isolation, options.worker_timeout_s) == ("auto", 2.5)
+    assert options.host_policies == {"near": {"cpu-cores": "0-0", "numa-node": "0"}}
+    shown = notebook.forms(notebook.ok("%triton_server").value)["text/plain"]
+    for words in ("isolation", "auto", "2.50", "near: cpu-cores=0-0, near: numa-node=0"):
+        assert words in shown
+    notebook.ok("%triton_server --worker-timeout none --host-policy none --isolation thread")
+    assert (server().options.worker_timeout_s, server().options.host_policies) == (None, {})
+
+
 def test_options_that_a_model_cannot_be_loaded_with_change_nothing(notebook):
     notebook.ok(f"%%triton_model plain\n{DOUBLE}")
     notebook.ok(LIMITED)
@@ -97,6 +112,12 @@ def test_options_that_a_model_cannot_be_loaded_with_change_nothing(notebook):
     [
         ({"cash_bytes": 1}, "a server has no option 'cash_bytes'"),
         ({"rate_limit": "on"}, "unknown rate limit 'on'"),
+        ({"isolation": "proces"}, "unknown isolation 'proces'"),
+        ({"worker_timeout_s": -1}, "worker_timeout_s=-1 is not a time above 0"),
+        (
+            {"host_policies": {"p": {"cpu-core": "0-1"}}},
+            "Unsupported host policy setting 'cpu-core'",
+        ),
         ({"gpus": "0,1"}, "is not a list of GPU ids"),
         ({"rate_limit_resources": ["R"]}, "rate-limit-resource"),
     ],
@@ -113,6 +134,8 @@ def test_options_that_cannot_be(options, text):
     [
         ("--cache-bytes much", "'much' is neither a number of bytes nor 'none'"),
         ("--backend-config python", "is not BACKEND,KEY=VALUE"),
+        ("--worker-timeout long", "'long' is neither a number of seconds nor 'none'"),
+        ("--host-policy near", "is not NAME,SETTING=VALUE"),
         ("--ratelimit off", "did you mean '--rate-limit'?"),
     ],
 )

@@ -17,6 +17,7 @@ from IPython.core.magic import (
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.api import server
+from nbtriton.engine.diagnostics.interpreter import advice
 from nbtriton.engine.status import status
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.magics.common import (
@@ -110,8 +111,10 @@ class AskMagics(Magics):
     def triton_status(self, line: str) -> Any:
         """Return the models, their state, queues and statistics as a DataFrame.
 
-        Times are means per request, in microseconds. Where a configuration sets fields that have no
-        effect here, a last column ``ignored`` names them::
+        Times are means per request, in microseconds. ``isolation`` says where the instances live, and
+        ``interpreter_wait`` which share of their time those that ran at once waited for each other's
+        Python code; where that is long, a line says what to type. Where a configuration sets fields that
+        have no effect here, a last column ``ignored`` names them::
 
             %triton_status
             queue = %triton_status double
@@ -123,6 +126,10 @@ class AskMagics(Magics):
         if options.live:
             table = views.show_table(self.shell, partial(status, server(), options.name))
             return keep(self.shell, options.out, table)
+        for model in server().models():
+            text = advice(model.name, model.interpreter)
+            if text and options.name in (None, model.name):
+                print(text)  # noqa: T201 - a cell's own output
         return keep(self.shell, options.out, status(server(), options.name))
 
     @magic_arguments()

@@ -146,7 +146,9 @@ class WorkerBackend(Backend):
 
     def _connect(self, name: str, context: ModelContext) -> Connection:
         process = start_worker(name, interpreter=self._interpreter)
-        return Connection(name, process, context.server, self._waiting, context.name)
+        return Connection(
+            name, process, context.server, self._waiting, context.name, self._options.timeout_s
+        )
 
     def _find_environment(self, context: ModelContext) -> None:
         """Find the interpreter that the model asks for.

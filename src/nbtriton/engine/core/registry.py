@@ -1,7 +1,8 @@
 """Which versions of which models serve now (A1, A2, L2).
 
 The registry is read on every request and changed rarely, so readers take no lock: every change
-puts a new immutable `Entry` in the place of the old one.
+puts a new immutable `Entry` in the place of the old one. Who walks through them takes a list first:
+that is made in one go, with and without a GIL, while others load and unload.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ class Registry:
         """Return the configuration of the latest ready version of every model."""
         return {
             name: entry.latest.config
-            for name, entry in self.entries.items()
+            for name, entry in list(self.entries.items())
             if entry.latest is not None
         }
 
@@ -192,7 +193,7 @@ class Registry:
         """Return the ready versions of every model that has one."""
         return {
             name: [number for number, slot in entry.slots.items() if slot.state == "READY"]
-            for name, entry in self.entries.items()
+            for name, entry in list(self.entries.items())
             if entry.latest is not None
         }
 
@@ -202,7 +203,7 @@ class Registry:
         front = [name]
         while front:
             used = front.pop()
-            for other, entry in self.entries.items():
+            for other, entry in list(self.entries.items()):
                 if other not in found and any(
                     step.model_name == used for step in _steps(entry.slots.values())
                 ):

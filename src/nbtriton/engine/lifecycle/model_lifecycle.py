@@ -149,7 +149,7 @@ class ModelLifecycle:
     def _models_of(self, kind: type[_R]) -> list[tuple[str, _R]]:
         return [
             (name, slot.runtime)
-            for name, entry in self._registry.entries.items()
+            for name, entry in list(self._registry.entries.items())
             for slot in entry.slots.values()
             if isinstance(slot.runtime, kind)
         ]
@@ -321,7 +321,8 @@ class ModelLifecycle:
 
     def unloading(self) -> set[tuple[str, int]]:
         """Return name and version of what is unloaded and not yet finished."""
-        return {(old.name, old.version) for old in self._draining if not old.wait_drained(0)}
+        draining = list(self._draining)  # others unload meanwhile
+        return {(old.name, old.version) for old in draining if not old.wait_drained(0)}
 
     def _runtimes(self) -> list[Runtime]:
         return [*self._registry.runtimes(), *self._draining]
