@@ -97,3 +97,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not torch.cuda.is_available():
         for item in wanting:
             item.add_marker(pytest.mark.skip(reason="torch finds no NVIDIA GPU here"))
+
+
+@pytest.fixture
+def wheels(tmp_path, monkeypatch):
+    """A folder of wheels, which is all that pip and uv find: this process's NumPy, and ``tiny`` 1.0."""
+    from tests.workers.wheels import write_numpy_wheel, write_wheel
+
+    folder = tmp_path / "wheels"
+    write_numpy_wheel(folder)
+    write_wheel(folder, "tiny", "1.0", "VERSION = 1\n")
+    for name, value in {
+        "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_CONFIG_FILE": os.devnull,
+        "UV_NO_INDEX": "1", "UV_FIND_LINKS": str(folder), "UV_OFFLINE": "1",
+        "NBTRITON_ENVIRONMENTS": str(tmp_path / "made"),
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    return folder

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from nbtriton.simulate import whatif as whatif
     from nbtriton.widgets.calls import dag as dag
     from nbtriton.widgets.calls import watch as watch
+    from nbtriton.workers.virtual_environment import environment as environment
 
     # Whether the core that runs is compiled.
     compiled: bool
@@ -61,6 +62,7 @@ _PUBLIC = {
     "TritonError": "nbtriton.errors",
     "compare": "nbtriton.perf",
     "dag": "nbtriton.widgets.calls",
+    "environment": "nbtriton.workers.virtual_environment",
     "events": "nbtriton.engine.events",
     "load_ipython_extension": "nbtriton.magics",
     "perf": "nbtriton.perf",

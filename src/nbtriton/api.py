@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -265,3 +266,7 @@ def close_server() -> None:
     if closing is not None:
         # One second: an exit or an unload must not hang on a model that does.
         closing.close(timeout_s=1.0)
+    if "nbtriton.workers.launching" in sys.modules:  # else there never was one
+        from nbtriton.workers.launching import end_idle_servers
+
+        end_idle_servers()

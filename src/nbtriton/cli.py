@@ -1,4 +1,4 @@
-"""The command line: ``nbtriton serve``, ``validate``, ``perf`` and ``export``."""
+"""The command line: ``nbtriton serve``, ``validate``, ``perf``, ``export`` and ``env``."""
 
 from __future__ import annotations
 
@@ -96,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     validate.set_defaults(run=_validate)
     _add_perf(commands.add_parser("perf", help="measure a model of a repository under load"))
     _add_export(commands.add_parser("export", help="write a repository anew, and verify it"))
+    _add_env(commands.add_parser("env", help="make an environment for models"))
     return parser
 
 
@@ -188,6 +189,23 @@ def _add_export(export: argparse.ArgumentParser) -> None:
     export.set_defaults(run=_export)
 
 
+def _add_env(env: argparse.ArgumentParser) -> None:
+    env.description = (
+        "Make an environment with these packages and NumPy, by uv if it is on the PATH, else by pip, and "
+        "print its folder, which is a value of EXECUTION_ENV_PATH. What was made once is kept, by its content."
+    )
+    add = env.add_argument
+    add("packages", metavar="PACKAGE", nargs="*", help="as for pip, such as 'scikit-learn<1.6'")
+    add("-r", "--requirements", metavar="FILE", help="a requirements file")
+    add(
+        "--python",
+        metavar="VERSION|PATH",
+        help="its Python, such as 3.12; by default this one's version",
+    )
+    add("--anew", action="store_true", help="make it again, with the versions of today")
+    env.set_defaults(run=_env)
+
+
 def _serve(argv: Sequence[str]) -> int:
     from nbtriton.api import Server
     from nbtriton.frontends.serve.command import serve_command
@@ -269,6 +287,21 @@ def _export(arguments: argparse.Namespace) -> int:
         print(exported)
         differs = isinstance(exported, Verification) and not exported.ok
     return int(differs or bool(control.errors))
+
+
+def _env(arguments: argparse.Namespace) -> int:
+    from nbtriton.workers.virtual_environment import environment
+
+    made = environment(
+        "environment",
+        arguments.packages,
+        requirements=arguments.requirements,
+        python=arguments.python,
+        anew=arguments.anew,
+        on_progress=lambda line: print(line, file=sys.stderr),
+    )
+    print(made.folder)
+    return 0
 
 
 def _numbers(text: str) -> list[int]:

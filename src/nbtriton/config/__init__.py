@@ -18,7 +18,7 @@ from nbtriton.config.convert import (
 )
 from nbtriton.config.dataflow import parse_dataflow
 from nbtriton.config.fragment import amend, is_whole
-from nbtriton.config.ignored import field_effects, ignored_fields
+from nbtriton.config.ignored import EXECUTION_ENV_PATH, field_effects, ignored_fields
 from nbtriton.config.isolation import (
     INSTANCE_ISOLATION,
     ISOLATIONS,
@@ -57,6 +57,7 @@ from nbtriton.config.validate_ensemble import validate_ensemble
 from nbtriton.config.validate_io import STRATEGY_PATH, validate_io, validate_load
 
 __all__ = [
+    "EXECUTION_ENV_PATH",
     "INSTANCE_ISOLATION",
     "ISOLATIONS",
     "READ_ONLY_INPUTS",

@@ -17,7 +17,7 @@ from nbtriton.config.validate_io import STRATEGY_PATH
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["EFFECTS", "FieldEffect", "field_effects", "ignored_fields"]
+__all__ = ["EFFECTS", "EXECUTION_ENV_PATH", "FieldEffect", "field_effects", "ignored_fields"]
 
 _FRAMEWORK = "it configures a graph compiler that the backends here do not use"
 _COPIES = "it tunes copies of Triton's C++ backends; here a batch is gathered by its framework"
@@ -73,7 +73,7 @@ _PARAMETERS: Final = {
         "load(…, batching=STRATEGY)"
     ),
 }
-_ENVIRONMENT: Final = "EXECUTION_ENV_PATH"
+EXECUTION_ENV_PATH: Final = "EXECUTION_ENV_PATH"
 _NO_ENVIRONMENT: Final = "only the python backend has environments, as in Triton"
 _RUNTIME: Final = "refused unless it names the backend's own library, such as libtriton_python.so"
 _PINNED: Final = "the frameworks here allocate host memory as they do"
@@ -137,8 +137,8 @@ def ignored_fields(
     for key, reason in _PARAMETERS.items():
         if key in config.parameters:
             found.append((f"parameters[{key}]", reason))
-    if _ENVIRONMENT in config.parameters and not _is_python(config):
-        found.append((f"parameters[{_ENVIRONMENT}]", _NO_ENVIRONMENT))
+    if EXECUTION_ENV_PATH in config.parameters and not _is_python(config):
+        found.append((f"parameters[{EXECUTION_ENV_PATH}]", _NO_ENVIRONMENT))
     for rule in _RULES:
         found += rule(config)
     return found
@@ -167,7 +167,7 @@ def field_effects() -> list[FieldEffect]:
     for key, reason in sorted(_PARAMETERS.items()):
         found.insert(after + 1, FieldEffect(f"parameters[{key}]", "checked only", reason))
     note = f"of python; else ignored: {_NO_ENVIRONMENT}"
-    found.insert(after + 1, FieldEffect(f"parameters[{_ENVIRONMENT}]", "has effect", note))
+    found.insert(after + 1, FieldEffect(f"parameters[{EXECUTION_ENV_PATH}]", "has effect", note))
     return found
 
 

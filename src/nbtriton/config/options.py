@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbtriton.config._proto import KINDS, ModelConfig, copy_of
+from nbtriton.config.ignored import EXECUTION_ENV_PATH
 from nbtriton.config.isolation import INSTANCE_ISOLATION, check_isolation
 from nbtriton.config.normalize import scheduling_choice
 from nbtriton.config.read_only import READ_ONLY_INPUTS
@@ -28,6 +29,7 @@ def apply_options(
     preferred: Sequence[int] | None = None,
     read_only_inputs: bool | None = None,
     isolation: str | None = None,
+    environment: str | None = None,
 ) -> ModelConfig:
     """Return the configuration with these options set; None leaves a field as it is.
 
@@ -54,6 +56,8 @@ def apply_options(
         The parameter ``READ_ONLY_INPUTS``: the model only reads its inputs, which are not copied.
     isolation : {"thread", "process", "auto"}, optional
         The parameter ``INSTANCE_ISOLATION``: where the instances live.
+    environment : str, optional
+        The parameter ``EXECUTION_ENV_PATH``: an archive or a folder.
 
     Returns
     -------
@@ -87,6 +91,8 @@ def apply_options(
     if isolation is not None:
         check_isolation(isolation)
         done.parameters[INSTANCE_ISOLATION].string_value = isolation
+    if environment is not None:
+        done.parameters[EXECUTION_ENV_PATH].string_value = environment
     return done
 
 

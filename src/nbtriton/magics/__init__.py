@@ -14,6 +14,7 @@ from nbtriton.backends.python import install_pb_utils
 from nbtriton.magics import completion, display
 from nbtriton.magics.ask import AskMagics
 from nbtriton.magics.define import DefineMagics
+from nbtriton.magics.environments import EnvironmentMagics
 from nbtriton.magics.explain import ExplainMagics
 from nbtriton.magics.measure import MeasureMagics
 from nbtriton.magics.options import OptionsMagics
@@ -35,6 +36,7 @@ _CLASSES = (
     PredictMagics,
     RepositoryMagics,
     OptionsMagics,
+    EnvironmentMagics,
 )
 
 

@@ -18,6 +18,7 @@ from IPython.core.completer import (
 
 from nbtriton.api import server
 from nbtriton.errors import TritonError
+from nbtriton.magics.environments import environment_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -72,7 +73,8 @@ def _completer(name: str, method: Any) -> Any:
         action = next((a for a in actions if words and words[-1] in a.option_strings), None)
         if action is not None and action.nargs != 0:
             # The value of an option: a choice, or something that we do not know.
-            return [str(choice) for choice in action.choices or ()]
+            names = environment_names() if action.dest == "env" else ()
+            return [str(choice) for choice in action.choices or names]
         if positional and positional[0].dest == "directory" and len(words) < taken:
             return []  # IPython completes paths
         return [*_models(), *_tensors(name, words)]

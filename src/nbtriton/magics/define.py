@@ -6,6 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
+from IPython.core.error import UsageError
 from IPython.core.magic import (
     Magics,
     cell_magic,
@@ -39,8 +40,11 @@ from nbtriton.magics.common import (
     scheduling_options,
     unquoted,
 )
+from nbtriton.magics.environments import CellFile, environment_folder
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from nbtriton.engine import ModelHandle
 
 __all__ = ["DefineMagics"]
@@ -74,6 +78,10 @@ class DefineMagics(Magics):
         help="the class or function that is the model, where the cell defines several",
     )  # fmt: skip
     @argument("--version", type=int, metavar="N", help="by default the highest, or 1")
+    @argument(
+        "--env", metavar="NAME|PATH",
+        help="run the cell as a model.py in an environment of its own, of %%triton_env, or packed",
+    )  # fmt: skip
     @argument(
         "--read-only-inputs",
         action="store_true",
@@ -122,6 +130,8 @@ class DefineMagics(Magics):
             ModelConfig() if options.config is None else read_config(self.shell, options.config)
         )
         config = apply_options(config, **{name: getattr(options, name) for name in _SCHEDULING})
+        if options.env is not None:
+            return keep(self.shell, options.out, self._load_apart(options, config, line, cell))
         defined = run_body(self.shell, f"%%triton_model {line}", cell)
         model = find_model(options.name, defined, cell, chosen=options.chosen)
         if options.chosen is None and len(others := torch_modules(defined)) > 1:
@@ -134,13 +144,36 @@ class DefineMagics(Magics):
         if options.example is not None:
             example = evaluate(self.shell, unquoted(options.example), "--example ")
         handle = _load(config, model, name=options.name, version=options.version, example=example)
-        dropped = self._configured.get(server(), {}).pop(options.name, set())
+        self._drop_configured(options.name)
+        return keep(self.shell, options.out, handle)
+
+    def _load_apart(
+        self, options: Namespace, config: ModelConfig, line: str, cell: str
+    ) -> ModelHandle:
+        """Load a cell that is not run in the notebook: the model.py of an environment."""
+        for option in ("chosen", "example"):
+            if getattr(options, option) is not None:
+                name = "class" if option == "chosen" else option
+                raise UsageError(f"--{name} is of a cell that runs in the notebook, not with --env")
+        config = apply_options(config, environment=environment_folder(options.env))
+        version = options.version or 1
+        file = CellFile(self.shell, options.name, version, f"%%triton_model {line}", cell)
+        try:
+            handle = _load(config, file.path, name=options.name, version=options.version)
+        except BaseException:
+            file.remove()
+            raise
+        file.keep()
+        self._drop_configured(options.name)
+        return handle
+
+    def _drop_configured(self, name: str) -> None:
+        dropped = self._configured.get(server(), {}).pop(name, set())
         if dropped:
             _say(
-                f"{options.name}: this cell replaces what %%triton_config had set: "
+                f"{name}: this cell replaces what %%triton_config had set: "
                 f"{', '.join(sorted(dropped))}. Run that cell again to have it back."
             )
-        return keep(self.shell, options.out, handle)
 
     @output_can_be_silenced
     @magic_arguments()

@@ -16,12 +16,12 @@ from nbtriton.backends.base import (
     InstanceContext,
     ModelContext,
 )
-from nbtriton.config import ModelConfig, complete_from
+from nbtriton.config import EXECUTION_ENV_PATH, ModelConfig, complete_from
 from nbtriton.errors import UnsupportedError
 from nbtriton.workers import protocol
 from nbtriton.workers.connection import Connection
 from nbtriton.workers.description import describe_instance, describe_model, is_python_model
-from nbtriton.workers.environment import EXECUTION_ENV_PATH, Environments, environment_path
+from nbtriton.workers.environment import Environments, environment_path
 from nbtriton.workers.instance import WorkerInstance
 from nbtriton.workers.limits import Limits
 from nbtriton.workers.options import WorkerOptions

@@ -12,19 +12,18 @@ import threading
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import nbtriton
 from nbtriton.backends.parameters import text_parameter
-from nbtriton.config import ModelConfig
+from nbtriton.config import EXECUTION_ENV_PATH, ModelConfig
 from nbtriton.errors import InternalError
 
 if TYPE_CHECKING:
     from nbtriton.workers.launching import Interpreter
 
-__all__ = ["EXECUTION_ENV_PATH", "Environment", "Environments", "environment_path"]
+__all__ = ["Environment", "Environments", "environment_path"]
 
-EXECUTION_ENV_PATH: Final = "EXECUTION_ENV_PATH"
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 _PREFIX = "nbtriton_env_"
 _LOCK = ".lock"
@@ -99,6 +98,11 @@ class Environments:
     def close(self) -> None:
         """Remove what was unpacked; idempotent."""
         with self._lock:
+            if self._base is None:
+                return
+            from nbtriton.workers.launching import end_idle_servers
+
+            end_idle_servers()  # which run in what is removed
             self._unpacked.clear()
             self._base = None
             if self._remove is not None:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from nbtriton.backends import BackendSettings
 from nbtriton.backends.base import Backend
 from nbtriton.backends.parameters import text_parameter
-from nbtriton.config import ModelConfig, enum_name, isolation_of
+from nbtriton.config import EXECUTION_ENV_PATH, ModelConfig, enum_name, isolation_of
 from nbtriton.engine.diagnostics.interpreter import has_interpreter_lock, is_waiting
 from nbtriton.engine.interrupts import interrupts_allowed, interrupts_deferred, wait_in_slices
 from nbtriton.errors import UnsupportedError
-from nbtriton.workers.environment import EXECUTION_ENV_PATH, Environments
+from nbtriton.workers.environment import Environments
 from nbtriton.workers.options import WorkerOptions
 from nbtriton.workers.resources import usable_cores
 
