@@ -26,6 +26,7 @@ class Request:
     priority: int = 0
     parameters: dict = field(default_factory=dict)
     trace: object = None
+    copies_outputs: bool = False
     cancelled: bool = False
     sent: list = field(default_factory=list)
     answered: threading.Event = field(default_factory=threading.Event)

@@ -68,6 +68,9 @@ class BackendRequest(Protocol):
         are to be copied before the model may write to them or keep them.
     batch_size : int
         First dimension of the inputs, 1 for a model that does not batch.
+    copies_outputs : bool
+        Whoever gets a response copies its outputs before the model goes on: they may be the model's own
+        memory. Otherwise they are copies.
     trace : RequestTrace or None
         The trace that the request belongs to; None for most requests.
     """
@@ -83,6 +86,8 @@ class BackendRequest(Protocol):
     priority: int
     parameters: Mapping[str, bool | int | str]
 
+    @property
+    def copies_outputs(self) -> bool: ...
     @property
     def trace(self) -> RequestTrace | None: ...
     def is_cancelled(self) -> bool: ...

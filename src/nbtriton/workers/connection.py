@@ -85,6 +85,9 @@ class Connection:
         self._channel = Channel(process.calls, descriptors=True)
         self._poll = select.poll()
         self._poll.register(self._lane.fileno(), select.POLLIN)
+        self._printed = select.poll()
+        for output in process.outputs:
+            self._printed.register(output.reader, select.POLLIN)
         self._heap = Outgoing(self._announce, self._drop)
         self._incoming = Incoming()
         self._calls = ServerCalls(server, self._channel, self._heap, self._open, self._request)
@@ -158,7 +161,8 @@ class Connection:
                 responses = decode_responses(spec, self._open(place, behind_it))
                 for index in again:
                     requests[index].reschedule()
-                if responses is None or None in responses:
+                # (Those of scattered outputs are not made here, and none of them is missing.)
+                if responses is None or (type(responses) is list and None in responses):
                     self._keep(number, requests, again)
                 return responses
             except ChannelClosed:  # as the inputs were announced
@@ -253,7 +257,8 @@ class Connection:
                 reply, behind_it = lane.receive()
                 kind = reply[0]
                 if kind <= protocol.INTERRUPTED:
-                    self.process.forward_output()
+                    if self._printed.poll(0):
+                        self.process.forward_output()
                     break
                 if kind == protocol.WAIT:
                     interrupted = self._wait_for_coroutine(number) or interrupted

@@ -7,7 +7,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import ClassVar, Final
 
 from nbtriton.backends.base import Response
 from nbtriton.backends.core.synchronize import copies_of
@@ -196,6 +196,9 @@ class InferenceRequest(Ticket):
         "requested_outputs", "rescheduled", "responses", "runtime", "sink", "start_ns", "step",
         "step_times", "timeout_us", "trace",
     )  # fmt: skip
+
+    # Responses are passed on as they are.
+    copies_outputs: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -174,32 +174,18 @@ class Packer:
 
 def read_column(column: Sequence[Any], rows: Sequence[int], memory: Any) -> list[Any]:
     """Return a tensor of several requests from the memory that it was packed into."""
-    if column[0] == _ROWS:
-        whole, counts = whole_of(column, rows, memory)
-        views: list[Any] = []
-        start = 0
-        for count in counts:
-            views.append(whole[start : start + count])
-            start += count
-        return views
     if column[0] == _ONE:
         return [_ndarray(column[3], _dtype_of(column[1]), memory, column[2])]
-    return [None if one is None else _read(one, memory) for one in column[1]]
-
-
-def whole_of(
-    column: Sequence[Any], rows: Sequence[int], memory: Any
-) -> tuple[Array, Sequence[int]]:
-    """Return the joined rows of a column that has them, and how many each request has."""
+    if column[0] != _ROWS:
+        return [None if one is None else _read(one, memory) for one in column[1]]
     _, code, offset, total, item, counts = column
-    return _ndarray((total, *item), _dtype_of(code), memory, offset), (
-        rows if counts is None else counts
-    )
-
-
-def is_joined(column: Sequence[Any]) -> bool:
-    """Return True for a column whose rows are one array."""
-    return bool(column[0] == _ROWS)
+    whole = _ndarray((total, *item), _dtype_of(code), memory, offset)
+    views: list[Any] = []
+    start = 0
+    for count in rows if counts is None else counts:
+        views.append(whole[start : start + count])
+        start += count
+    return views
 
 
 def read_tensor(column: Sequence[Any], memory: Any) -> Array:

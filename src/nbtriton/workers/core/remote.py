@@ -33,8 +33,8 @@ class RemoteRequest:
     """
 
     __slots__ = (
-        "_unanswered", "batch", "batch_size", "cancelled", "correlation_id", "flags", "index", "inputs",
-        "link", "owned_inputs", "parameters", "priority", "request_id", "requested_outputs",
+        "_unanswered", "batch", "batch_size", "cancelled", "copies_outputs", "correlation_id", "flags",
+        "index", "inputs", "link", "owned_inputs", "parameters", "priority", "request_id", "requested_outputs",
         "rescheduled", "timeout_us", "trace",
     )  # fmt: skip
 
@@ -56,6 +56,8 @@ class RemoteRequest:
         self.owned_inputs = owned_inputs
         self.requested_outputs = requested_outputs
         self.batch_size = batch_size
+        # They are written to a message, or to shared memory, before `send` or `execute` returns.
+        self.copies_outputs = True
         self.request_id = ""
         self.correlation_id: int | str = 0
         self.flags = 0

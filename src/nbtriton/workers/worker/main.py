@@ -194,10 +194,12 @@ class Worker:
                 EXECUTING.reset(token)
             encoded = encode_responses(responses, packer)
             again = []
+            # (Those of scattered outputs are not made here, and none of them is missing.)
+            listed = responses if isinstance(responses, list) else None
             for index, request in enumerate(requests):
                 if request.rescheduled and not request.is_answered():
                     again.append(index)
-                elif responses is None or responses[index] is None:
+                elif responses is None or (listed is not None and listed[index] is None):
                     kept = kept or not request.is_answered()
                 else:
                     request.try_finish()

@@ -122,7 +122,8 @@ class FunctionInstance(BatchInstance):
     def _responses(
         self, requests: Sequence[BackendRequest], outputs: Mapping[str, Any]
     ) -> Sequence[Response]:
-        arrays = {name: leaving(array) for name, array in outputs.items()}
+        copied = requests[0].copies_outputs
+        arrays = {n: array if copied else leaving(array) for n, array in outputs.items()}
         wait_for_outputs(arrays.values())
         return self.scatter(requests, arrays)
 

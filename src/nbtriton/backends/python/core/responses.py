@@ -112,16 +112,19 @@ def to_engine_response(
 ) -> Response:
     """Return the engine's form of a response: copies of the requested outputs, or the error alone.
 
+    Where whoever gets it copies them, they are the model's own.
+
     Outputs that are no numpy arrays are added to `foreign`: a GPU may still have to write them.
     """
     if response._error is not None:
         return Response(error=as_engine_error(response._error), parameters=response._parameters)
     requested = request.requested_outputs
+    copied = request.copies_outputs
     outputs: dict[str, Array] = {}
     for tensor in response._output_tensors:
         name = tensor._name
         if name in requested and name not in outputs:  # the first of a name, as clients read it
-            outputs[name] = array = leaving(tensor._array)
+            outputs[name] = array = tensor._array if copied else leaving(tensor._array)
             if type(array) is not _ndarray:
                 foreign.append(array)
     return Response(outputs, None, response._parameters)
