@@ -1,6 +1,6 @@
 """Play every case to tritonserver and to nbtriton, and count where they agree.
 
-    python -m tests.differential [--cases N] [--seed S] [pytest flags]
+    python -m tests.differential [--cases N] [--seed S] [--isolation process] [pytest flags]
 
 N cases are generated from the seed, beside those written by hand. Ends with ``N agree, M differ (K
 deliberate)``, and with status 0 if all that differ do so on purpose.
@@ -74,9 +74,16 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.differential", description=__doc__)
     parser.add_argument("--cases", type=int, default=300, help="how many to generate (300)")
     parser.add_argument("--seed", type=int, default=1, help="of the first lot of them (1)")
+    parser.add_argument(
+        "--isolation",
+        choices=("thread", "process"),
+        default="thread",
+        help="where the instances of nbtriton's models live (thread)",
+    )
     options, flags = parser.parse_known_args(arguments)
     os.environ["NBTRITON_CASES"] = str(options.cases)
     os.environ["NBTRITON_SEED"] = str(options.seed)
+    os.environ["NBTRITON_ISOLATION"] = options.isolation
     tally = Tally()
     status = pytest.main(
         [str(FOLDER), "-m", "reference", "-q", "--no-header", "--tb=short", *flags], plugins=[tally]

@@ -27,6 +27,7 @@ import numpy as np
 
 from tests.differential.answers import Answer, Outcome, batches_of, groups_of, without_seen
 from tests.differential.rest import come_to_rest
+from tests.differential.servers import ISOLATION
 from tests.differential.wire import (
     GRPC_STATUS,
     counts_of,
@@ -443,7 +444,9 @@ class OurSide(_Side):
         super().__init__(scratch)
         import nbtriton
 
-        self.server = nbtriton.Server(cache_bytes=cache_bytes, rate_limit=rate_limit)
+        self.server = nbtriton.Server(
+            cache_bytes=cache_bytes, rate_limit=rate_limit, isolation=ISOLATION
+        )
         for model in models:
             # The highest first: every version policy of the cases keeps it.
             for version in sorted(model.versions, reverse=True):

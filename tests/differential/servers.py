@@ -11,7 +11,10 @@ from pathlib import Path
 
 from nbtriton.repository.verify.running import RunningServer, launch
 
-__all__ = ["ECHO", "call", "chain", "launch_ours"]
+__all__ = ["ECHO", "ISOLATION", "call", "chain", "launch_ours"]
+
+# Where the instances of our side's models live; `--isolation` of the suite.
+ISOLATION = os.environ.get("NBTRITON_ISOLATION", "thread")
 
 TIMEOUT_S = 60.0
 # OUT is IN, for any shape and datatype.
@@ -46,7 +49,7 @@ def launch_ours(
     repository: Path, *flags: str, log: Path | None = None
 ) -> AbstractContextManager[RunningServer]:
     """Run ``nbtriton serve`` in a process of its own."""
-    command = [sys.executable, "-m", "nbtriton", "serve", *flags]
+    command = [sys.executable, "-m", "nbtriton", "serve", f"--isolation={ISOLATION}", *flags]
     return launch(command, repository, os.environ, log=log)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import nbtriton
 from tests.differential.harness import Model, write
+from tests.differential.servers import ISOLATION
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
 
@@ -346,7 +347,7 @@ def theirs(reference, repository: Path) -> Iterator[tuple[Ask, Callable[[str], N
 @pytest.fixture(scope="module")
 def ours(repository: Path) -> Iterator[tuple[Ask, Callable[[str], None]]]:
     before, path = set(sys.modules), list(sys.path)
-    with nbtriton.Server() as server:
+    with nbtriton.Server(isolation=ISOLATION) as server:
         control = server.load_repository(repository, control_mode="explicit", load_models=["*"])
 
         def ask(name: str, probe: str) -> Any:

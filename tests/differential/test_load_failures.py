@@ -16,6 +16,7 @@ import pytest
 import nbtriton
 from nbtriton.clients.http import HttpClient
 from tests.differential.harness import Model, write
+from tests.differential.servers import ISOLATION
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
 
@@ -95,7 +96,7 @@ def reasons(reference, repository: Path) -> dict[str, str]:
 def test_AC2_AC7_AC8_AC9_AC10_PB6_same_reason(
     name: str, repository: Path, reasons: dict[str, str]
 ) -> None:
-    with nbtriton.Server() as server:
+    with nbtriton.Server(isolation=ISOLATION) as server:
         with pytest.raises(nbtriton.TritonError) as caught:
             server.load(FAULTS[name][0], repository / name / "1" / "model.py", name=name)
         assert server.models() == ()
@@ -128,7 +129,9 @@ def test_runtimes(reference, tmp_path: Path) -> None:
     with reference.server(tmp_path, *flags) as server:
         index = HttpClient(server.http_url).index()
         theirs = {entry["name"]: entry.get("reason", "") for entry in index}
-    with nbtriton.Server(backend_config={"": {"backend-directory": backends}}) as mine:
+    with nbtriton.Server(
+        backend_config={"": {"backend-directory": backends}}, isolation=ISOLATION
+    ) as mine:
         index = mine.load_repository(tmp_path).index()
     assert {entry["name"]: entry.get("reason", "") for entry in index} == theirs
     assert [name for name, reason in theirs.items() if not reason] == ["by_a_detour", "own_library"]

@@ -23,6 +23,7 @@ import nbtriton
 from nbtriton.clients.http import HttpClient
 from nbtriton.config import as_config, format_pbtxt, to_reported_dict
 from tests.differential.harness import Model, write
+from tests.differential.servers import ISOLATION
 from tests.until import until
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
@@ -184,7 +185,9 @@ def sides(reference, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple
         real = stack.enter_context(
             reference.server(folders[0] / "repository", *flags, log=folders[0] / "log")
         )
-        server = stack.enter_context(nbtriton.Server(gpus=(), rate_limit="execution_count"))
+        server = stack.enter_context(
+            nbtriton.Server(gpus=(), rate_limit="execution_count", isolation=ISOLATION)
+        )
         server.load_repository(folders[1] / "repository", control_mode="explicit")
         endpoints = stack.enter_context(server.serve(http_port=0, metrics_port=None))
         urls = (real.http_url, f"127.0.0.1:{endpoints.http_port}")

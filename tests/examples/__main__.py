@@ -139,6 +139,10 @@ def main(arguments: Sequence[str]) -> int:
         "--fresh-clients", type=int, default=2000, metavar="N",
         help="how many clients shall leave no trace (2000)",
     )  # fmt: skip
+    parser.add_argument(
+        "--isolation", choices=("thread", "process"), default="thread",
+        help="where the instances of nbtriton's models live (thread)",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
     clients, backend = options.client_source, options.python_backend_source
     if options.real and (clients or backend or options.client_programs or options.server_source):
@@ -204,7 +208,10 @@ def _serve(
             if options.real:
                 server = serve_real(repository, images, folder / "python", fresh_clients=count)
             else:
-                server = serve_nbtriton(repository, images, fresh_clients=count, ports=ports)
+                server = serve_nbtriton(
+                    repository, images, fresh_clients=count, ports=ports,
+                    isolation=options.isolation,
+                )  # fmt: skip
             yield stack.enter_context(server)
     except (RuntimeError, TritonError) as error:
         sys.exit(str(error))

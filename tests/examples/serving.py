@@ -29,11 +29,14 @@ def serve_nbtriton(
     fresh_clients: int,
     ports: tuple[int, int, int] = (0, 0, 0),
     environment: Mapping[str, str] | None = None,
+    isolation: str = "thread",
 ) -> Iterator[Site]:
     """Run ``nbtriton serve`` over a repository until the block ends.
 
     Parameters
     ----------
+    isolation : {"thread", "process"}
+        Where the instances of its models live.
     ports : tuple of int
         For HTTP, gRPC and metrics; 0 for any that is free.
 
@@ -46,6 +49,7 @@ def serve_nbtriton(
         [
             sys.executable, "-m", "nbtriton", "serve", f"--model-repository={repository}", *FLAGS,
             f"--http-port={ports[0]}", f"--grpc-port={ports[1]}", f"--metrics-port={ports[2]}",
+            f"--isolation={isolation}",
         ],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env={**os.environ, "PYTHONFAULTHANDLER": "1", **(environment or {})},

@@ -40,6 +40,26 @@ def test_a_program_finds_nothing_wrong(program: Program, site: Site) -> None:
         pytest.skip(str(skipped))
 
 
+@pytest.fixture(scope="module")
+def site_of_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("processes")
+    write_backend_models(folder / "models")
+    write_images(folder / "images")
+    with serve_nbtriton(
+        folder / "models", folder / "images", fresh_clients=1, isolation="process"
+    ) as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", BACKEND_PROGRAMS, ids=lambda program: program.name)
+def test_a_model_in_a_process_does_the_same(program: Program, site_of_processes: Site) -> None:
+    try:
+        program.run(site_of_processes)
+    except Skipped as skipped:
+        pytest.skip(str(skipped))
+
+
 @pytest.mark.slow
 def test_the_command_prints_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simple_http_infer_client", "cudashm over gRPC", "custom_repeat"]) == 0
