@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from nbtriton.simulate import profile as profile
     from nbtriton.simulate import whatif as whatif
     from nbtriton.widgets.calls import dag as dag
+    from nbtriton.widgets.calls import timeline as timeline
     from nbtriton.widgets.calls import watch as watch
     from nbtriton.workers.virtual_environment import environment as environment
 
@@ -69,6 +70,7 @@ _PUBLIC = {
     "profile": "nbtriton.simulate",
     "server": "nbtriton.api",
     "status": "nbtriton.engine.status",
+    "timeline": "nbtriton.widgets.calls",
     "unload_ipython_extension": "nbtriton.magics",
     "watch": "nbtriton.widgets.calls",
     "whatif": "nbtriton.simulate",

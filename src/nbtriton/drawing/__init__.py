@@ -8,6 +8,15 @@ from nbtriton.drawing.graph import Edge, Graph, Layout, Node, layout, topologica
 from nbtriton.drawing.numbers import count, measure, sparkline
 from nbtriton.drawing.scene import Shape, to_json, to_svg
 from nbtriton.drawing.table import Column, TableView, table_html, table_text
+from nbtriton.drawing.timeline import (
+    Bar,
+    Mark,
+    TimelineLanes,
+    Wait,
+    timeline_scene,
+    timeline_svg,
+    timeline_text,
+)
 from nbtriton.drawing.watch import (
     Lane,
     ModelActivity,
@@ -20,17 +29,21 @@ from nbtriton.drawing.watch import (
 )
 
 __all__ = [
+    "Bar",
     "Column",
     "Edge",
     "Graph",
     "Lane",
     "Layout",
+    "Mark",
     "ModelActivity",
     "Node",
     "Point",
     "Series",
     "Shape",
     "TableView",
+    "TimelineLanes",
+    "Wait",
     "batch_bins",
     "bin_counts",
     "count",
@@ -46,6 +59,9 @@ __all__ = [
     "sparkline",
     "table_html",
     "table_text",
+    "timeline_scene",
+    "timeline_svg",
+    "timeline_text",
     "to_json",
     "to_svg",
     "topological",

@@ -10,14 +10,15 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from nbtriton.api import server
 from nbtriton.engine.events import events
 from nbtriton.explain import why
-from nbtriton.magics.common import keep, keep_option, parse
+from nbtriton.magics.common import keep, keep_option, parse, unquoted
+from nbtriton.packages import needed
 
 __all__ = ["ExplainMagics"]
 
 
 @magics_class
 class ExplainMagics(Magics):
-    """``%triton_events``, ``%triton_why``."""
+    """``%triton_events``, ``%triton_why``, ``%triton_timeline``."""
 
     @output_can_be_silenced
     @magic_arguments()
@@ -56,3 +57,34 @@ class ExplainMagics(Magics):
         """
         options = parse(self.triton_why, line)
         return keep(self.shell, options.out, why(server(), options.name))
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("name", help="a model or an ensemble")
+    @argument(
+        "--span-ms", type=float, metavar="MS",
+        help="how far back (by default as far as the newest 40 batches reach)",
+    )  # fmt: skip
+    @argument(
+        "--save", type=unquoted, metavar="FILE",
+        help="write it: .json is a trace of all that is recorded, for Perfetto; or .svg, .html, .txt",
+    )  # fmt: skip
+    @keep_option
+    @line_magic
+    def triton_timeline(self, line: str) -> Any:
+        """Draw requests and batches over time, per instance, with the reason why each batch left.
+
+        Letters and colours say the reason: F full, D delay, I an idle instance, P preferred size.
+        A file for Perfetto (https://ui.perfetto.dev) has everything that is recorded::
+
+            %triton_timeline double
+            picture = %triton_timeline double --span-ms 50
+        """
+        options = parse(self.triton_timeline, line)
+        with needed("a drawing"):
+            from nbtriton.widgets.calls import timeline
+
+        view = timeline(server(), options.name, span_ms=options.span_ms)
+        if options.save is not None:
+            view.save(options.save)
+        return keep(self.shell, options.out, view)

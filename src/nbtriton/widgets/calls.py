@@ -1,18 +1,19 @@
-"""What a person asks to see, by a call: ``nt.watch(server)`` and ``nt.dag(server, "m")``."""
+"""What a person asks to see, by a call: ``nt.watch(server)``, ``nt.dag(server, "m")``, ``nt.timeline``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbtriton.explain import read_timeline
 from nbtriton.widgets.dag import DagView, server_graph
 from nbtriton.widgets.show import Shown, show_live
-from nbtriton.widgets.static import StaticView, dag_view
+from nbtriton.widgets.static import StaticView, TimelineView, dag_view, timeline_view
 from nbtriton.widgets.watch import WatchView
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
 
-__all__ = ["dag", "watch"]
+__all__ = ["dag", "timeline", "watch"]
 
 
 def watch(server: Server, *names: str) -> Shown:
@@ -47,3 +48,24 @@ def dag(server: Server, name: str, *, live: bool = False) -> StaticView | Shown:
     if live:
         return show_live(DagView.of(server, name))
     return dag_view(server_graph(server, name))
+
+
+def timeline(server: Server, name: str, *, span_ms: float | None = None) -> TimelineView:
+    """Draw the requests and batches of a model over time, each batch with the reason why it left.
+
+    Parameters
+    ----------
+    server : Server
+    name : str
+        A model, or an ensemble with the models of its steps; also one that is unloaded, as long as
+        the recorder remembers it.
+    span_ms : float, optional
+        How far back; by default as far as the newest 40 batches reach.
+
+    Returns
+    -------
+    TimelineView
+        Its ``save("trace.json")`` writes all that is recorded as a trace that Perfetto
+        (https://ui.perfetto.dev) and ``chrome://tracing`` open.
+    """
+    return timeline_view(read_timeline(server, name, span_ms))

@@ -1,0 +1,268 @@
+"""Requests and batches over time: a lane for each instance, and the requests that drop into its batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nbtriton.drawing.numbers import count, measure, nice_ticks, plain
+from nbtriton.drawing.scene import Shape, figure, ink, shape, text, text_width, to_svg
+from nbtriton.drawing.table import table_text
+
+__all__ = [
+    "Bar",
+    "Mark",
+    "TimelineLanes",
+    "Wait",
+    "timeline_scene",
+    "timeline_svg",
+    "timeline_text",
+]
+
+_WIDTH, _LEFT, _RIGHT = 960.0, 170.0, 16.0
+_PLOT = _WIDTH - _LEFT - _RIGHT
+_LANE_H, _SLOT_H = 24.0, 6.0
+# More requests at once make a picture longer than a screen; the others are only counted.
+_MOST_SLOTS = 24
+_COLUMNS = 64  # of a lane in the text form
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How a reason is marked: a letter and a colour, so that neither is needed alone."""
+
+    letter: str
+    role: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One batch on one instance; times in milliseconds since the picture's origin."""
+
+    lane: int
+    begin_ms: float
+    end_ms: float
+    rows: int
+    requests: int
+    mark: Mark
+    wait_ms: float = 0.0
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One request that waited from its arrival until its batch left, on a lane; -1 for none."""
+
+    begin_ms: float
+    end_ms: float
+    lane: int
+    title: str = ""
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineLanes:
+    """One model: its instances, their batches, and its requests."""
+
+    name: str
+    lanes: tuple[str, ...]
+    bars: tuple[Bar, ...]
+    waits: tuple[Wait, ...]
+
+
+def timeline_svg(models: Sequence[TimelineLanes], *, span_ms: float, finding: str) -> str:
+    """Draw requests and batches; each batch has the letter of why it left, and its rows."""
+    return to_svg(timeline_scene(models, span_ms=span_ms, finding=finding))
+
+
+def timeline_scene(models: Sequence[TimelineLanes], *, span_ms: float, finding: str) -> Shape:
+    """Return the picture as shapes; each model is a group with ``data-model``."""
+    parts: list[Shape] = []
+    y = 20.0
+    for line in _wrapped(finding, _WIDTH - 40, 13):
+        parts.append(text(20, y + 6, line, 13, "fg", bold=True))
+        y += 18
+    marks = {bar.mark.letter: bar.mark for model in models for bar in model.bars}
+    legend, y = _legend(list(marks.values()), y + 8)
+    parts += legend
+    top = y + 4
+    for model in models:
+        group, y = _model(model, y + 12, span_ms)
+        parts.append(group)
+    if not models or not any(model.bars or model.waits for model in models):
+        parts.append(text(20, y + 20, "nothing is recorded", 12, "muted"))
+        y += 28
+    parts += _axis(top, y + 6, span_ms)
+    return figure(
+        _WIDTH,
+        y + 42,
+        *parts,
+        label=f"Timeline: {finding}",
+        title="Timeline",
+        cls="nbt-timeline-svg",
+    )
+
+
+def _model(model: TimelineLanes, y: float, span_ms: float) -> tuple[Shape, float]:
+    parts = [text(20, y + 12, _short(model.name, _LEFT - 30, bold=True), 12, "fg", bold=True)]
+    parts.append(shape("title", model.name))
+    slots, beyond = _slots(model.waits)
+    shown = max((slot for _, slot in slots), default=-1) + 1
+    lanes_top = y + max(18.0, shown * _SLOT_H + 8) + (16 if beyond else 0)
+    for wait, slot in slots:
+        parts += _wait(wait, y + 4 + slot * _SLOT_H, lanes_top, span_ms)
+    if beyond:
+        words = f"and {count(beyond)} more requests at the same time"
+        parts.append(text(_LEFT, lanes_top - 5, words, 11, "muted"))
+    for at, lane in enumerate(model.lanes):
+        top = lanes_top + at * (_LANE_H + 4)
+        parts.append(text(_LEFT - 8, top + 16, _short(lane, _LEFT - 30), 11, "muted", "end"))
+        parts.append(
+            shape("rect", x=_LEFT, y=top, width=_PLOT, height=_LANE_H, rx=2, **ink("panel", "line"))
+        )
+    for bar in model.bars:
+        parts += _bar(bar, lanes_top + bar.lane * (_LANE_H + 4), span_ms)
+    bottom = lanes_top + len(model.lanes) * (_LANE_H + 4)
+    return shape("g", *parts, class_="nbt-model", data_model=model.name), bottom
+
+
+def _wait(wait: Wait, y: float, lanes_top: float, span_ms: float) -> list[Shape]:
+    begin, end = _x(wait.begin_ms, span_ms), _x(wait.end_ms, span_ms)
+    role = "s1" if wait.failed else "s0"
+    width = max(1.5, end - begin)
+    found = [
+        shape(
+            "rect", shape("title", wait.title), x=begin, y=y, width=width, height=3.5,
+            data_role="wait", **ink(role),
+        )
+    ]  # fmt: skip
+    if wait.lane >= 0 and 0 <= wait.end_ms <= span_ms:
+        drop = lanes_top + wait.lane * (_LANE_H + 4)
+        found.append(
+            shape(
+                "path", d=f"M{begin + width:.1f} {y + 1.75:.1f}V{drop:.1f}", opacity=0.35,
+                data_role="drop", **ink(None, role),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _bar(bar: Bar, top: float, span_ms: float) -> list[Shape]:
+    begin, end = _x(bar.begin_ms, span_ms), _x(bar.end_ms, span_ms)
+    width = max(1.5, end - begin)
+    title = (
+        f"{bar.mark.letter}: {bar.mark.words}. {bar.rows} rows of {bar.requests} requests, "
+        f"{measure(bar.end_ms - bar.begin_ms)} ms, the oldest waited {measure(bar.wait_ms)} ms"
+        + (", failed" if bar.failed else "")
+    )
+    found = [
+        shape(
+            "rect", shape("title", title), x=begin, y=top + 2, width=width, height=_LANE_H - 4, rx=2,
+            opacity=0.4, data_role="batch", data_reason=bar.mark.letter,
+            **ink(bar.mark.role, "s1" if bar.failed else bar.mark.role),
+        )
+    ]  # fmt: skip
+    for words in (f"{bar.mark.letter} {bar.rows}", bar.mark.letter):
+        if text_width(words, 11, bold=True) + 4 <= width:
+            middle = begin + width / 2
+            found.append(text(middle, top + 16, words, 11, "fg", "middle", bold=True))
+            break
+    return found
+
+
+def _slots(waits: Sequence[Wait]) -> tuple[list[tuple[Wait, int]], int]:
+    """Give each request the first free row; return those of the shown rows, and how many are left."""
+    ends: list[float] = []
+    found: list[tuple[Wait, int]] = []
+    beyond = 0
+    for wait in sorted(waits, key=lambda one: one.begin_ms):
+        slot = next((i for i, end in enumerate(ends) if end <= wait.begin_ms), len(ends))
+        if slot >= _MOST_SLOTS:
+            beyond += 1
+            continue
+        if slot == len(ends):
+            ends.append(0.0)
+        ends[slot] = wait.end_ms
+        found.append((wait, slot))
+    return found, beyond
+
+
+def _legend(marks: Sequence[Mark], y: float) -> tuple[list[Shape], float]:
+    found: list[Shape] = []
+    x = 20.0
+    for mark in sorted(marks, key=lambda one: one.letter):
+        words = f"{mark.letter}  {mark.words}"
+        width = text_width(words, 11) + 34
+        if x > 20 and x + width > _WIDTH - 16:
+            x, y = 20.0, y + 18
+        found.append(
+            shape("rect", x=x, y=y - 1, width=12, height=12, rx=2, opacity=0.4,
+                  **ink(mark.role, mark.role))
+        )  # fmt: skip
+        found.append(text(x + 18, y + 9, words, 11, "fg"))
+        x += width
+    return found, y + 18 if marks else y
+
+
+def _axis(top: float, y: float, span_ms: float) -> list[Shape]:
+    found = [shape("path", d=f"M{_LEFT} {y:.1f}h{_PLOT:.1f}", **ink(None, "muted"))]
+    for tick in nice_ticks(0.0, span_ms, 6):
+        if tick > span_ms:
+            continue
+        x = _x(tick, span_ms)
+        found.append(
+            shape("path", d=f"M{x:.1f} {top:.1f}V{y:.1f}", opacity=0.5, **ink(None, "line"))
+        )
+        found.append(text(x, y + 15, plain(tick), 11, "muted", "middle"))
+    found.append(text(_LEFT + _PLOT, y + 30, "milliseconds", 11, "muted", "end"))
+    return found
+
+
+def _x(ms: float, span_ms: float) -> float:
+    return _LEFT + min(max(ms / span_ms if span_ms else 0.0, 0.0), 1.0) * _PLOT
+
+
+def _short(name: str, room: float, *, bold: bool = False) -> str:
+    while text_width(name, 12 if bold else 11, bold=bold) > room and len(name) > 4:
+        name = name[:-2] + "…"
+    return name
+
+
+def _wrapped(line: str, room: float, size: float) -> list[str]:
+    lines = [""]
+    for word in line.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if lines[-1] and text_width(longer, size, bold=True) > room:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines
+
+
+def timeline_text(models: Sequence[TimelineLanes], *, span_ms: float, finding: str) -> str:
+    """Write the lanes as lines of letters, and the newest batches as a table."""
+    lines = [finding, ""]
+    width = max((len(lane) for model in models for lane in model.lanes), default=0)
+    for model in models:
+        for at, lane in enumerate(model.lanes):
+            cells = [" "] * _COLUMNS
+            for bar in model.bars:
+                if bar.lane == at and span_ms:
+                    first = min(_COLUMNS - 1, max(0, int(bar.begin_ms / span_ms * _COLUMNS)))
+                    last = min(_COLUMNS - 1, max(first, int(bar.end_ms / span_ms * _COLUMNS - 0.5)))
+                    cells[first] = bar.mark.letter
+                    cells[first + 1 : last + 1] = "─" * (last - first)
+            lines.append(f"{lane:<{width}} |{''.join(cells)}|")
+    lines += [f"{'':<{width}} 0{'':<{_COLUMNS - 6}}{measure(span_ms)} ms", ""]
+    bars = sorted(
+        ((bar, model.lanes[bar.lane]) for model in models for bar in model.bars),
+        key=lambda pair: pair[0].begin_ms,
+    )[-_MOST_SLOTS:]
+    rows = [
+        [bar.begin_ms, lane, bar.rows, bar.requests, bar.wait_ms, bar.end_ms - bar.begin_ms,
+         bar.mark.letter, bar.mark.words]
+        for bar, lane in bars
+    ]  # fmt: skip
+    columns = ("at_ms", "instance", "rows", "requests", "waited_ms", "took_ms", "left", "why")
+    return "\n".join([*lines, table_text(columns, rows)])

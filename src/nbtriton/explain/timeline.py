@@ -1,0 +1,202 @@
+"""The recorder's records as a timeline: what is drawn, and what a trace viewer opens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.drawing import Bar, Mark, TimelineLanes, Wait, measure
+from nbtriton.engine import BatchRecord, RequestRecord
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.explain.findings import had_idle_instance
+from nbtriton.explain.trace import ModelRecords, chrome_trace
+from nbtriton.scheduling import REASONS
+
+if TYPE_CHECKING:
+    from nbtriton.engine import Server
+
+__all__ = ["Timeline", "read_timeline"]
+
+# The newest batches that a picture shows where no span is given: each still has its letter.
+_BATCHES = 40
+
+_IDLE = Mark("I", "s2", "an instance was idle, and no delay is set")
+_MARKS = {
+    "batching_off": Mark("O", "s5", "no dynamic_batching: every request runs alone"),
+    "no_batch_dimension": Mark("O", "s5", "max_batch_size is 0: every request runs alone"),
+    "no_delay": Mark("W", "s0", "all that waited when an instance became free"),
+    "max_batch_size": Mark("F", "s1", "full, or the next request no longer fits"),
+    "preferred_batch_size": Mark("P", "s3", "a preferred size was reached"),
+    "preferred_exceeded": Mark("P", "s3", "one more would exceed the largest preferred size"),
+    "max_queue_delay": Mark("D", "s4", "the oldest had waited for the queue delay"),
+    "joined": Mark("J", "s0", "requests joined while it waited for an instance"),
+    "merged": Mark("M", "s4", "batches whose delay had passed were merged"),
+    "shape": Mark("S", "s3", "the next request has other shapes"),
+    "sequence_ready": Mark("Q", "s2", "requests of sequences were ready"),
+    "minimum_slot_utilization": Mark("U", "s1", "enough slots had a request"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A stretch of time of one model, or of an ensemble and its steps.
+
+    Attributes
+    ----------
+    name : str
+    models : tuple of TimelineLanes
+        To be drawn; times in milliseconds since the begin of the stretch.
+    span_ms : float
+    finding : str
+        A sentence about the stretch.
+    records : tuple of ModelRecords
+        Everything that the recorder has, for the trace.
+    """
+
+    name: str
+    models: tuple[TimelineLanes, ...]
+    span_ms: float
+    finding: str
+    records: tuple[ModelRecords, ...]
+
+    def trace(self) -> dict[str, Any]:
+        """Return all that is recorded as a Chrome trace, which Perfetto opens."""
+        return chrome_trace(self.records)
+
+
+def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Timeline:
+    """Read the last milliseconds of a model, or of an ensemble with its steps, from the recorder.
+
+    Parameters
+    ----------
+    server : Server
+    name : str
+        Also one that is unloaded, as long as the recorder remembers it.
+    span_ms : float, optional
+        How far back; by default as far as the newest 40 batches reach.
+
+    Raises
+    ------
+    NotFoundError
+        Nothing was ever recorded under this name.
+    InvalidArgumentError
+        A span that is not positive.
+    UnavailableError
+        The server has no recorder.
+    """
+    if span_ms is not None and not span_ms > 0:
+        raise InvalidArgumentError(f"span_ms={span_ms} is no length of time", hint="such as 50")
+    records = tuple(
+        ModelRecords(model, server.requests(model), server.batches(model), instances)
+        for model, instances in _pipeline(server, name).items()
+    )
+    begin, end = _stretch(records, span_ms)
+    models = tuple(_lanes(one, begin, end) for one in records)
+    return Timeline(name, models, (end - begin) / 1e6, _finding(name, records, begin, end), records)
+
+
+def _pipeline(server: Server, name: str) -> dict[str, tuple[str, ...]]:
+    """Return a model, and the models of its steps in their order, with the names of the instances."""
+    loaded = {
+        model.name: tuple(instance.name for instance in model.instances)
+        for model in server.models()
+    }
+    found: dict[str, tuple[str, ...]] = {}
+    front = [name]
+    while front:
+        model = front.pop(0)
+        if model in found:
+            continue
+        found[model] = loaded.get(model, ())
+        if model in loaded:
+            front += [step.model_name for step in server.config(model).ensemble_scheduling.step]
+    return found
+
+
+def _stretch(records: Sequence[ModelRecords], span_ms: float | None) -> tuple[int, int]:
+    batches = sorted(
+        (batch for one in records for batch in one.batches), key=lambda batch: batch.end_ns
+    )
+    ends = [batch.end_ns for batch in batches]
+    ends += [request.answered_ns for one in records for request in one.requests]
+    end = max(ends, default=0)
+    if span_ms is not None:
+        return end - int(span_ms * 1e6), end
+    newest = batches[-_BATCHES:]
+    begins = [batch.start_ns - batch.queue_ns for batch in newest]
+    if not newest:
+        begins = [request.arrival_ns for one in records for request in one.requests[-_BATCHES:]]
+    return min(begins, default=0), end
+
+
+def _lanes(model: ModelRecords, begin: int, end: int) -> TimelineLanes:
+    batches = [batch for batch in model.batches if batch.end_ns > begin and batch.start_ns < end]
+    lanes = tuple(dict.fromkeys([*model.instances, *(batch.instance for batch in batches)]))
+    bars = tuple(
+        Bar(
+            lanes.index(batch.instance),
+            (batch.start_ns - begin) / 1e6,
+            (batch.end_ns - begin) / 1e6,
+            batch.batch_size,
+            len(batch.requests),
+            mark_of(batch),
+            batch.queue_ns / 1e6,
+            batch.failed,
+        )
+        for batch in batches
+    )
+    waits = tuple(
+        _wait(request, lanes, begin)
+        for request in model.requests
+        if request.answered_ns > begin and request.arrival_ns < end and _left(request) > begin
+    )
+    return TimelineLanes(model.name, lanes, bars, waits)
+
+
+def mark_of(batch: BatchRecord) -> Mark:
+    """Return the letter, the colour and the words of why a batch left."""
+    if batch.reason == "no_delay" and had_idle_instance(batch):
+        return _IDLE
+    return _MARKS.get(batch.reason) or Mark("C", "s5", REASONS.get(batch.reason, batch.reason))
+
+
+def _left(request: RequestRecord) -> int:
+    """Return when a request stopped waiting; the whole time of one without a batch."""
+    return request.batch.start_ns if request.batch is not None else request.answered_ns
+
+
+def _wait(request: RequestRecord, lanes: Sequence[str], begin: int) -> Wait:
+    batch = request.batch
+    left = _left(request)
+    waited = measure((left - request.arrival_ns) / 1e6)
+    title = f"request {request.number} {request.request_id}".rstrip()
+    title += f": waited {waited} ms" if batch is not None else f": {waited} ms in flight"
+    if request.status:
+        title += f", {request.outcome or request.status}"
+    return Wait(
+        (request.arrival_ns - begin) / 1e6,
+        (left - begin) / 1e6,
+        lanes.index(batch.instance) if batch is not None and batch.instance in lanes else -1,
+        title,
+        bool(request.status),
+    )
+
+
+def _finding(name: str, records: Sequence[ModelRecords], begin: int, end: int) -> str:
+    seen = [
+        batch
+        for one in records
+        for batch in one.batches
+        if batch.end_ns > begin and batch.start_ns < end
+    ]
+    if not seen:
+        return f"{name}: no batch is recorded"
+    reasons: Mapping[str, int] = Counter(mark_of(batch).words for batch in seen)
+    words, count = max(reasons.items(), key=lambda item: item[1])
+    rows = sum(batch.batch_size for batch in seen)
+    return (
+        f"{name}: {len(seen)} batches with {rows} rows within {measure((end - begin) / 1e6)} ms; "
+        f"of {count} the reason is: {words}"
+    )

@@ -1,0 +1,166 @@
+"""Chrome's trace event format, which Perfetto opens: a process for each model, a thread for each instance.
+
+The format is described in "Trace Event Format" of the Chromium project. Requests are slices of
+threads of their own, as flows (the arrows from a request to its batch, and from the request of an
+ensemble to those of its steps) start and end in slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any
+
+from nbtriton.engine import BatchRecord, RequestRecord
+from nbtriton.scheduling import REASONS
+
+__all__ = ["ModelRecords", "chrome_trace"]
+
+# Threads of requests come behind those of instances, in this order.
+_FIRST_SLOT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecords:
+    """What is recorded of one model, with the names of its instances."""
+
+    name: str
+    requests: Sequence[RequestRecord]
+    batches: Sequence[BatchRecord]
+    instances: tuple[str, ...] = ()
+
+
+def chrome_trace(models: Sequence[ModelRecords]) -> dict[str, Any]:
+    """Return a trace as a JSON object; times are microseconds since the first arrival.
+
+    Parameters
+    ----------
+    models : sequence of ModelRecords
+        Each is a process, numbered from 1.
+    """
+    begins = [request.arrival_ns for model in models for request in model.requests]
+    begins += [batch.formed_ns for model in models for batch in model.batches]
+    since = min(begins, default=0)
+    events: list[dict[str, Any]] = []
+    # The process and the thread of each request, for the arrows to what followed from it.
+    places: dict[int, tuple[int, int]] = {}
+    for pid, model in enumerate(models, 1):
+        events += _model_events(model, pid, since, places)
+    events += _step_flows(models, since, places)
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _model_events(
+    model: ModelRecords, pid: int, since: int, places: dict[int, tuple[int, int]]
+) -> Iterable[dict[str, Any]]:
+    lanes = dict.fromkeys([*model.instances, *(batch.instance for batch in model.batches)])
+    tids = {lane: tid for tid, lane in enumerate(lanes, 1)}
+    yield _named("process_name", model.name, pid, 0)
+    for lane, tid in tids.items():
+        yield _named("thread_name", lane, pid, tid)
+    for batch in model.batches:
+        yield {
+            "ph": "X", "name": f"batch of {batch.batch_size}", "cat": "batch", "pid": pid,
+            "tid": tids[batch.instance], "ts": _us(batch.start_ns - since),
+            "dur": _us(batch.end_ns - batch.start_ns),
+            "args": {
+                "batch": batch.requests[0], "rows": batch.batch_size,
+                "requests": list(batch.requests), "reason": batch.reason,
+                "meaning": REASONS.get(batch.reason, ""), "waiting": batch.waiting,
+                "longest_wait_us": _us(batch.queue_ns), "failed": batch.failed,
+            },
+        }  # fmt: skip
+    slots = 0
+    for request, slot in _placed(model.requests):
+        tid = _FIRST_SLOT + slot
+        if slot == slots:
+            yield _named("thread_name", f"requests {slot + 1}", pid, tid)
+            slots += 1
+        places[request.number] = (pid, tid)
+        yield _request_event(request, pid, tid, since)
+        if request.batch is not None and request.batch.instance in tids:
+            yield from _flow("batch", request.number, (pid, tid), (pid, tids[request.batch.instance]),
+                             request.arrival_ns - since, request.batch.start_ns - since)  # fmt: skip
+        elif request.status and request.outcome:
+            yield {
+                "ph": "i", "name": request.outcome, "cat": "refusal", "pid": pid, "tid": tid,
+                "ts": _us(request.answered_ns - since), "s": "t",
+            }  # fmt: skip
+    yield from _queue(model, pid, since)
+
+
+def _request_event(request: RequestRecord, pid: int, tid: int, since: int) -> dict[str, Any]:
+    return {
+        "ph": "X", "name": f"request {request.request_id or request.number}", "cat": "request",
+        "pid": pid, "tid": tid, "ts": _us(request.arrival_ns - since),
+        "dur": _us(request.answered_ns - request.arrival_ns),
+        "args": {
+            "request": request.number, "request_id": request.request_id, "rows": request.size,
+            "caller": request.caller, "step": request.step, "status": request.status,
+            "outcome": request.outcome, "error": request.error,
+        },
+    }  # fmt: skip
+
+
+def _step_flows(
+    models: Sequence[ModelRecords], since: int, places: dict[int, tuple[int, int]]
+) -> Iterable[dict[str, Any]]:
+    for model in models:
+        for request in model.requests:
+            if request.caller in places:
+                at = request.arrival_ns - since
+                yield from _flow("step", request.number, places[request.caller],
+                                 places[request.number], at, at)  # fmt: skip
+
+
+def _queue(model: ModelRecords, pid: int, since: int) -> Iterable[dict[str, Any]]:
+    """Count the waiting requests, wherever that changes."""
+    changes: dict[int, int] = {}
+    for request in model.requests:
+        if request.batch is not None:
+            for at, by in ((request.enqueued_ns, 1), (request.batch.start_ns, -1)):
+                changes[at] = changes.get(at, 0) + by
+    waiting = 0
+    for at, by in sorted(changes.items()):
+        waiting += by
+        yield {
+            "ph": "C", "name": "waiting requests", "pid": pid, "ts": _us(at - since),
+            "args": {"requests": waiting},
+        }  # fmt: skip
+
+
+def _flow(
+    category: str,
+    number: int,
+    begin: tuple[int, int],
+    end: tuple[int, int],
+    begin_ns: int,
+    end_ns: int,
+) -> Iterable[dict[str, Any]]:
+    """An arrow from a slice to the slice that a moment of another thread is in."""
+    common = {"name": category, "cat": category, "id": number}
+    yield {"ph": "s", **common, "pid": begin[0], "tid": begin[1], "ts": _us(begin_ns)}
+    yield {"ph": "f", "bp": "e", **common, "pid": end[0], "tid": end[1], "ts": _us(end_ns)}
+
+
+def _named(kind: str, name: str, pid: int, tid: int) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _placed(requests: Sequence[RequestRecord]) -> list[tuple[RequestRecord, int]]:
+    """Give each request the first thread on which no other is in flight."""
+    free: list[int] = []
+    busy: list[tuple[int, int]] = []
+    found = []
+    for request in sorted(requests, key=lambda one: (one.arrival_ns, one.number)):
+        while busy and busy[0][0] <= request.arrival_ns:
+            heappush(free, heappop(busy)[1])
+        slot = heappop(free) if free else len(busy)
+        heappush(busy, (request.answered_ns, slot))
+        found.append((request, slot))
+    return found
+
+
+def _us(ns: int) -> float:
+    return ns / 1e3

@@ -1,0 +1,98 @@
+"""The picture of requests and batches over time."""
+
+from __future__ import annotations
+
+import itertools
+import xml.etree.ElementTree as ET
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbtriton.drawing import Bar, Mark, TimelineLanes, Wait, timeline_svg, timeline_text
+from nbtriton.drawing.scene import text_width
+
+SVG = "{http://www.w3.org/2000/svg}"
+FULL = Mark("F", "s1", "full")
+IDLE = Mark("I", "s2", "an instance was idle")
+MODEL = TimelineLanes(
+    "digits",
+    ("digits_0", "digits_1"),
+    (
+        Bar(0, 0.0, 40.0, 1, 1, IDLE),
+        Bar(1, 20.0, 60.0, 8, 8, FULL, 20.0),
+        Bar(0, 40.0, 41.0, 2, 1, FULL, 12.0, failed=True),
+    ),
+    (Wait(0.0, 0.0, 0), Wait(5.0, 20.0, 1, "request 2"), Wait(6.0, 20.0, 1), Wait(9.0, 50.0, -1, "", True)),
+)  # fmt: skip
+
+
+def drawn(*models, span_ms=100.0, finding="digits: 3 batches"):
+    return ET.fromstring(timeline_svg(models, span_ms=span_ms, finding=finding))
+
+
+def roles(root, role):
+    return [e for e in root.iter() if e.get("data-role") == role]
+
+
+def test_every_batch_is_a_bar_with_its_reason_and_every_request_a_line():
+    root = drawn(MODEL)
+    bars = roles(root, "batch")
+    assert [bar.get("data-reason") for bar in bars] == ["I", "F", "F"]
+    widths = [float(bar.get("width")) for bar in bars]
+    assert widths[0] == widths[1] > 20 * widths[2]
+    titles = [bar.find(f"{SVG}title").text for bar in bars]
+    assert titles[1] == "F: full. 8 rows of 8 requests, 40.0 ms, the oldest waited 20.0 ms"
+    assert titles[2].endswith(", failed")
+    assert len(roles(root, "wait")) == 4
+    assert len(roles(root, "drop")) == 3  # one never got to an instance
+    words = [e.text for e in root.iter(f"{SVG}text")]
+    assert {"I 1", "F 8", "digits_0", "F  full"} <= set(words)
+
+
+def test_text_is_never_smaller_than_11_px_and_no_two_meet():
+    crowd = tuple(Wait(float(n % 7), 90.0, 0) for n in range(80))
+    models = [
+        TimelineLanes(f"a very long name of a model {n}", ("x" * 60,), MODEL.bars[:1], crowd)
+        for n in range(3)
+    ]
+    root = drawn(*models, finding="a sentence that is rather long " * 8)
+    boxes = []
+    for e in root.iter(f"{SVG}text"):
+        size = float(e.get("font-size"))
+        assert size >= 11
+        width = text_width(e.text, size, bold=e.get("font-weight") is not None)
+        x = float(e.get("x")) - {"middle": width / 2, "end": width}.get(e.get("text-anchor"), 0)
+        y = float(e.get("y"))
+        assert x >= -1
+        assert x + width <= float(root.get("width")) + 1
+        assert y <= float(root.get("height"))
+        boxes.append((x, x + width, y - size * 0.75, y))
+    for one, other in itertools.combinations(boxes, 2):
+        apart = one[1] <= other[0] or other[1] <= one[0] or one[3] <= other[2] or other[3] <= one[2]
+        assert apart, (one, other)
+    assert any("56 more requests" in (e.text or "") for e in root.iter(f"{SVG}text"))
+
+
+@given(st.lists(st.tuples(st.floats(-50, 150), st.floats(0, 100), st.integers(0, 1)), max_size=40))
+def test_nothing_is_drawn_outside_the_plot(spans):
+    bars = tuple(Bar(lane, begin, begin + took, 3, 2, FULL) for begin, took, lane in spans)
+    waits = tuple(Wait(begin - took, begin, lane) for begin, took, lane in spans)
+    root = drawn(TimelineLanes("m", ("a", "b"), bars, waits))
+    for e in (*roles(root, "batch"), *roles(root, "wait")):
+        assert 170 <= float(e.get("x")) <= 944
+        assert float(e.get("x")) + float(e.get("width")) <= 944 + 1.5
+
+
+def test_the_text_form_has_a_lane_of_letters_and_the_batches():
+    text = timeline_text([MODEL], span_ms=100.0, finding="digits: 3 batches")
+    lines = text.splitlines()
+    assert lines[0] == "digits: 3 batches"
+    assert lines[2].startswith("digits_0 |I──────")
+    assert lines[3].startswith("digits_1 |            F─────")
+    assert "100 ms" in lines[4]
+    assert text.count("full") == 2
+
+
+def test_nothing_recorded_is_a_picture_too():
+    assert "nothing is recorded" in timeline_svg([], span_ms=0.0, finding="m: no batch")
+    assert timeline_text([], span_ms=0.0, finding="m: no batch").startswith("m: no batch")
