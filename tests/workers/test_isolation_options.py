@@ -112,7 +112,7 @@ def test_auto_takes_processes_once_threads_have_waited_and_one_instance_needs_no
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="nothing can be bound to a part")
-def test_host_policies_bind_workers_and_threads_are_shared():
+def test_L23_host_policies_bind_workers_and_threads_are_shared():
     cores = sorted(os.sched_getaffinity(0))
     policies = {"near": {"cpu-cores": f"{cores[0]}-{cores[0]}"}}
     with nt.Server(gpus=(), isolation="process", host_policies=policies) as server:
@@ -130,7 +130,7 @@ def test_host_policies_bind_workers_and_threads_are_shared():
             server.load(config(isolation="thread", policy="host_policy: 'near'"), place, name="m")
 
 
-def test_policies_are_checked_when_they_are_set():
+def test_L24_policies_are_checked_when_they_are_set():
     with pytest.raises(InvalidArgumentError, match="setting 'cpu-cores' format is"):
         nt.Server(host_policies={"near": {"cpu-cores": "1"}})
     with pytest.raises(InvalidArgumentError, match="worker_timeout_s=0 is not a time above 0"):

@@ -48,7 +48,7 @@ def worker(cores, node, threads):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux binds processes")
-def test_a_worker_is_bound_to_its_cores_and_memory_and_computes_with_its_threads():
+def test_L23_a_worker_is_bound_to_its_cores_and_memory_and_computes_with_its_threads():
     one = min(os.sched_getaffinity(0))
     found = worker({one}, 0, 1)
     assert found["cores"] == [one]
@@ -62,7 +62,7 @@ def test_a_worker_is_bound_to_its_cores_and_memory_and_computes_with_its_threads
 @pytest.mark.parametrize(
     ("text", "cores"), [("0-3", {0, 1, 2, 3}), ("0-1,4-5", {0, 1, 4, 5}), ("2-2", {2})]
 )
-def test_cpu_cores_are_ranges_with_both_ends(text, cores):
+def test_L24_cpu_cores_are_ranges_with_both_ends(text, cores):
     assert parse_cores(text) == cores
     assert HostPolicy.of("p", {"cpu-cores": text}) == HostPolicy(frozenset(cores), None)
 
@@ -83,7 +83,7 @@ def test_cpu_cores_are_ranges_with_both_ends(text, cores):
         ({"cpu-core": "0-1"}, "Unsupported host policy setting 'cpu-core' is specified"),
     ],
 )
-def test_a_policy_that_cannot_be_is_refused_in_triton_s_words(settings, message):
+def test_L24_a_policy_that_cannot_be_is_refused_in_triton_s_words(settings, message):
     with pytest.raises(InvalidArgumentError) as caught:
         HostPolicy.of("p", settings)
     assert caught.value.message.startswith(message)

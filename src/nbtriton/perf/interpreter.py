@@ -1,4 +1,4 @@
-"""How long the instances of the measured models waited for the interpreter, level by level."""
+"""What instances of the measured models waited for, level by level: the interpreter, and processors."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from nbtriton.engine.core.snapshot import InterpreterWait
 from nbtriton.engine.diagnostics.interpreter import advice
+from nbtriton.engine.diagnostics.oversubscription import oversubscription
 from nbtriton.perf.measure import Level
 from nbtriton.perf.point import PerfPoint, describe
 from nbtriton.perf.progress import LevelProgress
@@ -34,6 +35,7 @@ class InterpreterWaits:
         self._models = frozenset(models)
         # The most that a model waited in a level, and the level's configuration.
         self._longest: dict[str, tuple[InterpreterWait, str]] = {}
+        self._crowded: dict[str, str] = {}  # sentences, with the first configuration of each
 
     def around(self, measure: Measure) -> Measure:
         """Return the function that measures a level, and what was waited meanwhile."""
@@ -54,17 +56,25 @@ class InterpreterWaits:
                 known = self._longest.get(name)
                 if advice(name, wait) and (known is None or wait.share > known[0].share):
                     self._longest[name] = wait, configuration
+            for sentence in self._oversubscription():
+                self._crowded.setdefault(sentence, configuration)
             longest = max((wait.share for wait in waits.values()), default=0.0)
             return replace(point, interpreter_wait=longest), interrupted
 
         return measured
 
     def notes(self) -> tuple[str, ...]:
-        """Return a sentence for each model that waited, with the option to type."""
-        return tuple(
-            (f"{configuration}: " if configuration else "") + advice(name, wait)
+        """Return a sentence for each model that waited, or has too many threads, with the remedy."""
+        found = [
+            (configuration, advice(name, wait))
             for name, (wait, configuration) in self._longest.items()
-        )
+        ]
+        found += [(configuration, sentence) for sentence, configuration in self._crowded.items()]
+        return tuple([f"{where}: {text}" if where else text for where, text in found])
+
+    def _oversubscription(self) -> list[str]:
+        models = [model for model in self._server.models() if model.name in self._models]
+        return oversubscription(models, self._server.engine.lifecycle.builder.workers.budget)
 
     def _counted(self) -> dict[str, InterpreterWait]:
         return {
