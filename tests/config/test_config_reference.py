@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from nbtriton.config import (
     validate_instance_groups,
     validate_io,
 )
-from nbtriton.errors import ConfigError
+from nbtriton.errors import ConfigError, UnavailableError
 from tests.config import ensemble_rules, rules
 from tests.config.texts import TEXTS
 
@@ -137,7 +138,12 @@ def test_the_real_server_s_parser_says_the_same(reference: Any, tmp_path: Path) 
     for index, text in enumerate(TEXTS):
         put(repository, f"t{index}", text, has_file=True)
     flags = ("--exit-on-error=false", "--strict-readiness=false", "--disable-auto-complete-config")
-    with reference.server(repository, *flags, log=log, timeout_s=100):
+    # A load that fails after its instances exist now and then ends the server of 2.51 altogether; the
+    # parser has read everything by then.
+    with (
+        contextlib.suppress(UnavailableError),
+        reference.server(repository, *flags, log=log, timeout_s=100),
+    ):
         pass
     written = log.read_text(errors="replace")
     said: dict[str, str] = {}
