@@ -39,7 +39,9 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
     def endpoints(self) -> tuple[Endpoints, ...]:
         """The endpoints of `serve` that are open."""
         return tuple(
-            one for one in self._endpoints if one.http_port or one.grpc_port or one.metrics_port
+            one
+            for one in self._endpoints
+            if one.http_port or one.grpc_port or one.metrics_port or one.openai_port
         )
 
     def load_repository(
@@ -185,8 +187,8 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         Parameters
         ----------
         **options
-            As in `nbtriton.frontends.serve`: ``http_port``, ``grpc_port`` and ``metrics_port`` (0
-            for any that is free, None for none) and ``host``, by default this machine alone.
+            As in `nbtriton.frontends.serve`: ``http_port``, ``grpc_port``, ``metrics_port`` and
+            ``openai_port`` (0 for any that is free, None for none) and ``host``, by default this machine alone.
 
         Returns
         -------

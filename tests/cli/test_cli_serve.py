@@ -520,3 +520,14 @@ def test_the_log_goes_to_a_file(repository: Path, tmp_path: Path, capfd) -> None
     assert lines
     assert {line[0] for line in lines} == {"E"}
     assert any("broken" in line for line in lines)
+
+
+def test_the_openai_endpoint_is_started_with_its_port(repository: Path) -> None:
+    flags = ("--model-repository", str(repository), *PORTS, "--openai-port=0")
+    with serving(*flags, "--chat-template", "{{ messages[0].content }}") as (_process, ports, _):
+        url = f"http://127.0.0.1:{ports['OpenAI']}/v1/models"
+        with urllib.request.urlopen(url, timeout=30) as reply:
+            assert json.load(reply) == {"object": "list", "data": []}
+    done = _run(*flags, "--chat-template", "{% for")
+    assert done.returncode == 1
+    assert "the chat template cannot be read" in done.stderr

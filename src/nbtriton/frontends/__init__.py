@@ -9,7 +9,7 @@ import asyncio
 import ipaddress
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -24,6 +24,7 @@ from nbtriton.frontends.kserve.forwarding import forwards_of
 from nbtriton.frontends.listener import Listener
 from nbtriton.frontends.loop import LoopThread
 from nbtriton.frontends.metrics import Metrics, MetricsConfig
+from nbtriton.frontends.openai.endpoint import OpenAiHandlers, OpenAiOptions
 from nbtriton.frontends.serve.logs import LogSettings
 from nbtriton.frontends.service import Control, Limits, NoControl, Service
 from nbtriton.frontends.tls import Tls
@@ -38,6 +39,7 @@ __all__ = [
     "Limits",
     "LogSettings",
     "MetricsConfig",
+    "OpenAiOptions",
     "Service",
     "Tls",
     "TraceValues",
@@ -50,7 +52,7 @@ class Endpoints:
 
     Attributes
     ----------
-    http_port, grpc_port, metrics_port : int or None
+    http_port, grpc_port, metrics_port, openai_port : int or None
         None for a protocol without an open port.
     host : str
         The address that they listen on.
@@ -89,6 +91,10 @@ class Endpoints:
     @property
     def metrics_port(self) -> int | None:
         return self._port("metrics")
+
+    @property
+    def openai_port(self) -> int | None:
+        return self._port("openai")
 
     def _port(self, protocol: str) -> int | None:
         endpoint = self._open.get(protocol)
@@ -160,6 +166,7 @@ def serve(
     http_port: int | None = 8000,
     grpc_port: int | None = None,
     metrics_port: int | None = 8002,
+    openai_port: int | None = None,
     host: str = "127.0.0.1",
     control: Control | None = None,
     limits: Limits | None = None,
@@ -177,6 +184,7 @@ def serve(
     metrics: MetricsConfig | None = None,
     client_shm: bool = True,
     grpc_header_forward_pattern: str | None = None,
+    openai: OpenAiOptions | None = None,
     http_tls: Tls | None = None,
     grpc_tls: Tls | None = None,
 ) -> Endpoints:
@@ -188,6 +196,9 @@ def serve(
         Stays open when the endpoints close.
     http_port, grpc_port, metrics_port : int or None
         0 takes any port that is free, None leaves the protocol out.
+    openai_port : int, optional
+        OpenAI's ``/v1/completions``, ``/v1/chat/completions`` and ``/v1/models`` over text models,
+        at the address of HTTP. Triton's own frontend of the kind listens on 9000.
     host : str
         The address to listen on. Clients are not authenticated: on any other address than this
         machine's own, every client that reaches it may use the models.
@@ -223,6 +234,8 @@ def serve(
         Triton's ``--allow-client-shm``: whether clients may register shared memory.
     grpc_header_forward_pattern : str, optional
         Triton's ``--grpc-header-forward-pattern``; the one for HTTP by default.
+    openai : OpenAiOptions, optional
+        Chat template and limits of the OpenAI endpoint.
     http_tls, grpc_tls : Tls, optional
         TLS for clients; for gRPC Triton's ``--grpc-use-ssl`` and its like.
 
@@ -249,6 +262,7 @@ def serve(
         "http": (http_port, host),
         "grpc": (grpc_port, host if grpc_host is None else grpc_host),
         "metrics": (metrics_port, host if metrics_host is None else metrics_host),
+        "openai": (openai_port, host),
     }
     for address in sorted({at for port, at in hosts.values() if port is not None}):
         if not _is_loopback(address):
@@ -296,8 +310,20 @@ def serve(
                     keep_fields=forwards is not None, tls=http_tls,
                 ),
             )  # fmt: skip
+        text_of_metrics = Metrics(server, metrics or MetricsConfig()).text
+        if openai_port is not None:
+            made = OpenAiHandlers(
+                service, openai or OpenAiOptions(), text_of_metrics, thread.join_batch
+            )
+            endpoints.add(
+                "openai",
+                HttpListener(
+                    made.handle, host, openai_port, service.limits, service.trace, thread,
+                    tls=http_tls,
+                ),
+            )  # fmt: skip
         if metrics_port is not None:
-            answer = _MetricsHandler(Metrics(server, metrics or MetricsConfig()))
+            answer = _MetricsHandler(text_of_metrics)
             endpoints.add(
                 "metrics",
                 HttpListener(
@@ -313,8 +339,8 @@ def serve(
 class _MetricsHandler:
     """Handler of the metrics port: other paths get an empty 200, as in Triton (KS1)."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, text: Callable[[], bytes]) -> None:
+        self._text = text
 
     def __call__(self, cycles: Sequence[RequestResponseCycle]) -> None:
         for cycle in cycles:
@@ -322,7 +348,7 @@ class _MetricsHandler:
                 cycle.respond(HttpResponse(405, parts=(error_body("Method Not Allowed"),)))
                 continue
             known = cycle.head.path in ("/metrics", "/metrics/")
-            parts = (self._metrics.text(),) if known else ()
+            parts = (self._text(),) if known else ()
             cycle.respond(HttpResponse(200, b"text/plain; charset=utf-8", parts))
 
 

@@ -156,6 +156,10 @@ class RepositoryMagics(Magics):
     @argument("--http-port", type=_port, default=SUPPRESS, metavar="N", help="0: any that is free")
     @argument("--grpc-port", type=_port, default=SUPPRESS, metavar="N", help="'none': not at all")
     @argument("--metrics-port", type=_port, default=SUPPRESS, metavar="N")
+    @argument(
+        "--openai-port", type=_port, default=SUPPRESS, metavar="N",
+        help="OpenAI's completions and chat over text models",
+    )  # fmt: skip
     @argument("--host", metavar="ADDRESS", help="by default this machine alone")
     @argument(
         "--tls-cert", metavar="FILE", help="HTTP and gRPC over TLS, with this certificate (PEM)"
@@ -187,7 +191,7 @@ class RepositoryMagics(Magics):
             return None
         given = {
             name: getattr(options, name)
-            for name in ("http_port", "grpc_port", "metrics_port")
+            for name in ("http_port", "grpc_port", "metrics_port", "openai_port")
             if hasattr(options, name)
         }
         if options.host is not None:

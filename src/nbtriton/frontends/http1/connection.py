@@ -128,6 +128,9 @@ class HttpConnection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Return whether the connection stays open: a client that has sent everything may still read."""
         self._eof = True
+        current = self._current
+        if current is not None and current.ends_with_client:
+            return False
         return self.busy and self._transport.can_write_eof()
 
     def pause_writing(self) -> None:

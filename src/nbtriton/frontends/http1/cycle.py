@@ -87,12 +87,15 @@ class RequestResponseCycle:
         Whether the connection stays open after the response.
     on_disconnect : callable
         Called if the client leaves before the response.
+    ends_with_client : bool
+        Whether a client that will send nothing more has left. Otherwise it may still read.
     received_ns : tuple of int
         When the first and the last byte came; zeros where nothing is traced.
     """
 
     __slots__ = (
-        "data", "finished", "head", "keep_alive", "on_disconnect", "received_ns", "start", "writer",
+        "data", "ends_with_client", "finished", "head", "keep_alive", "on_disconnect", "received_ns",
+        "start", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -104,6 +107,7 @@ class RequestResponseCycle:
         self.start = start
         self.keep_alive = head.keep_alive
         self.finished = False
+        self.ends_with_client = False
         self.on_disconnect: Callable[[], object] | None = None
         self.received_ns = NOT_SEEN
 

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.backends import SETTINGS_OF_ALL, find_backend
 from nbtriton.engine import CODE_TEXTS
 from nbtriton.errors import InternalError, InvalidArgumentError, TritonError
+from nbtriton.frontends.openai.chat import chat_template_of
+from nbtriton.frontends.openai.endpoint import OpenAiOptions
 from nbtriton.frontends.serve.flag_settings import (
     backend_config,
     cache_bytes,
@@ -173,6 +175,7 @@ def _serve(
     for what, port, host in (
         ("GRPCInferenceService", endpoints.grpc_port, options["grpc_host"]),
         ("HTTPService", endpoints.http_port, options["host"]),
+        ("OpenAI Service", endpoints.openai_port, options["host"]),
         ("Metrics Service", endpoints.metrics_port, options["metrics_host"]),
     ):
         if port is not None:
@@ -250,11 +253,14 @@ def _endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:
         ("HTTP", host, http_port),
         ("GRPC", grpc_host, grpc_port),
         ("metrics", metrics_host, metrics_port),
+        ("OpenAI", host, arguments.openai_port),
     )
     return {
         "http_port": http_port,
         "grpc_port": grpc_port,
         "metrics_port": metrics_port,
+        "openai_port": arguments.openai_port,
+        "openai": _openai(arguments),
         "host": host,
         "grpc_host": grpc_host,
         "metrics_host": metrics_host,
@@ -274,6 +280,13 @@ def _endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:
         "http_tls": _tls(arguments, "http"),
         "grpc_tls": _tls(arguments, "grpc"),
     }
+
+
+def _openai(arguments: SimpleNamespace) -> OpenAiOptions | None:
+    if arguments.openai_port is None:
+        return None
+    template = chat_template_of(arguments.tokenizer, arguments.chat_template)
+    return OpenAiOptions(template, arguments.default_max_tokens)
 
 
 def _limits(arguments: SimpleNamespace) -> Limits:

@@ -157,6 +157,14 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = {
         Flag("metrics-config", kinds.METRICS_SETTING, None, "counter_latencies (true), summary_latencies "
              "(false), summary_quantiles (0.5:0.05,0.9:0.01,…)", True),
     ),
+    "OpenAI (tritonserver has a program of its own for it)": (
+        Flag("openai-port", kinds.PORT, None, "answer /v1/completions, /v1/chat/completions and "
+             "/v1/models of text models; 0 for any that is free", ours=True),
+        Flag("tokenizer", kinds.TEXT, "", "of Hugging Face: its chat template makes prompts of "
+             "conversations", ours=True),
+        Flag("chat-template", kinds.TEXT, "", "or a template in Jinja's language, or its file", ours=True),
+        Flag("default-max-tokens", kinds.INTEGER, 16, "for requests that say nothing", ours=True),
+    ),
     "Log": (
         Flag("log-verbose", kinds.LEVEL, 0, "above 0: more messages"),
         Flag("log-info", kinds.BOOLEAN, True, "log information"),

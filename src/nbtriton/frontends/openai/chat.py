@@ -1,0 +1,74 @@
+"""The prompt of a conversation, by a tokenizer's template or by one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.frontends.openai.requests import ChatTemplate, plain_chat
+from nbtriton.packages import needed
+
+__all__ = ["chat_template_of"]
+
+
+def chat_template_of(tokenizer: str = "", template: str = "") -> ChatTemplate:
+    """Return how conversations become prompts.
+
+    Parameters
+    ----------
+    tokenizer : str
+        A tokenizer of Hugging Face, by name or folder, whose template is used; needs ``transformers``.
+    template : str
+        A template in Jinja's language, or a file with one, used instead; needs ``jinja2``. Without
+        either a conversation is written as lines ``role: text``.
+
+    Raises
+    ------
+    UnsupportedError
+        A package is missing.
+    InvalidArgumentError
+        The tokenizer or the template cannot be read.
+    """
+    text = _text(template)
+    if tokenizer:
+        with needed("a tokenizer's chat template", package="transformers"):
+            from transformers import AutoTokenizer  # type: ignore[import-not-found, unused-ignore]
+        try:
+            loaded: Any = AutoTokenizer.from_pretrained(tokenizer)
+        except (OSError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"cannot load the tokenizer '{tokenizer}': {error}"
+            ) from None
+
+        def of_tokenizer(messages: Sequence[Mapping[str, Any]]) -> str:
+            prompt: str = loaded.apply_chat_template(
+                conversation=list(messages), tokenize=False, add_generation_prompt=True,
+                chat_template=text or None,
+            )  # fmt: skip
+            return prompt
+
+        return of_tokenizer
+    if not text:
+        return plain_chat
+    with needed("a chat template", package="jinja2"):
+        from jinja2 import TemplateSyntaxError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    try:
+        made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(text)
+    except TemplateSyntaxError as error:
+        raise InvalidArgumentError(f"the chat template cannot be read: {error}") from None
+    return lambda messages: made.render(messages=messages, add_generation_prompt=True)
+
+
+def _text(template: str) -> str:
+    """Return a template's text: itself, or that of its file."""
+    if not template or "{" in template or "\n" in template:
+        return template
+    try:
+        return Path(template).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"cannot read the chat template '{template}': {error.strerror}"
+        ) from None

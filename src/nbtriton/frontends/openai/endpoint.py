@@ -1,0 +1,289 @@
+"""The OpenAI endpoint: its routes, and requests to text models."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from nbtriton.engine import BARE_FINAL
+from nbtriton.errors import NotFoundError, TritonError
+from nbtriton.frontends.http1.cycle import RequestResponseCycle
+from nbtriton.frontends.http1.responders import HttpResponder
+from nbtriton.frontends.http1.response import JSON, HttpResponse
+from nbtriton.frontends.kserve.call import InferCall
+from nbtriton.frontends.openai.requests import (
+    ApiError,
+    ChatTemplate,
+    TextRequest,
+    plain_chat,
+    read_chat,
+    read_completion,
+)
+from nbtriton.frontends.openai.responses import DONE, ResponseWriter, json_bytes, model_object
+from nbtriton.frontends.openai.tensors import Usage, inputs_of, is_text_model, text_of, usage_of
+
+if TYPE_CHECKING:
+    from nbtriton.backends.base import Response
+    from nbtriton.engine import InferenceRequest, JoinBatch, ModelSignature
+    from nbtriton.frontends.service import Service
+
+__all__ = ["OpenAiHandlers", "OpenAiOptions"]
+
+_log = logging.getLogger("nbtriton.frontends")
+
+_EVENTS = b"text/event-stream; charset=utf-8"
+_MODELS = "/v1/models"
+# The client's fault, or the server's: the two statuses of Triton's frontend.
+_CLIENTS_FAULT = frozenset({"INVALID_ARG", "NOT_FOUND", "ALREADY_EXISTS", "UNSUPPORTED"})
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAiOptions:
+    """Options of the endpoint.
+
+    Parameters
+    ----------
+    chat_template : callable
+        How conversations become prompts.
+    default_max_tokens : int
+        For requests that say nothing; Triton's ``--default-max-tokens``.
+    """
+
+    chat_template: ChatTemplate = field(default=plain_chat)
+    default_max_tokens: int = 16
+
+
+class OpenAiHandlers:
+    """Answers ``/v1/completions``, ``/v1/chat/completions``, ``/v1/models``, and Triton's own two.
+
+    Parameters
+    ----------
+    service : Service
+    options : OpenAiOptions
+    metrics : callable
+        The text of ``/metrics``.
+    join_batch : callable, optional
+        As for `RequestDispatcher.submit_many`.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        options: OpenAiOptions,
+        metrics: Callable[[], bytes],
+        join_batch: JoinBatch | None = None,
+    ) -> None:
+        self._service = service
+        self._options = options
+        self._metrics = metrics
+        self._join_batch = join_batch
+        self._created_s = int(time.time())
+        self._readers: dict[str, Callable[[bytes | memoryview], TextRequest]] = {
+            "/v1/completions": read_completion,
+            "/v1/chat/completions": lambda body: read_chat(body, options.chat_template),
+        }
+
+    def handle(self, cycles: Sequence[RequestResponseCycle]) -> None:
+        """Answer requests that arrived together, each now or later; nothing is raised."""
+        for cycle in cycles:
+            try:
+                self._handle(cycle)
+            except ApiError as error:
+                cycle.respond(_failure(error))
+            except TritonError as error:
+                cycle.respond(_failure(_api_error(error)))
+            except Exception as error:
+                _log.exception("a request to %s failed", cycle.head.path)
+                cycle.respond(_failure(ApiError(500, f"{type(error).__name__}: {error}")))
+
+    def _handle(self, cycle: RequestResponseCycle) -> None:
+        path, method = cycle.head.path, cycle.head.method
+        reader = self._readers.get(path)
+        wanted = "POST" if reader is not None else "GET"
+        known = reader is not None or path in (_MODELS, "/health/ready", "/metrics")
+        if not known and not path.startswith(f"{_MODELS}/"):
+            raise ApiError(404, "Not Found")
+        if method != wanted:
+            raise ApiError(405, "Method Not Allowed")
+        if reader is not None:
+            self._complete(cycle, reader(cycle.body))
+        elif path == "/health/ready":
+            if not self._service.is_ready():
+                raise ApiError(
+                    400, "Attached inference engine is not ready for inference requests."
+                )
+            cycle.respond(HttpResponse())
+        elif path == "/metrics":
+            cycle.respond(HttpResponse(200, b"text/plain; charset=utf-8", (self._metrics(),)))
+        elif path == _MODELS:
+            listed = [model_object(name, self._created_s) for name in self._text_models()]
+            cycle.respond(_json({"object": "list", "data": listed}))
+        else:
+            name = unquote(path.removeprefix(f"{_MODELS}/"))
+            if name not in self._text_models():
+                raise ApiError(404, f"Unknown model: {name}")
+            cycle.respond(_json(model_object(name, self._created_s)))
+
+    def _text_models(self) -> list[str]:
+        server = self._service.server
+        ready = {model.name for model in server.models() if model.state == "READY"}
+        return sorted(
+            name for name in ready if is_text_model(server.engine.inspection.signature(name, -1))
+        )
+
+    def _complete(self, cycle: RequestResponseCycle, request: TextRequest) -> None:
+        # A reader of generated text that closes its connection wants no more of it.
+        cycle.ends_with_client = True
+        try:
+            signature = self._service.server.engine.inspection.signature(request.model, -1)
+        except TritonError as error:
+            if isinstance(error, NotFoundError):
+                raise ApiError(400, f"Unknown model: {request.model}") from None
+            raise
+        call = InferCall(arrays=inputs_of(request, signature, self._options.default_max_tokens))
+        kind = StreamResponder if request.stream else WholeResponder
+        responder = kind(cycle, signature, call, request)
+        try:
+            (accepted,) = self._service.server.engine.dispatcher.submit_many(
+                [responder.submission()], self._join_batch
+            )
+        except BaseException:
+            responder.close()
+            raise
+        responder.submitted(accepted)
+
+
+class _TextResponder(HttpResponder):
+    """Answers a text request from the responses of its model."""
+
+    __slots__ = ("_usage", "writer")
+
+    def __init__(
+        self,
+        cycle: RequestResponseCycle,
+        signature: ModelSignature,
+        call: InferCall,
+        request: TextRequest,
+    ) -> None:
+        super().__init__(cycle, signature, -1, call)
+        self.writer = ResponseWriter(request)
+        self._usage: Usage | None = None
+
+    def submitted(self, request: InferenceRequest | TritonError) -> None:
+        """Handle the accepted request, or the error of a refused one."""
+        if isinstance(request, TritonError):
+            self.refuse(_failure(_api_error(request)))
+        else:
+            super().submitted(request)
+
+    def count(self, response: Response) -> None:
+        """Add the tokens of a response; those of the prompt come with each, and count once."""
+        found = usage_of(response.outputs)
+        if found is not None:
+            before = self._usage.completion_tokens if self._usage is not None else 0
+            self._usage = Usage(found.prompt_tokens, before + found.completion_tokens)
+
+
+class WholeResponder(_TextResponder):
+    """One response to a request that does not stream."""
+
+    __slots__ = ("_error", "_texts")
+
+    def __init__(
+        self,
+        cycle: RequestResponseCycle,
+        signature: ModelSignature,
+        call: InferCall,
+        request: TextRequest,
+    ) -> None:
+        super().__init__(cycle, signature, call, request)
+        self._texts: list[str] = []
+        self._error: ApiError | None = None
+
+    def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:  # noqa: ARG002
+        if response.error is not None:
+            self._error = _api_error(response.error)
+        elif response is not BARE_FINAL:
+            try:
+                self._texts.append(text_of(response.outputs))
+                self.count(response)
+            except ApiError as error:
+                self._error = error
+        if final:
+            self.close()
+            self.cycle.respond(self._whole())
+
+    def _whole(self) -> HttpResponse:
+        error = self._error
+        if error is None and len(self._texts) != 1:
+            error = ApiError(
+                500, f"Unexpected number of responses: {len(self._texts)}, expected 1."
+            )
+        if error is not None:
+            return _failure(error)
+        return HttpResponse(200, JSON, (self.writer.whole(self._texts[0], self._usage),))
+
+
+class StreamResponder(_TextResponder):
+    """A server-sent event for each response."""
+
+    __slots__ = ("_begun",)
+
+    def __init__(
+        self,
+        cycle: RequestResponseCycle,
+        signature: ModelSignature,
+        call: InferCall,
+        request: TextRequest,
+    ) -> None:
+        super().__init__(cycle, signature, call, request)
+        self._begun = False
+
+    def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:  # noqa: ARG002
+        cycle, writer = self.cycle, self.writer
+        error = None if response.error is None else _api_error(response.error)
+        text = ""
+        try:
+            text = "" if error is not None else text_of(response.outputs)
+            self.count(response)
+        except ApiError as found:
+            error = found
+        if error is not None and not self._begun and final:
+            self.refuse(_failure(error))
+            return
+        if not self._begun:
+            self._begun = True
+            cycle.begin(200, _EVENTS)
+            if beginning := writer.begin():
+                cycle.chunk(beginning)
+        if error is not None:
+            cycle.chunk(writer.error(str(error.detail)))
+        else:
+            cycle.chunk(writer.chunk(text, final=final))
+        if final:
+            if writer.request.include_usage and self._usage is not None:
+                cycle.chunk(writer.usage(self._usage))
+            if error is None:
+                cycle.chunk(DONE)
+            cycle.end()
+            self.close()
+
+
+def _api_error(error: TritonError) -> ApiError:
+    return ApiError(400 if error.status in _CLIENTS_FAULT else 500, error.message)
+
+
+def _failure(error: ApiError) -> HttpResponse:
+    # Triton's member, and the one that OpenAI's clients read.
+    words = error.detail if isinstance(error.detail, str) else json_bytes(error.detail).decode()
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    known = {"message": words, "type": kind, "param": None, "code": error.status}
+    return HttpResponse(error.status, JSON, (json_bytes({"detail": error.detail, "error": known}),))
+
+
+def _json(value: object) -> HttpResponse:
+    return HttpResponse(200, JSON, (json_bytes(value),))

@@ -1,0 +1,220 @@
+"""Requests of OpenAI's API: the bodies of completions and chat completions, checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["ApiError", "ChatTemplate", "TextRequest", "plain_chat", "read_chat", "read_completion"]
+
+# A conversation to the prompt of a model.
+ChatTemplate = Callable[[Sequence[Mapping[str, Any]]], str]
+
+# Fields that say how the model samples; those that a model has inputs for are passed on.
+_SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed")
+# Fields that are about the exchange, and never about sampling.
+_EXCHANGE = frozenset({
+    "model", "stream", "messages", "prompt", "echo", "store", "metadata", "response_format",
+    "service_tier", "stream_options", "tools", "tool_choice", "parallel_tool_calls", "user",
+    "function_call", "functions", "suffix", "max_completion_tokens", "max_tokens", "logprobs",
+    "top_logprobs", "best_of", "n", "logit_bias",
+})  # fmt: skip
+
+
+class ApiError(Exception):
+    """A request that is refused.
+
+    Parameters
+    ----------
+    status : int
+        Of HTTP.
+    detail : object
+        What the body says under ``detail``: Triton's text, or the places of a malformed body.
+    """
+
+    def __init__(self, status: int, detail: object) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class TextRequest:
+    """A prompt and what is wanted for it.
+
+    Parameters
+    ----------
+    model, prompt : str
+    chat : bool
+        The response is a message, not a text.
+    stream, include_usage, echo : bool
+    max_tokens : int or None
+        None where the client leaves it to the server.
+    stop : tuple of str
+    sampling : mapping
+        ``temperature`` and its like, as given.
+    extra : mapping
+        Everything else that a model may know, such as ``min_tokens``.
+    """
+
+    model: str
+    prompt: str
+    chat: bool = False
+    stream: bool = False
+    include_usage: bool = False
+    echo: bool = False
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_completion(body: bytes | memoryview) -> TextRequest:
+    """Read the body of ``/v1/completions``.
+
+    Raises
+    ------
+    ApiError
+        422 for a malformed body, 400 for what is not supported, in Triton's words.
+    """
+    given = _Body(body)
+    model = given.need("model", str)
+    prompt = given.need("prompt", (str, list))
+    if given.get("suffix", str) is not None:
+        raise ApiError(400, "suffix is not currently supported")
+    if not prompt:
+        raise ApiError(400, "prompt must be non-empty")
+    if not isinstance(prompt, str):
+        raise ApiError(400, "only single string input is supported")
+    best_of = given.get("best_of", int)
+    if best_of is not None and best_of > 1:
+        raise ApiError(
+            400, f"Received best_of={best_of}, but only best_of=1 is currently supported"
+        )
+    if given.get("logit_bias", dict) is not None:
+        raise ApiError(400, "logit bias is not supported")
+    if given.get("logprobs", int) is not None:
+        raise ApiError(400, "logprobs are currently available only for the vLLM backend")
+    return given.request(model, prompt, max_tokens=given.get("max_tokens", int), chat=False)
+
+
+def read_chat(body: bytes | memoryview, template: ChatTemplate) -> TextRequest:
+    """Read the body of ``/v1/chat/completions``.
+
+    Raises
+    ------
+    ApiError
+        As `read_completion`.
+    """
+    given = _Body(body)
+    model = given.need("model", str)
+    messages = [_message(at, one) for at, one in enumerate(given.need("messages", list))]
+    if not messages:
+        raise ApiError(400, "messages must be non-empty")
+    if given.get("logit_bias", dict) is not None:
+        raise ApiError(400, "logit bias is not currently supported")
+    if given.get("logprobs", bool) or given.get("top_logprobs", int) is not None:
+        raise ApiError(400, "logprobs are currently available only for the vLLM backend")
+    if given.get("tools", list) or given.get("tool_choice", (str, dict)) not in (None, "none"):
+        raise ApiError(400, "having tools in the request requires --tool-call-parser to be set")
+    longest = given.get("max_completion_tokens", int)
+    if longest is None:
+        longest = given.get("max_tokens", int)
+    return given.request(model, template(messages), max_tokens=longest, chat=True)
+
+
+def plain_chat(messages: Sequence[Mapping[str, Any]]) -> str:
+    r"""Write a conversation as lines ``role: text``, the last one for the model to go on.
+
+    >>> plain_chat([{"role": "user", "content": "Hello"}])
+    'user: Hello\nassistant:'
+    """
+    lines = [f"{message['role']}: {message['content']}" for message in messages]
+    return "\n".join([*lines, "assistant:"])
+
+
+class _Body:
+    """The members of a body, with their types checked."""
+
+    def __init__(self, body: bytes | memoryview) -> None:
+        try:
+            given = json.loads(bytes(body))
+        except ValueError as error:
+            raise malformed(("body",), f"JSON decode error: {error}", "json_invalid") from None
+        if not isinstance(given, dict):
+            raise malformed(("body",), "Input should be a valid dictionary", "dict_type")
+        self._given: dict[str, Any] = given
+
+    def need(self, name: str, kind: type | tuple[type, ...]) -> Any:
+        """Return a member that must be there."""
+        value = self.get(name, kind)
+        if value is None:
+            raise malformed(("body", name), "Field required", "missing")
+        return value
+
+    def get(self, name: str, kind: type | tuple[type, ...]) -> Any:
+        """Return a member, None for none."""
+        value = self._given.get(name)
+        if value is None:
+            return None
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if isinstance(value, bool) != (bool in kinds) or not isinstance(value, kinds):
+            words = " or ".join(_WORDS[one] for one in kinds)
+            raise malformed(("body", name), f"Input should be a valid {words}", "type_error")
+        return value
+
+    def request(
+        self, model: str, prompt: str, *, max_tokens: int | None, chat: bool
+    ) -> TextRequest:
+        """Return the request, once what both kinds have in common is checked."""
+        stream = bool(self.get("stream", bool))
+        options = self.get("stream_options", dict)
+        if options is not None and not stream:
+            raise ApiError(400, "`stream_options` can only be used when `stream` is True")
+        n = self.get("n", int)
+        if n is not None and n > 1:
+            raise ApiError(
+                400, f"Received n={n}, but only single choice (n=1) is currently supported"
+            )
+        stop = self.get("stop", (str, list)) or ()
+        sampling = {name: self.get(name, (int, float)) for name in _SAMPLING}
+        known = {*_EXCHANGE, *_SAMPLING, "stop"}
+        return TextRequest(
+            model,
+            prompt,
+            chat=chat,
+            stream=stream,
+            include_usage=bool((options or {}).get("include_usage")),
+            echo=bool(self.get("echo", bool)),
+            max_tokens=max_tokens,
+            stop=(stop,) if isinstance(stop, str) else tuple(map(str, stop)),
+            sampling={name: value for name, value in sampling.items() if value is not None},
+            extra={name: value for name, value in self._given.items() if name not in known},
+        )
+
+
+_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean", list: "list", dict: "dictionary"}  # fmt: skip
+
+
+def malformed(place: Sequence[str | int], text: str, kind: str) -> ApiError:
+    """Return the error of a body that is no request, as FastAPI has it."""
+    return ApiError(422, [{"type": kind, "loc": list(place), "msg": text}])
+
+
+def _message(at: int, message: object) -> Mapping[str, Any]:
+    """Return a message with its content as one string."""
+    place = ("body", "messages", at)
+    if not isinstance(message, dict):
+        raise malformed(place, "Input should be a valid dictionary", "dict_type")
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str):
+        raise malformed((*place, "role"), "Field required", "missing")
+    if isinstance(content, list):
+        texts = [part.get("text") if isinstance(part, dict) else None for part in content]
+        parts = [text for text in texts if isinstance(text, str)]
+        if len(parts) != len(content):
+            raise ApiError(400, "only text content is supported in messages")
+        content = "".join(parts)
+    return {**message, "content": "" if content is None else str(content)}
