@@ -53,7 +53,7 @@ def site_of_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", BACKEND_PROGRAMS, ids=lambda program: program.name)
-def test_a_model_in_a_process_does_the_same(program: Program, site_of_processes: Site) -> None:
+def test_PB12_a_model_in_a_process_does_the_same(program: Program, site_of_processes: Site) -> None:
     try:
         program.run(site_of_processes)
     except Skipped as skipped:

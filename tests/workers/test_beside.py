@@ -1,4 +1,4 @@
-"""What happens beside an execution in a worker: streams, coroutines, interrupts, cancellation."""
+"""What happens beside an execution in a worker: streams, coroutines, interrupts, cancellation (PB12)."""
 
 # ruff: noqa: N803 - tensors have Triton's names
 
@@ -45,7 +45,7 @@ def stream(server, program):
 
 
 @pytest.mark.parametrize("program", ["three", "from_a_thread"])
-def test_a_decoupled_model_sends_from_any_thread(beside, program):
+def test_PB12_a_decoupled_model_sends_from_any_thread(beside, program):
     assert stream(beside, program) == [(ARRAY * times).tolist() for times in range(3)]
 
 

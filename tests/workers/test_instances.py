@@ -1,4 +1,4 @@
-"""An instance in a process of its own does what one in a thread does."""
+"""An instance in a process of its own does what one in a thread does (PB12)."""
 
 # ruff: noqa: N803 - tensors have Triton's names
 
@@ -74,7 +74,7 @@ def test_a_request_looks_the_same(server):
     assert outside == json.loads(json.dumps(inside).replace('"here', '"apart'))
 
 
-def test_an_exception_has_the_same_texts_and_the_users_line(server):
+def test_PB12_an_exception_has_the_same_texts_and_the_users_line(server):
     def failure(model):
         with pytest.raises(ModelError) as caught:
             server.infer(model, {"IN": ARRAY}, parameters={"program": "fail"})
@@ -118,7 +118,7 @@ def test_what_a_model_says_is_heard_here(ask, capsys, caplog):
         "ready", "load", "by_sender", "later",
     ],
 )  # fmt: skip
-def test_a_model_uses_the_server(both, program):
+def test_PB12_a_model_uses_the_server(both, program):
     inside, outside = both(program)
     assert _renamed(outside) == _renamed(inside)
 
