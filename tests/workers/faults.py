@@ -206,6 +206,7 @@ def run_faults(
     """
     install_pb_utils()
     chance = random.Random(seed)
+    end_idle_servers()
     before = Left()
     patience, supervisor.DEFAULT = supervisor.DEFAULT, RestartPolicy(limit=1 << 60, first_ns=0)
     stop = threading.Event()

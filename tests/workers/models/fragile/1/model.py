@@ -1,6 +1,7 @@
 """Doubles its input, and ends its process in every way that a request names."""
 
 import ctypes
+import json
 import os
 import signal
 import sys
@@ -11,6 +12,16 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 
+def marker(request):
+    return json.loads(request.parameters()).get("marker", "/")
+
+
+def leave_when(path, status):
+    while not os.path.exists(path):
+        time.sleep(0.005)
+    os._exit(status)
+
+
 class TritonPythonModel:
     def initialize(self, args):
         self.sums = {}
@@ -18,7 +29,7 @@ class TritonPythonModel:
     def execute(self, requests):
         responses = []
         for request in requests:
-            parameters = __import__("json").loads(request.parameters())
+            parameters = json.loads(request.parameters())
             getattr(self, parameters.get("how", "live"))(request)
             if parameters.get("how") == "answer_later":
                 responses.append(None)
@@ -59,8 +70,8 @@ class TritonPythonModel:
                 pass
 
     def later(self, request):
-        """Answers, and leaves behind the answer."""
-        threading.Timer(0.02, os._exit, (4,)).start()
+        """Answers, and leaves when the test says so."""
+        threading.Thread(target=leave_when, args=(marker(request), 4)).start()
 
     def answer_later(self, request):
         self.sender = request.get_response_sender()
@@ -71,7 +82,7 @@ class TritonPythonModel:
         call = pb_utils.InferenceRequest(
             model_name="slow", inputs=[value], requested_output_names=["OUT"]
         )
-        threading.Timer(0.05, os._exit, (6,)).start()
+        threading.Thread(target=leave_when, args=(marker(request), 6)).start()
         call.exec()
 
     def allocate(self, request):
