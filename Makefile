@@ -16,7 +16,7 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test-fast test-compiled test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page compiled examples fmt pin clean python
+.PHONY: help demo lab test-fast test-compiled test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs compiled examples fmt pin clean python
 
 help:
 	@echo "make demo    run the quickstart notebook, print its table, leave build/01_quickstart.html"
@@ -34,6 +34,7 @@ help:
 	@echo "make examples"
 	@echo "             Triton's client and python backend examples against nbtriton serve, a line each"
 	@echo "             (EXAMPLES_FLAGS=\"--client-source DIR --python-backend-source DIR\" or --real)"
+	@echo "make docs    the documentation site in build/docs/html"
 	@echo "make fmt     format and fix what can be fixed"
 	@echo "make pin     resolve constraints.txt anew from pyproject.toml"
 	@echo "make clean   remove .venv/ and build/"
@@ -117,6 +118,14 @@ compiled: test-compiled
 
 examples: $(VENV)/.test
 	@$(BIN)/python -m tests.examples $(EXAMPLES_FLAGS)
+
+# Its own stamp: the tests need none of it.
+$(VENV)/.docs: $(VENV)/.test
+	@$(PYTHON) scripts/environment.py $(VENV) docs,test
+	@touch $@
+
+docs: $(VENV)/.docs
+	@$(BIN)/python scripts/docs.py
 
 fmt: $(VENV)/.test
 	@$(BIN)/ruff format .

@@ -25,7 +25,11 @@ def signed(folder: Path, name: str, *, by: str, subject: str = "localhost") -> N
         "-subj",
         f"/CN={subject}",
     )
-    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    # All but the names is what Python 3.13 and newer insist on, by RFC 5280.
+    (folder / "names").write_text(
+        "subjectAltName=DNS:localhost,IP:127.0.0.1\nkeyUsage=critical,digitalSignature\n"
+        "subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
+    )
     openssl(
         folder, "x509", "-req", "-in", f"{name}.csr", "-CA", f"{by}.pem", "-CAkey", f"{by}.key",
         "-CAcreateserial", "-out", f"{name}.pem", "-days", "2", "-extfile", "names",
@@ -38,6 +42,7 @@ def write_keys(folder: Path) -> Path:
         openssl(
             folder, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
             "-keyout", f"{root}.key", "-out", f"{root}.pem", "-subj", f"/CN={root}", "-days", "2",
+            "-addext", "keyUsage=critical,keyCertSign,cRLSign",
         )  # fmt: skip
     signed(folder, "server", by="root")
     signed(folder, "client", by="root", subject="client")

@@ -26,7 +26,7 @@ from nbtriton.workers.process import end_idle_servers
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["load_ipython_extension", "unload_ipython_extension"]
+__all__ = ["load_ipython_extension", "magic_methods", "unload_ipython_extension"]
 
 _CLASSES = (
     DefineMagics,
@@ -44,7 +44,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     """Add the magics; called by ``%load_ext nbtriton``."""
     shell.register_magics(*_CLASSES)
     install_pb_utils()
-    completion.register(shell, _methods())
+    completion.register(shell, magic_methods())
     display.register(shell)
 
 
@@ -57,11 +57,11 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
         views.finish()
         close_server()
         end_idle_servers()
-    completion.unregister(shell, _methods())
+    completion.unregister(shell, magic_methods())
     display.unregister(shell)
     # IPython has no call that takes magics away.
     for kind in shell.magics_manager.magics.values():
-        for name in _methods():
+        for name in magic_methods():
             kind.pop(name, None)
     for cls in _CLASSES:
         shell.magics_manager.registry.pop(cls.__name__, None)
@@ -79,7 +79,7 @@ def _reloads(shell: InteractiveShell) -> bool:
     return any(frame.f_code is reload for frame, _ in walk_stack(None))
 
 
-def _methods() -> dict[str, Any]:
+def magic_methods() -> dict[str, Any]:
     """Return the functions of all magics by name."""
     return {
         name: getattr(cls, method)
