@@ -26,6 +26,7 @@ BENCHES = {
     "grpc": "over_grpc",
     "strings": "strings",
     "torch": "pytorch",
+    "backends": "backends",
     "batching": "batching",
     "scale": "scale",
     "import": "imports",

@@ -12,7 +12,10 @@ from time import perf_counter, process_time_ns
 import torch
 from torch import nn
 
-__all__ = ["NETS", "Net", "bare", "prepared", "seeded", "times_ns", "turns_of"]
+__all__ = [
+    "NETS", "PASSES", "SIZES", "Net", "Turn", "bare", "in_a_row_ns", "prepared", "seeded", "times_ns",
+    "turns_of",
+]  # fmt: skip
 
 # Makes a number of calls, and gives the time of each in ns.
 Turn = Callable[[int], list[int]]
@@ -23,6 +26,7 @@ torch.set_num_threads(1)
 
 # The MLP gains up to here.
 LARGEST_BATCH = 512
+SIZES = [2**at for at in range(LARGEST_BATCH.bit_length())]
 # How the best size is looked for.
 PASSES, WHILE_NS = 3, 200_000_000
 
@@ -136,16 +140,15 @@ def prepared(net: Net) -> tuple[nn.Module, int]:
     Each pass over the sizes is judged by itself: from one to the next the machine may be another.
     """
     module = seeded(net.name)
-    sizes = [2**at for at in range(LARGEST_BATCH.bit_length())]
-    shares: dict[int, list[float]] = {size: [] for size in sizes}
+    shares: dict[int, list[float]] = {size: [] for size in SIZES}
     for _ in range(PASSES):
-        rates = {size: size / _in_a_row_ns(bare(module, net.rows(size))) for size in sizes}
+        rates = {size: size / in_a_row_ns(bare(module, net.rows(size))) for size in SIZES}
         for size, rate in rates.items():
             shares[size].append(rate / sum(rates.values()))
-    return module, max(sizes, key=lambda size: median(shares[size]))
+    return module, max(SIZES, key=lambda size: median(shares[size]))
 
 
-def _in_a_row_ns(turn: Turn) -> float:
+def in_a_row_ns(turn: Turn) -> float:
     """Return the median time of calls that follow each other for a while."""
     (first,) = turn(1)
     return median(turn(max(1, WHILE_NS // first)))
