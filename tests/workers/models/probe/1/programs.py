@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -214,3 +215,12 @@ def by_dlpack(model, request):
 def text(model, request):
     found = tensor(request, "WORDS").as_numpy()
     return pb_utils.InferenceResponse([pb_utils.Tensor("TEXT", found[::-1])])
+
+
+def bls_traced(model, request):
+    return answer(outcome(call(model, request, trace=request.trace()).exec()))
+
+
+def nap(model, request):
+    time.sleep(0.02)
+    return answer()
