@@ -15,6 +15,7 @@ from nbtriton.workers.resources import (
     HostPolicy,
     ThreadBudget,
     fixed_threads,
+    kernel_threads,
     parse_cores,
     usable_cores,
 )
@@ -147,6 +148,16 @@ def test_the_sum_of_threads_never_exceeds_the_cores_while_workers_do_not(cores, 
 def test_a_configuration_may_give_the_number_of_threads(key, value, threads):
     text = f'name: "m" parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
     assert fixed_threads(parse_pbtxt(text)) == threads
+
+
+def test_what_the_kernel_leaves_to_torch_is_the_most_of_a_worker():
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert kernel_threads() == 1
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_this_process_may_use_a_core():

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 from nbtriton.backends.base import InstanceContext
 from nbtriton.workers.options import WorkerOptions
-from nbtriton.workers.resources import HostPolicy, ThreadBudget, ThreadShare, fixed_threads
+from nbtriton.workers.resources import (
+    HostPolicy,
+    ThreadBudget,
+    ThreadShare,
+    fixed_threads,
+    kernel_threads,
+)
 
 __all__ = ["Limits"]
 
@@ -39,8 +45,9 @@ class Limits:
             The number of threads in the model's configuration is none.
         """
         policy = options.policies.get(context.host_policy, HostPolicy())
-        fixed = fixed_threads(context.model.config)
-        return cls(policy, options.budget.join(fixed, len(policy.cores)), options.budget)
+        bounds = [count for count in (len(policy.cores), kernel_threads()) if count]
+        share = options.budget.join(fixed_threads(context.model.config), min(bounds, default=0))
+        return cls(policy, share, options.budget)
 
     def release(self) -> None:
         """Give the threads back to the other workers."""

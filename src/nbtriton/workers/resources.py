@@ -9,6 +9,7 @@ are cores.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ __all__ = [
     "ThreadBudget",
     "ThreadShare",
     "fixed_threads",
+    "kernel_threads",
     "parse_cores",
     "usable_cores",
 ]
@@ -181,6 +183,18 @@ class ThreadBudget:
             part = left // (len(open_shares) - index)
             share.threads = max(1, min(part, share.most))
             left -= share.threads
+
+
+def kernel_threads() -> int:
+    """Return how many threads the user has left to the libraries of this process; 0 for no limit.
+
+    By ``torch.set_num_threads``, or by ``OMP_NUM_THREADS`` where torch is not in use.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "get_num_threads"):
+        return int(torch.get_num_threads())
+    text = os.environ.get("OMP_NUM_THREADS", "")
+    return int(text) if text.isdecimal() else 0
 
 
 def fixed_threads(config: ModelConfig) -> int:
